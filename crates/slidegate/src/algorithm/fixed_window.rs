@@ -1,0 +1,87 @@
+//! One count per window. Admits up to twice max around a window's edge, and reaches it.
+//!
+//! Where the windows begin is decided outside: the moments that come in here are shifted by the key's
+//! phase, so that not everybody resets together.
+
+use super::{Align, Counter, lasts_us, saturate};
+use crate::clock::Timestamp;
+use crate::outcome::Outcome;
+use crate::quota::Quota;
+
+/// A quota, counted from the beginning of each window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FixedWindow {
+    max: u32,
+    align: Align,
+    window_us: u64,
+}
+
+/// One count, as of the last charge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Moment of the last charge; it tells which window is the running one.
+    last_us: u64,
+    count: u32,
+}
+
+impl FixedWindow {
+    pub(crate) fn new(quota: &Quota, align: Align) -> Self {
+        Self { max: quota.max() as u32, align, window_us: quota.window_us() }
+    }
+
+    pub(crate) fn max(&self) -> u64 {
+        u64::from(self.max)
+    }
+
+    pub(crate) fn align(&self) -> Align {
+        self.align
+    }
+
+    /// The end of the window in which the last charge was made.
+    fn end_us(&self, state: &State) -> u64 {
+        state.last_us - state.last_us % self.window_us + self.window_us
+    }
+
+    /// What has been counted in the window of `now`.
+    fn count(&self, state: &State, now: Timestamp) -> u64 {
+        if now.as_micros() < self.end_us(state) { u64::from(state.count) } else { 0 }
+    }
+}
+
+impl Counter for FixedWindow {
+    type State = State;
+
+    fn peek(&self, state: &State, now: Timestamp, cost: u64) -> Outcome {
+        let max = self.max();
+        let remaining = max.saturating_sub(self.count(state, now));
+        let reset_after_us = lasts_us(self, state, now);
+        let cost = cost.max(1);
+        if cost <= remaining {
+            Outcome::fitting(remaining, reset_after_us)
+        } else if cost > max {
+            Outcome::never_fitting(remaining, reset_after_us)
+        } else {
+            Outcome::exceeding(remaining, reset_after_us, reset_after_us)
+        }
+    }
+
+    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Timestamp {
+        let count = saturate(self.count(state, now).saturating_add(cost));
+        *state = State { last_us: now.as_micros().max(state.last_us), count };
+        Timestamp::from_micros(state.last_us)
+    }
+
+    fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
+        let end_us = self.end_us(state);
+        if charged_at.as_micros() + self.window_us >= end_us {
+            state.count = state.count.saturating_sub(saturate(cost));
+        }
+    }
+
+    fn expires_at(&self, state: &State) -> Timestamp {
+        match state.count {
+            0 => Timestamp::default(),
+            _ => Timestamp::from_micros(self.end_us(state)),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Sub-buckets of the window, the oldest counted **in full**.
+//!
+//! With n = window / precision, the running bucket and the n before it are counted. Together they cover
+//! at least the window, so no window ever holds more than max; a unit is counted for at most one
+//! precision longer than it has to be. Buckets begin at multiples of the precision since the Unix epoch.
+
+use super::{Counter, lasts_us, saturate};
+use crate::clock::Timestamp;
+use crate::outcome::Outcome;
+use crate::quota::Quota;
+
+/// A window has at most this many buckets.
+pub const MOST_BUCKETS: u64 = 1_440;
+
+/// A quota, counted in buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlidingBuckets {
+    max: u32,
+    /// Buckets per window.
+    buckets: u16,
+    precision_us: u64,
+}
+
+/// The counts of the last buckets, as of the last charge.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    last_us: u64,
+    /// Sum of the counts.
+    total: u64,
+    /// A ring: bucket number b stands at b modulo the length. Empty until the first charge.
+    counts: Box<[u32]>,
+}
+
+impl SlidingBuckets {
+    pub(crate) fn new(quota: &Quota, precision_us: u64) -> Self {
+        Self {
+            max: quota.max() as u32,
+            buckets: (quota.window_us() / precision_us) as u16,
+            precision_us,
+        }
+    }
+
+    pub(crate) fn max(&self) -> u64 {
+        u64::from(self.max)
+    }
+
+    pub(crate) fn precision_us(&self) -> u64 {
+        self.precision_us
+    }
+
+    /// How many buckets are counted: the running one and a window's worth before it.
+    fn counted(&self) -> u64 {
+        u64::from(self.buckets) + 1
+    }
+
+    fn bucket(&self, moment_us: u64) -> u64 {
+        moment_us / self.precision_us
+    }
+
+    /// When what was charged in `bucket` is no longer counted.
+    fn leaves_us(&self, bucket: u64) -> u64 {
+        (bucket + self.counted()) * self.precision_us
+    }
+
+    /// The numbers of the buckets that a state holds, the oldest first.
+    fn held(&self, state: &State) -> std::ops::RangeInclusive<u64> {
+        let newest = self.bucket(state.last_us);
+        newest.saturating_sub(self.counted() - 1)..=newest
+    }
+
+    fn count(&self, state: &State, bucket: u64) -> u64 {
+        let slot = (bucket % self.counted()) as usize;
+        state.counts.get(slot).copied().map_or(0, u64::from)
+    }
+
+    /// What of the state's total is no longer counted at `moment_us`, which is not before the last charge.
+    fn left(&self, state: &State, moment_us: u64) -> u64 {
+        let oldest = self.bucket(moment_us).saturating_sub(self.counted() - 1);
+        let held = self.held(state);
+        if oldest > *held.end() {
+            return state.total;
+        }
+        (*held.start()..oldest).map(|bucket| self.count(state, bucket)).sum()
+    }
+}
+
+impl Counter for SlidingBuckets {
+    type State = State;
+
+    fn peek(&self, state: &State, now: Timestamp, cost: u64) -> Outcome {
+        let max = self.max();
+        let used = state.total - self.left(state, now.as_micros().max(state.last_us));
+        let remaining = max.saturating_sub(used);
+        let reset_after_us = lasts_us(self, state, now);
+        let cost = cost.max(1);
+        if cost <= remaining {
+            return Outcome::fitting(remaining, reset_after_us);
+        }
+        if cost > max {
+            return Outcome::never_fitting(remaining, reset_after_us);
+        }
+        // The oldest buckets leave one by one, until what is left of the total makes room.
+        let mut kept = state.total;
+        let mut fits_at_us = now.as_micros();
+        for bucket in self.held(state) {
+            if kept + cost <= max {
+                break;
+            }
+            kept -= self.count(state, bucket);
+            fits_at_us = self.leaves_us(bucket);
+        }
+        Outcome::exceeding(remaining, reset_after_us, fits_at_us - now.as_micros())
+    }
+
+    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Timestamp {
+        let counted = self.counted();
+        if state.counts.len() as u64 != counted {
+            *state = State { last_us: 0, total: 0, counts: vec![0; counted as usize].into() };
+        }
+        let now_us = now.as_micros().max(state.last_us);
+        let newest = self.bucket(now_us);
+        let stale = (newest - self.bucket(state.last_us)).min(counted);
+        for bucket in newest + 1 - stale..=newest {
+            let slot = &mut state.counts[(bucket % counted) as usize];
+            state.total -= u64::from(std::mem::take(slot));
+        }
+        let slot = &mut state.counts[(newest % counted) as usize];
+        let before = *slot;
+        *slot = saturate(u64::from(before).saturating_add(cost));
+        state.total += u64::from(*slot - before);
+        state.last_us = now_us;
+        Timestamp::from_micros(now_us)
+    }
+
+    fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
+        let bucket = self.bucket(charged_at.as_micros());
+        if !self.held(state).contains(&bucket) {
+            return;
+        }
+        if let Some(count) = state.counts.get_mut((bucket % self.counted()) as usize) {
+            let given = (*count).min(saturate(cost));
+            *count -= given;
+            state.total -= u64::from(given);
+        }
+    }
+
+    fn expires_at(&self, state: &State) -> Timestamp {
+        let newest = self.held(state).rev().find(|&bucket| self.count(state, bucket) > 0);
+        newest.map_or(Timestamp::default(), |bucket| {
+            Timestamp::from_micros(self.leaves_us(bucket))
+        })
+    }
+}

@@ -1,0 +1,134 @@
+//! Two counts: that of the running window, and that of the one before, weighted by the share of it that
+//! the sliding window still covers, rounded **up**.
+//!
+//! Windows begin at multiples of their length since the Unix epoch. Admits about max, and always less
+//! than twice max: a previous count above zero weighs at least one unit until it is gone.
+
+use super::{Counter, Scale, lasts_us, saturate};
+use crate::clock::Timestamp;
+use crate::outcome::Outcome;
+use crate::quota::Quota;
+
+/// A window is at most this many ticks, so that a count times a window stays within 2^53.
+const MOST_TICKS: u32 = 1 << 24;
+
+/// A quota, counted over two windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlidingWindow {
+    max: u32,
+    scale: Scale,
+}
+
+/// Two counts, as of the last charge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Tick of the last charge; it tells which window is the running one.
+    last: u64,
+    previous: u32,
+    current: u32,
+}
+
+/// A state brought forward to a moment.
+struct View {
+    /// Tick at which the running window began.
+    start: u64,
+    /// Ticks since then.
+    elapsed: u64,
+    previous: u64,
+    current: u64,
+}
+
+impl SlidingWindow {
+    pub(crate) fn new(quota: &Quota) -> Self {
+        Self {
+            max: quota.max() as u32,
+            scale: Scale::new(quota.window_us(), MOST_TICKS),
+        }
+    }
+
+    pub(crate) fn max(&self) -> u64 {
+        u64::from(self.max)
+    }
+
+    fn view(&self, state: &State, now: Timestamp) -> View {
+        let window = self.scale.window();
+        let now = self.scale.tick(now).max(state.last);
+        let start = state.last - state.last % window;
+        let (previous, current) = (u64::from(state.previous), u64::from(state.current));
+        let age = now - start;
+        if age < window {
+            View { start, elapsed: age, previous, current }
+        } else if age < 2 * window {
+            View { start: start + window, elapsed: age - window, previous: current, current: 0 }
+        } else {
+            let elapsed = now % window;
+            View { start: now - elapsed, elapsed, previous: 0, current: 0 }
+        }
+    }
+
+    /// The earliest tick of a window that began at `start` at which `previous` weighs at most `room`.
+    fn weighs_at_most(&self, room: u64, previous: u64, start: u64) -> u64 {
+        start + self.scale.window() - (room * self.scale.window()) / previous
+    }
+}
+
+impl Counter for SlidingWindow {
+    type State = State;
+
+    fn peek(&self, state: &State, now: Timestamp, cost: u64) -> Outcome {
+        let View { start, elapsed, previous, current } = self.view(state, now);
+        let (max, window) = (self.max(), self.scale.window());
+        let used = current + (previous * (window - elapsed)).div_ceil(window);
+        let remaining = max.saturating_sub(used);
+        let reset_after_us = lasts_us(self, state, now);
+        let cost = cost.max(1);
+        if cost <= remaining {
+            return Outcome::fitting(remaining, reset_after_us);
+        }
+        if cost > max {
+            return Outcome::never_fitting(remaining, reset_after_us);
+        }
+        let room = max - cost;
+        let fits_at = if current <= room {
+            self.weighs_at_most(room - current, previous, start)
+        } else {
+            // Not before the running window has become the previous one.
+            self.weighs_at_most(room, current, start + window)
+        };
+        let retry_after_us = self.scale.begins_us(fits_at) - now.as_micros();
+        Outcome::exceeding(remaining, reset_after_us, retry_after_us)
+    }
+
+    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Timestamp {
+        let View { start, elapsed, previous, current } = self.view(state, now);
+        *state = State {
+            last: start + elapsed,
+            previous: saturate(previous),
+            current: saturate(current.saturating_add(cost)),
+        };
+        Timestamp::from_micros(self.scale.begins_us(state.last))
+    }
+
+    fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
+        let start = state.last - state.last % self.scale.window();
+        let charged_at = self.scale.tick(charged_at);
+        let count = if charged_at >= start {
+            &mut state.current
+        } else if charged_at + self.scale.window() >= start {
+            &mut state.previous
+        } else {
+            return;
+        };
+        *count = count.saturating_sub(saturate(cost));
+    }
+
+    fn expires_at(&self, state: &State) -> Timestamp {
+        let windows = match state {
+            State { current: 1.., .. } => 2,
+            State { previous: 1.., .. } => 1,
+            _ => return Timestamp::default(),
+        };
+        let start = state.last - state.last % self.scale.window();
+        Timestamp::from_micros(self.scale.begins_us(start + windows * self.scale.window()))
+    }
+}

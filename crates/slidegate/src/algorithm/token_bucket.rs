@@ -1,0 +1,112 @@
+//! GCRA, written as a level that leaks: max units per window run out, and `burst` units fit.
+//!
+//! The theoretical arrival time of GCRA is `last + level / max`. Keeping the level in `1/window` of a
+//! unit makes it an exact integer: it falls by `max` each tick, and a unit adds `window` to it. A change
+//! of max keeps what was charged. Admits at most burst + max in any window.
+
+use super::{Counter, Scale, lasts_us};
+use crate::clock::Timestamp;
+use crate::outcome::Outcome;
+use crate::quota::{MAX_UNITS, Quota};
+
+/// A window is at most this many ticks, so that a level stays within 2^53.
+const MOST_TICKS: u32 = 1 << 24;
+
+/// A quota, enforced as a steady rate with a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TokenBucket {
+    max: u32,
+    burst: u32,
+    scale: Scale,
+}
+
+/// The level, as of the last charge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Tick of the last charge.
+    last: u64,
+    /// What has not leaked yet, in `1/window` of a unit.
+    level: u64,
+}
+
+impl TokenBucket {
+    pub(crate) fn new(quota: &Quota, burst: u64) -> Self {
+        Self {
+            max: quota.max() as u32,
+            burst: burst.min(MAX_UNITS) as u32,
+            scale: Scale::new(quota.window_us(), MOST_TICKS),
+        }
+    }
+
+    pub(crate) fn max(&self) -> u64 {
+        u64::from(self.max)
+    }
+
+    pub(crate) fn burst(&self) -> u64 {
+        u64::from(self.burst)
+    }
+
+    /// The level at `tick`, which is not before the last charge.
+    fn level(&self, state: &State, tick: u64) -> u64 {
+        let leaked = (tick - state.last).saturating_mul(self.max());
+        state.level.saturating_sub(leaked)
+    }
+
+    /// Ticks until `excess` has leaked; for ever, if nothing leaks.
+    fn leaks_in(&self, excess: u64) -> u64 {
+        match (excess, self.max) {
+            (0, _) => 0,
+            (_, 0) => u64::MAX,
+            _ => excess.div_ceil(self.max()),
+        }
+    }
+}
+
+impl Counter for TokenBucket {
+    type State = State;
+
+    fn peek(&self, state: &State, now: Timestamp, cost: u64) -> Outcome {
+        let tick = self.scale.tick(now).max(state.last);
+        let level = self.level(state, tick);
+        // With a max of 0 nothing fits, whatever the burst.
+        let burst = if self.max == 0 { 0 } else { self.burst() };
+        let capacity = burst * self.scale.window();
+        let remaining = capacity.saturating_sub(level) / self.scale.window();
+        let reset_after_us = lasts_us(self, state, now);
+        let cost = cost.max(1);
+        if cost <= remaining {
+            return Outcome::fitting(remaining, reset_after_us);
+        }
+        if cost > burst {
+            return Outcome::never_fitting(remaining, reset_after_us);
+        }
+        let excess = level - (burst - cost) * self.scale.window();
+        let fits_at = tick + self.leaks_in(excess);
+        let retry_after_us = self.scale.begins_us(fits_at) - now.as_micros();
+        Outcome::exceeding(remaining, reset_after_us, retry_after_us)
+    }
+
+    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Timestamp {
+        let tick = self.scale.tick(now).max(state.last);
+        let level = self.level(state, tick) + cost.min(MAX_UNITS) * self.scale.window();
+        *state = State { last: tick, level: level.min(MAX_UNITS * self.scale.window()) };
+        Timestamp::from_micros(self.scale.begins_us(tick))
+    }
+
+    fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
+        // A charge leaves by leaking: what of it may have leaked by the last charge has left.
+        let elapsed = state.last.saturating_sub(self.scale.tick(charged_at));
+        let charged = cost.min(MAX_UNITS) * self.scale.window();
+        let left = charged.saturating_sub(elapsed.saturating_mul(self.max()));
+        state.level = state.level.saturating_sub(left);
+    }
+
+    fn expires_at(&self, state: &State) -> Timestamp {
+        match state.level {
+            0 => Timestamp::default(),
+            level => Timestamp::from_micros(
+                self.scale.begins_us(state.last.saturating_add(self.leaks_in(level))),
+            ),
+        }
+    }
+}

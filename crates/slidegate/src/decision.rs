@@ -1,0 +1,146 @@
+//! What we say of a request.
+
+use std::time::Duration;
+
+use crate::hit::{Admission, Hit};
+use crate::outcome::Outcome;
+use crate::store::{Outcomes, Receipt, Taken, admits};
+
+/// What we say of a request: allowed or denied, by which limit, and how every limit stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    allowed: bool,
+    degraded: bool,
+    binding: Option<u16>,
+    outcomes: Outcomes,
+    receipt: Receipt,
+}
+
+impl Decision {
+    /// What a store did, seen as a decision.
+    #[inline]
+    pub(crate) fn of_taken(hits: &[Hit<'_>], taken: Taken) -> Self {
+        Self {
+            allowed: taken.allowed,
+            degraded: false,
+            binding: binding(hits, &taken.outcomes, taken.allowed),
+            outcomes: taken.outcomes,
+            receipt: taken.receipt,
+        }
+    }
+
+    /// What a store would do, seen as a decision.
+    pub(crate) fn of_peeked(hits: &[Hit<'_>], outcomes: Outcomes) -> Self {
+        let allowed = admits(hits, &outcomes);
+        Self::of_taken(hits, Taken { allowed, outcomes, receipt: Receipt::default() })
+    }
+
+    /// The same, made without the store that should have made it.
+    pub(crate) fn degraded(self) -> Self {
+        Self { degraded: true, ..self }
+    }
+
+    /// Whether the request may pass.
+    pub fn is_allowed(&self) -> bool {
+        self.allowed
+    }
+
+    /// Whether it was made without the store that should have made it.
+    pub fn is_degraded(&self) -> bool {
+        self.degraded
+    }
+
+    /// Which of the outcomes the request hangs on: on a denial the one with the longest wait ("never" is
+    /// the longest), else the one with the least remaining share. Limits that only observe do not bind.
+    pub fn binding(&self) -> Option<usize> {
+        self.binding.map(usize::from)
+    }
+
+    /// One outcome for each limit.
+    pub fn outcomes(&self) -> &[Outcome] {
+        &self.outcomes
+    }
+
+    /// What was charged, to be given back or settled.
+    pub fn receipt(&self) -> &Receipt {
+        &self.receipt
+    }
+
+    fn bound(&self) -> Option<&Outcome> {
+        self.outcomes.get(self.binding()?)
+    }
+
+    /// Units that the binding limit still lets pass; `u64::MAX` if nothing limits the request.
+    pub fn remaining(&self) -> u64 {
+        self.bound().map_or(u64::MAX, Outcome::remaining)
+    }
+
+    /// How long until the binding limit is as if the key had never been seen.
+    pub fn reset_after(&self) -> Duration {
+        self.bound().map_or(Duration::ZERO, Outcome::reset_after)
+    }
+
+    /// How long until this request would fit: zero if it is allowed, `None` if it never can.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.bound().map_or(Some(Duration::ZERO), Outcome::retry_after)
+    }
+}
+
+/// The hit that a decision hangs on.
+#[inline]
+fn binding(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16> {
+    let both = || hits.iter().zip(outcomes).enumerate();
+    let bound = if allowed {
+        both()
+            .filter(|(_, (hit, _))| hit.admission != Admission::Observe)
+            .reduce(|least, next| if has_less_left(next.1, least.1) { next } else { least })
+    } else {
+        both()
+            .filter(|(_, (hit, outcome))| {
+                hit.admission == Admission::Enforce && !outcome.fits()
+            })
+            .reduce(|longest, next| {
+                if next.1.1.wait_us() > longest.1.1.wait_us() { next } else { longest }
+            })
+    };
+    bound.and_then(|(nth, _)| u16::try_from(nth).ok())
+}
+
+/// Whether one counter has a smaller share of its limit left than another.
+fn has_less_left(one: (&Hit<'_>, &Outcome), other: (&Hit<'_>, &Outcome)) -> bool {
+    let left = |(hit, outcome): (&Hit<'_>, &Outcome), by: &Hit<'_>| {
+        (outcome.remaining().min(hit.limit.capacity())) * by.limit.capacity()
+    };
+    left(one, other.0) < left(other, one.0)
+}
+
+/// A [`Decision`], told apart.
+#[derive(Clone, Debug, PartialEq)]
+#[must_use = "a denial is a value: see which it is"]
+pub enum Verdict {
+    /// The request may pass, and has been charged.
+    Allowed(Decision),
+    /// The request may not pass, and has been charged nothing.
+    Denied(Decision),
+}
+
+impl Verdict {
+    /// Whether the request may pass.
+    pub fn is_allowed(&self) -> bool {
+        matches!(self, Self::Allowed(_))
+    }
+
+    /// The decision, whichever it is.
+    pub fn decision(&self) -> &Decision {
+        match self {
+            Self::Allowed(decision) | Self::Denied(decision) => decision,
+        }
+    }
+}
+
+impl From<Decision> for Verdict {
+    #[inline]
+    fn from(decision: Decision) -> Self {
+        if decision.allowed { Self::Allowed(decision) } else { Self::Denied(decision) }
+    }
+}

@@ -1,0 +1,175 @@
+//! A key: who is counted, and by which limit of which rule.
+//!
+//! A key borrows its parts. Stores hash it or write it; nothing is allocated on the way.
+
+use std::fmt;
+use std::hash::{BuildHasher, Hash, Hasher};
+
+use fnv::FnvHasher;
+
+/// The part of a key that a rule fixes: domain, rule, limit and the names of what is counted per.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scope {
+    domain: Box<str>,
+    rule: Box<str>,
+    limit: Box<str>,
+    per: Box<[Box<str>]>,
+    hash: u64,
+}
+
+impl Scope {
+    /// The scope of one limit of one rule, counting per the named attributes.
+    pub fn new(domain: &str, rule: &str, limit: &str, per: &[impl AsRef<str>]) -> Self {
+        let per: Box<[Box<str>]> = per.iter().map(|name| name.as_ref().into()).collect();
+        let mut scope =
+            Self { domain: domain.into(), rule: rule.into(), limit: limit.into(), per, hash: 0 };
+        let mut hasher = FnvHasher::default();
+        (&scope.domain, &scope.rule, &scope.limit, &scope.per).hash(&mut hasher);
+        scope.hash = hasher.finish();
+        scope
+    }
+}
+
+/// Who is counted.
+///
+/// As text it is injective: two keys are written alike only if they are the same. Whatever has a meaning
+/// in the text, or in a glob of Redis, is percent-encoded.
+///
+/// ```
+/// use slidegate::{Key, Scope};
+///
+/// let scope = Scope::new("api", "per-tenant", "1m", &["tenant", "ip"]);
+/// let key = Key::new(&scope, &["acme=*", "2001:db8::1"]);
+/// assert_eq!(key.to_string(), "api:per-tenant:1m:{tenant=acme%3D%2A,ip=2001:db8::1}");
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Key<'a>(Parts<'a>);
+
+#[derive(Clone, Copy, Debug)]
+enum Parts<'a> {
+    Named { scope: &'a Scope, values: &'a [&'a str] },
+    Hashed { digest: u64, stable: u64 },
+}
+
+impl<'a> Key<'a> {
+    /// The key of these values in a scope, one value for each of its `per` names.
+    pub fn new(scope: &'a Scope, values: &'a [&'a str]) -> Self {
+        debug_assert_eq!(scope.per.len(), values.len(), "one value per name");
+        Self(Parts::Named { scope, values })
+    }
+
+    /// The key of a value that is known only by a hash of it: `digest` with a secret seed, so that
+    /// nobody can choose values that collide, and `stable` without one, for the key's phase.
+    pub(crate) fn hashed(digest: u64, stable: u64) -> Self {
+        Self(Parts::Hashed { digest, stable })
+    }
+
+    /// Stands for this key and a limit's shape in 64 bits that nobody outside can foresee.
+    #[inline]
+    pub(crate) fn fingerprint(&self, secret: &impl BuildHasher, shape: u64) -> u64 {
+        let mut hasher = secret.build_hasher();
+        match self.0 {
+            Parts::Named { scope, values } => {
+                hasher.write_u64(scope.hash);
+                values.iter().for_each(|value| value.hash(&mut hasher));
+            }
+            Parts::Hashed { digest, .. } => hasher.write_u64(digest),
+        }
+        hasher.write_u64(shape);
+        hasher.finish()
+    }
+
+    /// FNV-1a (64 bits) of the key as written: the same in every process and language.
+    pub(crate) fn stable_hash(&self) -> u64 {
+        struct Written(FnvHasher);
+        impl fmt::Write for Written {
+            fn write_str(&mut self, text: &str) -> fmt::Result {
+                self.0.write(text.as_bytes());
+                Ok(())
+            }
+        }
+        match self.0 {
+            Parts::Named { .. } => {
+                let mut written = Written(FnvHasher::default());
+                // Writing into a hasher cannot fail.
+                let _ = fmt::Write::write_fmt(&mut written, format_args!("{self}"));
+                written.0.finish()
+            }
+            Parts::Hashed { stable, .. } => stable,
+        }
+    }
+}
+
+impl fmt::Display for Key<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Parts::Named { scope, values } => {
+                for part in [&scope.domain, &scope.rule, &scope.limit] {
+                    escape(f, part, false)?;
+                    f.write_str(":")?;
+                }
+                f.write_str("{")?;
+                for (nth, (name, value)) in scope.per.iter().zip(values).enumerate() {
+                    f.write_str(if nth == 0 { "" } else { "," })?;
+                    escape(f, name, true)?;
+                    f.write_str("=")?;
+                    escape(f, value, true)?;
+                }
+                f.write_str("}")
+            }
+            Parts::Hashed { digest, .. } => write!(f, "#{digest:016x}"),
+        }
+    }
+}
+
+/// Writes a part of a key; a colon may stand within the braces only.
+fn escape(f: &mut fmt::Formatter<'_>, part: &str, within: bool) -> fmt::Result {
+    let plain = |byte: u8| {
+        byte.is_ascii_alphanumeric()
+            || matches!(byte, b'.' | b'_' | b'-' | b'/' | b'@' | b'+' | b'~')
+            || (within && byte == b':')
+    };
+    let mut rest = part;
+    while let Some(at) = rest.bytes().position(|byte| !plain(byte)) {
+        // The bytes before `at` are ASCII, so it is a boundary; so is the end of the escaped character.
+        f.write_str(&rest[..at])?;
+        let after = (at + 1..=rest.len()).find(|&end| rest.is_char_boundary(end));
+        let after = after.unwrap_or(rest.len());
+        for byte in rest[at..after].bytes() {
+            write!(f, "%{byte:02X}")?;
+        }
+        rest = &rest[after..];
+    }
+    f.write_str(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn writes_what_peers_confuse_apart() {
+        let write = |values: &[&str]| {
+            let scope = Scope::new("d", "r", "1s", &["a", "b"]);
+            Key::new(&scope, values).to_string()
+        };
+        assert_ne!(write(&["x", "y,b=z"]), write(&["x,b=y", "z"]));
+        assert_eq!(write(&["é{}%", ""]), "d:r:1s:{a=%C3%A9%7B%7D%25,b=}");
+    }
+
+    proptest! {
+        #[test]
+        fn different_parts_are_written_differently(
+            one in proptest::array::uniform5("[ab:,={}%/é*]{0,3}"),
+            two in proptest::array::uniform5("[ab:,={}%/é*]{0,3}"),
+        ) {
+            let write = |parts: &[String; 5]| {
+                let [domain, rule, limit, name, value] = parts;
+                let scope = Scope::new(domain, rule, limit, &[name]);
+                Key::new(&scope, &[value]).to_string()
+            };
+            prop_assert_eq!(one == two, write(&one) == write(&two));
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! A limit: a quota and the algorithm that enforces it.
+
+use std::fmt;
+use std::hash::Hasher;
+use std::str::FromStr;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::algorithm::fixed_window::FixedWindow;
+use crate::algorithm::sliding_buckets::{self, SlidingBuckets};
+use crate::algorithm::sliding_log::{self, SlidingLog};
+use crate::algorithm::sliding_window::SlidingWindow;
+use crate::algorithm::token_bucket::TokenBucket;
+use crate::algorithm::{Algorithm, Align, AnyCounter};
+use crate::clock::micros_up;
+use crate::quota::{MAX_UNITS, Quota, QuotaError, write_window};
+
+/// A quota and the algorithm that enforces it: plain data, so that it can travel to a store.
+///
+/// ```
+/// use slidegate::{Algorithm, Limit};
+///
+/// let window: Limit = "100/min".parse()?;             // the default, `sliding_window`
+/// assert_eq!(window.algorithm(), Algorithm::SlidingWindow);
+/// let log = Limit::new("5/min".parse()?, Algorithm::SlidingLog)?;
+/// assert_eq!(log.to_string(), "5/1m sliding_log");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limit {
+    quota: Quota,
+    counter: AnyCounter,
+    shape: u64,
+}
+
+/// Why a limit cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum LimitError {
+    /// The quota is wrong.
+    #[error(transparent)]
+    Quota(#[from] QuotaError),
+    /// The precision is zero, finer than a microsecond, or does not divide the window.
+    #[error(
+        "a precision of {precision:?} does not divide the window of {window}: take the window divided by a whole number"
+    )]
+    Precision {
+        /// The precision asked for.
+        precision: Duration,
+        /// The window, as written.
+        window: String,
+    },
+    /// The precision makes too many buckets.
+    #[error(
+        "a precision of {precision:?} makes {buckets} buckets of the window of {window}: at most {most}",
+        most = sliding_buckets::MOST_BUCKETS
+    )]
+    Buckets {
+        /// The precision asked for.
+        precision: Duration,
+        /// The window, as written.
+        window: String,
+        /// The number of buckets that would make.
+        buckets: u64,
+    },
+    /// The burst is over [`MAX_UNITS`], or 0.
+    #[error("a burst of {0} cannot be: at least 1, at most {MAX_UNITS}")]
+    Burst(u64),
+    /// The max is too large for a log.
+    #[error(
+        "a max of {0} is too large for sliding_log, which keeps every charge: at most {most}; sliding_buckets has no such bound",
+        most = sliding_log::MOST_ENTRIES
+    )]
+    LongLog(u64),
+}
+
+impl Limit {
+    /// A quota under an algorithm.
+    ///
+    /// # Errors
+    /// If the algorithm's own parameters do not go with the quota.
+    pub fn new(quota: Quota, algorithm: Algorithm) -> Result<Self, LimitError> {
+        let counter = match algorithm {
+            Algorithm::SlidingLog if quota.max() > sliding_log::MOST_ENTRIES => {
+                return Err(LimitError::LongLog(quota.max()));
+            }
+            Algorithm::SlidingLog => AnyCounter::SlidingLog(SlidingLog::new(&quota)),
+            Algorithm::SlidingBuckets { precision } => AnyCounter::SlidingBuckets(
+                SlidingBuckets::new(&quota, precision_us(&quota, precision)?),
+            ),
+            Algorithm::SlidingWindow => AnyCounter::SlidingWindow(SlidingWindow::new(&quota)),
+            Algorithm::FixedWindow { align } => {
+                AnyCounter::FixedWindow(FixedWindow::new(&quota, align))
+            }
+            Algorithm::TokenBucket { burst } => {
+                let given = burst.is_some();
+                let burst = burst.unwrap_or(quota.max());
+                if burst > MAX_UNITS || (given && burst == 0) {
+                    return Err(LimitError::Burst(burst));
+                }
+                AnyCounter::TokenBucket(TokenBucket::new(&quota, burst))
+            }
+        };
+        let mut limit = Self { quota, counter, shape: 0 };
+        let mut shape = fnv::FnvHasher::default();
+        shape.write(limit.shape_text().as_bytes());
+        limit.shape = shape.finish();
+        Ok(limit)
+    }
+
+    /// The quota.
+    pub fn quota(&self) -> &Quota {
+        &self.quota
+    }
+
+    /// The algorithm, with its parameters.
+    pub fn algorithm(&self) -> Algorithm {
+        match self.counter {
+            AnyCounter::SlidingLog(_) => Algorithm::SlidingLog,
+            AnyCounter::SlidingBuckets(counter) => Algorithm::SlidingBuckets {
+                precision: Some(Duration::from_micros(counter.precision_us())),
+            },
+            AnyCounter::SlidingWindow(_) => Algorithm::SlidingWindow,
+            AnyCounter::FixedWindow(counter) => Algorithm::FixedWindow { align: counter.align() },
+            AnyCounter::TokenBucket(counter) => {
+                Algorithm::TokenBucket { burst: Some(counter.burst()) }
+            }
+        }
+    }
+
+    /// The most units that fit at once: max, or the burst of a token bucket.
+    pub fn capacity(&self) -> u64 {
+        match self.counter {
+            AnyCounter::TokenBucket(counter) => counter.burst(),
+            _ => self.quota.max(),
+        }
+    }
+
+    /// What makes two limits count apart on the same key: the algorithm, the window, and how it is
+    /// divided. Not the max, nor the burst: counts survive their change.
+    pub(crate) fn shape_text(&self) -> String {
+        let window = self.quota.window_text();
+        match self.counter {
+            AnyCounter::SlidingBuckets(counter) => {
+                format!("{}:{window}:{}", self.algorithm(), write_window(counter.precision_us()))
+            }
+            AnyCounter::FixedWindow(counter) if counter.align() == Align::Clock => {
+                format!("{}:{window}:clock", self.algorithm())
+            }
+            _ => format!("{}:{window}", self.algorithm()),
+        }
+    }
+
+    /// A stable hash of the shape.
+    pub(crate) fn shape(&self) -> u64 {
+        self.shape
+    }
+
+    pub(crate) fn counter(&self) -> AnyCounter {
+        self.counter
+    }
+
+    /// Whether its windows begin at the key's own phase.
+    pub(crate) fn has_phase(&self) -> bool {
+        matches!(self.counter, AnyCounter::FixedWindow(counter) if counter.align() == Align::Key)
+    }
+}
+
+fn precision_us(quota: &Quota, precision: Option<Duration>) -> Result<u64, LimitError> {
+    let window_us = quota.window_us();
+    let precision = precision.unwrap_or(quota.window() / 10);
+    let wrong = LimitError::Precision { precision, window: quota.window_text() };
+    let precision_us = micros_up(precision);
+    if precision_us == 0
+        || Duration::from_micros(precision_us) != precision
+        || !window_us.is_multiple_of(precision_us)
+    {
+        return Err(wrong);
+    }
+    match window_us / precision_us {
+        buckets if buckets > sliding_buckets::MOST_BUCKETS => {
+            Err(LimitError::Buckets { precision, window: quota.window_text(), buckets })
+        }
+        _ => Ok(precision_us),
+    }
+}
+
+/// Under the default algorithm.
+impl FromStr for Limit {
+    type Err = LimitError;
+
+    fn from_str(text: &str) -> Result<Self, LimitError> {
+        Self::new(text.parse()?, Algorithm::default())
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.quota, self.algorithm())
+    }
+}
+
+impl From<&Limit> for Limit {
+    fn from(limit: &Limit) -> Self {
+        *limit
+    }
+}

@@ -1,0 +1,78 @@
+//! What a store says of one hit.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Stands in `retry_after_us` for "it never can".
+const NEVER: u64 = u64::MAX;
+
+/// What a store says of one hit: whether it fits, and how its counter stands.
+///
+/// After a charge the counter is described as it stands *with* that charge.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    retry_after_us: u64,
+    reset_after_us: u64,
+    remaining: u32,
+    fits: bool,
+}
+
+impl Outcome {
+    /// The cost fits.
+    pub(crate) fn fitting(remaining: u64, reset_after_us: u64) -> Self {
+        Self { fits: true, remaining: remaining as u32, reset_after_us, retry_after_us: 0 }
+    }
+
+    /// The cost would fit after `retry_after_us`.
+    pub(crate) fn exceeding(remaining: u64, reset_after_us: u64, retry_after_us: u64) -> Self {
+        Self { fits: false, remaining: remaining as u32, reset_after_us, retry_after_us }
+    }
+
+    /// The cost is over what the limit could ever hold.
+    pub(crate) fn never_fitting(remaining: u64, reset_after_us: u64) -> Self {
+        Self::exceeding(remaining, reset_after_us, NEVER)
+    }
+
+    /// This counter, seen by a hit that has been charged.
+    pub(crate) fn charged(self) -> Self {
+        Self { fits: true, retry_after_us: 0, ..self }
+    }
+
+    /// Whether the cost fits (or did, if it has been charged).
+    #[inline]
+    pub fn fits(&self) -> bool {
+        self.fits
+    }
+
+    /// Units that still fit now.
+    pub fn remaining(&self) -> u64 {
+        u64::from(self.remaining)
+    }
+
+    /// How long, from the caller's now, until the key is as if never seen.
+    pub fn reset_after(&self) -> Duration {
+        Duration::from_micros(self.reset_after_us)
+    }
+
+    /// How long, from the caller's now, until *this* cost would fit: zero if it fits now, `None` if it
+    /// never can, because it is over what the limit holds.
+    pub fn retry_after(&self) -> Option<Duration> {
+        (self.retry_after_us != NEVER).then(|| Duration::from_micros(self.retry_after_us))
+    }
+
+    /// `retry_after` in a form in which "never" is the longest.
+    pub(crate) fn wait_us(&self) -> u64 {
+        self.retry_after_us
+    }
+}
+
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outcome")
+            .field("fits", &self.fits)
+            .field("remaining", &self.remaining)
+            .field("reset_after", &self.reset_after())
+            .field("retry_after", &self.retry_after())
+            .finish()
+    }
+}

@@ -1,0 +1,216 @@
+//! A quota: `max` units per `window`, written `100/15m`.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::str::FromStr;
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// The largest `max`, burst and count of one key, 2^29.
+///
+/// With windows of at most 2^24 ticks no product of the arithmetic leaves 2^53, where the doubles of
+/// Redis' Lua are still exact integers.
+pub const MAX_UNITS: u64 = 1 << 29;
+
+/// The longest window, 366 days.
+pub const MAX_WINDOW: Duration = Duration::from_secs(366 * 86_400);
+
+/// The shortest window, one millisecond.
+pub const MIN_WINDOW: Duration = Duration::from_millis(1);
+
+/// At most `max` units in any `window`.
+///
+/// ```
+/// use std::time::Duration;
+/// use slidegate::Quota;
+///
+/// let quota: Quota = "100/15m".parse()?;
+/// assert_eq!(quota.max(), 100);
+/// assert_eq!(quota.window(), Duration::from_secs(15 * 60));
+/// assert_eq!(quota, Quota::new(100, Duration::from_secs(900))?);
+/// assert_eq!("5/min".parse::<Quota>()?.to_string(), "5/1m");
+/// # Ok::<(), slidegate::QuotaError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    max: u32,
+    window_us: NonZeroU64,
+}
+
+/// Why a quota cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum QuotaError {
+    /// The text has no `/`, or lacks one of its sides.
+    #[error("`{0}` is not a quota: write it as max/window, for example 100/min or 10/15m")]
+    Form(String),
+    /// The part before the `/` is no whole number.
+    #[error("`{0}` is not a whole number of units: write for example 100/min")]
+    Max(String),
+    /// The part after the `/` is no window.
+    #[error(
+        "`{0}` is not a window: write a whole number and one of ms, s, m (or min), h, d, w, for example 15m"
+    )]
+    Window(String),
+    /// The maximum is over [`MAX_UNITS`].
+    #[error("a max of {0} is too large: at most {MAX_UNITS}")]
+    TooMany(u64),
+    /// The window is shorter than [`MIN_WINDOW`].
+    #[error("a window of {0:?} is too short: at least 1ms")]
+    TooShort(Duration),
+    /// The window is longer than [`MAX_WINDOW`].
+    #[error("a window of {0:?} is too long: at most 366d")]
+    TooLong(Duration),
+    /// The window is finer than a microsecond.
+    #[error("a window of {0:?} is not a whole number of microseconds")]
+    TooFine(Duration),
+}
+
+impl Quota {
+    /// At most `max` units in any `window`. A `max` of 0 denies all.
+    ///
+    /// # Errors
+    /// If `max` or `window` is outside of its bounds, or the window is finer than a microsecond.
+    pub fn new(max: u64, window: Duration) -> Result<Self, QuotaError> {
+        if max > MAX_UNITS {
+            return Err(QuotaError::TooMany(max));
+        }
+        if window < MIN_WINDOW {
+            return Err(QuotaError::TooShort(window));
+        }
+        if window > MAX_WINDOW {
+            return Err(QuotaError::TooLong(window));
+        }
+        if window.subsec_nanos() % 1_000 != 0 {
+            return Err(QuotaError::TooFine(window));
+        }
+        let window_us =
+            NonZeroU64::new(crate::clock::micros_up(window)).ok_or(QuotaError::TooShort(window))?;
+        Ok(Self { max: max as u32, window_us })
+    }
+
+    /// Units per window.
+    pub const fn max(&self) -> u64 {
+        self.max as u64
+    }
+
+    /// The length of the window.
+    pub const fn window(&self) -> Duration {
+        Duration::from_micros(self.window_us.get())
+    }
+
+    /// The window as one writes it: `15m`. A limit that has no name is known by it.
+    pub fn window_text(&self) -> String {
+        write_window(self.window_us.get())
+    }
+
+    pub(crate) const fn window_us(&self) -> u64 {
+        self.window_us.get()
+    }
+}
+
+impl FromStr for Quota {
+    type Err = QuotaError;
+
+    fn from_str(text: &str) -> Result<Self, QuotaError> {
+        let (max, window) =
+            text.split_once('/').ok_or_else(|| QuotaError::Form(text.to_owned()))?;
+        let (max, window) = (max.trim(), window.trim());
+        if max.is_empty() || window.is_empty() {
+            return Err(QuotaError::Form(text.to_owned()));
+        }
+        // `parse` would also take a plus sign.
+        if !max.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(QuotaError::Max(max.to_owned()));
+        }
+        let max = max.parse().map_err(|_| QuotaError::TooMany(u64::MAX))?;
+        Self::new(max, parse_window(window)?)
+    }
+}
+
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.max, self.window_text())
+    }
+}
+
+/// The units of a window, the longest first.
+const UNITS: [(&str, u64); 6] = [
+    ("w", 604_800_000_000),
+    ("d", 86_400_000_000),
+    ("h", 3_600_000_000),
+    ("m", 60_000_000),
+    ("s", 1_000_000),
+    ("ms", 1_000),
+];
+
+/// Reads `15m`, `250ms` or, with 1 understood, `min`.
+///
+/// # Errors
+/// If the text is no window.
+pub(crate) fn parse_window(text: &str) -> Result<Duration, QuotaError> {
+    let wrong = || QuotaError::Window(text.to_owned());
+    let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(unit_at);
+    let number: u64 = if number.is_empty() { 1 } else { number.parse().map_err(|_| wrong())? };
+    let unit = if unit == "min" { "m" } else { unit };
+    let (_, unit_us) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+    Ok(Duration::from_micros(number.saturating_mul(*unit_us)))
+}
+
+/// Writes a window in the longest unit that divides it.
+pub(crate) fn write_window(window_us: u64) -> String {
+    match UNITS.iter().find(|(_, unit_us)| window_us.is_multiple_of(*unit_us)) {
+        Some((name, unit_us)) => format!("{}{name}", window_us / unit_us),
+        None => format!("{window_us}us"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_every_unit_and_a_bare_one_as_1() {
+        for (text, seconds) in [
+            ("1/s", 1),
+            ("1/2s", 2),
+            ("1/m", 60),
+            ("1/min", 60),
+            ("1/15min", 900),
+            ("1/h", 3_600),
+            ("1/d", 86_400),
+            ("1/w", 604_800),
+        ] {
+            assert_eq!(text.parse::<Quota>().unwrap().window(), Duration::from_secs(seconds));
+        }
+        assert_eq!("1/250ms".parse::<Quota>().unwrap().window(), Duration::from_millis(250));
+    }
+
+    #[test]
+    fn prints_what_it_reads() {
+        for text in ["10/1s", "600/1m", "5/250ms", "0/1h", "100/15m", "7/90s", "1/366d"] {
+            let quota: Quota = text.parse().unwrap();
+            assert_eq!(quota.to_string(), text);
+            assert_eq!(quota.to_string().parse::<Quota>().unwrap(), quota);
+        }
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        let error = |text: &str| text.parse::<Quota>().unwrap_err();
+        assert_eq!(error("100"), QuotaError::Form("100".into()));
+        assert_eq!(error("100/"), QuotaError::Form("100/".into()));
+        assert_eq!(error("many/s"), QuotaError::Max("many".into()));
+        assert_eq!(error("-1/s"), QuotaError::Max("-1".into()));
+        assert_eq!(error("+1/s"), QuotaError::Max("+1".into()));
+        assert_eq!(error("1/fortnight"), QuotaError::Window("fortnight".into()));
+        assert_eq!(error("1/5"), QuotaError::Window("5".into()));
+        assert_eq!(error("536870913/s"), QuotaError::TooMany(536_870_913));
+        assert_eq!(error("99999999999999999999/s"), QuotaError::TooMany(u64::MAX));
+        assert_eq!(error("1/0s"), QuotaError::TooShort(Duration::ZERO));
+        assert!(matches!(error("1/54w"), QuotaError::TooLong(_)));
+        assert!(matches!(error("1/99999999999999999w"), QuotaError::TooLong(_)));
+        assert!(error("1/99999999999999999999w").to_string().contains("is not a window"));
+    }
+}

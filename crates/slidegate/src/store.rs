@@ -1,0 +1,152 @@
+//! Where counts live: the traits, the receipt, the error.
+
+pub mod memory;
+
+use std::future::{Future, ready};
+
+use smallvec::SmallVec;
+use thiserror::Error;
+
+use crate::clock::Timestamp;
+use crate::hit::{Admission, Hit};
+use crate::limit::Limit;
+use crate::outcome::Outcome;
+
+/// One outcome for each hit, in their order.
+pub type Outcomes = SmallVec<[Outcome; 2]>;
+
+/// A place where counts live.
+///
+/// The hits of one call are one step: all that are enforced are charged, or none is.
+pub trait Store: Send + Sync + 'static {
+    /// Charges the hits of one request if all that are enforced fit.
+    fn take(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<Taken, StoreError>> + Send;
+
+    /// Takes several independent requests at once, in their order.
+    fn take_many(
+        &self,
+        asks: &[&[Hit<'_>]],
+    ) -> impl Future<Output = Result<Vec<Taken>, StoreError>> + Send;
+
+    /// What [`take`](Store::take) would find. Charges nothing.
+    fn peek(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<Outcomes, StoreError>> + Send;
+
+    /// Gives back exactly what a receipt says was charged, and nothing of what has left its window.
+    ///
+    /// To give the same receipt back twice is the caller's mistake.
+    fn give_back(&self, receipt: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Forgets the counts of these hits' keys and limits.
+    fn reset(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+/// A store that answers without waiting, and never fails. Every local store is a [`Store`].
+pub trait LocalStore: Send + Sync + 'static {
+    /// See [`Store::take`].
+    fn take_now(&self, hits: &[Hit<'_>]) -> Taken;
+
+    /// See [`Store::take_many`].
+    fn take_many_now(&self, asks: &[&[Hit<'_>]]) -> Vec<Taken>;
+
+    /// See [`Store::peek`].
+    fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes;
+
+    /// See [`Store::give_back`].
+    fn give_back_now(&self, receipt: &Receipt);
+
+    /// See [`Store::reset`].
+    fn reset_now(&self, hits: &[Hit<'_>]);
+}
+
+impl<S: LocalStore> Store for S {
+    fn take(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<Taken, StoreError>> + Send {
+        ready(Ok(self.take_now(hits)))
+    }
+
+    fn take_many(
+        &self,
+        asks: &[&[Hit<'_>]],
+    ) -> impl Future<Output = Result<Vec<Taken>, StoreError>> + Send {
+        ready(Ok(self.take_many_now(asks)))
+    }
+
+    fn peek(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {
+        ready(Ok(self.peek_now(hits)))
+    }
+
+    fn give_back(&self, receipt: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send {
+        self.give_back_now(receipt);
+        ready(Ok(()))
+    }
+
+    fn reset(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send {
+        self.reset_now(hits);
+        ready(Ok(()))
+    }
+}
+
+/// What a store did with the hits of one request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Taken {
+    /// Whether every enforced hit fits.
+    pub allowed: bool,
+    /// One for each hit.
+    pub outcomes: Outcomes,
+    /// What was charged.
+    pub receipt: Receipt,
+}
+
+/// Whether a request passes: every enforced hit fits.
+pub fn admits(hits: &[Hit<'_>], outcomes: &[Outcome]) -> bool {
+    hits.iter()
+        .zip(outcomes)
+        .all(|(hit, outcome)| hit.admission != Admission::Enforce || outcome.fits())
+}
+
+/// What a store charged and when, enough to give exactly that back. Good only at the store that made it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Receipt {
+    /// One for each hit that was charged.
+    pub charges: SmallVec<[Charge; 1]>,
+}
+
+impl Receipt {
+    /// Whether nothing was charged.
+    pub fn is_empty(&self) -> bool {
+        self.charges.is_empty()
+    }
+}
+
+/// One hit that was charged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Charge {
+    /// The counter, in the store's own words.
+    pub counter: CounterName,
+    /// The limit that it counts for.
+    pub limit: Limit,
+    /// The moment at which the charge is counted, on the counter's own clock.
+    pub charged_at: Timestamp,
+    /// Units charged.
+    pub cost: u64,
+}
+
+/// How a store names the counter of a key and a limit.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum CounterName {
+    /// By a fingerprint.
+    Fingerprint(u64),
+    /// By its text.
+    Text(Box<str>),
+}
+
+/// Why a store did not answer. Never a denial.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The store was not reached: nothing was charged.
+    #[error("the store cannot be reached: {0}")]
+    Unavailable(String),
+    /// No answer came in time: the charge may or may not have been made, so nothing may repeat it.
+    #[error("the store did not answer in time: {0}")]
+    TimedOut(String),
+}

@@ -1,0 +1,380 @@
+//! Counts in the memory of this process.
+//!
+//! Keys are spread over many shards, each behind a lock of its own; nothing is global on the way of a
+//! decision but a count of keys, and that moves only when keys come and go. A request that touches
+//! several shards locks them in ascending order, so that it is one step and no two requests wait for
+//! each other in a circle.
+//!
+//! Keys are known by a 64-bit fingerprint under a secret drawn at start, so a long key costs no more
+//! than a short one, and nobody can look for keys that collide. `docs/ALGORITHMS.md` has the odds.
+//!
+//! Idle keys leave as others come: each new key and every sixteenth decision in a shard looks at one
+//! block of it. When there are more than `max_keys`, a key goes for each that comes: of a few the one
+//! that expires soonest, and never one that is being denied while another can go.
+
+mod shard;
+mod table;
+
+use smallvec::SmallVec;
+
+use crate::clock::{Clock, SystemClock, Timestamp};
+use crate::hit::{Admission, Hit};
+use crate::algorithm::with_counter;
+use crate::outcome::Outcome;
+use crate::store::{Charge, CounterName, LocalStore, Outcomes, Receipt, Taken, admits};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
+
+use shard::Shard;
+use table::Coarse;
+
+/// Keys that a store holds unless told otherwise.
+pub const DEFAULT_MAX_KEYS: usize = 10_000_000;
+
+/// At most so many shards: one then holds 2,400 keys of ten million, and grows within microseconds.
+const MOST_SHARDS: usize = 4096;
+
+/// Hits that a batch decides under one set of locks.
+const BATCH: usize = 32;
+
+/// Counts in the memory of this process. See the [module](self).
+///
+/// ```
+/// use slidegate::{ManualClock, MemoryStore};
+///
+/// let store = MemoryStore::new();                       // 10 million keys, the system's clock
+/// let small = MemoryStore::with(ManualClock::default(), 1_000);
+/// assert_eq!((store.keys(), small.keys()), (0, 0));
+/// ```
+pub struct MemoryStore<C = SystemClock> {
+    clock: C,
+    /// Coarse time begins here.
+    began_us: u64,
+    secret: foldhash::quality::RandomState,
+    shards: Box<[Place]>,
+    max_keys: usize,
+    keys: AtomicUsize,
+    evicted: AtomicU64,
+}
+
+/// A shard in its place, alone on its cache lines.
+#[repr(align(128))]
+struct Place {
+    shard: Mutex<Shard>,
+    /// Until then every key of the shard is being denied, unless a new one comes.
+    saturated_until: AtomicU32,
+}
+
+/// A hit on its way through the store.
+#[derive(Clone, Copy)]
+struct Aim {
+    shard: usize,
+    fingerprint: u64,
+    /// What the counter's clock is ahead of the store's.
+    phase_us: u64,
+}
+
+/// The shards that a request has locked, in ascending order.
+type Held<'s> = SmallVec<[(usize, MutexGuard<'s, Shard>); 4]>;
+
+impl MemoryStore {
+    /// A store of at most [`DEFAULT_MAX_KEYS`] keys on the system's clock.
+    pub fn new() -> Self {
+        Self::with(SystemClock::new(), DEFAULT_MAX_KEYS)
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// A store of at most `max_keys` keys on the given clock.
+    ///
+    /// Threads that bring new keys at the same instant may each exceed the bound by one.
+    pub fn with(clock: C, max_keys: usize) -> Self {
+        let shards = (max_keys / 1024).next_power_of_two().clamp(64, MOST_SHARDS);
+        let place = || Place { shard: Mutex::new(Shard::default()), saturated_until: AtomicU32::new(0) };
+        Self {
+            began_us: clock.now().as_micros(),
+            clock,
+            secret: foldhash::quality::RandomState::default(),
+            shards: (0..shards).map(|_| place()).collect(),
+            max_keys,
+            keys: AtomicUsize::new(0),
+            evicted: AtomicU64::new(0),
+        }
+    }
+
+    /// Keys in the store; those that have expired count until they are swept.
+    pub fn keys(&self) -> usize {
+        self.keys.load(Ordering::Relaxed)
+    }
+
+    /// Keys that had to go before they expired, because there were more than `max_keys`.
+    pub fn evicted_keys(&self) -> u64 {
+        self.evicted.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn aim(&self, hit: &Hit<'_>) -> Aim {
+        // 0 stands for an empty slot.
+        let fingerprint = hit.key.fingerprint(&self.secret, hit.limit.shape()).max(1);
+        let phase_us = match hit.limit.has_phase() {
+            true => hit.key.stable_hash() % hit.limit.quota().window_us(),
+            false => 0,
+        };
+        Aim { shard: self.shard_of(fingerprint), fingerprint, phase_us }
+    }
+
+    fn shard_of(&self, fingerprint: u64) -> usize {
+        ((fingerprint >> 32) * self.shards.len() as u64 >> 32) as usize
+    }
+
+    /// The coarse time in which a moment lies.
+    fn coarse(&self, moment: Timestamp) -> Coarse {
+        let coarse = moment.as_micros().saturating_sub(self.began_us) >> 16;
+        Coarse::try_from(coarse).unwrap_or(Coarse::MAX)
+    }
+
+    /// Locks the shards of these aims.
+    fn lock(&self, aims: &[Aim]) -> Held<'_> {
+        let mut shards: SmallVec<[usize; BATCH]> = aims.iter().map(|aim| aim.shard).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        shards.into_iter().map(|shard| (shard, self.shards[shard].shard.lock())).collect()
+    }
+
+    /// Decides one request whose shards are held.
+    fn decide(&self, held: &mut Held<'_>, hits: &[Hit<'_>], aims: &[Aim], now: Timestamp) -> Taken {
+        let mut outcomes = self.peek_all(held, hits, aims, now);
+        let allowed = admits(hits, &outcomes);
+        let mut receipt = Receipt::default();
+        for ((hit, aim), outcome) in hits.iter().zip(aims).zip(&mut outcomes) {
+            if is_charged(hit, allowed, outcome) {
+                let shard = shard_of_held(held, aim);
+                let (charge, after) = self.charge(shard, hit, *aim, now);
+                *outcome = after;
+                receipt.charges.push(charge);
+            }
+        }
+        Taken { allowed, outcomes, receipt }
+    }
+
+    /// How each hit would fare, if those before it were charged.
+    fn peek_all(
+        &self,
+        held: &mut Held<'_>,
+        hits: &[Hit<'_>],
+        aims: &[Aim],
+        now: Timestamp,
+    ) -> Outcomes {
+        let mut outcomes = Outcomes::new();
+        for (nth, (hit, aim)) in hits.iter().zip(aims).enumerate() {
+            // Earlier hits of this request on the same counter come first.
+            let pending: u64 = (hits[..nth].iter().zip(&aims[..nth]).zip(&outcomes))
+                .filter(|((earlier, at), outcome)| {
+                    at.fingerprint == aim.fingerprint && is_charged(earlier, true, outcome)
+                })
+                .map(|((earlier, _), _)| earlier.cost)
+                .fold(0, u64::saturating_add);
+            let cost = hit.cost.max(1).saturating_add(pending);
+            let at = shifted(now, aim);
+            let shard = shard_of_held(held, aim);
+            outcomes.push(with_counter!(hit.limit.counter(), counter => {
+                shard.peek(counter, aim.fingerprint, at, cost)
+            }));
+        }
+        outcomes
+    }
+
+    /// Charges one hit, and says how its counter stands after it.
+    #[inline]
+    fn charge(&self, shard: &mut Shard, hit: &Hit<'_>, aim: Aim, now: Timestamp) -> (Charge, Outcome) {
+        let at = shifted(now, &aim);
+        let (charged_at, after) = with_counter!(hit.limit.counter(), counter => {
+            let slot = match shard.find(counter, aim.fingerprint) {
+                Some(slot) => slot,
+                None => {
+                    self.make_room(shard, aim.shard, now);
+                    shard.insert(counter, aim.fingerprint)
+                }
+            };
+            shard.charge(counter, slot, at, hit.cost, |moment| {
+                // One step more, for callers whose clocks are a little behind.
+                self.coarse(Timestamp::from_micros(
+                    moment.as_micros().saturating_sub(aim.phase_us),
+                ))
+                .saturating_add(1)
+            })
+        });
+        let charge = Charge {
+            counter: CounterName::Fingerprint(aim.fingerprint),
+            limit: *hit.limit,
+            charged_at,
+            cost: hit.cost,
+        };
+        (charge, after.charged())
+    }
+
+    /// Counts a new key into a shard, and lets an old one go if there are too many.
+    fn make_room(&self, shard: &mut Shard, at: usize, now: Timestamp) {
+        let now = self.coarse(now);
+        let swept = shard.sweep(now);
+        self.keys.fetch_sub(swept, Ordering::Relaxed);
+        self.shards[at].saturated_until.store(0, Ordering::Relaxed);
+        if self.keys.fetch_add(1, Ordering::Relaxed) < self.max_keys {
+            return;
+        }
+        let expires = shard.evict(now).or_else(|| self.evict_elsewhere(at, now));
+        if let Some(expires) = expires.or_else(|| shard.evict_denied()) {
+            self.keys.fetch_sub(1, Ordering::Relaxed);
+            self.evicted.fetch_add(u64::from(expires >= now), Ordering::Relaxed);
+        }
+    }
+
+    /// Lets a key of another shard go, since all of this one's are being denied. Passes over shards
+    /// that are locked at this instant: to wait for one while holding another could be for ever.
+    fn evict_elsewhere(&self, but: usize, now: Coarse) -> Option<Coarse> {
+        let others = (but + 1..self.shards.len()).chain(0..but);
+        for place in others.map(|other| &self.shards[other]) {
+            if place.saturated_until.load(Ordering::Relaxed) > now {
+                continue;
+            }
+            let Some(mut shard) = place.shard.try_lock() else { continue };
+            if let Some(expires) = shard.evict(now) {
+                return Some(expires);
+            }
+            place.saturated_until.store(shard.saturated_until(), Ordering::Relaxed);
+        }
+        None
+    }
+
+    /// Every sixteenth decision in a shard sweeps a little.
+    fn sweep_now_and_then(&self, shard: &mut Shard, now: Timestamp) {
+        if shard.is_due() {
+            let swept = shard.sweep(self.coarse(now));
+            if swept > 0 {
+                self.keys.fetch_sub(swept, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Whether a hit is charged, once it is known whether the request passes and how the hit fares.
+fn is_charged(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
+    hit.cost > 0
+        && match hit.admission {
+            Admission::Enforce => allowed,
+            Admission::Observe => allowed && outcome.fits(),
+            Admission::Always => true,
+        }
+}
+
+fn shifted(now: Timestamp, aim: &Aim) -> Timestamp {
+    Timestamp::from_micros(now.as_micros() + aim.phase_us)
+}
+
+fn shard_of_held<'h>(held: &'h mut Held<'_>, aim: &Aim) -> &'h mut Shard {
+    let nth = held.partition_point(|(shard, _)| *shard < aim.shard);
+    &mut held[nth].1
+}
+
+impl<C: Clock> LocalStore for MemoryStore<C> {
+    fn take_now(&self, hits: &[Hit<'_>]) -> Taken {
+        let now = self.clock.now();
+        if let [hit] = hits {
+            // The commonest request needs no list of locks.
+            let aim = self.aim(hit);
+            let shard = &mut *self.shards[aim.shard].shard.lock();
+            self.sweep_now_and_then(shard, now);
+            return self.take_one(shard, hit, aim, now);
+        }
+        let aims: SmallVec<[Aim; 4]> = hits.iter().map(|hit| self.aim(hit)).collect();
+        let mut held = self.lock(&aims);
+        for (_, shard) in &mut held {
+            self.sweep_now_and_then(shard, now);
+        }
+        self.decide(&mut held, hits, &aims, now)
+    }
+
+    fn take_many_now(&self, asks: &[&[Hit<'_>]]) -> Vec<Taken> {
+        let now = self.clock.now();
+        let mut taken = Vec::with_capacity(asks.len());
+        let mut rest = asks;
+        while !rest.is_empty() {
+            // As many as go under one set of locks, but at least one.
+            let mut hits = 0;
+            let fit = rest.iter().take_while(|ask| {
+                hits += ask.len();
+                hits <= BATCH
+            });
+            let (batch, later) = rest.split_at(fit.count().max(1));
+            rest = later;
+            let hits = batch.iter().flat_map(|ask| ask.iter());
+            let aims: SmallVec<[Aim; BATCH]> = hits.clone().map(|hit| self.aim(hit)).collect();
+            let mut held = self.lock(&aims);
+            for (hit, aim) in hits.zip(&aims) {
+                let shard = shard_of_held(&mut held, aim);
+                with_counter!(hit.limit.counter(), counter => shard.touch(counter, aim.fingerprint));
+            }
+            let mut aims = &aims[..];
+            for ask in batch {
+                let (own, others) = aims.split_at(ask.len());
+                aims = others;
+                taken.push(self.decide(&mut held, ask, own, now));
+            }
+        }
+        taken
+    }
+
+    fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes {
+        let now = self.clock.now();
+        let aims: SmallVec<[Aim; 4]> = hits.iter().map(|hit| self.aim(hit)).collect();
+        let mut held = self.lock(&aims);
+        self.peek_all(&mut held, hits, &aims, now)
+    }
+
+    fn give_back_now(&self, receipt: &Receipt) {
+        for charge in &receipt.charges {
+            let CounterName::Fingerprint(fingerprint) = charge.counter else { continue };
+            let shard = &mut *self.shards[self.shard_of(fingerprint)].shard.lock();
+            with_counter!(charge.limit.counter(), counter => {
+                shard.give_back(counter, fingerprint, charge.charged_at, charge.cost);
+            });
+        }
+    }
+
+    fn reset_now(&self, hits: &[Hit<'_>]) {
+        for hit in hits {
+            let aim = self.aim(hit);
+            let shard = &mut *self.shards[aim.shard].shard.lock();
+            let forgot = with_counter!(hit.limit.counter(), counter => {
+                shard.forget(counter, aim.fingerprint)
+            });
+            if forgot {
+                self.keys.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// [`decide`](Self::decide) for one hit.
+    #[inline]
+    fn take_one(&self, shard: &mut Shard, hit: &Hit<'_>, aim: Aim, now: Timestamp) -> Taken {
+        let at = shifted(now, &aim);
+        let mut outcome = with_counter!(hit.limit.counter(), counter => {
+            shard.peek(counter, aim.fingerprint, at, hit.cost)
+        });
+        let allowed = admits(std::slice::from_ref(hit), std::slice::from_ref(&outcome));
+        let mut receipt = Receipt::default();
+        if is_charged(hit, allowed, &outcome) {
+            let (charge, after) = self.charge(shard, hit, aim, now);
+            outcome = after;
+            receipt.charges.push(charge);
+        }
+        Taken { allowed, outcomes: Outcomes::from_buf_and_len([outcome; 2], 1), receipt }
+    }
+}

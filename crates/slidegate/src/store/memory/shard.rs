@@ -1,0 +1,172 @@
+//! What one lock guards: a table for each algorithm, so that none meets another's state.
+
+use crate::algorithm::fixed_window::FixedWindow;
+use crate::algorithm::sliding_buckets::SlidingBuckets;
+use crate::algorithm::sliding_log::SlidingLog;
+use crate::algorithm::sliding_window::SlidingWindow;
+use crate::algorithm::token_bucket::TokenBucket;
+use crate::algorithm::Counter;
+use crate::clock::Timestamp;
+use crate::outcome::Outcome;
+
+use super::table::{Coarse, Forgets, Table, Victim};
+
+/// Decisions between two sweeps.
+const SWEEP_EVERY: u8 = 16;
+
+/// The states of some of the keys.
+#[derive(Default)]
+pub(super) struct Shard {
+    /// Decisions since the last sweep.
+    unswept: u8,
+    sliding_window: Table<<SlidingWindow as Counter>::State>,
+    sliding_log: Table<<SlidingLog as Counter>::State>,
+    sliding_buckets: Table<<SlidingBuckets as Counter>::State>,
+    fixed_window: Table<<FixedWindow as Counter>::State>,
+    token_bucket: Table<<TokenBucket as Counter>::State>,
+}
+
+/// A counter that has a table in every shard.
+pub(super) trait Kept: Counter {
+    fn table(shard: &mut Shard) -> &mut Table<Self::State>;
+}
+
+macro_rules! kept {
+    ($($counter:ty => $table:ident),+ $(,)?) => {
+        $(impl Kept for $counter {
+            #[inline]
+            fn table(shard: &mut Shard) -> &mut Table<Self::State> {
+                &mut shard.$table
+            }
+        })+
+
+        impl Shard {
+            fn tables(&mut self) -> [&mut dyn Forgets; [$(stringify!($table)),+].len()] {
+                [$(&mut self.$table),+]
+            }
+        }
+    };
+}
+
+kept! {
+    SlidingWindow => sliding_window,
+    SlidingLog => sliding_log,
+    SlidingBuckets => sliding_buckets,
+    FixedWindow => fixed_window,
+    TokenBucket => token_bucket,
+}
+
+impl Shard {
+    /// Forgets what has expired in the next block of each table; says how many.
+    pub(super) fn sweep(&mut self, now: Coarse) -> usize {
+        self.tables().into_iter().map(|table| table.sweep(now)).sum()
+    }
+
+    /// Lets the key go that expires soonest of a few, but none that is being denied; says when it would
+    /// have expired.
+    pub(super) fn evict(&mut self, now: Coarse) -> Option<Coarse> {
+        let candidates = self.tables().map(|table| table.victim(now).map(|victim| (victim, table)));
+        remove_soonest(candidates.into_iter().flatten())
+    }
+
+    /// Lets the key go that is the soonest not to be denied any more.
+    pub(super) fn evict_denied(&mut self) -> Option<Coarse> {
+        let candidates = self.tables().map(|table| table.soonest_freed().map(|victim| (victim, table)));
+        remove_soonest(candidates.into_iter().flatten())
+    }
+
+    /// Until when every key is being denied, as far as is known.
+    pub(super) fn saturated_until(&mut self) -> Coarse {
+        let soonest = self.tables().into_iter().filter_map(|table| table.soonest_freed());
+        soonest.map(|victim| victim.expires).min().unwrap_or(Coarse::MAX)
+    }
+
+    /// Whether it is time to sweep; counts the decisions.
+    #[inline]
+    pub(super) fn is_due(&mut self) -> bool {
+        self.unswept = (self.unswept + 1) % SWEEP_EVERY;
+        self.unswept == 0
+    }
+
+    #[inline]
+    pub(super) fn touch<C: Kept>(&mut self, _: C, fingerprint: u64) {
+        C::table(self).touch(fingerprint);
+    }
+
+    #[inline]
+    pub(super) fn find<C: Kept>(&mut self, _: C, fingerprint: u64) -> Option<usize> {
+        C::table(self).find(fingerprint)
+    }
+
+    pub(super) fn insert<C: Kept>(&mut self, _: C, fingerprint: u64) -> usize {
+        C::table(self).insert(fingerprint)
+    }
+
+    #[inline]
+    pub(super) fn peek<C: Kept>(
+        &mut self,
+        counter: C,
+        fingerprint: u64,
+        now: Timestamp,
+        cost: u64,
+    ) -> Outcome {
+        let table = C::table(self);
+        match table.find(fingerprint) {
+            Some(slot) => counter.peek(&table.slot(slot).state, now, cost),
+            None => counter.peek(&C::State::default(), now, cost),
+        }
+    }
+
+    /// Charges the state in a slot; says when it is counted and how it stands after it.
+    #[inline]
+    pub(super) fn charge<C: Kept>(
+        &mut self,
+        counter: C,
+        slot: usize,
+        now: Timestamp,
+        cost: u64,
+        coarse: impl Fn(Timestamp) -> Coarse,
+    ) -> (Timestamp, Outcome) {
+        let slot = C::table(self).slot_mut(slot);
+        let charged_at = counter.charge(&mut slot.state, now, cost);
+        let after = counter.peek(&slot.state, now, 0);
+        slot.expires = coarse(counter.expires_at(&slot.state));
+        slot.denied_until = match after.retry_after() {
+            _ if after.fits() => 0,
+            Some(wait) => coarse(now.after(wait)),
+            None => slot.expires,
+        };
+        (charged_at, after)
+    }
+
+    pub(super) fn give_back<C: Kept>(
+        &mut self,
+        counter: C,
+        fingerprint: u64,
+        charged_at: Timestamp,
+        cost: u64,
+    ) {
+        let table = C::table(self);
+        if let Some(slot) = table.find(fingerprint) {
+            let slot = table.slot_mut(slot);
+            counter.give_back(&mut slot.state, charged_at, cost);
+            // It may fit again; when it expires is not sooner known than at the next charge.
+            slot.denied_until = 0;
+        }
+    }
+
+    pub(super) fn forget<C: Kept>(&mut self, _: C, fingerprint: u64) -> bool {
+        let table = C::table(self);
+        let slot = table.find(fingerprint);
+        slot.inspect(|&slot| table.remove(slot)).is_some()
+    }
+}
+
+/// Removes the soonest of the candidates from its table; says when it would have expired.
+fn remove_soonest<'t>(
+    candidates: impl Iterator<Item = (Victim, &'t mut dyn Forgets)>,
+) -> Option<Coarse> {
+    let (victim, table) = candidates.min_by_key(|(victim, _)| victim.expires)?;
+    table.remove(victim.at);
+    Some(victim.expires)
+}

@@ -1,0 +1,344 @@
+//! One shard's table of one algorithm's states: open addressing over blocks of four slots.
+//!
+//! A slot of a two-count state is 32 bytes, so a block is a pair of cache lines that the processor
+//! fetches together, and nearly every look-up ends in its first block, even at nine tenths full. Growing
+//! by an eighth, not by doubling, keeps the memory close to what is needed. Nothing is ever marked as
+//! deleted: what was pushed on by a full block moves back when that has room again.
+
+use std::hint::black_box;
+
+/// Time in steps of 2^16 microseconds since the store began: enough to forget by.
+pub(super) type Coarse = u32;
+
+/// Slots in a block.
+const WIDTH: usize = 4;
+
+/// The fingerprint of an empty slot.
+const EMPTY: u64 = 0;
+
+/// Blocks that a search for a key to evict looks at, at least.
+const SAMPLE: usize = 4;
+
+/// One key's state, and what is needed to forget it without knowing its limit.
+pub(super) struct Slot<S> {
+    fingerprint: u64,
+    /// From here on the state is as if never seen.
+    pub(super) expires: Coarse,
+    /// Until here not one unit fits.
+    pub(super) denied_until: Coarse,
+    pub(super) state: S,
+}
+
+impl<S: Default> Default for Slot<S> {
+    fn default() -> Self {
+        Self { fingerprint: EMPTY, expires: 0, denied_until: 0, state: S::default() }
+    }
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Block<S>([Slot<S>; WIDTH]);
+
+impl<S> Block<S> {
+    fn is_full(&self) -> bool {
+        self.0.iter().all(|slot| slot.fingerprint != EMPTY)
+    }
+}
+
+/// A key that may be forgotten for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Victim {
+    pub(super) at: usize,
+    pub(super) expires: Coarse,
+}
+
+/// The part of a table that knows nothing of its states: what forgets.
+pub(super) trait Forgets {
+    /// Forgets what has expired in the next block; says how many.
+    fn sweep(&mut self, now: Coarse) -> usize;
+
+    /// Of the next few keys the one that goes first: that which expires the soonest, but none that is
+    /// being denied. Looks further only while it finds none.
+    fn victim(&mut self, now: Coarse) -> Option<Victim>;
+
+    /// The key that is the soonest not to be denied any more.
+    fn soonest_freed(&self) -> Option<Victim>;
+
+    /// Removes the slot at `at`.
+    fn remove(&mut self, at: usize);
+}
+
+/// States by fingerprint.
+pub(super) struct Table<S> {
+    blocks: Box<[Block<S>]>,
+    len: usize,
+    /// The block that the next sweep looks at.
+    hand: usize,
+}
+
+impl<S> Default for Table<S> {
+    fn default() -> Self {
+        Self { blocks: Box::default(), len: 0, hand: 0 }
+    }
+}
+
+impl<S: Default> Table<S> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The block in which a fingerprint belongs. The shard is chosen by the upper half of the
+    /// fingerprint, the block by the lower.
+    #[inline]
+    fn home(&self, fingerprint: u64) -> usize {
+        ((fingerprint & u64::from(u32::MAX)) * self.blocks.len() as u64 >> 32) as usize
+    }
+
+    fn next(&self, block: usize) -> usize {
+        if block + 1 == self.blocks.len() { 0 } else { block + 1 }
+    }
+
+    /// Loads where a fingerprint belongs, so that the loads of several may overlap.
+    #[inline]
+    pub(super) fn touch(&self, fingerprint: u64) {
+        if let Some(block) = self.blocks.get(self.home(fingerprint)) {
+            black_box(block.0[0].fingerprint ^ block.0[WIDTH / 2].fingerprint);
+        }
+    }
+
+    /// Where the slot of a fingerprint is.
+    #[inline]
+    pub(super) fn find(&self, fingerprint: u64) -> Option<usize> {
+        let mut block = self.home(fingerprint);
+        for _ in 0..self.blocks.len() {
+            let slots = &self.blocks[block].0;
+            let mut full = true;
+            for (nth, slot) in slots.iter().enumerate() {
+                if slot.fingerprint == fingerprint {
+                    return Some(block * WIDTH + nth);
+                }
+                full &= slot.fingerprint != EMPTY;
+            }
+            if !full {
+                return None;
+            }
+            block = self.next(block);
+        }
+        None
+    }
+
+    #[inline]
+    pub(super) fn slot(&self, at: usize) -> &Slot<S> {
+        &self.blocks[at / WIDTH].0[at % WIDTH]
+    }
+
+    #[inline]
+    pub(super) fn slot_mut(&mut self, at: usize) -> &mut Slot<S> {
+        &mut self.blocks[at / WIDTH].0[at % WIDTH]
+    }
+
+    /// Gives a fingerprint that is not in the table an empty state, and says where.
+    pub(super) fn insert(&mut self, fingerprint: u64) -> usize {
+        debug_assert_ne!(fingerprint, EMPTY);
+        if (self.len + 1) * 10 > self.blocks.len() * WIDTH * 9 {
+            self.rebuild(self.blocks.len() + self.blocks.len().div_ceil(8).max(1));
+        }
+        self.place(Slot { fingerprint, ..Slot::default() })
+    }
+
+    /// Puts a slot into the first free place from its home on. There is one: the table is never full.
+    fn place(&mut self, slot: Slot<S>) -> usize {
+        let mut block = self.home(slot.fingerprint);
+        loop {
+            let free = self.blocks[block].0.iter().position(|slot| slot.fingerprint == EMPTY);
+            if let Some(nth) = free {
+                self.blocks[block].0[nth] = slot;
+                self.len += 1;
+                return block * WIDTH + nth;
+            }
+            block = self.next(block);
+        }
+    }
+
+    fn rebuild(&mut self, blocks: usize) {
+        let empty = (0..blocks).map(|_| Block::default()).collect();
+        let old = std::mem::replace(&mut self.blocks, empty);
+        self.len = 0;
+        self.hand = 0;
+        for slot in old.into_iter().flat_map(|block| block.0) {
+            if slot.fingerprint != EMPTY {
+                self.place(slot);
+            }
+        }
+    }
+
+    /// Blocks from one to another, going round.
+    fn distance(&self, from: usize, to: usize) -> usize {
+        if to >= from { to - from } else { to + self.blocks.len() - from }
+    }
+}
+
+impl<S: Default> Forgets for Table<S> {
+    fn sweep(&mut self, now: Coarse) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let mut swept = 0;
+        let first = self.hand * WIDTH;
+        while let Some(at) = (first..first + WIDTH).find(|&at| {
+            let slot = self.slot(at);
+            slot.fingerprint != EMPTY && slot.expires < now
+        }) {
+            self.remove(at);
+            swept += 1;
+        }
+        self.hand = self.next(self.hand);
+        let slots = self.blocks.len() * WIDTH;
+        if self.blocks.len() > 1 && self.len * 10 < slots * 4 {
+            self.rebuild((self.len * 5).div_ceil(WIDTH * 4).max(1));
+        }
+        swept
+    }
+
+    fn victim(&mut self, now: Coarse) -> Option<Victim> {
+        let mut soonest: Option<Victim> = None;
+        for looked_at in 0..self.blocks.len() {
+            if looked_at >= SAMPLE && soonest.is_some() {
+                break;
+            }
+            let first = self.hand * WIDTH;
+            for at in first..first + WIDTH {
+                let slot = self.slot(at);
+                let may_go = slot.fingerprint != EMPTY && slot.denied_until <= now;
+                if may_go && soonest.is_none_or(|soonest| slot.expires < soonest.expires) {
+                    soonest = Some(Victim { at, expires: slot.expires });
+                }
+            }
+            self.hand = self.next(self.hand);
+        }
+        soonest
+    }
+
+    fn soonest_freed(&self) -> Option<Victim> {
+        let slots = (0..self.blocks.len() * WIDTH).filter(|&at| self.slot(at).fingerprint != EMPTY);
+        slots
+            .min_by_key(|&at| self.slot(at).denied_until)
+            .map(|at| Victim { at, expires: self.slot(at).denied_until })
+    }
+
+    /// Lets what was pushed on by its full block move back.
+    fn remove(&mut self, at: usize) {
+        let mut block = at / WIDTH;
+        let mut hole = at;
+        let mut was_full = self.blocks[block].is_full();
+        *self.slot_mut(hole) = Slot::default();
+        self.len -= 1;
+        while was_full {
+            block = self.next(block);
+            if block == at / WIDTH {
+                return;
+            }
+            was_full = self.blocks[block].is_full();
+            let hole_block = hole / WIDTH;
+            let pushed_on = (0..WIDTH).map(|nth| block * WIDTH + nth).find(|&at| {
+                let slot = self.slot(at);
+                slot.fingerprint != EMPTY
+                    && self.distance(self.home(slot.fingerprint), block)
+                        >= self.distance(hole_block, block)
+            });
+            if let Some(from) = pushed_on {
+                *self.slot_mut(hole) = std::mem::take(self.slot_mut(from));
+                hole = from;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    fn states(table: &Table<u32>) -> HashMap<u64, u32> {
+        let all = table.blocks.iter().flat_map(|block| &block.0);
+        all.filter(|slot| slot.fingerprint != EMPTY)
+            .map(|slot| (slot.fingerprint, slot.state))
+            .collect()
+    }
+
+    proptest! {
+        /// Few homes, so that blocks overflow, wrap around and move back.
+        #[test]
+        fn holds_what_a_map_holds(
+            steps in proptest::collection::vec((any::<bool>(), 0u64..40, any::<u32>()), 1..400),
+        ) {
+            let mut table = Table::default();
+            let mut map = HashMap::new();
+            for (put, key, state) in steps {
+                let fingerprint = (key << 32 | (key % 5) * 0x3fff_ffff) + 1;
+                match (put, table.find(fingerprint)) {
+                    (true, found) => {
+                        let at = found.unwrap_or_else(|| table.insert(fingerprint));
+                        table.slot_mut(at).state = state;
+                        map.insert(fingerprint, state);
+                    }
+                    (false, Some(at)) => {
+                        table.remove(at);
+                        map.remove(&fingerprint);
+                    }
+                    (false, None) => prop_assert!(!map.contains_key(&fingerprint)),
+                }
+                prop_assert_eq!(&states(&table), &map);
+                for (&fingerprint, &state) in &map {
+                    let at = table.find(fingerprint);
+                    prop_assert_eq!(at.map(|at| table.slot(at).state), Some(state));
+                }
+            }
+        }
+
+        #[test]
+        fn a_sweep_takes_the_expired_and_nothing_else(
+            expires in proptest::collection::vec(0u32..10, 1..300),
+            now in 0u32..10,
+        ) {
+            let mut table = Table::<u32>::default();
+            for (key, &expires) in expires.iter().enumerate() {
+                let at = table.insert((key as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                table.slot_mut(at).expires = expires;
+            }
+            let mut swept = 0;
+            for _ in 0..2 * expires.len() {
+                swept += table.sweep(now);
+            }
+            let expired = expires.iter().filter(|&&expires| expires < now).count();
+            prop_assert_eq!(swept, expired);
+            prop_assert_eq!(states(&table).len(), expires.len() - expired);
+        }
+    }
+
+    #[test]
+    fn a_slot_of_two_counts_is_half_a_cache_line() {
+        type State = crate::algorithm::sliding_window::State;
+        assert_eq!(size_of::<Slot<State>>(), 32);
+        assert_eq!(size_of::<Block<State>>(), 128);
+    }
+
+    #[test]
+    fn the_victim_expires_soonest_and_is_not_being_denied() {
+        let mut table = Table::<u32>::default();
+        for (key, expires, denied_until) in [(1, 9, 0), (2, 5, 0), (3, 1, 8)] {
+            let at = table.insert(key << 8);
+            table.slot_mut(at).expires = expires;
+            table.slot_mut(at).denied_until = denied_until;
+        }
+        let victim = table.victim(7).unwrap();
+        assert_eq!(table.slot(victim.at).fingerprint, 2 << 8);
+        table.remove(victim.at);
+        let victim = table.victim(7).unwrap();
+        assert_eq!(table.slot(victim.at).fingerprint, 1 << 8);
+        table.remove(victim.at);
+        assert_eq!(table.victim(7), None);
+        assert!(table.victim(8).is_some(), "no longer denied");
+    }
+}
