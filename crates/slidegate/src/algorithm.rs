@@ -80,7 +80,9 @@ impl Algorithm {
 
     /// The algorithm of that name, with its defaults.
     pub fn by_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+        Self::ALL
+            .into_iter()
+            .find(|algorithm| algorithm.name() == name)
     }
 }
 
@@ -153,7 +155,10 @@ impl Scale {
         while window_us.div_ceil(tick_us) > u64::from(most) {
             tick_us *= 10;
         }
-        Self { window: window_us.div_ceil(tick_us) as u32, tick_us: tick_us as u32 }
+        Self {
+            window: window_us.div_ceil(tick_us) as u32,
+            tick_us: tick_us as u32,
+        }
     }
 
     /// Ticks in a window.
@@ -177,7 +182,10 @@ impl Scale {
 
 /// How long a state will outlast `now`, in microseconds.
 fn lasts_us<C: Counter>(counter: &C, state: &C::State, now: Timestamp) -> u64 {
-    counter.expires_at(state).as_micros().saturating_sub(now.as_micros())
+    counter
+        .expires_at(state)
+        .as_micros()
+        .saturating_sub(now.as_micros())
 }
 
 /// Units of a count: what is beyond [`MAX_UNITS`](crate::quota::MAX_UNITS) is not told apart.

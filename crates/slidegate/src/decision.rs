@@ -32,12 +32,22 @@ impl Decision {
     /// What a store would do, seen as a decision.
     pub(crate) fn of_peeked(hits: &[Hit<'_>], outcomes: Outcomes) -> Self {
         let allowed = admits(hits, &outcomes);
-        Self::of_taken(hits, Taken { allowed, outcomes, receipt: Receipt::default() })
+        Self::of_taken(
+            hits,
+            Taken {
+                allowed,
+                outcomes,
+                receipt: Receipt::default(),
+            },
+        )
     }
 
     /// The same, made without the store that should have made it.
     pub(crate) fn degraded(self) -> Self {
-        Self { degraded: true, ..self }
+        Self {
+            degraded: true,
+            ..self
+        }
     }
 
     /// Whether the request may pass.
@@ -82,7 +92,8 @@ impl Decision {
 
     /// How long until this request would fit: zero if it is allowed, `None` if it never can.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.bound().map_or(Some(Duration::ZERO), Outcome::retry_after)
+        self.bound()
+            .map_or(Some(Duration::ZERO), Outcome::retry_after)
     }
 }
 
@@ -93,14 +104,22 @@ fn binding(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16>
     let bound = if allowed {
         both()
             .filter(|(_, (hit, _))| hit.admission != Admission::Observe)
-            .reduce(|least, next| if has_less_left(next.1, least.1) { next } else { least })
+            .reduce(|least, next| {
+                if has_less_left(next.1, least.1) {
+                    next
+                } else {
+                    least
+                }
+            })
     } else {
         both()
-            .filter(|(_, (hit, outcome))| {
-                hit.admission == Admission::Enforce && !outcome.fits()
-            })
+            .filter(|(_, (hit, outcome))| hit.admission == Admission::Enforce && !outcome.fits())
             .reduce(|longest, next| {
-                if next.1.1.wait_us() > longest.1.1.wait_us() { next } else { longest }
+                if next.1.1.wait_us() > longest.1.1.wait_us() {
+                    next
+                } else {
+                    longest
+                }
             })
     };
     bound.and_then(|(nth, _)| u16::try_from(nth).ok())
@@ -141,6 +160,10 @@ impl Verdict {
 impl From<Decision> for Verdict {
     #[inline]
     fn from(decision: Decision) -> Self {
-        if decision.allowed { Self::Allowed(decision) } else { Self::Denied(decision) }
+        if decision.allowed {
+            Self::Allowed(decision)
+        } else {
+            Self::Denied(decision)
+        }
     }
 }

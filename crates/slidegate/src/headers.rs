@@ -26,7 +26,9 @@ const LARGEST: u64 = 999_999_999_999_999;
 /// # Ok::<(), slidegate::PolicyErrors>(())
 /// ```
 pub fn ietf(ruling: &Ruling) -> Vec<(&'static str, String)> {
-    let Some(binding) = ruling.binding() else { return Vec::new() };
+    let Some(binding) = ruling.binding() else {
+        return Vec::new();
+    };
     let mut policies = String::new();
     for standing in ruling.limits() {
         if !policies.is_empty() {
@@ -73,7 +75,10 @@ pub fn retry_after(ruling: &Ruling) -> Option<(&'static str, String)> {
     if decision.is_allowed() {
         return None;
     }
-    Some(("retry-after", seconds_up(decision.retry_after()?).to_string()))
+    Some((
+        "retry-after",
+        seconds_up(decision.retry_after()?).to_string(),
+    ))
 }
 
 /// Whole seconds, rounded up.

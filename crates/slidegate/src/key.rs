@@ -21,8 +21,13 @@ impl Scope {
     /// The scope of one limit of one rule, counting per the named attributes.
     pub fn new(domain: &str, rule: &str, limit: &str, per: &[impl AsRef<str>]) -> Self {
         let per: Box<[Box<str>]> = per.iter().map(|name| name.as_ref().into()).collect();
-        let mut scope =
-            Self { domain: domain.into(), rule: rule.into(), limit: limit.into(), per, hash: 0 };
+        let mut scope = Self {
+            domain: domain.into(),
+            rule: rule.into(),
+            limit: limit.into(),
+            per,
+            hash: 0,
+        };
         let mut hasher = FnvHasher::default();
         (&scope.domain, &scope.rule, &scope.limit, &scope.per).hash(&mut hasher);
         scope.hash = hasher.finish();
@@ -47,8 +52,14 @@ pub struct Key<'a>(Parts<'a>);
 
 #[derive(Clone, Copy, Debug)]
 enum Parts<'a> {
-    Named { scope: &'a Scope, values: &'a [&'a str] },
-    Hashed { digest: u64, stable: u64 },
+    Named {
+        scope: &'a Scope,
+        values: &'a [&'a str],
+    },
+    Hashed {
+        digest: u64,
+        stable: u64,
+    },
 }
 
 impl<'a> Key<'a> {

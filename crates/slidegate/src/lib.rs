@@ -14,6 +14,8 @@ mod quota;
 mod request;
 pub mod store;
 mod sync;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 
 pub use algorithm::{Algorithm, Align};
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};

@@ -63,8 +63,8 @@ pub enum LimitError {
         /// The number of buckets that would make.
         buckets: u64,
     },
-    /// The burst is over [`MAX_UNITS`], or 0.
-    #[error("a burst of {0} cannot be: at least 1, at most {MAX_UNITS}")]
+    /// The burst is over [`MAX_UNITS`].
+    #[error("a burst of {0} is too large: at most {MAX_UNITS}")]
     Burst(u64),
     /// The max is too large for a log.
     #[error(
@@ -93,15 +93,18 @@ impl Limit {
                 AnyCounter::FixedWindow(FixedWindow::new(&quota, align))
             }
             Algorithm::TokenBucket { burst } => {
-                let given = burst.is_some();
                 let burst = burst.unwrap_or(quota.max());
-                if burst > MAX_UNITS || (given && burst == 0) {
+                if burst > MAX_UNITS {
                     return Err(LimitError::Burst(burst));
                 }
                 AnyCounter::TokenBucket(TokenBucket::new(&quota, burst))
             }
         };
-        let mut limit = Self { quota, counter, shape: 0 };
+        let mut limit = Self {
+            quota,
+            counter,
+            shape: 0,
+        };
         let mut shape = fnv::FnvHasher::default();
         shape.write(limit.shape_text().as_bytes());
         limit.shape = shape.finish();
@@ -121,10 +124,12 @@ impl Limit {
                 precision: Some(Duration::from_micros(counter.precision_us())),
             },
             AnyCounter::SlidingWindow(_) => Algorithm::SlidingWindow,
-            AnyCounter::FixedWindow(counter) => Algorithm::FixedWindow { align: counter.align() },
-            AnyCounter::TokenBucket(counter) => {
-                Algorithm::TokenBucket { burst: Some(counter.burst()) }
-            }
+            AnyCounter::FixedWindow(counter) => Algorithm::FixedWindow {
+                align: counter.align(),
+            },
+            AnyCounter::TokenBucket(counter) => Algorithm::TokenBucket {
+                burst: Some(counter.burst()),
+            },
         }
     }
 
@@ -142,7 +147,11 @@ impl Limit {
         let window = self.quota.window_text();
         match self.counter {
             AnyCounter::SlidingBuckets(counter) => {
-                format!("{}:{window}:{}", self.algorithm(), write_window(counter.precision_us()))
+                format!(
+                    "{}:{window}:{}",
+                    self.algorithm(),
+                    write_window(counter.precision_us())
+                )
             }
             AnyCounter::FixedWindow(counter) if counter.align() == Align::Clock => {
                 format!("{}:{window}:clock", self.algorithm())
@@ -169,7 +178,10 @@ impl Limit {
 fn precision_us(quota: &Quota, precision: Option<Duration>) -> Result<u64, LimitError> {
     let window_us = quota.window_us();
     let precision = precision.unwrap_or(quota.window() / 10);
-    let wrong = LimitError::Precision { precision, window: quota.window_text() };
+    let wrong = LimitError::Precision {
+        precision,
+        window: quota.window_text(),
+    };
     let precision_us = micros_up(precision);
     if precision_us == 0
         || Duration::from_micros(precision_us) != precision
@@ -178,9 +190,11 @@ fn precision_us(quota: &Quota, precision: Option<Duration>) -> Result<u64, Limit
         return Err(wrong);
     }
     match window_us / precision_us {
-        buckets if buckets > sliding_buckets::MOST_BUCKETS => {
-            Err(LimitError::Buckets { precision, window: quota.window_text(), buckets })
-        }
+        buckets if buckets > sliding_buckets::MOST_BUCKETS => Err(LimitError::Buckets {
+            precision,
+            window: quota.window_text(),
+            buckets,
+        }),
         _ => Ok(precision_us),
     }
 }

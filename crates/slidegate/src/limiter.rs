@@ -66,7 +66,9 @@ pub struct Jitter {
 
 impl Jitter {
     /// None.
-    pub const NONE: Self = Self { most: Duration::ZERO };
+    pub const NONE: Self = Self {
+        most: Duration::ZERO,
+    };
 
     /// Anything from nothing up to `most`.
     pub const fn up_to(most: Duration) -> Self {
@@ -124,17 +126,27 @@ impl<S> Limiter<S> {
     where
         L: IntoLimit,
     {
-        let limits: Box<[Limit]> =
-            limits.into_iter().map(IntoLimit::into_limit).collect::<Result<_, _>>()?;
+        let limits: Box<[Limit]> = limits
+            .into_iter()
+            .map(IntoLimit::into_limit)
+            .collect::<Result<_, _>>()?;
         let mut shapes = HashSet::new();
-        if let Some(twice) = limits.iter().find(|limit| !shapes.insert(limit.shape_text())) {
+        if let Some(twice) = limits
+            .iter()
+            .find(|limit| !shapes.insert(limit.shape_text()))
+        {
             return Err(LimiterError::Twice(*twice));
         }
         if limits.is_empty() {
             return Err(LimiterError::Empty);
         }
         let has_phase = limits.iter().any(Limit::has_phase);
-        Ok(Self { limits, store, secret: foldhash::quality::RandomState::default(), has_phase })
+        Ok(Self {
+            limits,
+            store,
+            secret: foldhash::quality::RandomState::default(),
+            has_phase,
+        })
     }
 
     /// The limits, in the order of the outcomes of a decision.
@@ -157,7 +169,12 @@ impl<S> Limiter<S> {
             0
         };
         let key = Key::hashed(self.secret.hash_one(key), stable);
-        let hit = |limit| Hit { key, limit, cost, admission: Admission::Enforce };
+        let hit = |limit| Hit {
+            key,
+            limit,
+            cost,
+            admission: Admission::Enforce,
+        };
         self.limits.iter().map(hit).collect()
     }
 }
@@ -200,7 +217,9 @@ impl<S: LocalStore> Limiter<S> {
             let asks: SmallVec<[&[Hit<'_>]; BATCH]> = hits.iter().map(|hits| &hits[..]).collect();
             let taken = self.store.take_many_now(&asks);
             verdicts.extend(
-                asks.iter().zip(taken).map(|(hits, taken)| Decision::of_taken(hits, taken).into()),
+                asks.iter()
+                    .zip(taken)
+                    .map(|(hits, taken)| Decision::of_taken(hits, taken).into()),
             );
         }
         verdicts

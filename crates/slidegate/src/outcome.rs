@@ -20,12 +20,22 @@ pub struct Outcome {
 impl Outcome {
     /// The cost fits.
     pub(crate) fn fitting(remaining: u64, reset_after_us: u64) -> Self {
-        Self { fits: true, remaining: remaining as u32, reset_after_us, retry_after_us: 0 }
+        Self {
+            fits: true,
+            remaining: remaining as u32,
+            reset_after_us,
+            retry_after_us: 0,
+        }
     }
 
     /// The cost would fit after `retry_after_us`.
     pub(crate) fn exceeding(remaining: u64, reset_after_us: u64, retry_after_us: u64) -> Self {
-        Self { fits: false, remaining: remaining as u32, reset_after_us, retry_after_us }
+        Self {
+            fits: false,
+            remaining: remaining as u32,
+            reset_after_us,
+            retry_after_us,
+        }
     }
 
     /// The cost is over what the limit could ever hold.
@@ -35,7 +45,11 @@ impl Outcome {
 
     /// This counter, seen by a hit that has been charged.
     pub(crate) fn charged(self) -> Self {
-        Self { fits: true, retry_after_us: 0, ..self }
+        Self {
+            fits: true,
+            retry_after_us: 0,
+            ..self
+        }
     }
 
     /// Whether the cost fits (or did, if it has been charged).

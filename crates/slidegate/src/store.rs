@@ -103,6 +103,16 @@ pub fn admits(hits: &[Hit<'_>], outcomes: &[Outcome]) -> bool {
         .all(|(hit, outcome)| hit.admission != Admission::Enforce || outcome.fits())
 }
 
+/// Whether a hit is charged, once it is known whether the request passes and how the hit fares.
+pub fn is_charged(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
+    hit.cost > 0
+        && match hit.admission {
+            Admission::Enforce => allowed,
+            Admission::Observe => allowed && outcome.fits(),
+            Admission::Always => true,
+        }
+}
+
 /// What a store charged and when, enough to give exactly that back. Good only at the store that made it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Receipt {

@@ -26,7 +26,11 @@ pub struct State {
 
 impl FixedWindow {
     pub(crate) fn new(quota: &Quota, align: Align) -> Self {
-        Self { max: quota.max() as u32, align, window_us: quota.window_us() }
+        Self {
+            max: quota.max() as u32,
+            align,
+            window_us: quota.window_us(),
+        }
     }
 
     pub(crate) fn max(&self) -> u64 {
@@ -44,7 +48,11 @@ impl FixedWindow {
 
     /// What has been counted in the window of `now`.
     fn count(&self, state: &State, now: Timestamp) -> u64 {
-        if now.as_micros() < self.end_us(state) { u64::from(state.count) } else { 0 }
+        if now.as_micros() < self.end_us(state) {
+            u64::from(state.count)
+        } else {
+            0
+        }
     }
 }
 
@@ -67,7 +75,10 @@ impl Counter for FixedWindow {
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Timestamp {
         let count = saturate(self.count(state, now).saturating_add(cost));
-        *state = State { last_us: now.as_micros().max(state.last_us), count };
+        *state = State {
+            last_us: now.as_micros().max(state.last_us),
+            count,
+        };
         Timestamp::from_micros(state.last_us)
     }
 

@@ -80,7 +80,9 @@ impl SlidingBuckets {
         if oldest > *held.end() {
             return state.total;
         }
-        (*held.start()..oldest).map(|bucket| self.count(state, bucket)).sum()
+        (*held.start()..oldest)
+            .map(|bucket| self.count(state, bucket))
+            .sum()
     }
 }
 
@@ -115,7 +117,11 @@ impl Counter for SlidingBuckets {
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Timestamp {
         let counted = self.counted();
         if state.counts.len() as u64 != counted {
-            *state = State { last_us: 0, total: 0, counts: vec![0; counted as usize].into() };
+            *state = State {
+                last_us: 0,
+                total: 0,
+                counts: vec![0; counted as usize].into(),
+            };
         }
         let now_us = now.as_micros().max(state.last_us);
         let newest = self.bucket(now_us);
@@ -145,7 +151,10 @@ impl Counter for SlidingBuckets {
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {
-        let newest = self.held(state).rev().find(|&bucket| self.count(state, bucket) > 0);
+        let newest = self
+            .held(state)
+            .rev()
+            .find(|&bucket| self.count(state, bucket) > 0);
         newest.map_or(Timestamp::default(), |bucket| {
             Timestamp::from_micros(self.leaves_us(bucket))
         })

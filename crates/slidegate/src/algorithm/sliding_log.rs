@@ -68,15 +68,26 @@ impl State {
     /// The charge whose first word stands at `at`.
     fn entry(&self, at: usize) -> Option<Entry> {
         let word = *self.words.get(at)?;
-        let cost = if word & HAS_COST == 0 { 1 } else { self.words.get(at + 1)? & !HAS_COST };
+        let cost = if word & HAS_COST == 0 {
+            1
+        } else {
+            self.words.get(at + 1)? & !HAS_COST
+        };
         // An entry may lie one tick after the last charge, which was rounded down.
         let newest = self.last + 1;
         let age = (newest as u32).wrapping_sub(word) & !HAS_COST;
-        Some(Entry { tick: newest.saturating_sub(u64::from(age)), cost })
+        Some(Entry {
+            tick: newest.saturating_sub(u64::from(age)),
+            cost,
+        })
     }
 
     fn newest(&self) -> Option<Entry> {
-        let words = if self.words.back()? & HAS_COST == 0 { 1 } else { 2 };
+        let words = if self.words.back()? & HAS_COST == 0 {
+            1
+        } else {
+            2
+        };
         self.entry(self.words.len() - words)
     }
 
@@ -174,7 +185,10 @@ impl Counter for SlidingLog {
         state.forget_until(last.saturating_sub(self.scale.window()));
         state.last = last;
         let exact = self.scale.tick_us == 1 || now.as_micros() == self.scale.begins_us(last);
-        let mut entry = Entry { tick: if exact { last } else { last + 1 }, cost: saturate(cost) };
+        let mut entry = Entry {
+            tick: if exact { last } else { last + 1 },
+            cost: saturate(cost),
+        };
         if let Some(newest) = state.newest() {
             entry.tick = entry.tick.max(newest.tick);
             if entry.tick == newest.tick || state.words.len() >= self.most_words() {

@@ -57,12 +57,27 @@ impl SlidingWindow {
         let (previous, current) = (u64::from(state.previous), u64::from(state.current));
         let age = now - start;
         if age < window {
-            View { start, elapsed: age, previous, current }
+            View {
+                start,
+                elapsed: age,
+                previous,
+                current,
+            }
         } else if age < 2 * window {
-            View { start: start + window, elapsed: age - window, previous: current, current: 0 }
+            View {
+                start: start + window,
+                elapsed: age - window,
+                previous: current,
+                current: 0,
+            }
         } else {
             let elapsed = now % window;
-            View { start: now - elapsed, elapsed, previous: 0, current: 0 }
+            View {
+                start: now - elapsed,
+                elapsed,
+                previous: 0,
+                current: 0,
+            }
         }
     }
 
@@ -76,7 +91,12 @@ impl Counter for SlidingWindow {
     type State = State;
 
     fn peek(&self, state: &State, now: Timestamp, cost: u64) -> Outcome {
-        let View { start, elapsed, previous, current } = self.view(state, now);
+        let View {
+            start,
+            elapsed,
+            previous,
+            current,
+        } = self.view(state, now);
         let (max, window) = (self.max(), self.scale.window());
         let used = current + (previous * (window - elapsed)).div_ceil(window);
         let remaining = max.saturating_sub(used);
@@ -100,7 +120,12 @@ impl Counter for SlidingWindow {
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Timestamp {
-        let View { start, elapsed, previous, current } = self.view(state, now);
+        let View {
+            start,
+            elapsed,
+            previous,
+            current,
+        } = self.view(state, now);
         *state = State {
             last: start + elapsed,
             previous: saturate(previous),

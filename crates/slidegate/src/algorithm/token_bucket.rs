@@ -89,7 +89,10 @@ impl Counter for TokenBucket {
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Timestamp {
         let tick = self.scale.tick(now).max(state.last);
         let level = self.level(state, tick) + cost.min(MAX_UNITS) * self.scale.window();
-        *state = State { last: tick, level: level.min(MAX_UNITS * self.scale.window()) };
+        *state = State {
+            last: tick,
+            level: level.min(MAX_UNITS * self.scale.window()),
+        };
         Timestamp::from_micros(self.scale.begins_us(tick))
     }
 
@@ -105,7 +108,8 @@ impl Counter for TokenBucket {
         match state.level {
             0 => Timestamp::default(),
             level => Timestamp::from_micros(
-                self.scale.begins_us(state.last.saturating_add(self.leaks_in(level))),
+                self.scale
+                    .begins_us(state.last.saturating_add(self.leaks_in(level))),
             ),
         }
     }

@@ -23,10 +23,16 @@ impl Pattern {
             Self::Literal(literal) => return **literal == *value,
             Self::Glob(parts) => parts,
         };
-        let [first, between @ .., last] = &**parts else { return false };
-        let Some(mut rest) = value.strip_prefix(&**first) else { return false };
+        let [first, between @ .., last] = &**parts else {
+            return false;
+        };
+        let Some(mut rest) = value.strip_prefix(&**first) else {
+            return false;
+        };
         for part in between {
-            let Some(at) = rest.find(&**part) else { return false };
+            let Some(at) = rest.find(&**part) else {
+                return false;
+            };
             rest = &rest[at + part.len()..];
         }
         rest.ends_with(&**last)
@@ -44,7 +50,8 @@ mod tests {
             ([], _) => value.is_empty(),
             ([b'*', pattern @ ..], _) => {
                 matches_by_the_book(pattern, value)
-                    || (!value.is_empty() && matches_by_the_book(&[&b"*"[..], pattern].concat(), &value[1..]))
+                    || (!value.is_empty()
+                        && matches_by_the_book(&[&b"*"[..], pattern].concat(), &value[1..]))
             }
             ([one, pattern @ ..], [other, value @ ..]) => {
                 one == other && matches_by_the_book(pattern, value)
@@ -58,7 +65,10 @@ mod tests {
         assert!(Pattern::new("/v1/*").matches("/v1/users/7"));
         assert!(!Pattern::new("/v1/*").matches("/v2/users"));
         assert!(Pattern::new("*").matches(""));
-        assert!(!Pattern::new("ab*ba").matches("aba"), "the parts may not overlap");
+        assert!(
+            !Pattern::new("ab*ba").matches("aba"),
+            "the parts may not overlap"
+        );
         assert!(!Pattern::new("a").matches("ab"));
     }
 

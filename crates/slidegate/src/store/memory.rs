@@ -17,11 +17,11 @@ mod table;
 
 use smallvec::SmallVec;
 
-use crate::clock::{Clock, SystemClock, Timestamp};
-use crate::hit::{Admission, Hit};
 use crate::algorithm::with_counter;
+use crate::clock::{Clock, SystemClock, Timestamp};
+use crate::hit::Hit;
 use crate::outcome::Outcome;
-use crate::store::{Charge, CounterName, LocalStore, Outcomes, Receipt, Taken, admits};
+use crate::store::{Charge, CounterName, LocalStore, Outcomes, Receipt, Taken, admits, is_charged};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 
 use shard::Shard;
@@ -95,7 +95,10 @@ impl<C: Clock> MemoryStore<C> {
     /// Threads that bring new keys at the same instant may each exceed the bound by one.
     pub fn with(clock: C, max_keys: usize) -> Self {
         let shards = (max_keys / 1024).next_power_of_two().clamp(64, MOST_SHARDS);
-        let place = || Place { shard: Mutex::new(Shard::default()), saturated_until: AtomicU32::new(0) };
+        let place = || Place {
+            shard: Mutex::new(Shard::default()),
+            saturated_until: AtomicU32::new(0),
+        };
         Self {
             began_us: clock.now().as_micros(),
             clock,
@@ -125,7 +128,11 @@ impl<C: Clock> MemoryStore<C> {
             true => hit.key.stable_hash() % hit.limit.quota().window_us(),
             false => 0,
         };
-        Aim { shard: self.shard_of(fingerprint), fingerprint, phase_us }
+        Aim {
+            shard: self.shard_of(fingerprint),
+            fingerprint,
+            phase_us,
+        }
     }
 
     fn shard_of(&self, fingerprint: u64) -> usize {
@@ -143,7 +150,10 @@ impl<C: Clock> MemoryStore<C> {
         let mut shards: SmallVec<[usize; BATCH]> = aims.iter().map(|aim| aim.shard).collect();
         shards.sort_unstable();
         shards.dedup();
-        shards.into_iter().map(|shard| (shard, self.shards[shard].shard.lock())).collect()
+        shards
+            .into_iter()
+            .map(|shard| (shard, self.shards[shard].shard.lock()))
+            .collect()
     }
 
     /// Decides one request whose shards are held.
@@ -159,7 +169,11 @@ impl<C: Clock> MemoryStore<C> {
                 receipt.charges.push(charge);
             }
         }
-        Taken { allowed, outcomes, receipt }
+        Taken {
+            allowed,
+            outcomes,
+            receipt,
+        }
     }
 
     /// How each hit would fare, if those before it were charged.
@@ -191,7 +205,13 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Charges one hit, and says how its counter stands after it.
     #[inline]
-    fn charge(&self, shard: &mut Shard, hit: &Hit<'_>, aim: Aim, now: Timestamp) -> (Charge, Outcome) {
+    fn charge(
+        &self,
+        shard: &mut Shard,
+        hit: &Hit<'_>,
+        aim: Aim,
+        now: Timestamp,
+    ) -> (Charge, Outcome) {
         let at = shifted(now, &aim);
         let (charged_at, after) = with_counter!(hit.limit.counter(), counter => {
             let slot = match shard.find(counter, aim.fingerprint) {
@@ -230,7 +250,8 @@ impl<C: Clock> MemoryStore<C> {
         let expires = shard.evict(now).or_else(|| self.evict_elsewhere(at, now));
         if let Some(expires) = expires.or_else(|| shard.evict_denied()) {
             self.keys.fetch_sub(1, Ordering::Relaxed);
-            self.evicted.fetch_add(u64::from(expires >= now), Ordering::Relaxed);
+            self.evicted
+                .fetch_add(u64::from(expires >= now), Ordering::Relaxed);
         }
     }
 
@@ -242,11 +263,15 @@ impl<C: Clock> MemoryStore<C> {
             if place.saturated_until.load(Ordering::Relaxed) > now {
                 continue;
             }
-            let Some(mut shard) = place.shard.try_lock() else { continue };
+            let Some(mut shard) = place.shard.try_lock() else {
+                continue;
+            };
             if let Some(expires) = shard.evict(now) {
                 return Some(expires);
             }
-            place.saturated_until.store(shard.saturated_until(), Ordering::Relaxed);
+            place
+                .saturated_until
+                .store(shard.saturated_until(), Ordering::Relaxed);
         }
         None
     }
@@ -260,16 +285,6 @@ impl<C: Clock> MemoryStore<C> {
             }
         }
     }
-}
-
-/// Whether a hit is charged, once it is known whether the request passes and how the hit fares.
-fn is_charged(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
-    hit.cost > 0
-        && match hit.admission {
-            Admission::Enforce => allowed,
-            Admission::Observe => allowed && outcome.fits(),
-            Admission::Always => true,
-        }
 }
 
 fn shifted(now: Timestamp, aim: &Aim) -> Timestamp {
@@ -338,7 +353,9 @@ impl<C: Clock> LocalStore for MemoryStore<C> {
 
     fn give_back_now(&self, receipt: &Receipt) {
         for charge in &receipt.charges {
-            let CounterName::Fingerprint(fingerprint) = charge.counter else { continue };
+            let CounterName::Fingerprint(fingerprint) = charge.counter else {
+                continue;
+            };
             let shard = &mut *self.shards[self.shard_of(fingerprint)].shard.lock();
             with_counter!(charge.limit.counter(), counter => {
                 shard.give_back(counter, fingerprint, charge.charged_at, charge.cost);
@@ -375,6 +392,10 @@ impl<C: Clock> MemoryStore<C> {
             outcome = after;
             receipt.charges.push(charge);
         }
-        Taken { allowed, outcomes: Outcomes::from_buf_and_len([outcome; 2], 1), receipt }
+        Taken {
+            allowed,
+            outcomes: Outcomes::from_buf_and_len([outcome; 2], 1),
+            receipt,
+        }
     }
 }

@@ -1,11 +1,11 @@
 //! What one lock guards: a table for each algorithm, so that none meets another's state.
 
+use crate::algorithm::Counter;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::sliding_buckets::SlidingBuckets;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
-use crate::algorithm::Counter;
 use crate::clock::Timestamp;
 use crate::outcome::Outcome;
 
@@ -59,26 +59,39 @@ kept! {
 impl Shard {
     /// Forgets what has expired in the next block of each table; says how many.
     pub(super) fn sweep(&mut self, now: Coarse) -> usize {
-        self.tables().into_iter().map(|table| table.sweep(now)).sum()
+        self.tables()
+            .into_iter()
+            .map(|table| table.sweep(now))
+            .sum()
     }
 
     /// Lets the key go that expires soonest of a few, but none that is being denied; says when it would
     /// have expired.
     pub(super) fn evict(&mut self, now: Coarse) -> Option<Coarse> {
-        let candidates = self.tables().map(|table| table.victim(now).map(|victim| (victim, table)));
+        let candidates = self
+            .tables()
+            .map(|table| table.victim(now).map(|victim| (victim, table)));
         remove_soonest(candidates.into_iter().flatten())
     }
 
     /// Lets the key go that is the soonest not to be denied any more.
     pub(super) fn evict_denied(&mut self) -> Option<Coarse> {
-        let candidates = self.tables().map(|table| table.soonest_freed().map(|victim| (victim, table)));
+        let candidates = self
+            .tables()
+            .map(|table| table.soonest_freed().map(|victim| (victim, table)));
         remove_soonest(candidates.into_iter().flatten())
     }
 
     /// Until when every key is being denied, as far as is known.
     pub(super) fn saturated_until(&mut self) -> Coarse {
-        let soonest = self.tables().into_iter().filter_map(|table| table.soonest_freed());
-        soonest.map(|victim| victim.expires).min().unwrap_or(Coarse::MAX)
+        let soonest = self
+            .tables()
+            .into_iter()
+            .filter_map(|table| table.soonest_freed());
+        soonest
+            .map(|victim| victim.expires)
+            .min()
+            .unwrap_or(Coarse::MAX)
     }
 
     /// Whether it is time to sweep; counts the decisions.

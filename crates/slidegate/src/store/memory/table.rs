@@ -31,7 +31,12 @@ pub(super) struct Slot<S> {
 
 impl<S: Default> Default for Slot<S> {
     fn default() -> Self {
-        Self { fingerprint: EMPTY, expires: 0, denied_until: 0, state: S::default() }
+        Self {
+            fingerprint: EMPTY,
+            expires: 0,
+            denied_until: 0,
+            state: S::default(),
+        }
     }
 }
 
@@ -78,7 +83,11 @@ pub(super) struct Table<S> {
 
 impl<S> Default for Table<S> {
     fn default() -> Self {
-        Self { blocks: Box::default(), len: 0, hand: 0 }
+        Self {
+            blocks: Box::default(),
+            len: 0,
+            hand: 0,
+        }
     }
 }
 
@@ -95,7 +104,11 @@ impl<S: Default> Table<S> {
     }
 
     fn next(&self, block: usize) -> usize {
-        if block + 1 == self.blocks.len() { 0 } else { block + 1 }
+        if block + 1 == self.blocks.len() {
+            0
+        } else {
+            block + 1
+        }
     }
 
     /// Loads where a fingerprint belongs, so that the loads of several may overlap.
@@ -143,14 +156,20 @@ impl<S: Default> Table<S> {
         if (self.len + 1) * 10 > self.blocks.len() * WIDTH * 9 {
             self.rebuild(self.blocks.len() + self.blocks.len().div_ceil(8).max(1));
         }
-        self.place(Slot { fingerprint, ..Slot::default() })
+        self.place(Slot {
+            fingerprint,
+            ..Slot::default()
+        })
     }
 
     /// Puts a slot into the first free place from its home on. There is one: the table is never full.
     fn place(&mut self, slot: Slot<S>) -> usize {
         let mut block = self.home(slot.fingerprint);
         loop {
-            let free = self.blocks[block].0.iter().position(|slot| slot.fingerprint == EMPTY);
+            let free = self.blocks[block]
+                .0
+                .iter()
+                .position(|slot| slot.fingerprint == EMPTY);
             if let Some(nth) = free {
                 self.blocks[block].0[nth] = slot;
                 self.len += 1;
@@ -174,7 +193,11 @@ impl<S: Default> Table<S> {
 
     /// Blocks from one to another, going round.
     fn distance(&self, from: usize, to: usize) -> usize {
-        if to >= from { to - from } else { to + self.blocks.len() - from }
+        if to >= from {
+            to - from
+        } else {
+            to + self.blocks.len() - from
+        }
     }
 }
 
@@ -211,7 +234,10 @@ impl<S: Default> Forgets for Table<S> {
                 let slot = self.slot(at);
                 let may_go = slot.fingerprint != EMPTY && slot.denied_until <= now;
                 if may_go && soonest.is_none_or(|soonest| slot.expires < soonest.expires) {
-                    soonest = Some(Victim { at, expires: slot.expires });
+                    soonest = Some(Victim {
+                        at,
+                        expires: slot.expires,
+                    });
                 }
             }
             self.hand = self.next(self.hand);
@@ -223,7 +249,10 @@ impl<S: Default> Forgets for Table<S> {
         let slots = (0..self.blocks.len() * WIDTH).filter(|&at| self.slot(at).fingerprint != EMPTY);
         slots
             .min_by_key(|&at| self.slot(at).denied_until)
-            .map(|at| Victim { at, expires: self.slot(at).denied_until })
+            .map(|at| Victim {
+                at,
+                expires: self.slot(at).denied_until,
+            })
     }
 
     /// Lets what was pushed on by its full block move back.

@@ -1,0 +1,248 @@
+//! A store that is awkward on purpose, as one across a network is: counters live in slots that cannot be
+//! charged in one step, calls fail before or after they have charged, batches go slot by slot, and no
+//! call answers at once.
+//!
+//! A request over several slots peeks all of them, then takes slot by slot, and gives back what it took
+//! if one denies after all.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use fastrand::Rng;
+use parking_lot::Mutex;
+
+use crate::clock::ManualClock;
+use crate::hit::{Admission, Hit};
+use crate::store::{
+    Charge, LocalStore, Outcomes, Receipt, Store, StoreError, Taken, admits, is_charged,
+};
+
+use super::model::{ModelStore, counter_name};
+
+/// How often, in percent, a call fails.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// Not reached: nothing is charged.
+    pub unavailable: u32,
+    /// No answer in time, and nothing charged.
+    pub lost_before: u32,
+    /// No answer in time, but charged.
+    pub lost_after: u32,
+}
+
+/// The awkward store.
+pub struct AwkwardStore {
+    slots: Vec<ModelStore>,
+    faults: Faults,
+    rng: Mutex<Rng>,
+}
+
+/// Hits of a request that live in one slot, and their places in the request.
+struct Part<'h> {
+    slot: usize,
+    places: Vec<usize>,
+    hits: Vec<Hit<'h>>,
+}
+
+impl AwkwardStore {
+    /// A store of so many slots on the given clock.
+    pub fn new(clock: &ManualClock, slots: usize, faults: Faults, seed: u64) -> Self {
+        Self {
+            slots: (0..slots).map(|_| ModelStore::new(clock.clone())).collect(),
+            faults,
+            rng: Mutex::new(Rng::with_seed(seed)),
+        }
+    }
+
+    fn slot_of(&self, hit: &Hit<'_>) -> usize {
+        counter_name(hit).bytes().map(usize::from).sum::<usize>() % self.slots.len()
+    }
+
+    fn parts<'h>(&self, hits: &[Hit<'h>]) -> Vec<Part<'h>> {
+        let mut parts: Vec<Part<'h>> = Vec::new();
+        for (place, hit) in hits.iter().enumerate() {
+            let slot = self.slot_of(hit);
+            let nth = parts
+                .iter()
+                .position(|part| part.slot == slot)
+                .unwrap_or_else(|| {
+                    parts.push(Part {
+                        slot,
+                        places: Vec::new(),
+                        hits: Vec::new(),
+                    });
+                    parts.len() - 1
+                });
+            parts[nth].places.push(place);
+            parts[nth].hits.push(*hit);
+        }
+        parts
+    }
+
+    fn chance(&self, percent: u32) -> bool {
+        self.rng.lock().u32(..100) < percent
+    }
+
+    fn may_be_unavailable(&self) -> Result<(), StoreError> {
+        match self.chance(self.faults.unavailable) {
+            true => Err(StoreError::Unavailable("as arranged".into())),
+            false => Ok(()),
+        }
+    }
+
+    /// One call to one slot; it alone can leave the caller without knowing what was charged.
+    async fn call(&self, part: &Part<'_>) -> Result<Taken, StoreError> {
+        Yield::default().await;
+        let lost = || Err(StoreError::TimedOut("as arranged".into()));
+        if self.chance(self.faults.lost_before) {
+            return lost();
+        }
+        let taken = self.slots[part.slot].take_now(&part.hits);
+        if self.chance(self.faults.lost_after) {
+            lost()
+        } else {
+            Ok(taken)
+        }
+    }
+
+    /// A request over several slots.
+    async fn take_parts(&self, hits: &[Hit<'_>], parts: &[Part<'_>]) -> Taken {
+        let mut outcomes = self.peek_parts(hits.len(), parts).await;
+        let mut allowed = admits(hits, &outcomes);
+        let mut charges = Vec::new();
+        for part in parts {
+            // Once it is denied, only what is charged all the same is taken.
+            let (places, hits): (Vec<usize>, Vec<Hit<'_>>) = (part.places.iter().copied())
+                .zip(part.hits.iter().copied())
+                .filter(|(place, hit)| allowed || is_charged(hit, false, &outcomes[*place]))
+                .unzip();
+            Yield::default().await;
+            let taken = self.slots[part.slot].take_now(&hits);
+            for (&place, outcome) in places.iter().zip(&taken.outcomes) {
+                outcomes[place] = *outcome;
+            }
+            let charged = (places.into_iter().zip(&hits).zip(&taken.outcomes))
+                .filter(|((_, hit), outcome)| is_charged(hit, taken.allowed, outcome))
+                .map(|((place, _), _)| place);
+            charges.extend(charged.zip(taken.receipt.charges));
+            allowed &= taken.allowed;
+        }
+        // In the order of the hits, as a store without slots would have charged them.
+        charges.sort_by_key(|(place, _)| *place);
+        let (kept, undone): (Vec<_>, Vec<_>) = charges.into_iter().partition(|(place, _)| {
+            // Somebody was faster: what the slots before have charged is undone.
+            allowed || hits[*place].admission == Admission::Always
+        });
+        let receipt_of = |charges: Vec<(usize, Charge)>| Receipt {
+            charges: charges.into_iter().map(|(_, charge)| charge).collect(),
+        };
+        self.give_back_all(&receipt_of(undone)).await;
+        Taken {
+            allowed,
+            outcomes,
+            receipt: receipt_of(kept),
+        }
+    }
+
+    async fn peek_parts(&self, hits: usize, parts: &[Part<'_>]) -> Outcomes {
+        let mut outcomes = vec![None; hits];
+        for part in parts {
+            Yield::default().await;
+            let peeked = self.slots[part.slot].peek_now(&part.hits);
+            for (&place, outcome) in part.places.iter().zip(peeked) {
+                outcomes[place] = Some(outcome);
+            }
+        }
+        outcomes.into_iter().flatten().collect()
+    }
+
+    /// A slot that has not charged any of it has nothing to give back.
+    async fn give_back_all(&self, receipt: &Receipt) {
+        for slot in &self.slots {
+            Yield::default().await;
+            slot.give_back_now(receipt);
+        }
+    }
+
+    /// Takes the waiting requests of a batch, slot by slot.
+    fn flush(
+        &self,
+        waiting: &mut Vec<(usize, usize)>,
+        asks: &[&[Hit<'_>]],
+        into: &mut [Option<Taken>],
+    ) {
+        waiting.sort_unstable();
+        for (slot, nth) in waiting.drain(..) {
+            into[nth] = Some(self.slots[slot].take_now(asks[nth]));
+        }
+    }
+}
+
+impl Store for AwkwardStore {
+    async fn take(&self, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
+        self.may_be_unavailable()?;
+        let parts = self.parts(hits);
+        match &parts[..] {
+            [part] => self.call(part).await,
+            _ => Ok(self.take_parts(hits, &parts).await),
+        }
+    }
+
+    /// Requests of one slot go together; one over several slots waits for those before it, and those
+    /// after it wait for it.
+    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<Taken>, StoreError> {
+        self.may_be_unavailable()?;
+        let mut taken: Vec<Option<Taken>> = vec![None; asks.len()];
+        let mut waiting = Vec::new();
+        for (nth, hits) in asks.iter().enumerate() {
+            let parts = self.parts(hits);
+            if let [part] = &parts[..] {
+                waiting.push((part.slot, nth));
+                continue;
+            }
+            self.flush(&mut waiting, asks, &mut taken);
+            taken[nth] = Some(self.take_parts(hits, &parts).await);
+        }
+        self.flush(&mut waiting, asks, &mut taken);
+        Ok(taken.into_iter().flatten().collect())
+    }
+
+    async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        self.may_be_unavailable()?;
+        Ok(self.peek_parts(hits.len(), &self.parts(hits)).await)
+    }
+
+    async fn give_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
+        self.may_be_unavailable()?;
+        self.give_back_all(receipt).await;
+        Ok(())
+    }
+
+    async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
+        self.may_be_unavailable()?;
+        for part in self.parts(hits) {
+            Yield::default().await;
+            self.slots[part.slot].reset_now(&part.hits);
+        }
+        Ok(())
+    }
+}
+
+/// Lets others go first, once.
+#[derive(Default)]
+struct Yield {
+    has_yielded: bool,
+}
+
+impl Future for Yield {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if std::mem::replace(&mut self.has_yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}

@@ -1,0 +1,289 @@
+//! The promises, as laws that any store can be held to. Each takes an empty store and the clock that it
+//! reads, and panics where the promise is broken.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use crate::algorithm::Algorithm;
+use crate::clock::{Clock, ManualClock, Timestamp};
+use crate::hit::{Admission, Hit};
+use crate::key::{Key, Scope};
+use crate::limit::Limit;
+use crate::outcome::Outcome;
+use crate::store::{Store, Taken};
+
+use super::oracle::Oracle;
+
+/// The most units that a limit may let into any window of its length.
+pub fn most_in_a_window(limit: &Limit) -> u64 {
+    let max = limit.quota().max();
+    match limit.algorithm() {
+        Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => max,
+        Algorithm::SlidingWindow => (2 * max).saturating_sub(1),
+        Algorithm::FixedWindow { .. } => 2 * max,
+        Algorithm::TokenBucket { .. } => max + limit.capacity(),
+    }
+}
+
+/// One key and one limit at a store.
+struct One<'s, S> {
+    store: &'s S,
+    scope: Scope,
+    limit: Limit,
+}
+
+impl<S: Store> One<'_, S> {
+    fn hit(&self, cost: u64) -> Hit<'_> {
+        let key = Key::new(&self.scope, &["one"]);
+        Hit {
+            key,
+            limit: &self.limit,
+            cost,
+            admission: Admission::Enforce,
+        }
+    }
+
+    async fn take(&self, cost: u64) -> Taken {
+        answered(self.store.take(&[self.hit(cost)]).await)
+    }
+
+    async fn peek(&self, cost: u64) -> Outcome {
+        answered(self.store.peek(&[self.hit(cost)]).await)[0]
+    }
+}
+
+fn answered<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
+    match result {
+        Ok(answer) => answer,
+        Err(error) => panic!("the laws hold for stores that answer: {error}"),
+    }
+}
+
+fn one<'s, S: Store>(store: &'s S, clock: &ManualClock, limit: &Limit, start: u64) -> One<'s, S> {
+    clock.set(Timestamp::from_micros(1_750_000_000_000_000 + start));
+    One {
+        store,
+        scope: Scope::new("law", "rule", "limit", &["who"]),
+        limit: *limit,
+    }
+}
+
+/// Never more than promised in any window, under random traffic that comes in bursts and at edges. The
+/// log, where it counts in microseconds, also denies nothing that would fit.
+pub async fn never_above_the_bound<S: Store>(
+    store: &S,
+    clock: &ManualClock,
+    limit: &Limit,
+    seed: u64,
+) {
+    let mut rng = Rng::with_seed(seed);
+    let window = limit.quota().window();
+    let window_us = window.as_micros() as u64;
+    let one = one(store, clock, limit, rng.u64(..window_us));
+    let mut oracle = Oracle::default();
+    let mut retry_at = clock.now();
+    for _ in 0..400 {
+        let now_us = clock.now().as_micros();
+        clock.set(Timestamp::from_micros(match rng.u32(..12) {
+            0..=5 => now_us,
+            6..=7 => now_us + rng.u64(..=window_us / 20),
+            8 => (now_us / window_us + 1) * window_us - rng.u64(..=1),
+            9 => now_us + rng.u64(..=window_us),
+            _ => now_us.max(retry_at.as_micros()),
+        }));
+        let now = clock.now();
+        let cost = if rng.bool() {
+            1
+        } else {
+            rng.u64(1..=limit.capacity().max(1))
+        };
+        let exact = oracle.fits(now, window, limit.quota().max(), cost);
+        let taken = one.take(cost).await;
+        if taken.allowed {
+            oracle.charge(now, cost);
+            let most = most_in_a_window(limit);
+            let inside = oracle.in_window(now, window);
+            assert!(
+                inside <= most,
+                "{limit}, seed {seed}: {inside} units in a window, at most {most}"
+            );
+        } else if let Some(wait) = taken.outcomes[0].retry_after() {
+            retry_at = now.after(wait);
+        }
+        if limit.algorithm() == Algorithm::SlidingLog && window < Duration::from_secs(1_000) {
+            assert_eq!(
+                taken.allowed, exact,
+                "{limit}, seed {seed}: the log is exact"
+            );
+        }
+    }
+}
+
+/// A denial's `retry_after` is exact: one microsecond before it the request is denied still, and then
+/// it is allowed. Its `reset_after` is exact too: from then on the key is as if never seen.
+pub async fn waits_are_exact<S: Store>(store: &S, clock: &ManualClock, limit: &Limit, seed: u64) {
+    let mut rng = Rng::with_seed(seed);
+    let window_us = limit.quota().window().as_micros() as u64;
+    let one = one(store, clock, limit, rng.u64(..window_us));
+    for _ in 0..60 {
+        clock.advance(Duration::from_micros(rng.u64(..=window_us / 4)));
+        let cost = rng.u64(1..=limit.capacity());
+        let taken = one.take(cost).await;
+        if taken.allowed {
+            continue;
+        }
+        let denied_at = clock.now();
+        let Some(wait) = taken.outcomes[0].retry_after() else {
+            panic!("{limit}: a cost of {cost} within the limit fits some day");
+        };
+        assert!(
+            wait > Duration::ZERO,
+            "{limit}, seed {seed}: a denial waits"
+        );
+        clock.set(Timestamp::from_micros(
+            denied_at.after(wait).as_micros() - 1,
+        ));
+        assert!(
+            !one.peek(cost).await.fits(),
+            "{limit}, seed {seed}: too early, {wait:?} promised"
+        );
+        clock.set(denied_at.after(wait));
+        assert!(
+            one.take(cost).await.allowed,
+            "{limit}, seed {seed}: denied after {wait:?}"
+        );
+    }
+    let reset = one.peek(1).await.reset_after();
+    assert!(reset > Duration::ZERO, "{limit}: something was charged");
+    clock.advance(reset - Duration::from_micros(1));
+    assert_ne!(
+        one.peek(1).await.reset_after(),
+        Duration::ZERO,
+        "{limit}: reset too early"
+    );
+    clock.advance(Duration::from_micros(1));
+    let outcome = one.peek(1).await;
+    assert_eq!(
+        outcome.reset_after(),
+        Duration::ZERO,
+        "{limit}, seed {seed}"
+    );
+    assert_eq!(
+        outcome.remaining(),
+        limit.capacity(),
+        "{limit}, seed {seed}: as if never seen"
+    );
+}
+
+/// A cost over what the limit holds is denied for ever, and says so.
+pub async fn what_never_fits_never_waits<S: Store>(store: &S, clock: &ManualClock, limit: &Limit) {
+    let one = one(store, clock, limit, 0);
+    let taken = one.take(limit.capacity() + 1).await;
+    assert!(
+        !taken.allowed && taken.outcomes[0].retry_after().is_none(),
+        "{limit}"
+    );
+    let taken = one.take(u64::MAX).await;
+    assert!(
+        !taken.allowed && taken.outcomes[0].retry_after().is_none(),
+        "{limit}"
+    );
+}
+
+/// A denial changes nothing, on any of the request's keys; nor does a cost of 0.
+pub async fn a_denial_changes_nothing<S: Store>(store: &S, clock: &ManualClock, limit: &Limit) {
+    let one = one(store, clock, limit, 7);
+    let scope = Scope::new("law", "other", "limit", &["who"]);
+    let other = Hit {
+        key: Key::new(&scope, &["other"]),
+        ..one.hit(1)
+    };
+    assert!(answered(store.take(&[other]).await).allowed);
+    assert!(one.take(limit.capacity()).await.allowed);
+    let standing = || async { (one.peek(1).await, answered(store.peek(&[other]).await)) };
+    let before = standing().await;
+    for hits in [[other, one.hit(1)], [one.hit(1), other]] {
+        let taken = answered(store.take(&hits).await);
+        assert!(!taken.allowed && taken.receipt.is_empty(), "{limit}");
+    }
+    assert!(one.take(0).await.receipt.is_empty(), "{limit}");
+    assert_eq!(standing().await, before, "{limit}");
+}
+
+/// What is given back is as if it had never been charged; nothing once it has left the window.
+pub async fn give_back_undoes_its_charge<S: Store>(
+    store: &S,
+    clock: &ManualClock,
+    limit: &Limit,
+    seed: u64,
+) {
+    let mut rng = Rng::with_seed(seed);
+    let half = limit.capacity() / 2;
+    let window_us = limit.quota().window().as_micros() as u64;
+    let one = one(store, clock, limit, rng.u64(..window_us));
+    one.take(rng.u64(1..=half)).await;
+    clock.advance(Duration::from_micros(rng.u64(..=window_us / 3)));
+    let before = one.peek(1).await;
+    let taken = one.take(rng.u64(1..=half)).await;
+    if taken.allowed {
+        answered(store.give_back(&taken.receipt).await);
+        let after = one.peek(1).await;
+        assert_eq!(
+            after.remaining(),
+            before.remaining(),
+            "{limit}, seed {seed}"
+        );
+        assert_eq!(after.fits(), before.fits(), "{limit}, seed {seed}");
+    }
+    let taken = one.take(1).await;
+    assert!(taken.allowed, "{limit}, seed {seed}: there is room for one");
+    clock.advance(Duration::from_micros(2 * window_us + 1));
+    assert!(one.take(half).await.allowed);
+    let before = one.peek(1).await;
+    answered(store.give_back(&taken.receipt).await);
+    assert_eq!(
+        one.peek(1).await,
+        before,
+        "{limit}, seed {seed}: it had left the window"
+    );
+}
+
+/// The order of the hits of a request never changes what is decided.
+pub async fn the_order_of_hits_is_nothing<S: Store>(
+    (store, twin): (&S, &S),
+    clock: &ManualClock,
+    limits: &[Limit],
+    seed: u64,
+) {
+    let mut rng = Rng::with_seed(seed);
+    clock.set(Timestamp::from_micros(
+        1_750_000_000_000_000 + rng.u64(..1_000_000_000),
+    ));
+    let scopes: Vec<Scope> = (0..limits.len())
+        .map(|nth| Scope::new("law", &format!("rule-{nth}"), "limit", &["who"]))
+        .collect();
+    for _ in 0..200 {
+        clock.advance(Duration::from_micros(rng.u64(..1_000_000)));
+        let cost = rng.u64(1..4);
+        let hits: Vec<Hit<'_>> = limits
+            .iter()
+            .zip(&scopes)
+            .map(|(limit, scope)| Hit {
+                key: Key::new(scope, &["one"]),
+                limit,
+                cost,
+                admission: Admission::Enforce,
+            })
+            .collect();
+        let mut order: Vec<usize> = (0..hits.len()).collect();
+        rng.shuffle(&mut order);
+        let shuffled: Vec<Hit<'_>> = order.iter().map(|&nth| hits[nth]).collect();
+        let taken = answered(store.take(&hits).await);
+        let other = answered(twin.take(&shuffled).await);
+        assert_eq!(taken.allowed, other.allowed, "seed {seed}");
+        for (place, &nth) in order.iter().enumerate() {
+            assert_eq!(taken.outcomes[nth], other.outcomes[place], "seed {seed}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Random traces, drawn towards boundaries.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use crate::algorithm::{Algorithm, Align};
+use crate::clock::Timestamp;
+use crate::hit::Admission;
+use crate::limit::Limit;
+use crate::outcome::Outcome;
+use crate::quota::{MAX_UNITS, MAX_WINDOW, Quota};
+
+/// How far the clock of a trace may step back. A store that forgets has to wait that much longer.
+pub const MOST_BACK: Duration = Duration::from_millis(50);
+
+/// Windows with ticks of every size, and some that are no whole number of ticks.
+const WINDOWS_US: [u64; 12] = [
+    1_000,
+    10_000,
+    77_700,
+    1_000_000,
+    16_777_220,
+    60_000_000,
+    2_148_000_010,
+    3_600_000_000,
+    86_400_000_000,
+    604_800_000_000,
+    777_777_777_770,
+    31_622_400_000_000,
+];
+
+/// One step of a trace.
+pub(super) enum Step {
+    SetClock(Timestamp),
+    Take(Vec<Plan>),
+    TakeMany(Vec<Vec<Plan>>),
+    Peek(Vec<Plan>),
+    /// The receipt of so many takes ago.
+    GiveBack(usize),
+    Reset(Vec<Plan>),
+}
+
+/// A hit, by the number of its key.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) key: usize,
+    pub(super) limit: Limit,
+    pub(super) cost: u64,
+    pub(super) admission: Admission,
+}
+
+pub(super) struct Tracer {
+    rng: Rng,
+    limits: Vec<Limit>,
+    keys: usize,
+    now: Timestamp,
+    /// Moments that something said would matter.
+    awaited: Vec<Timestamp>,
+}
+
+impl Tracer {
+    /// A trace over limits of the given algorithms.
+    pub(super) fn new(seed: u64, algorithms: &[Algorithm]) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let limits = (0..rng.usize(1..=4))
+            .map(|_| draw_limit(&mut rng, algorithms))
+            .collect();
+        let now = Timestamp::from_micros(1_700_000_000_000_000 + rng.u64(..10_000_000_000_000));
+        Self {
+            limits,
+            keys: rng.usize(1..=4),
+            now,
+            awaited: Vec::new(),
+            rng,
+        }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    pub(super) fn keys(&self) -> usize {
+        self.keys
+    }
+
+    /// Notes what outcomes say of the future, so that the trace goes there.
+    pub(super) fn listen(&mut self, outcomes: &[Outcome]) {
+        for outcome in outcomes {
+            let waits = [outcome.retry_after(), Some(outcome.reset_after())];
+            // A level that leaks one unit a year is not waited for.
+            let soon = waits
+                .into_iter()
+                .flatten()
+                .filter(|wait| *wait < 10 * MAX_WINDOW);
+            self.awaited.extend(soon.map(|wait| self.now.after(wait)));
+        }
+        let old = self.awaited.len().saturating_sub(8);
+        self.awaited.drain(..old);
+    }
+
+    pub(super) fn step(&mut self) -> Step {
+        match self.rng.u32(..100) {
+            0..=34 => Step::SetClock(self.next_moment()),
+            35..=79 => Step::Take(self.hits()),
+            80..=85 => Step::TakeMany((0..self.rng.usize(..=5)).map(|_| self.hits()).collect()),
+            86..=91 => Step::Peek(self.hits()),
+            92..=97 => Step::GiveBack(self.rng.usize(..3)),
+            98 => Step::Reset(self.hits()),
+            _ => {
+                // The policy changes a max; the counts stay.
+                let nth = self.rng.usize(..self.limits.len());
+                self.limits[nth] = draw_max(&mut self.rng, &self.limits[nth]);
+                Step::SetClock(self.now)
+            }
+        }
+    }
+
+    fn next_moment(&mut self) -> Timestamp {
+        let nth = self.rng.usize(..self.limits.len());
+        let window_us = self.limits[nth].quota().window_us();
+        let now_us = self.now.as_micros();
+        let draw = self.rng.u32(..20);
+        let us = match draw {
+            0..=1 => now_us,
+            2..=3 => now_us + 1,
+            4..=6 => now_us + self.rng.u64(..=window_us / 10),
+            7 => now_us + self.rng.u64(..=window_us * 2),
+            // Around the ends of windows and of tenths of them.
+            8..=9 => next_multiple(now_us, window_us) - self.rng.u64(..=1),
+            10 => next_multiple(now_us, window_us / 10) - self.rng.u64(..=1),
+            11 => now_us - self.rng.u64(..=MOST_BACK.as_micros() as u64),
+            12 => now_us + window_us * self.rng.u64(3..100),
+            // Where an outcome promised something, and just before.
+            _ => match self.rng.choice(&self.awaited) {
+                Some(moment) if moment.as_micros() > now_us => {
+                    moment.as_micros() - self.rng.u64(..=1)
+                }
+                _ => now_us + self.rng.u64(..1_000),
+            },
+        };
+        self.now = Timestamp::from_micros(us);
+        self.now
+    }
+
+    fn hits(&mut self) -> Vec<Plan> {
+        let hits = if self.rng.bool() {
+            1
+        } else {
+            self.rng.usize(..=5)
+        };
+        (0..hits).map(|_| self.hit()).collect()
+    }
+
+    fn hit(&mut self) -> Plan {
+        let limit = self.limits[self.rng.usize(..self.limits.len())];
+        let capacity = limit.capacity();
+        let cost = match self.rng.u32(..16) {
+            0..=7 => 1,
+            8 => 0,
+            9 => 2,
+            10 => capacity.saturating_sub(1),
+            11 => capacity,
+            12 => capacity + 1,
+            13 => 10_000,
+            14 => self.rng.u64(..=capacity),
+            _ if self.rng.u32(..8) == 0 => u64::MAX - self.rng.u64(..2),
+            _ => 3,
+        };
+        let admission = match self.rng.u32(..10) {
+            0..=6 => Admission::Enforce,
+            7..=8 => Admission::Observe,
+            _ => Admission::Always,
+        };
+        Plan {
+            key: self.rng.usize(..self.keys),
+            limit,
+            cost,
+            admission,
+        }
+    }
+}
+
+fn next_multiple(now_us: u64, step_us: u64) -> u64 {
+    (now_us / step_us + 1) * step_us
+}
+
+fn draw_limit(rng: &mut Rng, algorithms: &[Algorithm]) -> Limit {
+    let algorithm = algorithms[rng.usize(..algorithms.len())];
+    let window = Duration::from_micros(WINDOWS_US[rng.usize(..WINDOWS_US.len())]);
+    let algorithm = match algorithm {
+        Algorithm::SlidingBuckets { .. } => {
+            let parts = [1, 2, 5, 10][rng.usize(..4)];
+            Algorithm::SlidingBuckets {
+                precision: Some(window / parts),
+            }
+        }
+        Algorithm::FixedWindow { .. } if rng.bool() => Algorithm::FixedWindow {
+            align: Align::Clock,
+        },
+        Algorithm::TokenBucket { .. } if rng.bool() => Algorithm::TokenBucket {
+            burst: Some(rng.u64(1..200)),
+        },
+        other => other,
+    };
+    build(draw_units(rng, algorithm), window, algorithm)
+}
+
+/// The same limit with another max.
+fn draw_max(rng: &mut Rng, limit: &Limit) -> Limit {
+    let algorithm = limit.algorithm();
+    build(
+        draw_units(rng, algorithm),
+        limit.quota().window(),
+        algorithm,
+    )
+}
+
+fn draw_units(rng: &mut Rng, algorithm: Algorithm) -> u64 {
+    let most = match algorithm {
+        Algorithm::SlidingLog => 1_000,
+        _ => MAX_UNITS,
+    };
+    let draws = [0, 1, 2, 3, 5, 10, 17, 100, 1_000, most - 1, most];
+    draws[rng.usize(..draws.len())]
+}
+
+fn build(max: u64, window: Duration, algorithm: Algorithm) -> Limit {
+    let limit = Quota::new(max, window).map_err(Into::into);
+    match limit.and_then(|quota| Limit::new(quota, algorithm)) {
+        Ok(limit) => limit,
+        Err(error) => unreachable!("the tracer draws only limits that can be: {error}"),
+    }
+}

@@ -1,0 +1,84 @@
+//! Every store does what the model does.
+
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+use slidegate::testkit::awkward::{AwkwardStore, Faults};
+use slidegate::testkit::block_on;
+use slidegate::testkit::conformance::{Difference, Tried, hold};
+use slidegate::testkit::model::ModelStore;
+use slidegate::{Algorithm, ManualClock, MemoryStore, Store};
+
+/// Traces of each algorithm alone, and of all together.
+fn hold_all<S: Store>(traces: u64, steps: usize, store: impl Fn(&ManualClock, u64) -> S) -> Tried {
+    let all: &[Algorithm] = &Algorithm::ALL;
+    let mut sum = Tried::default();
+    for algorithms in all.chunks(1).chain([all]) {
+        let mut tried = Tried::default();
+        for seed in 0..traces {
+            let clock = ManualClock::default();
+            let store = store(&clock, seed);
+            match block_on(hold(&store, &clock, algorithms, seed, steps)) {
+                Ok(more) => add(&mut tried, more),
+                Err(difference) => panic!("{algorithms:?}: {difference}"),
+            }
+        }
+        println!("{algorithms:?}: {tried:?}");
+        // A trace that only allows, or only denies, shows nothing.
+        assert!(tried.allowed * 10 > tried.decisions && tried.allowed * 10 < tried.decisions * 9);
+        assert!(tried.waits * 20 > tried.decisions, "{tried:?}");
+        add(&mut sum, tried);
+    }
+    sum
+}
+
+fn add(sum: &mut Tried, more: Tried) {
+    sum.decisions += more.decisions;
+    sum.allowed += more.allowed;
+    sum.waits += more.waits;
+    sum.failures += more.failures;
+}
+
+#[test]
+fn the_memory_store_does_what_the_model_does() {
+    let tried = hold_all(250, 1_000, |clock, _| {
+        MemoryStore::with(clock.clone(), 1_000)
+    });
+    assert!(
+        tried.decisions >= 600_000,
+        "at least 100,000 for each algorithm: {tried:?}"
+    );
+}
+
+#[test]
+fn the_awkward_store_does_what_the_model_does() {
+    let calm = Faults::default();
+    hold_all(40, 600, |clock, seed| {
+        AwkwardStore::new(clock, 3, calm, seed)
+    });
+}
+
+#[test]
+fn the_awkward_store_does_what_the_model_does_while_calls_fail() {
+    let faults = Faults {
+        unavailable: 10,
+        lost_before: 10,
+        lost_after: 10,
+    };
+    let tried = hold_all(40, 600, |clock, seed| {
+        AwkwardStore::new(clock, 3, faults, seed)
+    });
+    assert!(tried.failures * 10 > tried.decisions, "{tried:?}");
+}
+
+/// A suite that cannot fail shows nothing.
+#[test]
+fn a_store_on_another_clock_is_found_out() {
+    let difference: Difference = (0..20)
+        .find_map(|seed| {
+            let clock = ManualClock::default();
+            let store = ModelStore::new(ManualClock::default());
+            block_on(hold(&store, &clock, &Algorithm::ALL, seed, 600)).err()
+        })
+        .unwrap();
+    assert!(difference.to_string().contains("the model"), "{difference}");
+}
