@@ -1,1 +1,23 @@
-fn main() {}
+//! `slidegate`: asks a policy, for every request of an API, whether it may pass now.
+
+mod args;
+mod command;
+mod http;
+mod policy_file;
+mod replay;
+mod settings;
+mod wire;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    match command::run(args::Args::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}

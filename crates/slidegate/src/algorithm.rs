@@ -80,9 +80,7 @@ impl Algorithm {
 
     /// The algorithm of that name, with its defaults.
     pub fn by_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|algorithm| algorithm.name() == name)
+        Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 }
 
@@ -104,8 +102,8 @@ pub trait Counter: Copy {
     /// How `cost` would fare at `now`. Changes nothing.
     fn peek(&self, state: &Self::State, now: Timestamp, cost: u64) -> Outcome;
 
-    /// Adds `cost`, whether it fits or not, and says at which moment it is counted.
-    fn charge(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> Timestamp;
+    /// Adds `cost`, whether it fits or not.
+    fn charge(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> Charged;
 
     /// Takes back a charge of `cost` that was counted at `charged_at`; nothing of what has left the
     /// window since.
@@ -113,6 +111,15 @@ pub trait Counter: Copy {
 
     /// The moment from which the state is as if never seen.
     fn expires_at(&self, state: &Self::State) -> Timestamp;
+}
+
+/// What a charge did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charged {
+    /// The moment at which it is counted.
+    pub at: Timestamp,
+    /// What a [`peek`](Counter::peek) of cost 0 says after it.
+    pub after: Outcome,
 }
 
 /// A [`Counter`] of any algorithm. What travels inside of a limit.
@@ -155,15 +162,17 @@ impl Scale {
         while window_us.div_ceil(tick_us) > u64::from(most) {
             tick_us *= 10;
         }
-        Self {
-            window: window_us.div_ceil(tick_us) as u32,
-            tick_us: tick_us as u32,
-        }
+        Self { window: window_us.div_ceil(tick_us) as u32, tick_us: tick_us as u32 }
     }
 
     /// Ticks in a window.
     fn window(&self) -> u64 {
         u64::from(self.window)
+    }
+
+    /// The window, in microseconds.
+    fn window_us(&self) -> u64 {
+        u64::from(self.window) * u64::from(self.tick_us)
     }
 
     /// The tick in which a moment lies.
@@ -182,10 +191,7 @@ impl Scale {
 
 /// How long a state will outlast `now`, in microseconds.
 fn lasts_us<C: Counter>(counter: &C, state: &C::State, now: Timestamp) -> u64 {
-    counter
-        .expires_at(state)
-        .as_micros()
-        .saturating_sub(now.as_micros())
+    counter.expires_at(state).as_micros().saturating_sub(now.as_micros())
 }
 
 /// Units of a count: what is beyond [`MAX_UNITS`](crate::quota::MAX_UNITS) is not told apart.

@@ -29,7 +29,11 @@ impl Timestamp {
 
     /// This moment and `span` more; stays at the end of time rather than wrap.
     pub fn after(self, span: Duration) -> Self {
-        Self(self.0.saturating_add(micros_up(span)))
+        self.after_us(micros_up(span))
+    }
+
+    pub(crate) fn after_us(self, span_us: u64) -> Self {
+        Self(self.0.saturating_add(span_us))
     }
 }
 
@@ -69,20 +73,11 @@ impl SystemClock {
     /// Starts a clock at the present wall time.
     pub fn new() -> Self {
         let clock = quanta::Clock::new();
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "this is the place that reads time"
-        )]
+        #[expect(clippy::disallowed_methods, reason = "this is the place that reads time")]
         let wall = std::time::SystemTime::now();
         // A machine whose clock stands before 1970 still gets a monotonic clock.
-        let since_epoch = wall
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap_or_default();
-        Self {
-            started_raw: clock.raw(),
-            started_at: micros_up(since_epoch),
-            clock,
-        }
+        let since_epoch = wall.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Self { started_raw: clock.raw(), started_at: micros_up(since_epoch), clock }
     }
 }
 
@@ -95,9 +90,7 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Timestamp {
-        let elapsed_ns = self
-            .clock
-            .delta_as_nanos(self.started_raw, self.clock.raw());
+        let elapsed_ns = self.clock.delta_as_nanos(self.started_raw, self.clock.raw());
         Timestamp(self.started_at + elapsed_ns / 1_000)
     }
 }

@@ -18,7 +18,7 @@ pub struct Decision {
 
 impl Decision {
     /// What a store did, seen as a decision.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn of_taken(hits: &[Hit<'_>], taken: Taken) -> Self {
         Self {
             allowed: taken.allowed,
@@ -32,22 +32,12 @@ impl Decision {
     /// What a store would do, seen as a decision.
     pub(crate) fn of_peeked(hits: &[Hit<'_>], outcomes: Outcomes) -> Self {
         let allowed = admits(hits, &outcomes);
-        Self::of_taken(
-            hits,
-            Taken {
-                allowed,
-                outcomes,
-                receipt: Receipt::default(),
-            },
-        )
+        Self::of_taken(hits, Taken { allowed, outcomes, receipt: Receipt::default() })
     }
 
     /// The same, made without the store that should have made it.
     pub(crate) fn degraded(self) -> Self {
-        Self {
-            degraded: true,
-            ..self
-        }
+        Self { degraded: true, ..self }
     }
 
     /// Whether the request may pass.
@@ -92,35 +82,33 @@ impl Decision {
 
     /// How long until this request would fit: zero if it is allowed, `None` if it never can.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.bound()
-            .map_or(Some(Duration::ZERO), Outcome::retry_after)
+        self.bound().map_or(Some(Duration::ZERO), Outcome::retry_after)
     }
 }
 
 /// The hit that a decision hangs on.
 #[inline]
 fn binding(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16> {
+    match hits {
+        [hit] => (!allowed || hit.admission != Admission::Observe).then_some(0),
+        _ => binding_of_several(hits, outcomes, allowed),
+    }
+}
+
+fn binding_of_several(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16> {
     let both = || hits.iter().zip(outcomes).enumerate();
     let bound = if allowed {
         both()
             .filter(|(_, (hit, _))| hit.admission != Admission::Observe)
-            .reduce(|least, next| {
-                if has_less_left(next.1, least.1) {
-                    next
-                } else {
-                    least
-                }
-            })
+            .reduce(|least, next| if has_less_left(next.1, least.1) { next } else { least })
     } else {
         both()
             .filter(|(_, (hit, outcome))| hit.admission == Admission::Enforce && !outcome.fits())
-            .reduce(|longest, next| {
-                if next.1.1.wait_us() > longest.1.1.wait_us() {
-                    next
-                } else {
-                    longest
-                }
-            })
+            .reduce(
+                |longest, next| {
+                    if next.1.1.wait_us() > longest.1.1.wait_us() { next } else { longest }
+                },
+            )
     };
     bound.and_then(|(nth, _)| u16::try_from(nth).ok())
 }
@@ -158,12 +146,8 @@ impl Verdict {
 }
 
 impl From<Decision> for Verdict {
-    #[inline]
+    #[inline(always)]
     fn from(decision: Decision) -> Self {
-        if decision.allowed {
-            Self::Allowed(decision)
-        } else {
-            Self::Denied(decision)
-        }
+        if decision.allowed { Self::Allowed(decision) } else { Self::Denied(decision) }
     }
 }

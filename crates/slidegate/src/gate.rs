@@ -72,17 +72,10 @@ impl Ruling {
 
     /// How every limit stands that applies, in the order of the policy.
     pub fn limits(&self) -> impl Iterator<Item = Standing<'_>> {
-        self.origins
-            .iter()
-            .zip(self.decision.outcomes())
-            .map(|(origin, outcome)| {
-                let rule = &self.policy.rules()[origin.0 as usize];
-                Standing {
-                    rule,
-                    limit: &rule.limits()[usize::from(origin.1)],
-                    outcome,
-                }
-            })
+        self.origins.iter().zip(self.decision.outcomes()).map(|(origin, outcome)| {
+            let rule = &self.policy.rules()[origin.0 as usize];
+            Standing { rule, limit: &rule.limits()[usize::from(origin.1)], outcome }
+        })
     }
 
     /// The limit that the decision hangs on; none if no rule applies.
@@ -94,11 +87,7 @@ impl Ruling {
 impl<S> Gate<S> {
     /// A gate that enforces a policy by a store.
     pub fn new(policy: Policy, store: S) -> Self {
-        Self {
-            policy: Arc::new(policy),
-            store,
-            fallback: OnceLock::new(),
-        }
+        Self { policy: Arc::new(policy), store, fallback: OnceLock::new() }
     }
 
     /// The policy.
@@ -112,11 +101,7 @@ impl<S> Gate<S> {
     }
 
     fn rule(&self, origins: SmallVec<[(u32, u16); 4]>, decision: Decision) -> Ruling {
-        Ruling {
-            policy: self.policy.clone(),
-            origins,
-            decision,
-        }
+        Ruling { policy: self.policy.clone(), origins, decision }
     }
 
     fn fallback(&self) -> &MemoryStore {
@@ -130,20 +115,14 @@ impl<S: LocalStore> Gate<S> {
     pub fn check_now(&self, request: &Request<'_>) -> Ruling {
         let applied = self.policy.apply(request);
         let hits = applied.hits();
-        self.rule(
-            applied.origins(),
-            Decision::of_taken(&hits, self.store.take_now(&hits)),
-        )
+        self.rule(applied.origins(), Decision::of_taken(&hits, self.store.take_now(&hits)))
     }
 
     /// What [`check_now`](Self::check_now) would say. Takes nothing.
     pub fn peek_now(&self, request: &Request<'_>) -> Ruling {
         let applied = self.policy.apply(request);
         let hits = applied.hits();
-        self.rule(
-            applied.origins(),
-            Decision::of_peeked(&hits, self.store.peek_now(&hits)),
-        )
+        self.rule(applied.origins(), Decision::of_peeked(&hits, self.store.peek_now(&hits)))
     }
 }
 

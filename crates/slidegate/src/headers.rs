@@ -40,11 +40,8 @@ pub fn ietf(ruling: &Ruling) -> Vec<(&'static str, String)> {
         true => Some(binding.outcome.reset_after()),
         false => binding.outcome.retry_after(),
     };
-    let mut limit = format!(
-        "\"{}\";r={}",
-        binding.policy_name(),
-        binding.outcome.remaining().min(LARGEST)
-    );
+    let mut limit =
+        format!("\"{}\";r={}", binding.policy_name(), binding.outcome.remaining().min(LARGEST));
     if let Some(wait) = wait {
         push(&mut limit, "t", seconds_up(wait));
     }
@@ -75,10 +72,7 @@ pub fn retry_after(ruling: &Ruling) -> Option<(&'static str, String)> {
     if decision.is_allowed() {
         return None;
     }
-    Some((
-        "retry-after",
-        seconds_up(decision.retry_after()?).to_string(),
-    ))
+    Some(("retry-after", seconds_up(decision.retry_after()?).to_string()))
 }
 
 /// Whole seconds, rounded up.

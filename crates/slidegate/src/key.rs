@@ -21,13 +21,8 @@ impl Scope {
     /// The scope of one limit of one rule, counting per the named attributes.
     pub fn new(domain: &str, rule: &str, limit: &str, per: &[impl AsRef<str>]) -> Self {
         let per: Box<[Box<str>]> = per.iter().map(|name| name.as_ref().into()).collect();
-        let mut scope = Self {
-            domain: domain.into(),
-            rule: rule.into(),
-            limit: limit.into(),
-            per,
-            hash: 0,
-        };
+        let mut scope =
+            Self { domain: domain.into(), rule: rule.into(), limit: limit.into(), per, hash: 0 };
         let mut hasher = FnvHasher::default();
         (&scope.domain, &scope.rule, &scope.limit, &scope.per).hash(&mut hasher);
         scope.hash = hasher.finish();
@@ -52,14 +47,8 @@ pub struct Key<'a>(Parts<'a>);
 
 #[derive(Clone, Copy, Debug)]
 enum Parts<'a> {
-    Named {
-        scope: &'a Scope,
-        values: &'a [&'a str],
-    },
-    Hashed {
-        digest: u64,
-        stable: u64,
-    },
+    Named { scope: &'a Scope, values: &'a [&'a str] },
+    Hashed { digest: u64, stable: u64 },
 }
 
 impl<'a> Key<'a> {
@@ -78,16 +67,16 @@ impl<'a> Key<'a> {
     /// Stands for this key and a limit's shape in 64 bits that nobody outside can foresee.
     #[inline]
     pub(crate) fn fingerprint(&self, secret: &impl BuildHasher, shape: u64) -> u64 {
-        let mut hasher = secret.build_hasher();
+        // The secret hash of what users choose is as good as random, so what the rule fixes can simply
+        // be joined to it: two counters of one key never meet, others with the odds of any two.
         match self.0 {
             Parts::Named { scope, values } => {
-                hasher.write_u64(scope.hash);
+                let mut hasher = secret.build_hasher();
                 values.iter().for_each(|value| value.hash(&mut hasher));
+                hasher.finish() ^ scope.hash ^ shape
             }
-            Parts::Hashed { digest, .. } => hasher.write_u64(digest),
+            Parts::Hashed { digest, .. } => digest ^ shape,
         }
-        hasher.write_u64(shape);
-        hasher.finish()
     }
 
     /// FNV-1a (64 bits) of the key as written: the same in every process and language.

@@ -12,7 +12,7 @@ use crate::algorithm::sliding_buckets::{self, SlidingBuckets};
 use crate::algorithm::sliding_log::{self, SlidingLog};
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
-use crate::algorithm::{Algorithm, Align, AnyCounter};
+use crate::algorithm::{Algorithm, Align, AnyCounter, with_counter};
 use crate::clock::micros_up;
 use crate::quota::{MAX_UNITS, Quota, QuotaError, write_window};
 
@@ -29,7 +29,6 @@ use crate::quota::{MAX_UNITS, Quota, QuotaError, write_window};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
-    quota: Quota,
     counter: AnyCounter,
     shape: u64,
 }
@@ -100,20 +99,17 @@ impl Limit {
                 AnyCounter::TokenBucket(TokenBucket::new(&quota, burst))
             }
         };
-        let mut limit = Self {
-            quota,
-            counter,
-            shape: 0,
-        };
+        let mut limit = Self { counter, shape: 0 };
         let mut shape = fnv::FnvHasher::default();
         shape.write(limit.shape_text().as_bytes());
         limit.shape = shape.finish();
         Ok(limit)
     }
 
-    /// The quota.
-    pub fn quota(&self) -> &Quota {
-        &self.quota
+    /// The quota. Its window is the one that is counted: a window that is no whole number of ticks counts
+    /// as the next longer one that is.
+    pub fn quota(&self) -> Quota {
+        with_counter!(self.counter, counter => counter.quota())
     }
 
     /// The algorithm, with its parameters.
@@ -124,12 +120,10 @@ impl Limit {
                 precision: Some(Duration::from_micros(counter.precision_us())),
             },
             AnyCounter::SlidingWindow(_) => Algorithm::SlidingWindow,
-            AnyCounter::FixedWindow(counter) => Algorithm::FixedWindow {
-                align: counter.align(),
-            },
-            AnyCounter::TokenBucket(counter) => Algorithm::TokenBucket {
-                burst: Some(counter.burst()),
-            },
+            AnyCounter::FixedWindow(counter) => Algorithm::FixedWindow { align: counter.align() },
+            AnyCounter::TokenBucket(counter) => {
+                Algorithm::TokenBucket { burst: Some(counter.burst()) }
+            }
         }
     }
 
@@ -137,21 +131,17 @@ impl Limit {
     pub fn capacity(&self) -> u64 {
         match self.counter {
             AnyCounter::TokenBucket(counter) => counter.burst(),
-            _ => self.quota.max(),
+            _ => self.quota().max(),
         }
     }
 
     /// What makes two limits count apart on the same key: the algorithm, the window, and how it is
     /// divided. Not the max, nor the burst: counts survive their change.
     pub(crate) fn shape_text(&self) -> String {
-        let window = self.quota.window_text();
+        let window = self.quota().window_text();
         match self.counter {
             AnyCounter::SlidingBuckets(counter) => {
-                format!(
-                    "{}:{window}:{}",
-                    self.algorithm(),
-                    write_window(counter.precision_us())
-                )
+                format!("{}:{window}:{}", self.algorithm(), write_window(counter.precision_us()))
             }
             AnyCounter::FixedWindow(counter) if counter.align() == Align::Clock => {
                 format!("{}:{window}:clock", self.algorithm())
@@ -178,10 +168,7 @@ impl Limit {
 fn precision_us(quota: &Quota, precision: Option<Duration>) -> Result<u64, LimitError> {
     let window_us = quota.window_us();
     let precision = precision.unwrap_or(quota.window() / 10);
-    let wrong = LimitError::Precision {
-        precision,
-        window: quota.window_text(),
-    };
+    let wrong = LimitError::Precision { precision, window: quota.window_text() };
     let precision_us = micros_up(precision);
     if precision_us == 0
         || Duration::from_micros(precision_us) != precision
@@ -190,11 +177,9 @@ fn precision_us(quota: &Quota, precision: Option<Duration>) -> Result<u64, Limit
         return Err(wrong);
     }
     match window_us / precision_us {
-        buckets if buckets > sliding_buckets::MOST_BUCKETS => Err(LimitError::Buckets {
-            precision,
-            window: quota.window_text(),
-            buckets,
-        }),
+        buckets if buckets > sliding_buckets::MOST_BUCKETS => {
+            Err(LimitError::Buckets { precision, window: quota.window_text(), buckets })
+        }
         _ => Ok(precision_us),
     }
 }
@@ -210,7 +195,7 @@ impl FromStr for Limit {
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.quota, self.algorithm())
+        write!(f, "{} {}", self.quota(), self.algorithm())
     }
 }
 

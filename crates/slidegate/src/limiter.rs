@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use std::time::Duration;
 
 use fnv::FnvHasher;
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 use thiserror::Error;
 
 use crate::decision::{Decision, Verdict};
@@ -66,9 +66,7 @@ pub struct Jitter {
 
 impl Jitter {
     /// None.
-    pub const NONE: Self = Self {
-        most: Duration::ZERO,
-    };
+    pub const NONE: Self = Self { most: Duration::ZERO };
 
     /// Anything from nothing up to `most`.
     pub const fn up_to(most: Duration) -> Self {
@@ -126,27 +124,17 @@ impl<S> Limiter<S> {
     where
         L: IntoLimit,
     {
-        let limits: Box<[Limit]> = limits
-            .into_iter()
-            .map(IntoLimit::into_limit)
-            .collect::<Result<_, _>>()?;
+        let limits: Box<[Limit]> =
+            limits.into_iter().map(IntoLimit::into_limit).collect::<Result<_, _>>()?;
         let mut shapes = HashSet::new();
-        if let Some(twice) = limits
-            .iter()
-            .find(|limit| !shapes.insert(limit.shape_text()))
-        {
+        if let Some(twice) = limits.iter().find(|limit| !shapes.insert(limit.shape_text())) {
             return Err(LimiterError::Twice(*twice));
         }
         if limits.is_empty() {
             return Err(LimiterError::Empty);
         }
         let has_phase = limits.iter().any(Limit::has_phase);
-        Ok(Self {
-            limits,
-            store,
-            secret: foldhash::quality::RandomState::default(),
-            has_phase,
-        })
+        Ok(Self { limits, store, secret: foldhash::quality::RandomState::default(), has_phase })
     }
 
     /// The limits, in the order of the outcomes of a decision.
@@ -160,7 +148,7 @@ impl<S> Limiter<S> {
     }
 
     #[inline]
-    fn hits<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> SmallVec<[Hit<'_>; 2]> {
+    fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<'static> {
         let stable = if self.has_phase {
             let mut hasher = FnvHasher::default();
             key.hash(&mut hasher);
@@ -168,14 +156,26 @@ impl<S> Limiter<S> {
         } else {
             0
         };
-        let key = Key::hashed(self.secret.hash_one(key), stable);
-        let hit = |limit| Hit {
-            key,
-            limit,
-            cost,
-            admission: Admission::Enforce,
-        };
-        self.limits.iter().map(hit).collect()
+        Key::hashed(self.secret.hash_one(key), stable)
+    }
+
+    #[inline]
+    fn hits<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> SmallVec<[Hit<'_>; 2]> {
+        let mut hits = SmallVec::new();
+        self.push_hits(&mut hits, key, cost);
+        hits
+    }
+
+    #[inline]
+    fn push_hits<'l, K, A>(&'l self, hits: &mut SmallVec<A>, key: &K, cost: u64)
+    where
+        K: Hash + ?Sized,
+        A: Array<Item = Hit<'l>>,
+    {
+        let key = self.key(key);
+        for limit in &self.limits {
+            hits.push(Hit { key, limit, cost, admission: Admission::Enforce });
+        }
     }
 }
 
@@ -191,6 +191,10 @@ impl<S: LocalStore> Limiter<S> {
     /// would fit, and takes nothing.
     #[inline]
     pub fn check_cost<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Verdict {
+        if let [limit] = &*self.limits {
+            let hits = [Hit { key: self.key(key), limit, cost, admission: Admission::Enforce }];
+            return Decision::of_taken(&hits, self.store.take_now(&hits)).into();
+        }
         let hits = self.hits(key, cost);
         Decision::of_taken(&hits, self.store.take_now(&hits)).into()
     }
@@ -213,14 +217,16 @@ impl<S: LocalStore> Limiter<S> {
     pub fn check_many<K: Hash>(&self, keys: &[K]) -> Vec<Verdict> {
         let mut verdicts = Vec::with_capacity(keys.len());
         for keys in keys.chunks(BATCH) {
-            let hits: SmallVec<[_; BATCH]> = keys.iter().map(|key| self.hits(key, 1)).collect();
-            let asks: SmallVec<[&[Hit<'_>]; BATCH]> = hits.iter().map(|hits| &hits[..]).collect();
-            let taken = self.store.take_many_now(&asks);
-            verdicts.extend(
-                asks.iter()
-                    .zip(taken)
-                    .map(|(hits, taken)| Decision::of_taken(hits, taken).into()),
-            );
+            let mut hits: SmallVec<[Hit<'_>; BATCH]> = SmallVec::new();
+            for key in keys {
+                self.push_hits(&mut hits, key, 1);
+            }
+            let asks: SmallVec<[&[Hit<'_>]; BATCH]> = hits.chunks(self.limits.len()).collect();
+            let mut asked = asks.iter();
+            self.store.take_many_now(&asks, |taken| {
+                let hits = asked.next().copied().unwrap_or_default();
+                verdicts.push(Decision::of_taken(hits, taken).into());
+            });
         }
         verdicts
     }

@@ -20,22 +20,12 @@ pub struct Outcome {
 impl Outcome {
     /// The cost fits.
     pub(crate) fn fitting(remaining: u64, reset_after_us: u64) -> Self {
-        Self {
-            fits: true,
-            remaining: remaining as u32,
-            reset_after_us,
-            retry_after_us: 0,
-        }
+        Self { fits: true, remaining: remaining as u32, reset_after_us, retry_after_us: 0 }
     }
 
     /// The cost would fit after `retry_after_us`.
     pub(crate) fn exceeding(remaining: u64, reset_after_us: u64, retry_after_us: u64) -> Self {
-        Self {
-            fits: false,
-            remaining: remaining as u32,
-            reset_after_us,
-            retry_after_us,
-        }
+        Self { fits: false, remaining: remaining as u32, reset_after_us, retry_after_us }
     }
 
     /// The cost is over what the limit could ever hold.
@@ -45,11 +35,7 @@ impl Outcome {
 
     /// This counter, seen by a hit that has been charged.
     pub(crate) fn charged(self) -> Self {
-        Self {
-            fits: true,
-            retry_after_us: 0,
-            ..self
-        }
+        Self { fits: true, retry_after_us: 0, ..self }
     }
 
     /// Whether the cost fits (or did, if it has been charged).
@@ -72,6 +58,11 @@ impl Outcome {
     /// never can, because it is over what the limit holds.
     pub fn retry_after(&self) -> Option<Duration> {
         (self.retry_after_us != NEVER).then(|| Duration::from_micros(self.retry_after_us))
+    }
+
+    /// `reset_after` in microseconds.
+    pub(crate) fn reset_after_us(&self) -> u64 {
+        self.reset_after_us
     }
 
     /// `retry_after` in a form in which "never" is the longest.

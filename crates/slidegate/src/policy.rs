@@ -57,19 +57,11 @@ impl Policy {
     /// The rules that apply to a request, and what they count by.
     pub(crate) fn apply<'r>(&'r self, request: &'r Request<'_>) -> Applied<'r> {
         let domain = self.by_domain.get(request.domain);
-        let rules = domain
-            .into_iter()
-            .flatten()
-            .map(|&nth| (nth, &self.rules[nth as usize]));
+        let rules = domain.into_iter().flatten().map(|&nth| (nth, &self.rules[nth as usize]));
         let matches = request.descriptors.iter().flat_map(|descriptor| {
             rules.clone().filter_map(|(nth, rule)| {
                 let values = rule.values(descriptor)?;
-                Some(Match {
-                    nth,
-                    rule,
-                    values,
-                    cost: descriptor.cost,
-                })
+                Some(Match { nth, rule, values, cost: descriptor.cost })
             })
         });
         Applied(matches.collect())
@@ -100,9 +92,7 @@ impl Rule {
     /// The values of `per`, if the rule applies.
     fn values<'r>(&self, descriptor: &'r Descriptor<'_>) -> Option<SmallVec<[&'r str; 2]>> {
         let wanted = |(name, pattern): &(Box<str>, Pattern)| {
-            descriptor
-                .get(name)
-                .is_some_and(|value| pattern.matches(value))
+            descriptor.get(name).is_some_and(|value| pattern.matches(value))
         };
         if !self.when.iter().all(wanted) {
             return None;
@@ -136,29 +126,21 @@ struct Match<'r> {
 impl Applied<'_> {
     /// One hit for each limit of each rule.
     pub(crate) fn hits(&self) -> SmallVec<[Hit<'_>; 3]> {
-        let hits = self.0.iter().flat_map(
-            |Match {
-                 rule, values, cost, ..
-             }| {
-                rule.limits
-                    .iter()
-                    .map(|RuleLimit { limit, scope, .. }| Hit {
-                        key: Key::new(scope, values),
-                        limit,
-                        cost: *cost,
-                        admission: Admission::Enforce,
-                    })
-            },
-        );
+        let hits = self.0.iter().flat_map(|Match { rule, values, cost, .. }| {
+            rule.limits.iter().map(|RuleLimit { limit, scope, .. }| Hit {
+                key: Key::new(scope, values),
+                limit,
+                cost: *cost,
+                admission: Admission::Enforce,
+            })
+        });
         hits.collect()
     }
 
     /// Where each hit comes from: the rule's place in the policy, and the limit's in the rule.
     pub(crate) fn origins(&self) -> SmallVec<[(u32, u16); 4]> {
         let origins = self.0.iter().flat_map(|applied| {
-            (0..)
-                .zip(&*applied.rule.limits)
-                .map(|(limit, _)| (applied.nth, limit))
+            (0..).zip(&*applied.rule.limits).map(|(limit, _)| (applied.nth, limit))
         });
         origins.collect()
     }

@@ -81,15 +81,17 @@ impl Quota {
         if window > MAX_WINDOW {
             return Err(QuotaError::TooLong(window));
         }
-        if window.subsec_nanos() % 1_000 != 0 {
+        if !window.subsec_nanos().is_multiple_of(1_000) {
             return Err(QuotaError::TooFine(window));
         }
         let window_us =
             NonZeroU64::new(crate::clock::micros_up(window)).ok_or(QuotaError::TooShort(window))?;
-        Ok(Self {
-            max: max as u32,
-            window_us,
-        })
+        Ok(Self { max: max as u32, window_us })
+    }
+
+    /// A quota known to be within its bounds.
+    pub(crate) fn of_parts(max: u32, window_us: u64) -> Self {
+        Self { max, window_us: NonZeroU64::new(window_us).unwrap_or(NonZeroU64::MIN) }
     }
 
     /// Units per window.
@@ -116,9 +118,8 @@ impl FromStr for Quota {
     type Err = QuotaError;
 
     fn from_str(text: &str) -> Result<Self, QuotaError> {
-        let (max, window) = text
-            .split_once('/')
-            .ok_or_else(|| QuotaError::Form(text.to_owned()))?;
+        let (max, window) =
+            text.split_once('/').ok_or_else(|| QuotaError::Form(text.to_owned()))?;
         let (max, window) = (max.trim(), window.trim());
         if max.is_empty() || window.is_empty() {
             return Err(QuotaError::Form(text.to_owned()));
@@ -156,25 +157,15 @@ pub(crate) fn parse_window(text: &str) -> Result<Duration, QuotaError> {
     let wrong = || QuotaError::Window(text.to_owned());
     let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
     let (number, unit) = text.split_at(unit_at);
-    let number: u64 = if number.is_empty() {
-        1
-    } else {
-        number.parse().map_err(|_| wrong())?
-    };
+    let number: u64 = if number.is_empty() { 1 } else { number.parse().map_err(|_| wrong())? };
     let unit = if unit == "min" { "m" } else { unit };
-    let (_, unit_us) = UNITS
-        .iter()
-        .find(|(name, _)| *name == unit)
-        .ok_or_else(wrong)?;
+    let (_, unit_us) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
     Ok(Duration::from_micros(number.saturating_mul(*unit_us)))
 }
 
 /// Writes a window in the longest unit that divides it.
 pub(crate) fn write_window(window_us: u64) -> String {
-    match UNITS
-        .iter()
-        .find(|(_, unit_us)| window_us.is_multiple_of(*unit_us))
-    {
+    match UNITS.iter().find(|(_, unit_us)| window_us.is_multiple_of(*unit_us)) {
         Some((name, unit_us)) => format!("{}{name}", window_us / unit_us),
         None => format!("{window_us}us"),
     }
@@ -196,22 +187,14 @@ mod tests {
             ("1/d", 86_400),
             ("1/w", 604_800),
         ] {
-            assert_eq!(
-                text.parse::<Quota>().unwrap().window(),
-                Duration::from_secs(seconds)
-            );
+            assert_eq!(text.parse::<Quota>().unwrap().window(), Duration::from_secs(seconds));
         }
-        assert_eq!(
-            "1/250ms".parse::<Quota>().unwrap().window(),
-            Duration::from_millis(250)
-        );
+        assert_eq!("1/250ms".parse::<Quota>().unwrap().window(), Duration::from_millis(250));
     }
 
     #[test]
     fn prints_what_it_reads() {
-        for text in [
-            "10/1s", "600/1m", "5/250ms", "0/1h", "100/15m", "7/90s", "1/366d",
-        ] {
+        for text in ["10/1s", "600/1m", "5/250ms", "0/1h", "100/15m", "7/90s", "1/366d"] {
             let quota: Quota = text.parse().unwrap();
             assert_eq!(quota.to_string(), text);
             assert_eq!(quota.to_string().parse::<Quota>().unwrap(), quota);
@@ -229,20 +212,10 @@ mod tests {
         assert_eq!(error("1/fortnight"), QuotaError::Window("fortnight".into()));
         assert_eq!(error("1/5"), QuotaError::Window("5".into()));
         assert_eq!(error("536870913/s"), QuotaError::TooMany(536_870_913));
-        assert_eq!(
-            error("99999999999999999999/s"),
-            QuotaError::TooMany(u64::MAX)
-        );
+        assert_eq!(error("99999999999999999999/s"), QuotaError::TooMany(u64::MAX));
         assert_eq!(error("1/0s"), QuotaError::TooShort(Duration::ZERO));
         assert!(matches!(error("1/54w"), QuotaError::TooLong(_)));
-        assert!(matches!(
-            error("1/99999999999999999w"),
-            QuotaError::TooLong(_)
-        ));
-        assert!(
-            error("1/99999999999999999999w")
-                .to_string()
-                .contains("is not a window")
-        );
+        assert!(matches!(error("1/99999999999999999w"), QuotaError::TooLong(_)));
+        assert!(error("1/99999999999999999999w").to_string().contains("is not a window"));
     }
 }

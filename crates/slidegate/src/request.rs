@@ -22,10 +22,7 @@ pub const DEFAULT_DOMAIN: &str = "default";
 impl<'a> Request<'a> {
     /// A request of one descriptor.
     pub fn new(domain: &'a str, descriptor: Descriptor<'a>) -> Self {
-        Self {
-            domain,
-            descriptors: SmallVec::from_iter([descriptor]),
-        }
+        Self { domain, descriptors: SmallVec::from_iter([descriptor]) }
     }
 
     /// A request of several descriptors, which are decided as one.
@@ -33,10 +30,7 @@ impl<'a> Request<'a> {
         domain: &'a str,
         descriptors: impl IntoIterator<Item = Descriptor<'a>>,
     ) -> Self {
-        Self {
-            domain,
-            descriptors: descriptors.into_iter().collect(),
-        }
+        Self { domain, descriptors: descriptors.into_iter().collect() }
     }
 }
 
@@ -50,10 +44,7 @@ pub struct Descriptor<'a> {
 impl<'a> Descriptor<'a> {
     /// A descriptor of cost 1. Of two attributes with one name the first counts.
     pub fn new(attributes: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        Self {
-            attributes: attributes.into_iter().collect(),
-            cost: 1,
-        }
+        Self { attributes: attributes.into_iter().collect(), cost: 1 }
     }
 
     /// The same with another cost. 0 asks whether one unit would fit, and takes nothing.
@@ -63,9 +54,6 @@ impl<'a> Descriptor<'a> {
 
     /// The value of an attribute.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.attributes
-            .iter()
-            .find(|(own, _)| *own == name)
-            .map(|(_, value)| *value)
+        self.attributes.iter().find(|(own, _)| *own == name).map(|(_, value)| *value)
     }
 }

@@ -45,8 +45,8 @@ pub trait LocalStore: Send + Sync + 'static {
     /// See [`Store::take`].
     fn take_now(&self, hits: &[Hit<'_>]) -> Taken;
 
-    /// See [`Store::take_many`].
-    fn take_many_now(&self, asks: &[&[Hit<'_>]]) -> Vec<Taken>;
+    /// See [`Store::take_many`]; hands over one answer for each request, in their order.
+    fn take_many_now(&self, asks: &[&[Hit<'_>]], answer: impl FnMut(Taken));
 
     /// See [`Store::peek`].
     fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes;
@@ -67,7 +67,9 @@ impl<S: LocalStore> Store for S {
         &self,
         asks: &[&[Hit<'_>]],
     ) -> impl Future<Output = Result<Vec<Taken>, StoreError>> + Send {
-        ready(Ok(self.take_many_now(asks)))
+        let mut taken = Vec::with_capacity(asks.len());
+        self.take_many_now(asks, |answer| taken.push(answer));
+        ready(Ok(taken))
     }
 
     fn peek(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {

@@ -25,9 +25,7 @@ mod under_shuttle {
         }
 
         pub(crate) fn lock(&self) -> super::MutexGuard<'_, T> {
-            self.0
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner())
+            self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
         }
 
         pub(crate) fn try_lock(&self) -> Option<super::MutexGuard<'_, T>> {

@@ -40,33 +40,20 @@ fn add(sum: &mut Tried, more: Tried) {
 
 #[test]
 fn the_memory_store_does_what_the_model_does() {
-    let tried = hold_all(250, 1_000, |clock, _| {
-        MemoryStore::with(clock.clone(), 1_000)
-    });
-    assert!(
-        tried.decisions >= 600_000,
-        "at least 100,000 for each algorithm: {tried:?}"
-    );
+    let tried = hold_all(250, 1_000, |clock, _| MemoryStore::with(clock.clone(), 1_000));
+    assert!(tried.decisions >= 600_000, "at least 100,000 for each algorithm: {tried:?}");
 }
 
 #[test]
 fn the_awkward_store_does_what_the_model_does() {
     let calm = Faults::default();
-    hold_all(40, 600, |clock, seed| {
-        AwkwardStore::new(clock, 3, calm, seed)
-    });
+    hold_all(40, 600, |clock, seed| AwkwardStore::new(clock, 3, calm, seed));
 }
 
 #[test]
 fn the_awkward_store_does_what_the_model_does_while_calls_fail() {
-    let faults = Faults {
-        unavailable: 10,
-        lost_before: 10,
-        lost_after: 10,
-    };
-    let tried = hold_all(40, 600, |clock, seed| {
-        AwkwardStore::new(clock, 3, faults, seed)
-    });
+    let faults = Faults { unavailable: 10, lost_before: 10, lost_after: 10 };
+    let tried = hold_all(40, 600, |clock, seed| AwkwardStore::new(clock, 3, faults, seed));
     assert!(tried.failures * 10 > tried.decisions, "{tried:?}");
 }
 

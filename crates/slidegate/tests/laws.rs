@@ -23,9 +23,7 @@ fn limits() -> Vec<Limit> {
         Algorithm::SlidingBuckets { precision: None },
         Algorithm::SlidingWindow,
         Algorithm::FixedWindow { align: Align::Key },
-        Algorithm::FixedWindow {
-            align: Align::Clock,
-        },
+        Algorithm::FixedWindow { align: Align::Clock },
         Algorithm::TokenBucket { burst: None },
         Algorithm::TokenBucket { burst: Some(3) },
     ];
@@ -45,12 +43,7 @@ macro_rules! hold {
         for limit in limits() {
             for seed in 0..$seeds {
                 let clock = ManualClock::default();
-                block_on($law(
-                    &MemoryStore::with(clock.clone(), 100),
-                    &clock,
-                    &limit,
-                    seed,
-                ));
+                block_on($law(&MemoryStore::with(clock.clone(), 100), &clock, &limit, seed));
                 let awkward = AwkwardStore::new(&clock, 2, Faults::default(), seed);
                 block_on($law(&awkward, &clock, &limit, seed));
             }
@@ -97,12 +90,7 @@ fn the_order_of_limits_and_rules_changes_no_decision() {
     for seed in 0..50 {
         let clock = ManualClock::default();
         let store = || MemoryStore::with(clock.clone(), 1_000);
-        block_on(laws::the_order_of_hits_is_nothing(
-            (&store(), &store()),
-            &clock,
-            &limits,
-            seed,
-        ));
+        block_on(laws::the_order_of_hits_is_nothing((&store(), &store()), &clock, &limits, seed));
         let awkward = || AwkwardStore::new(&clock, 3, Faults::default(), seed);
         block_on(laws::the_order_of_hits_is_nothing(
             (&awkward(), &awkward()),

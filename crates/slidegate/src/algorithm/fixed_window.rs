@@ -3,7 +3,7 @@
 //! Where the windows begin is decided outside: the moments that come in here are shifted by the key's
 //! phase, so that not everybody resets together.
 
-use super::{Align, Counter, lasts_us, saturate};
+use super::{Align, Charged, Counter, lasts_us, saturate};
 use crate::clock::Timestamp;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
@@ -26,14 +26,14 @@ pub struct State {
 
 impl FixedWindow {
     pub(crate) fn new(quota: &Quota, align: Align) -> Self {
-        Self {
-            max: quota.max() as u32,
-            align,
-            window_us: quota.window_us(),
-        }
+        Self { max: quota.max() as u32, align, window_us: quota.window_us() }
     }
 
-    pub(crate) fn max(&self) -> u64 {
+    pub(crate) fn quota(&self) -> Quota {
+        Quota::of_parts(self.max, self.window_us)
+    }
+
+    fn max(&self) -> u64 {
         u64::from(self.max)
     }
 
@@ -48,11 +48,7 @@ impl FixedWindow {
 
     /// What has been counted in the window of `now`.
     fn count(&self, state: &State, now: Timestamp) -> u64 {
-        if now.as_micros() < self.end_us(state) {
-            u64::from(state.count)
-        } else {
-            0
-        }
+        if now.as_micros() < self.end_us(state) { u64::from(state.count) } else { 0 }
     }
 }
 
@@ -73,13 +69,10 @@ impl Counter for FixedWindow {
         }
     }
 
-    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Timestamp {
+    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Charged {
         let count = saturate(self.count(state, now).saturating_add(cost));
-        *state = State {
-            last_us: now.as_micros().max(state.last_us),
-            count,
-        };
-        Timestamp::from_micros(state.last_us)
+        *state = State { last_us: now.as_micros().max(state.last_us), count };
+        Charged { at: Timestamp::from_micros(state.last_us), after: self.peek(state, now, 0) }
     }
 
     fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {

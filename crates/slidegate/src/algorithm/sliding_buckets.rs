@@ -4,7 +4,7 @@
 //! at least the window, so no window ever holds more than max; a unit is counted for at most one
 //! precision longer than it has to be. Buckets begin at multiples of the precision since the Unix epoch.
 
-use super::{Counter, lasts_us, saturate};
+use super::{Charged, Counter, lasts_us, saturate};
 use crate::clock::Timestamp;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
@@ -40,7 +40,11 @@ impl SlidingBuckets {
         }
     }
 
-    pub(crate) fn max(&self) -> u64 {
+    pub(crate) fn quota(&self) -> Quota {
+        Quota::of_parts(self.max, self.precision_us * u64::from(self.buckets))
+    }
+
+    fn max(&self) -> u64 {
         u64::from(self.max)
     }
 
@@ -80,9 +84,7 @@ impl SlidingBuckets {
         if oldest > *held.end() {
             return state.total;
         }
-        (*held.start()..oldest)
-            .map(|bucket| self.count(state, bucket))
-            .sum()
+        (*held.start()..oldest).map(|bucket| self.count(state, bucket)).sum()
     }
 }
 
@@ -114,14 +116,10 @@ impl Counter for SlidingBuckets {
         Outcome::exceeding(remaining, reset_after_us, fits_at_us - now.as_micros())
     }
 
-    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Timestamp {
+    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Charged {
         let counted = self.counted();
         if state.counts.len() as u64 != counted {
-            *state = State {
-                last_us: 0,
-                total: 0,
-                counts: vec![0; counted as usize].into(),
-            };
+            *state = State { last_us: 0, total: 0, counts: vec![0; counted as usize].into() };
         }
         let now_us = now.as_micros().max(state.last_us);
         let newest = self.bucket(now_us);
@@ -135,7 +133,7 @@ impl Counter for SlidingBuckets {
         *slot = saturate(u64::from(before).saturating_add(cost));
         state.total += u64::from(*slot - before);
         state.last_us = now_us;
-        Timestamp::from_micros(now_us)
+        Charged { at: Timestamp::from_micros(now_us), after: self.peek(state, now, 0) }
     }
 
     fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
@@ -151,12 +149,7 @@ impl Counter for SlidingBuckets {
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {
-        let newest = self
-            .held(state)
-            .rev()
-            .find(|&bucket| self.count(state, bucket) > 0);
-        newest.map_or(Timestamp::default(), |bucket| {
-            Timestamp::from_micros(self.leaves_us(bucket))
-        })
+        let newest = self.held(state).rev().find(|&bucket| self.count(state, bucket) > 0);
+        newest.map_or(Timestamp::default(), |bucket| Timestamp::from_micros(self.leaves_us(bucket)))
     }
 }

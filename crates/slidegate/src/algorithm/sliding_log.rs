@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Counter, Scale, lasts_us, saturate};
+use super::{Charged, Counter, Scale, lasts_us, saturate};
 use crate::clock::Timestamp;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
@@ -68,26 +68,15 @@ impl State {
     /// The charge whose first word stands at `at`.
     fn entry(&self, at: usize) -> Option<Entry> {
         let word = *self.words.get(at)?;
-        let cost = if word & HAS_COST == 0 {
-            1
-        } else {
-            self.words.get(at + 1)? & !HAS_COST
-        };
+        let cost = if word & HAS_COST == 0 { 1 } else { self.words.get(at + 1)? & !HAS_COST };
         // An entry may lie one tick after the last charge, which was rounded down.
         let newest = self.last + 1;
         let age = (newest as u32).wrapping_sub(word) & !HAS_COST;
-        Some(Entry {
-            tick: newest.saturating_sub(u64::from(age)),
-            cost,
-        })
+        Some(Entry { tick: newest.saturating_sub(u64::from(age)), cost })
     }
 
     fn newest(&self) -> Option<Entry> {
-        let words = if self.words.back()? & HAS_COST == 0 {
-            1
-        } else {
-            2
-        };
+        let words = if self.words.back()? & HAS_COST == 0 { 1 } else { 2 };
         self.entry(self.words.len() - words)
     }
 
@@ -126,13 +115,14 @@ impl State {
 
 impl SlidingLog {
     pub(crate) fn new(quota: &Quota) -> Self {
-        Self {
-            max: quota.max() as u32,
-            scale: Scale::new(quota.window_us(), MOST_TICKS),
-        }
+        Self { max: quota.max() as u32, scale: Scale::new(quota.window_us(), MOST_TICKS) }
     }
 
-    pub(crate) fn max(&self) -> u64 {
+    pub(crate) fn quota(&self) -> Quota {
+        Quota::of_parts(self.max, self.scale.window_us())
+    }
+
+    fn max(&self) -> u64 {
         u64::from(self.max)
     }
 
@@ -180,15 +170,12 @@ impl Counter for SlidingLog {
         Outcome::exceeding(remaining, reset_after_us, fits_at_us - now.as_micros())
     }
 
-    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Timestamp {
+    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Charged {
         let last = self.scale.tick(now).max(state.last);
         state.forget_until(last.saturating_sub(self.scale.window()));
         state.last = last;
         let exact = self.scale.tick_us == 1 || now.as_micros() == self.scale.begins_us(last);
-        let mut entry = Entry {
-            tick: if exact { last } else { last + 1 },
-            cost: saturate(cost),
-        };
+        let mut entry = Entry { tick: if exact { last } else { last + 1 }, cost: saturate(cost) };
         if let Some(newest) = state.newest() {
             entry.tick = entry.tick.max(newest.tick);
             if entry.tick == newest.tick || state.words.len() >= self.most_words() {
@@ -199,7 +186,10 @@ impl Counter for SlidingLog {
         if entry.cost > 0 {
             state.push(entry);
         }
-        Timestamp::from_micros(self.scale.begins_us(entry.tick))
+        Charged {
+            at: Timestamp::from_micros(self.scale.begins_us(entry.tick)),
+            after: self.peek(state, now, 0),
+        }
     }
 
     fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
@@ -225,8 +215,7 @@ impl Counter for SlidingLog {
 
     fn expires_at(&self, state: &State) -> Timestamp {
         let newest = state.newest();
-        newest.map_or(Timestamp::default(), |newest| {
-            Timestamp::from_micros(self.leaves_us(&newest))
-        })
+        newest
+            .map_or(Timestamp::default(), |newest| Timestamp::from_micros(self.leaves_us(&newest)))
     }
 }

@@ -4,7 +4,7 @@
 //! Windows begin at multiples of their length since the Unix epoch. Admits about max, and always less
 //! than twice max: a previous count above zero weighs at least one unit until it is gone.
 
-use super::{Counter, Scale, lasts_us, saturate};
+use super::{Charged, Counter, Scale, saturate};
 use crate::clock::Timestamp;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
@@ -29,6 +29,7 @@ pub struct State {
 }
 
 /// A state brought forward to a moment.
+#[derive(Clone, Copy)]
 struct View {
     /// Tick at which the running window began.
     start: u64,
@@ -40,16 +41,18 @@ struct View {
 
 impl SlidingWindow {
     pub(crate) fn new(quota: &Quota) -> Self {
-        Self {
-            max: quota.max() as u32,
-            scale: Scale::new(quota.window_us(), MOST_TICKS),
-        }
+        Self { max: quota.max() as u32, scale: Scale::new(quota.window_us(), MOST_TICKS) }
     }
 
-    pub(crate) fn max(&self) -> u64 {
+    pub(crate) fn quota(&self) -> Quota {
+        Quota::of_parts(self.max, self.scale.window_us())
+    }
+
+    fn max(&self) -> u64 {
         u64::from(self.max)
     }
 
+    #[inline]
     fn view(&self, state: &State, now: Timestamp) -> View {
         let window = self.scale.window();
         let now = self.scale.tick(now).max(state.last);
@@ -57,27 +60,12 @@ impl SlidingWindow {
         let (previous, current) = (u64::from(state.previous), u64::from(state.current));
         let age = now - start;
         if age < window {
-            View {
-                start,
-                elapsed: age,
-                previous,
-                current,
-            }
+            View { start, elapsed: age, previous, current }
         } else if age < 2 * window {
-            View {
-                start: start + window,
-                elapsed: age - window,
-                previous: current,
-                current: 0,
-            }
+            View { start: start + window, elapsed: age - window, previous: current, current: 0 }
         } else {
             let elapsed = now % window;
-            View {
-                start: now - elapsed,
-                elapsed,
-                previous: 0,
-                current: 0,
-            }
+            View { start: now - elapsed, elapsed, previous: 0, current: 0 }
         }
     }
 
@@ -87,20 +75,15 @@ impl SlidingWindow {
     }
 }
 
-impl Counter for SlidingWindow {
-    type State = State;
-
-    fn peek(&self, state: &State, now: Timestamp, cost: u64) -> Outcome {
-        let View {
-            start,
-            elapsed,
-            previous,
-            current,
-        } = self.view(state, now);
+impl SlidingWindow {
+    /// How `cost` fares in a view.
+    #[inline]
+    fn judge(&self, view: &View, now: Timestamp, cost: u64) -> Outcome {
+        let View { start, elapsed, previous, current } = *view;
         let (max, window) = (self.max(), self.scale.window());
         let used = current + (previous * (window - elapsed)).div_ceil(window);
         let remaining = max.saturating_sub(used);
-        let reset_after_us = lasts_us(self, state, now);
+        let reset_after_us = self.expires_us(view).saturating_sub(now.as_micros());
         let cost = cost.max(1);
         if cost <= remaining {
             return Outcome::fitting(remaining, reset_after_us);
@@ -119,19 +102,39 @@ impl Counter for SlidingWindow {
         Outcome::exceeding(remaining, reset_after_us, retry_after_us)
     }
 
-    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Timestamp {
-        let View {
-            start,
-            elapsed,
-            previous,
-            current,
-        } = self.view(state, now);
-        *state = State {
-            last: start + elapsed,
-            previous: saturate(previous),
-            current: saturate(current.saturating_add(cost)),
+    /// The end of the last window in which a count of the view weighs anything.
+    fn expires_us(&self, view: &View) -> u64 {
+        let windows = match view {
+            View { current: 1.., .. } => 2,
+            View { previous: 1.., .. } => 1,
+            _ => return 0,
         };
-        Timestamp::from_micros(self.scale.begins_us(state.last))
+        self.scale.begins_us(view.start + windows * self.scale.window())
+    }
+}
+
+impl Counter for SlidingWindow {
+    type State = State;
+
+    #[inline]
+    fn peek(&self, state: &State, now: Timestamp, cost: u64) -> Outcome {
+        self.judge(&self.view(state, now), now, cost)
+    }
+
+    #[inline]
+    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Charged {
+        let mut view = self.view(state, now);
+        view.previous = u64::from(saturate(view.previous));
+        view.current = u64::from(saturate(view.current.saturating_add(cost)));
+        *state = State {
+            last: view.start + view.elapsed,
+            previous: view.previous as u32,
+            current: view.current as u32,
+        };
+        Charged {
+            at: Timestamp::from_micros(self.scale.begins_us(state.last)),
+            after: self.judge(&view, now, 0),
+        }
     }
 
     fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
@@ -148,12 +151,9 @@ impl Counter for SlidingWindow {
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {
-        let windows = match state {
-            State { current: 1.., .. } => 2,
-            State { previous: 1.., .. } => 1,
-            _ => return Timestamp::default(),
-        };
         let start = state.last - state.last % self.scale.window();
-        Timestamp::from_micros(self.scale.begins_us(start + windows * self.scale.window()))
+        let (previous, current) = (state.previous.into(), state.current.into());
+        let view = View { start, elapsed: state.last - start, previous, current };
+        Timestamp::from_micros(self.expires_us(&view))
     }
 }

@@ -4,7 +4,7 @@
 //! unit makes it an exact integer: it falls by `max` each tick, and a unit adds `window` to it. A change
 //! of max keeps what was charged. Admits at most burst + max in any window.
 
-use super::{Counter, Scale, lasts_us};
+use super::{Charged, Counter, Scale, lasts_us};
 use crate::clock::Timestamp;
 use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, Quota};
@@ -38,7 +38,11 @@ impl TokenBucket {
         }
     }
 
-    pub(crate) fn max(&self) -> u64 {
+    pub(crate) fn quota(&self) -> Quota {
+        Quota::of_parts(self.max, self.scale.window_us())
+    }
+
+    fn max(&self) -> u64 {
         u64::from(self.max)
     }
 
@@ -86,14 +90,14 @@ impl Counter for TokenBucket {
         Outcome::exceeding(remaining, reset_after_us, retry_after_us)
     }
 
-    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Timestamp {
+    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Charged {
         let tick = self.scale.tick(now).max(state.last);
         let level = self.level(state, tick) + cost.min(MAX_UNITS) * self.scale.window();
-        *state = State {
-            last: tick,
-            level: level.min(MAX_UNITS * self.scale.window()),
-        };
-        Timestamp::from_micros(self.scale.begins_us(tick))
+        *state = State { last: tick, level: level.min(MAX_UNITS * self.scale.window()) };
+        Charged {
+            at: Timestamp::from_micros(self.scale.begins_us(tick)),
+            after: self.peek(state, now, 0),
+        }
     }
 
     fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
@@ -108,8 +112,7 @@ impl Counter for TokenBucket {
         match state.level {
             0 => Timestamp::default(),
             level => Timestamp::from_micros(
-                self.scale
-                    .begins_us(state.last.saturating_add(self.leaks_in(level))),
+                self.scale.begins_us(state.last.saturating_add(self.leaks_in(level))),
             ),
         }
     }

@@ -62,7 +62,7 @@ impl Policy {
     /// use slidegate::Policy;
     ///
     /// let errors = Policy::from_yaml("rules:\n  - { name: a, limits: [10/fortnight] }\n").unwrap_err();
-    /// assert_eq!((errors.0[0].line, errors.0[0].column), (2, 24));
+    /// assert_eq!((errors.0[0].line, errors.0[0].column), (2, 25));
     /// assert!(errors.to_string().contains("`fortnight` is not a window"));
     /// ```
     ///
@@ -71,18 +71,12 @@ impl Policy {
     pub fn from_yaml(text: &str) -> Result<Self, PolicyErrors> {
         let file: File = serde_saphyr::from_str(text).map_err(|error| {
             let error = error.without_snippet();
-            let (line, column) = error
-                .location()
-                .map_or((0, 0), |at| (at.line(), at.column()));
+            let (line, column) = error.location().map_or((0, 0), |at| (at.line(), at.column()));
             let message = error.to_string();
             // The position is told in front.
             let behind = format!(" at line {line}, column {column}");
             let message = message.strip_suffix(&behind).unwrap_or(&message).to_owned();
-            PolicyErrors(vec![PolicyError {
-                line,
-                column,
-                message,
-            }])
+            PolicyErrors(vec![PolicyError { line, column, message }])
         })?;
         let mut reader = Reader::default();
         let rules = reader.rules(&file);
@@ -117,7 +111,7 @@ struct RuleEntry {
 /// `100/min`, or a map.
 enum LimitEntry {
     Text(String),
-    Map(LimitMap),
+    Map(Box<LimitMap>),
 }
 
 #[derive(Deserialize)]
@@ -153,7 +147,8 @@ impl<'de> Deserialize<'de> for LimitEntry {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LimitEntry, A::Error> {
-                LimitMap::deserialize(MapAccessDeserializer::new(map)).map(LimitEntry::Map)
+                LimitMap::deserialize(MapAccessDeserializer::new(map))
+                    .map(|map| LimitEntry::Map(Box::new(map)))
             }
         }
 
@@ -182,34 +177,22 @@ impl Reader {
     }
 
     fn rules(&mut self, file: &File) -> Vec<Rule> {
-        if let Some(version) = file
-            .version
-            .as_ref()
-            .filter(|version| version.value != VERSION)
-        {
+        if let Some(version) = file.version.as_ref().filter(|version| version.value != VERSION) {
             self.wrong(
                 version.referenced,
-                format_args!(
-                    "version {} is not known: write `version: {VERSION}`",
-                    version.value
-                ),
+                format_args!("version {} is not known: write `version: {VERSION}`", version.value),
             );
         }
         let rules = &file.rules;
         if rules.value.len() > MAX_RULES {
             self.wrong(
                 rules.referenced,
-                format_args!(
-                    "{} rules are too many: at most {MAX_RULES}",
-                    rules.value.len()
-                ),
+                format_args!("{} rules are too many: at most {MAX_RULES}", rules.value.len()),
             );
         }
         let mut names = HashSet::new();
         let rules = rules.value.iter().take(MAX_RULES);
-        rules
-            .filter_map(|entry| self.rule(entry, &mut names))
-            .collect()
+        rules.filter_map(|entry| self.rule(entry, &mut names)).collect()
     }
 
     fn rule<'f>(
@@ -218,11 +201,11 @@ impl Reader {
         names: &mut HashSet<(&'f str, &'f str)>,
     ) -> Option<Rule> {
         self.name("rule", &entry.name);
+        if let Some(domain) = entry.domain.as_ref().filter(|domain| domain.value.is_empty()) {
+            self.wrong(domain.referenced, "a domain needs a name");
+        }
         let name = entry.name.value.as_str();
-        let domain = entry
-            .domain
-            .as_ref()
-            .map_or(DEFAULT_DOMAIN, |domain| domain.value.as_str());
+        let domain = entry.domain.as_ref().map_or(DEFAULT_DOMAIN, |domain| domain.value.as_str());
         if !names.insert((domain, name)) {
             self.wrong(
                 entry.name.referenced,
@@ -232,10 +215,7 @@ impl Reader {
             );
         }
         let per = self.per(&entry.per);
-        let algorithm = entry
-            .algorithm
-            .as_ref()
-            .and_then(|name| self.algorithm(name));
+        let algorithm = entry.algorithm.as_ref().and_then(|name| self.algorithm(name));
         let algorithm = algorithm.unwrap_or_default();
         let limits = self.limits(&entry.limits, algorithm);
         let limits = limits.into_iter().map(|(id, limit)| RuleLimit {
@@ -278,10 +258,7 @@ impl Reader {
                 let message = format_args!("`{}` stands in `per` twice: take one away", name.value);
                 self.wrong(name.referenced, message);
             } else if nth == MAX_PER {
-                self.wrong(
-                    name.referenced,
-                    format_args!("at most {MAX_PER} attributes in `per`"),
-                );
+                self.wrong(name.referenced, format_args!("at most {MAX_PER} attributes in `per`"));
             }
         }
         per.iter().map(|name| name.value.as_str().into()).collect()
@@ -310,10 +287,7 @@ impl Reader {
             );
         }
         if entries.value.len() > MAX_LIMITS {
-            self.wrong(
-                entries.referenced,
-                format_args!("at most {MAX_LIMITS} limits in a rule"),
-            );
+            self.wrong(entries.referenced, format_args!("at most {MAX_LIMITS} limits in a rule"));
         }
         let mut limits: Vec<(Box<str>, Limit)> = Vec::new();
         for entry in &entries.value {
@@ -383,9 +357,9 @@ impl Reader {
         let burst = map.burst.as_ref();
         let algorithm = match algorithm {
             Algorithm::SlidingBuckets { .. } => Algorithm::SlidingBuckets { precision },
-            Algorithm::TokenBucket { .. } => Algorithm::TokenBucket {
-                burst: burst.map(|burst| burst.value),
-            },
+            Algorithm::TokenBucket { .. } => {
+                Algorithm::TokenBucket { burst: burst.map(|burst| burst.value) }
+            }
             other => other,
         };
         let mut goes_with = |what: &str, at: Option<Location>, owner: &str| {
@@ -433,30 +407,17 @@ rules:
 ",
         )
         .unwrap();
-        let [client, login] = policy.rules() else {
-            panic!("two rules")
-        };
+        let [client, login] = policy.rules() else { panic!("two rules") };
         assert_eq!((client.domain(), login.domain()), ("api", "default"));
         assert_eq!(client.per().collect::<Vec<_>>(), ["api_key", "ip"]);
         let limits = |rule: &Rule| -> Vec<String> {
-            rule.limits()
-                .iter()
-                .map(|limit| format!("{} {}", limit.id(), limit.limit()))
-                .collect()
+            rule.limits().iter().map(|limit| format!("{} {}", limit.id(), limit.limit())).collect()
         };
-        assert_eq!(
-            limits(client),
-            ["1s 10/1s sliding_log", "1m 600/1m sliding_log"]
-        );
-        assert_eq!(
-            limits(login),
-            ["burst 5/1m token_bucket", "1d 100/1d sliding_buckets"]
-        );
+        assert_eq!(limits(client), ["1s 10/1s sliding_log", "1m 600/1m sliding_log"]);
+        assert_eq!(limits(login), ["burst 5/1m token_bucket", "1d 100/1d sliding_buckets"]);
         assert_eq!(
             login.limits()[1].limit().algorithm(),
-            Algorithm::SlidingBuckets {
-                precision: Some(Duration::from_secs(3_600))
-            }
+            Algorithm::SlidingBuckets { precision: Some(Duration::from_secs(3_600)) }
         );
         assert_eq!(login.limits()[0].limit().capacity(), 8);
     }
@@ -481,15 +442,9 @@ rules:
       - { max: 2, window: 60s }
 ",
         );
-        let places: Vec<&str> = found
-            .iter()
-            .map(|e| e.rsplit_once(": ").unwrap().0)
-            .collect();
+        let places: Vec<&str> = found.iter().map(|e| e.rsplit_once(": ").unwrap().0).collect();
         assert_eq!(found.len(), 10, "{found:#?}");
-        assert!(
-            found[0].starts_with("2:10: version 2 is not known"),
-            "{places:?}"
-        );
+        assert!(found[0].starts_with("2:10: version 2 is not known"), "{places:?}");
         assert!(found[1].starts_with("4:11: `Per Client` cannot name a rule"));
         assert!(found[2].starts_with("5:15: `ip` stands in `per` twice"));
         assert!(found[3].starts_with("6:14: `10` is not a quota"));
@@ -506,10 +461,7 @@ rules:
         for (yaml, place) in [
             ("rules:\n  - name: a\n    limit: [1/s]\n", "3:5: "),
             ("rules: 5\n", "1:8: "),
-            (
-                "rules:\n  - name: a\n    limits: [{ max: many, window: 1s }]\n",
-                "3:21: ",
-            ),
+            ("rules:\n  - name: a\n    limits: [{ max: many, window: 1s }]\n", "3:21: "),
             ("rules:\n  - name: [\n", "2:11: "),
         ] {
             let found = errors(yaml);

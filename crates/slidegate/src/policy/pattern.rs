@@ -65,10 +65,7 @@ mod tests {
         assert!(Pattern::new("/v1/*").matches("/v1/users/7"));
         assert!(!Pattern::new("/v1/*").matches("/v2/users"));
         assert!(Pattern::new("*").matches(""));
-        assert!(
-            !Pattern::new("ab*ba").matches("aba"),
-            "the parts may not overlap"
-        );
+        assert!(!Pattern::new("ab*ba").matches("aba"), "the parts may not overlap");
         assert!(!Pattern::new("a").matches("ab"));
     }
 

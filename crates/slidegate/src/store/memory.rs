@@ -15,16 +15,16 @@
 mod shard;
 mod table;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
-use crate::algorithm::with_counter;
+use crate::algorithm::{Charged, with_counter};
 use crate::clock::{Clock, SystemClock, Timestamp};
-use crate::hit::Hit;
+use crate::hit::{Admission, Hit};
 use crate::outcome::Outcome;
 use crate::store::{Charge, CounterName, LocalStore, Outcomes, Receipt, Taken, admits, is_charged};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 
-use shard::Shard;
+use shard::{Kept, Shard};
 use table::Coarse;
 
 /// Keys that a store holds unless told otherwise.
@@ -33,8 +33,8 @@ pub const DEFAULT_MAX_KEYS: usize = 10_000_000;
 /// At most so many shards: one then holds 2,400 keys of ten million, and grows within microseconds.
 const MOST_SHARDS: usize = 4096;
 
-/// Hits that a batch decides under one set of locks.
-const BATCH: usize = 32;
+/// Requests of a batch whose states are loaded together.
+const BATCH: usize = 16;
 
 /// Counts in the memory of this process. See the [module](self).
 ///
@@ -56,8 +56,8 @@ pub struct MemoryStore<C = SystemClock> {
     evicted: AtomicU64,
 }
 
-/// A shard in its place, alone on its cache lines.
-#[repr(align(128))]
+/// A shard in its place, alone on its cache line.
+#[repr(align(64))]
 struct Place {
     shard: Mutex<Shard>,
     /// Until then every key of the shard is being denied, unless a new one comes.
@@ -95,10 +95,8 @@ impl<C: Clock> MemoryStore<C> {
     /// Threads that bring new keys at the same instant may each exceed the bound by one.
     pub fn with(clock: C, max_keys: usize) -> Self {
         let shards = (max_keys / 1024).next_power_of_two().clamp(64, MOST_SHARDS);
-        let place = || Place {
-            shard: Mutex::new(Shard::default()),
-            saturated_until: AtomicU32::new(0),
-        };
+        let place =
+            || Place { shard: Mutex::new(Shard::default()), saturated_until: AtomicU32::new(0) };
         Self {
             began_us: clock.now().as_micros(),
             clock,
@@ -128,15 +126,11 @@ impl<C: Clock> MemoryStore<C> {
             true => hit.key.stable_hash() % hit.limit.quota().window_us(),
             false => 0,
         };
-        Aim {
-            shard: self.shard_of(fingerprint),
-            fingerprint,
-            phase_us,
-        }
+        Aim { shard: self.shard_of(fingerprint), fingerprint, phase_us }
     }
 
     fn shard_of(&self, fingerprint: u64) -> usize {
-        ((fingerprint >> 32) * self.shards.len() as u64 >> 32) as usize
+        (((fingerprint >> 32) * self.shards.len() as u64) >> 32) as usize
     }
 
     /// The coarse time in which a moment lies.
@@ -147,13 +141,10 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Locks the shards of these aims.
     fn lock(&self, aims: &[Aim]) -> Held<'_> {
-        let mut shards: SmallVec<[usize; BATCH]> = aims.iter().map(|aim| aim.shard).collect();
+        let mut shards: SmallVec<[usize; 4]> = aims.iter().map(|aim| aim.shard).collect();
         shards.sort_unstable();
         shards.dedup();
-        shards
-            .into_iter()
-            .map(|shard| (shard, self.shards[shard].shard.lock()))
-            .collect()
+        shards.into_iter().map(|shard| (shard, self.shards[shard].shard.lock())).collect()
     }
 
     /// Decides one request whose shards are held.
@@ -169,11 +160,7 @@ impl<C: Clock> MemoryStore<C> {
                 receipt.charges.push(charge);
             }
         }
-        Taken {
-            allowed,
-            outcomes,
-            receipt,
-        }
+        Taken { allowed, outcomes, receipt }
     }
 
     /// How each hit would fare, if those before it were charged.
@@ -197,7 +184,8 @@ impl<C: Clock> MemoryStore<C> {
             let at = shifted(now, aim);
             let shard = shard_of_held(held, aim);
             outcomes.push(with_counter!(hit.limit.counter(), counter => {
-                shard.peek(counter, aim.fingerprint, at, cost)
+                let slot = shard.find(counter, aim.fingerprint);
+                shard.peek_slot(counter, slot, at, cost)
             }));
         }
         outcomes
@@ -212,30 +200,78 @@ impl<C: Clock> MemoryStore<C> {
         aim: Aim,
         now: Timestamp,
     ) -> (Charge, Outcome) {
-        let at = shifted(now, &aim);
-        let (charged_at, after) = with_counter!(hit.limit.counter(), counter => {
-            let slot = match shard.find(counter, aim.fingerprint) {
-                Some(slot) => slot,
-                None => {
-                    self.make_room(shard, aim.shard, now);
-                    shard.insert(counter, aim.fingerprint)
-                }
-            };
-            shard.charge(counter, slot, at, hit.cost, |moment| {
-                // One step more, for callers whose clocks are a little behind.
-                self.coarse(Timestamp::from_micros(
-                    moment.as_micros().saturating_sub(aim.phase_us),
-                ))
-                .saturating_add(1)
-            })
+        let charged = with_counter!(hit.limit.counter(), counter => {
+            let slot = shard.find(counter, aim.fingerprint);
+            self.charge_slot(shard, counter, slot, hit.cost, aim, now)
         });
-        let charge = Charge {
-            counter: CounterName::Fingerprint(aim.fingerprint),
-            limit: *hit.limit,
-            charged_at,
-            cost: hit.cost,
-        };
-        (charge, after.charged())
+        (charge_of(hit, aim, charged.at), charged.after.charged())
+    }
+
+    /// Charges the state in a slot; without one it is a new key.
+    #[inline]
+    fn charge_slot<C2: Kept>(
+        &self,
+        shard: &mut Shard,
+        counter: C2,
+        slot: Option<usize>,
+        cost: u64,
+        aim: Aim,
+        now: Timestamp,
+    ) -> Charged {
+        let slot = slot.unwrap_or_else(|| {
+            self.make_room(shard, aim.shard, now);
+            shard.insert(counter, aim.fingerprint)
+        });
+        shard.charge(counter, slot, shifted(now, &aim), cost, |moment| {
+            // One step more, for callers whose clocks are a little behind.
+            let moment_us = moment.as_micros().saturating_sub(aim.phase_us);
+            self.coarse(Timestamp::from_micros(moment_us)).saturating_add(1)
+        })
+    }
+
+    /// [`decide`](Self::decide) for the commonest request, of one hit: one look-up.
+    #[inline]
+    fn decide_one(&self, shard: &mut Shard, hit: &Hit<'_>, aim: Aim, now: Timestamp) -> Taken {
+        with_counter!(hit.limit.counter(), counter => {
+            let slot = shard.find(counter, aim.fingerprint);
+            let mut outcome = shard.peek_slot(counter, slot, shifted(now, &aim), hit.cost);
+            let allowed = outcome.fits() || hit.admission != Admission::Enforce;
+            let mut receipt = Receipt::default();
+            if is_charged(hit, allowed, &outcome) {
+                let charged = self.charge_slot(shard, counter, slot, hit.cost, aim, now);
+                outcome = charged.after.charged();
+                receipt.charges.push(charge_of(hit, aim, charged.at));
+            }
+            Taken { allowed, outcomes: smallvec![outcome], receipt }
+        })
+    }
+
+    /// Takes the hits of one request; the commonest, of one hit, needs no list of locks.
+    #[inline]
+    fn take_aimed(&self, hits: &[Hit<'_>], aims: &[Aim], now: Timestamp) -> Taken {
+        if let ([hit], [aim]) = (hits, aims) {
+            let shard = &mut *self.shards[aim.shard].shard.lock();
+            self.sweep_now_and_then(shard, now);
+            return self.decide_one(shard, hit, *aim, now);
+        }
+        let mut held = self.lock(aims);
+        for (_, shard) in &mut held {
+            self.sweep_now_and_then(shard, now);
+        }
+        self.decide(&mut held, hits, aims, now)
+    }
+
+    /// Aims, and loads the state if nobody holds its shard.
+    fn aim_and_touch(&self, hit: &Hit<'_>) -> Aim {
+        let aim = self.aim(hit);
+        if let Some(mut shard) = self.shards[aim.shard].shard.try_lock() {
+            with_counter!(hit.limit.counter(), counter => shard.touch(counter, aim.fingerprint));
+        }
+        aim
+    }
+
+    fn aims(&self, hits: &[Hit<'_>]) -> SmallVec<[Aim; 4]> {
+        hits.iter().map(|hit| self.aim(hit)).collect()
     }
 
     /// Counts a new key into a shard, and lets an old one go if there are too many.
@@ -250,8 +286,7 @@ impl<C: Clock> MemoryStore<C> {
         let expires = shard.evict(now).or_else(|| self.evict_elsewhere(at, now));
         if let Some(expires) = expires.or_else(|| shard.evict_denied()) {
             self.keys.fetch_sub(1, Ordering::Relaxed);
-            self.evicted
-                .fetch_add(u64::from(expires >= now), Ordering::Relaxed);
+            self.evicted.fetch_add(u64::from(expires >= now), Ordering::Relaxed);
         }
     }
 
@@ -269,14 +304,13 @@ impl<C: Clock> MemoryStore<C> {
             if let Some(expires) = shard.evict(now) {
                 return Some(expires);
             }
-            place
-                .saturated_until
-                .store(shard.saturated_until(), Ordering::Relaxed);
+            place.saturated_until.store(shard.saturated_until(), Ordering::Relaxed);
         }
         None
     }
 
     /// Every sixteenth decision in a shard sweeps a little.
+    #[inline]
     fn sweep_now_and_then(&self, shard: &mut Shard, now: Timestamp) {
         if shard.is_due() {
             let swept = shard.sweep(self.coarse(now));
@@ -285,6 +319,11 @@ impl<C: Clock> MemoryStore<C> {
             }
         }
     }
+}
+
+fn charge_of(hit: &Hit<'_>, aim: Aim, charged_at: Timestamp) -> Charge {
+    let counter = CounterName::Fingerprint(aim.fingerprint);
+    Charge { counter, limit: *hit.limit, charged_at, cost: hit.cost }
 }
 
 fn shifted(now: Timestamp, aim: &Aim) -> Timestamp {
@@ -297,56 +336,32 @@ fn shard_of_held<'h>(held: &'h mut Held<'_>, aim: &Aim) -> &'h mut Shard {
 }
 
 impl<C: Clock> LocalStore for MemoryStore<C> {
+    #[inline]
     fn take_now(&self, hits: &[Hit<'_>]) -> Taken {
-        let now = self.clock.now();
-        if let [hit] = hits {
-            // The commonest request needs no list of locks.
-            let aim = self.aim(hit);
-            let shard = &mut *self.shards[aim.shard].shard.lock();
-            self.sweep_now_and_then(shard, now);
-            return self.take_one(shard, hit, aim, now);
+        match hits {
+            [hit] => self.take_aimed(hits, &[self.aim(hit)], self.clock.now()),
+            _ => self.take_aimed(hits, &self.aims(hits), self.clock.now()),
         }
-        let aims: SmallVec<[Aim; 4]> = hits.iter().map(|hit| self.aim(hit)).collect();
-        let mut held = self.lock(&aims);
-        for (_, shard) in &mut held {
-            self.sweep_now_and_then(shard, now);
-        }
-        self.decide(&mut held, hits, &aims, now)
     }
 
-    fn take_many_now(&self, asks: &[&[Hit<'_>]]) -> Vec<Taken> {
+    /// First every state is loaded, so that the waits for memory overlap; then each request is decided.
+    fn take_many_now(&self, asks: &[&[Hit<'_>]], mut answer: impl FnMut(Taken)) {
         let now = self.clock.now();
-        let mut taken = Vec::with_capacity(asks.len());
-        let mut rest = asks;
-        while !rest.is_empty() {
-            // As many as go under one set of locks, but at least one.
-            let mut hits = 0;
-            let fit = rest.iter().take_while(|ask| {
-                hits += ask.len();
-                hits <= BATCH
-            });
-            let (batch, later) = rest.split_at(fit.count().max(1));
-            rest = later;
-            let hits = batch.iter().flat_map(|ask| ask.iter());
-            let aims: SmallVec<[Aim; BATCH]> = hits.clone().map(|hit| self.aim(hit)).collect();
-            let mut held = self.lock(&aims);
-            for (hit, aim) in hits.zip(&aims) {
-                let shard = shard_of_held(&mut held, aim);
-                with_counter!(hit.limit.counter(), counter => shard.touch(counter, aim.fingerprint));
-            }
-            let mut aims = &aims[..];
-            for ask in batch {
-                let (own, others) = aims.split_at(ask.len());
-                aims = others;
-                taken.push(self.decide(&mut held, ask, own, now));
+        for asks in asks.chunks(BATCH) {
+            let hits = asks.iter().flat_map(|hits| hits.iter());
+            let aims: SmallVec<[Aim; BATCH]> = hits.map(|hit| self.aim_and_touch(hit)).collect();
+            let mut rest = &aims[..];
+            for hits in asks {
+                let (aims, others) = rest.split_at(hits.len());
+                rest = others;
+                answer(self.take_aimed(hits, aims, now));
             }
         }
-        taken
     }
 
     fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes {
         let now = self.clock.now();
-        let aims: SmallVec<[Aim; 4]> = hits.iter().map(|hit| self.aim(hit)).collect();
+        let aims = self.aims(hits);
         let mut held = self.lock(&aims);
         self.peek_all(&mut held, hits, &aims, now)
     }
@@ -377,25 +392,12 @@ impl<C: Clock> LocalStore for MemoryStore<C> {
     }
 }
 
-impl<C: Clock> MemoryStore<C> {
-    /// [`decide`](Self::decide) for one hit.
-    #[inline]
-    fn take_one(&self, shard: &mut Shard, hit: &Hit<'_>, aim: Aim, now: Timestamp) -> Taken {
-        let at = shifted(now, &aim);
-        let mut outcome = with_counter!(hit.limit.counter(), counter => {
-            shard.peek(counter, aim.fingerprint, at, hit.cost)
-        });
-        let allowed = admits(std::slice::from_ref(hit), std::slice::from_ref(&outcome));
-        let mut receipt = Receipt::default();
-        if is_charged(hit, allowed, &outcome) {
-            let (charge, after) = self.charge(shard, hit, aim, now);
-            outcome = after;
-            receipt.charges.push(charge);
-        }
-        Taken {
-            allowed,
-            outcomes: Outcomes::from_buf_and_len([outcome; 2], 1),
-            receipt,
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_one_cache_line() {
+        assert_eq!(size_of::<Place>(), 64);
     }
 }

@@ -63,17 +63,10 @@ impl AwkwardStore {
         let mut parts: Vec<Part<'h>> = Vec::new();
         for (place, hit) in hits.iter().enumerate() {
             let slot = self.slot_of(hit);
-            let nth = parts
-                .iter()
-                .position(|part| part.slot == slot)
-                .unwrap_or_else(|| {
-                    parts.push(Part {
-                        slot,
-                        places: Vec::new(),
-                        hits: Vec::new(),
-                    });
-                    parts.len() - 1
-                });
+            let nth = parts.iter().position(|part| part.slot == slot).unwrap_or_else(|| {
+                parts.push(Part { slot, places: Vec::new(), hits: Vec::new() });
+                parts.len() - 1
+            });
             parts[nth].places.push(place);
             parts[nth].hits.push(*hit);
         }
@@ -99,11 +92,7 @@ impl AwkwardStore {
             return lost();
         }
         let taken = self.slots[part.slot].take_now(&part.hits);
-        if self.chance(self.faults.lost_after) {
-            lost()
-        } else {
-            Ok(taken)
-        }
+        if self.chance(self.faults.lost_after) { lost() } else { Ok(taken) }
     }
 
     /// A request over several slots.
@@ -138,11 +127,7 @@ impl AwkwardStore {
             charges: charges.into_iter().map(|(_, charge)| charge).collect(),
         };
         self.give_back_all(&receipt_of(undone)).await;
-        Taken {
-            allowed,
-            outcomes,
-            receipt: receipt_of(kept),
-        }
+        Taken { allowed, outcomes, receipt: receipt_of(kept) }
     }
 
     async fn peek_parts(&self, hits: usize, parts: &[Part<'_>]) -> Outcomes {

@@ -107,16 +107,12 @@ struct Hits<'p> {
 
 impl Hits<'_> {
     fn all(&self) -> Vec<Hit<'_>> {
-        let hits = self
-            .plans
-            .iter()
-            .zip(&self.values)
-            .map(|(plan, value)| Hit {
-                key: Key::new(self.scope, value),
-                limit: &plan.limit,
-                cost: plan.cost,
-                admission: plan.admission,
-            });
+        let hits = self.plans.iter().zip(&self.values).map(|(plan, value)| Hit {
+            key: Key::new(self.scope, value),
+            limit: &plan.limit,
+            cost: plan.cost,
+            admission: plan.admission,
+        });
         hits.collect()
     }
 }
@@ -124,23 +120,14 @@ impl Hits<'_> {
 fn same<T: PartialEq + fmt::Debug>(what: &str, store: &T, model: &T) -> Result<(), String> {
     match store == model {
         true => Ok(()),
-        false => Err(format!(
-            "{what}: the store has {store:?}, the model {model:?}"
-        )),
+        false => Err(format!("{what}: the store has {store:?}, the model {model:?}")),
     }
 }
 
 impl<S: Store> Run<'_, S> {
     fn aim<'p>(&'p self, plans: &'p [Plan]) -> Hits<'p> {
-        let values = plans
-            .iter()
-            .map(|plan| [self.values[plan.key].as_str()])
-            .collect();
-        Hits {
-            scope: &self.scope,
-            values,
-            plans,
-        }
+        let values = plans.iter().map(|plan| [self.values[plan.key].as_str()]).collect();
+        Hits { scope: &self.scope, values, plans }
     }
 
     async fn take(&mut self, plans: &[Plan]) -> Result<Outcomes, String> {
@@ -169,11 +156,7 @@ impl<S: Store> Run<'_, S> {
         let found = self.peek_until_answered(hits).await;
         if found != self.model.peek_now(hits) {
             self.model.take_now(hits);
-            same(
-                &format!("{hits:?} after a time-out"),
-                &found,
-                &self.model.peek_now(hits),
-            )?;
+            same(&format!("{hits:?} after a time-out"), &found, &self.model.peek_now(hits))?;
         }
         while self.store.reset(hits).await.is_err() {}
         self.model.reset_now(hits);
@@ -197,7 +180,8 @@ impl<S: Store> Run<'_, S> {
             self.tried.failures += 1;
             return Ok(Outcomes::new());
         };
-        let model = self.model.take_many_now(&slices);
+        let mut model = Vec::new();
+        self.model.take_many_now(&slices, |taken| model.push(taken));
         same("answers to a batch", &taken.len(), &model.len())?;
         let mut outcomes = Outcomes::new();
         for ((plans, taken), model) in asks.iter().zip(taken).zip(model) {
@@ -207,28 +191,12 @@ impl<S: Store> Run<'_, S> {
     }
 
     fn compare(&mut self, plans: &[Plan], store: Taken, model: Taken) -> Result<Outcomes, String> {
-        same(
-            &format!("allowed, {plans:?}"),
-            &store.allowed,
-            &model.allowed,
-        )?;
-        same(
-            &format!("outcomes, {plans:?}"),
-            &store.outcomes,
-            &model.outcomes,
-        )?;
+        same(&format!("allowed, {plans:?}"), &store.allowed, &model.allowed)?;
+        same(&format!("outcomes, {plans:?}"), &store.outcomes, &model.outcomes)?;
         let charged = |receipt: &Receipt| -> Vec<_> {
-            receipt
-                .charges
-                .iter()
-                .map(|charge| (charge.charged_at, charge.cost))
-                .collect()
+            receipt.charges.iter().map(|charge| (charge.charged_at, charge.cost)).collect()
         };
-        same(
-            &format!("receipts, {plans:?}"),
-            &charged(&store.receipt),
-            &charged(&model.receipt),
-        )?;
+        same(&format!("receipts, {plans:?}"), &charged(&store.receipt), &charged(&model.receipt))?;
         self.tried.decisions += 1;
         self.tried.allowed += usize::from(store.allowed);
         self.tried.waits += (store.outcomes.iter())
@@ -244,11 +212,7 @@ impl<S: Store> Run<'_, S> {
         let hits = self.aim(plans);
         let hits = hits.all();
         let found = self.peek_until_answered(&hits).await;
-        same(
-            &format!("a peek, {plans:?}"),
-            &found,
-            &self.model.peek_now(&hits),
-        )?;
+        same(&format!("a peek, {plans:?}"), &found, &self.model.peek_now(&hits))?;
         Ok(found)
     }
 

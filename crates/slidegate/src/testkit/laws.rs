@@ -36,12 +36,7 @@ struct One<'s, S> {
 impl<S: Store> One<'_, S> {
     fn hit(&self, cost: u64) -> Hit<'_> {
         let key = Key::new(&self.scope, &["one"]);
-        Hit {
-            key,
-            limit: &self.limit,
-            cost,
-            admission: Admission::Enforce,
-        }
+        Hit { key, limit: &self.limit, cost, admission: Admission::Enforce }
     }
 
     async fn take(&self, cost: u64) -> Taken {
@@ -62,11 +57,7 @@ fn answered<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
 
 fn one<'s, S: Store>(store: &'s S, clock: &ManualClock, limit: &Limit, start: u64) -> One<'s, S> {
     clock.set(Timestamp::from_micros(1_750_000_000_000_000 + start));
-    One {
-        store,
-        scope: Scope::new("law", "rule", "limit", &["who"]),
-        limit: *limit,
-    }
+    One { store, scope: Scope::new("law", "rule", "limit", &["who"]), limit: *limit }
 }
 
 /// Never more than promised in any window, under random traffic that comes in bursts and at edges. The
@@ -93,11 +84,7 @@ pub async fn never_above_the_bound<S: Store>(
             _ => now_us.max(retry_at.as_micros()),
         }));
         let now = clock.now();
-        let cost = if rng.bool() {
-            1
-        } else {
-            rng.u64(1..=limit.capacity().max(1))
-        };
+        let cost = if rng.bool() { 1 } else { rng.u64(1..=limit.capacity().max(1)) };
         let exact = oracle.fits(now, window, limit.quota().max(), cost);
         let taken = one.take(cost).await;
         if taken.allowed {
@@ -112,10 +99,7 @@ pub async fn never_above_the_bound<S: Store>(
             retry_at = now.after(wait);
         }
         if limit.algorithm() == Algorithm::SlidingLog && window < Duration::from_secs(1_000) {
-            assert_eq!(
-                taken.allowed, exact,
-                "{limit}, seed {seed}: the log is exact"
-            );
+            assert_eq!(taken.allowed, exact, "{limit}, seed {seed}: the log is exact");
         }
     }
 }
@@ -137,68 +121,36 @@ pub async fn waits_are_exact<S: Store>(store: &S, clock: &ManualClock, limit: &L
         let Some(wait) = taken.outcomes[0].retry_after() else {
             panic!("{limit}: a cost of {cost} within the limit fits some day");
         };
-        assert!(
-            wait > Duration::ZERO,
-            "{limit}, seed {seed}: a denial waits"
-        );
-        clock.set(Timestamp::from_micros(
-            denied_at.after(wait).as_micros() - 1,
-        ));
-        assert!(
-            !one.peek(cost).await.fits(),
-            "{limit}, seed {seed}: too early, {wait:?} promised"
-        );
+        assert!(wait > Duration::ZERO, "{limit}, seed {seed}: a denial waits");
+        clock.set(Timestamp::from_micros(denied_at.after(wait).as_micros() - 1));
+        assert!(!one.peek(cost).await.fits(), "{limit}, seed {seed}: too early, {wait:?} promised");
         clock.set(denied_at.after(wait));
-        assert!(
-            one.take(cost).await.allowed,
-            "{limit}, seed {seed}: denied after {wait:?}"
-        );
+        assert!(one.take(cost).await.allowed, "{limit}, seed {seed}: denied after {wait:?}");
     }
     let reset = one.peek(1).await.reset_after();
     assert!(reset > Duration::ZERO, "{limit}: something was charged");
     clock.advance(reset - Duration::from_micros(1));
-    assert_ne!(
-        one.peek(1).await.reset_after(),
-        Duration::ZERO,
-        "{limit}: reset too early"
-    );
+    assert_ne!(one.peek(1).await.reset_after(), Duration::ZERO, "{limit}: reset too early");
     clock.advance(Duration::from_micros(1));
     let outcome = one.peek(1).await;
-    assert_eq!(
-        outcome.reset_after(),
-        Duration::ZERO,
-        "{limit}, seed {seed}"
-    );
-    assert_eq!(
-        outcome.remaining(),
-        limit.capacity(),
-        "{limit}, seed {seed}: as if never seen"
-    );
+    assert_eq!(outcome.reset_after(), Duration::ZERO, "{limit}, seed {seed}");
+    assert_eq!(outcome.remaining(), limit.capacity(), "{limit}, seed {seed}: as if never seen");
 }
 
 /// A cost over what the limit holds is denied for ever, and says so.
 pub async fn what_never_fits_never_waits<S: Store>(store: &S, clock: &ManualClock, limit: &Limit) {
     let one = one(store, clock, limit, 0);
     let taken = one.take(limit.capacity() + 1).await;
-    assert!(
-        !taken.allowed && taken.outcomes[0].retry_after().is_none(),
-        "{limit}"
-    );
+    assert!(!taken.allowed && taken.outcomes[0].retry_after().is_none(), "{limit}");
     let taken = one.take(u64::MAX).await;
-    assert!(
-        !taken.allowed && taken.outcomes[0].retry_after().is_none(),
-        "{limit}"
-    );
+    assert!(!taken.allowed && taken.outcomes[0].retry_after().is_none(), "{limit}");
 }
 
 /// A denial changes nothing, on any of the request's keys; nor does a cost of 0.
 pub async fn a_denial_changes_nothing<S: Store>(store: &S, clock: &ManualClock, limit: &Limit) {
     let one = one(store, clock, limit, 7);
     let scope = Scope::new("law", "other", "limit", &["who"]);
-    let other = Hit {
-        key: Key::new(&scope, &["other"]),
-        ..one.hit(1)
-    };
+    let other = Hit { key: Key::new(&scope, &["other"]), ..one.hit(1) };
     assert!(answered(store.take(&[other]).await).allowed);
     assert!(one.take(limit.capacity()).await.allowed);
     let standing = || async { (one.peek(1).await, answered(store.peek(&[other]).await)) };
@@ -229,11 +181,7 @@ pub async fn give_back_undoes_its_charge<S: Store>(
     if taken.allowed {
         answered(store.give_back(&taken.receipt).await);
         let after = one.peek(1).await;
-        assert_eq!(
-            after.remaining(),
-            before.remaining(),
-            "{limit}, seed {seed}"
-        );
+        assert_eq!(after.remaining(), before.remaining(), "{limit}, seed {seed}");
         assert_eq!(after.fits(), before.fits(), "{limit}, seed {seed}");
     }
     let taken = one.take(1).await;
@@ -242,11 +190,7 @@ pub async fn give_back_undoes_its_charge<S: Store>(
     assert!(one.take(half).await.allowed);
     let before = one.peek(1).await;
     answered(store.give_back(&taken.receipt).await);
-    assert_eq!(
-        one.peek(1).await,
-        before,
-        "{limit}, seed {seed}: it had left the window"
-    );
+    assert_eq!(one.peek(1).await, before, "{limit}, seed {seed}: it had left the window");
 }
 
 /// The order of the hits of a request never changes what is decided.
@@ -257,9 +201,7 @@ pub async fn the_order_of_hits_is_nothing<S: Store>(
     seed: u64,
 ) {
     let mut rng = Rng::with_seed(seed);
-    clock.set(Timestamp::from_micros(
-        1_750_000_000_000_000 + rng.u64(..1_000_000_000),
-    ));
+    clock.set(Timestamp::from_micros(1_750_000_000_000_000 + rng.u64(..1_000_000_000)));
     let scopes: Vec<Scope> = (0..limits.len())
         .map(|nth| Scope::new("law", &format!("rule-{nth}"), "limit", &["who"]))
         .collect();

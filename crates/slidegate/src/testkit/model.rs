@@ -26,10 +26,7 @@ pub struct ModelStore {
 impl ModelStore {
     /// An empty store that reads the given clock.
     pub fn new(clock: ManualClock) -> Self {
-        Self {
-            clock,
-            states: Mutex::default(),
-        }
+        Self { clock, states: Mutex::default() }
     }
 }
 
@@ -40,18 +37,12 @@ pub(super) fn counter_name(hit: &Hit<'_>) -> Box<str> {
 
 fn own_time(clock: &ManualClock, hit: &Hit<'_>) -> Timestamp {
     let window_us = hit.limit.quota().window_us();
-    let phase_us = if hit.limit.has_phase() {
-        hit.key.stable_hash() % window_us
-    } else {
-        0
-    };
+    let phase_us = if hit.limit.has_phase() { hit.key.stable_hash() % window_us } else { 0 };
     Timestamp::from_micros(clock.now().as_micros() + phase_us)
 }
 
 fn state_of<'s, C: Counter>(_: &C, states: &'s mut States, name: &str) -> &'s mut C::State {
-    let state = states
-        .entry(name.into())
-        .or_insert_with(|| Box::new(C::State::default()));
+    let state = states.entry(name.into()).or_insert_with(|| Box::new(C::State::default()));
     match state.downcast_mut() {
         Some(state) => state,
         None => unreachable!("a counter's name holds its algorithm"),
@@ -78,7 +69,7 @@ fn charge(
     cost: u64,
 ) -> Timestamp {
     with_counter!(counter, counter => {
-        counter.charge(state_of(&counter, states, name), now, cost)
+        counter.charge(state_of(&counter, states, name), now, cost).at
     })
 }
 
@@ -91,13 +82,8 @@ impl ModelStore {
             let name = counter_name(hit);
             let before = pending.entry(name.clone()).or_default();
             let cost = before.saturating_add(hit.cost.max(1));
-            let outcome = peek(
-                states,
-                hit.limit.counter(),
-                &name,
-                own_time(&self.clock, hit),
-                cost,
-            );
+            let outcome =
+                peek(states, hit.limit.counter(), &name, own_time(&self.clock, hit), cost);
             if hit.admission != Admission::Observe || outcome.fits() {
                 *before = before.saturating_add(hit.cost);
             }
@@ -136,15 +122,11 @@ impl LocalStore for ModelStore {
                 cost: hit.cost,
             });
         }
-        Taken {
-            allowed,
-            outcomes,
-            receipt,
-        }
+        Taken { allowed, outcomes, receipt }
     }
 
-    fn take_many_now(&self, asks: &[&[Hit<'_>]]) -> Vec<Taken> {
-        asks.iter().map(|hits| self.take_now(hits)).collect()
+    fn take_many_now(&self, asks: &[&[Hit<'_>]], answer: impl FnMut(Taken)) {
+        asks.iter().map(|hits| self.take_now(hits)).for_each(answer);
     }
 
     fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes {

@@ -20,22 +20,13 @@ impl Oracle {
     pub fn in_window(&self, now: Timestamp, window: Duration) -> u64 {
         let now_us = now.as_micros();
         let inside = |at: u64| at <= now_us && now_us < at.saturating_add(micros_up(window));
-        self.charges
-            .iter()
-            .filter(|(at, _)| inside(*at))
-            .map(|(_, cost)| cost)
-            .sum()
+        self.charges.iter().filter(|(at, _)| inside(*at)).map(|(_, cost)| cost).sum()
     }
 
     /// The most units in any window of that length: one that ends with a charge holds the most.
     pub fn most_in_any_window(&self, window: Duration) -> u64 {
-        let ends = self
-            .charges
-            .iter()
-            .map(|(at, _)| Timestamp::from_micros(*at));
-        ends.map(|end| self.in_window(end, window))
-            .max()
-            .unwrap_or(0)
+        let ends = self.charges.iter().map(|(at, _)| Timestamp::from_micros(*at));
+        ends.map(|end| self.in_window(end, window)).max().unwrap_or(0)
     }
 
     /// Whether a cost fits: the exact answer.

@@ -63,17 +63,9 @@ impl Tracer {
     /// A trace over limits of the given algorithms.
     pub(super) fn new(seed: u64, algorithms: &[Algorithm]) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let limits = (0..rng.usize(1..=4))
-            .map(|_| draw_limit(&mut rng, algorithms))
-            .collect();
+        let limits = (0..rng.usize(1..=4)).map(|_| draw_limit(&mut rng, algorithms)).collect();
         let now = Timestamp::from_micros(1_700_000_000_000_000 + rng.u64(..10_000_000_000_000));
-        Self {
-            limits,
-            keys: rng.usize(1..=4),
-            now,
-            awaited: Vec::new(),
-            rng,
-        }
+        Self { limits, keys: rng.usize(1..=4), now, awaited: Vec::new(), rng }
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -89,10 +81,7 @@ impl Tracer {
         for outcome in outcomes {
             let waits = [outcome.retry_after(), Some(outcome.reset_after())];
             // A level that leaks one unit a year is not waited for.
-            let soon = waits
-                .into_iter()
-                .flatten()
-                .filter(|wait| *wait < 10 * MAX_WINDOW);
+            let soon = waits.into_iter().flatten().filter(|wait| *wait < 10 * MAX_WINDOW);
             self.awaited.extend(soon.map(|wait| self.now.after(wait)));
         }
         let old = self.awaited.len().saturating_sub(8);
@@ -144,11 +133,7 @@ impl Tracer {
     }
 
     fn hits(&mut self) -> Vec<Plan> {
-        let hits = if self.rng.bool() {
-            1
-        } else {
-            self.rng.usize(..=5)
-        };
+        let hits = if self.rng.bool() { 1 } else { self.rng.usize(..=5) };
         (0..hits).map(|_| self.hit()).collect()
     }
 
@@ -172,12 +157,7 @@ impl Tracer {
             7..=8 => Admission::Observe,
             _ => Admission::Always,
         };
-        Plan {
-            key: self.rng.usize(..self.keys),
-            limit,
-            cost,
-            admission,
-        }
+        Plan { key: self.rng.usize(..self.keys), limit, cost, admission }
     }
 }
 
@@ -191,16 +171,14 @@ fn draw_limit(rng: &mut Rng, algorithms: &[Algorithm]) -> Limit {
     let algorithm = match algorithm {
         Algorithm::SlidingBuckets { .. } => {
             let parts = [1, 2, 5, 10][rng.usize(..4)];
-            Algorithm::SlidingBuckets {
-                precision: Some(window / parts),
-            }
+            Algorithm::SlidingBuckets { precision: Some(window / parts) }
         }
-        Algorithm::FixedWindow { .. } if rng.bool() => Algorithm::FixedWindow {
-            align: Align::Clock,
-        },
-        Algorithm::TokenBucket { .. } if rng.bool() => Algorithm::TokenBucket {
-            burst: Some(rng.u64(1..200)),
-        },
+        Algorithm::FixedWindow { .. } if rng.bool() => {
+            Algorithm::FixedWindow { align: Align::Clock }
+        }
+        Algorithm::TokenBucket { .. } if rng.bool() => {
+            Algorithm::TokenBucket { burst: Some(rng.u64(1..200)) }
+        }
         other => other,
     };
     build(draw_units(rng, algorithm), window, algorithm)
@@ -209,11 +187,7 @@ fn draw_limit(rng: &mut Rng, algorithms: &[Algorithm]) -> Limit {
 /// The same limit with another max.
 fn draw_max(rng: &mut Rng, limit: &Limit) -> Limit {
     let algorithm = limit.algorithm();
-    build(
-        draw_units(rng, algorithm),
-        limit.quota().window(),
-        algorithm,
-    )
+    build(draw_units(rng, algorithm), limit.quota().window(), algorithm)
 }
 
 fn draw_units(rng: &mut Rng, algorithm: Algorithm) -> u64 {

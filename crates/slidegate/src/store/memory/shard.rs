@@ -1,11 +1,11 @@
 //! What one lock guards: a table for each algorithm, so that none meets another's state.
 
-use crate::algorithm::Counter;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::sliding_buckets::SlidingBuckets;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
+use crate::algorithm::{Charged, Counter};
 use crate::clock::Timestamp;
 use crate::outcome::Outcome;
 
@@ -14,12 +14,18 @@ use super::table::{Coarse, Forgets, Table, Victim};
 /// Decisions between two sweeps.
 const SWEEP_EVERY: u8 = 16;
 
-/// The states of some of the keys.
+/// The states of some of the keys. The default algorithm's table stands beside the lock, on the same
+/// cache line; the others one step away.
 #[derive(Default)]
 pub(super) struct Shard {
     /// Decisions since the last sweep.
     unswept: u8,
     sliding_window: Table<<SlidingWindow as Counter>::State>,
+    others: Box<Others>,
+}
+
+#[derive(Default)]
+struct Others {
     sliding_log: Table<<SlidingLog as Counter>::State>,
     sliding_buckets: Table<<SlidingBuckets as Counter>::State>,
     fixed_window: Table<<FixedWindow as Counter>::State>,
@@ -32,17 +38,17 @@ pub(super) trait Kept: Counter {
 }
 
 macro_rules! kept {
-    ($($counter:ty => $table:ident),+ $(,)?) => {
+    ($($counter:ty => $($table:ident).+),+ $(,)?) => {
         $(impl Kept for $counter {
             #[inline]
             fn table(shard: &mut Shard) -> &mut Table<Self::State> {
-                &mut shard.$table
+                &mut shard.$($table).+
             }
         })+
 
         impl Shard {
-            fn tables(&mut self) -> [&mut dyn Forgets; [$(stringify!($table)),+].len()] {
-                [$(&mut self.$table),+]
+            fn tables(&mut self) -> [&mut dyn Forgets; [$(stringify!($counter)),+].len()] {
+                [$(&mut self.$($table).+),+]
             }
         }
     };
@@ -50,48 +56,36 @@ macro_rules! kept {
 
 kept! {
     SlidingWindow => sliding_window,
-    SlidingLog => sliding_log,
-    SlidingBuckets => sliding_buckets,
-    FixedWindow => fixed_window,
-    TokenBucket => token_bucket,
+    SlidingLog => others.sliding_log,
+    SlidingBuckets => others.sliding_buckets,
+    FixedWindow => others.fixed_window,
+    TokenBucket => others.token_bucket,
 }
 
 impl Shard {
     /// Forgets what has expired in the next block of each table; says how many.
     pub(super) fn sweep(&mut self, now: Coarse) -> usize {
-        self.tables()
-            .into_iter()
-            .map(|table| table.sweep(now))
-            .sum()
+        self.tables().into_iter().map(|table| table.sweep(now)).sum()
     }
 
     /// Lets the key go that expires soonest of a few, but none that is being denied; says when it would
     /// have expired.
     pub(super) fn evict(&mut self, now: Coarse) -> Option<Coarse> {
-        let candidates = self
-            .tables()
-            .map(|table| table.victim(now).map(|victim| (victim, table)));
+        let candidates = self.tables().map(|table| table.victim(now).map(|victim| (victim, table)));
         remove_soonest(candidates.into_iter().flatten())
     }
 
     /// Lets the key go that is the soonest not to be denied any more.
     pub(super) fn evict_denied(&mut self) -> Option<Coarse> {
-        let candidates = self
-            .tables()
-            .map(|table| table.soonest_freed().map(|victim| (victim, table)));
+        let candidates =
+            self.tables().map(|table| table.soonest_freed().map(|victim| (victim, table)));
         remove_soonest(candidates.into_iter().flatten())
     }
 
     /// Until when every key is being denied, as far as is known.
     pub(super) fn saturated_until(&mut self) -> Coarse {
-        let soonest = self
-            .tables()
-            .into_iter()
-            .filter_map(|table| table.soonest_freed());
-        soonest
-            .map(|victim| victim.expires)
-            .min()
-            .unwrap_or(Coarse::MAX)
+        let soonest = self.tables().into_iter().filter_map(|table| table.soonest_freed());
+        soonest.map(|victim| victim.expires).min().unwrap_or(Coarse::MAX)
     }
 
     /// Whether it is time to sweep; counts the decisions.
@@ -116,21 +110,20 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn peek<C: Kept>(
+    pub(super) fn peek_slot<C: Kept>(
         &mut self,
         counter: C,
-        fingerprint: u64,
+        slot: Option<usize>,
         now: Timestamp,
         cost: u64,
     ) -> Outcome {
-        let table = C::table(self);
-        match table.find(fingerprint) {
-            Some(slot) => counter.peek(&table.slot(slot).state, now, cost),
+        match slot {
+            Some(slot) => counter.peek(&C::table(self).slot(slot).state, now, cost),
             None => counter.peek(&C::State::default(), now, cost),
         }
     }
 
-    /// Charges the state in a slot; says when it is counted and how it stands after it.
+    /// Charges the state in a slot.
     #[inline]
     pub(super) fn charge<C: Kept>(
         &mut self,
@@ -139,17 +132,17 @@ impl Shard {
         now: Timestamp,
         cost: u64,
         coarse: impl Fn(Timestamp) -> Coarse,
-    ) -> (Timestamp, Outcome) {
+    ) -> Charged {
         let slot = C::table(self).slot_mut(slot);
-        let charged_at = counter.charge(&mut slot.state, now, cost);
-        let after = counter.peek(&slot.state, now, 0);
-        slot.expires = coarse(counter.expires_at(&slot.state));
-        slot.denied_until = match after.retry_after() {
-            _ if after.fits() => 0,
-            Some(wait) => coarse(now.after(wait)),
-            None => slot.expires,
+        let charged = counter.charge(&mut slot.state, now, cost);
+        let after = &charged.after;
+        slot.expires = coarse(now.after_us(after.reset_after_us()));
+        slot.denied_until = if after.fits() {
+            0
+        } else {
+            coarse(now.after_us(after.wait_us().min(after.reset_after_us())))
         };
-        (charged_at, after)
+        charged
     }
 
     pub(super) fn give_back<C: Kept>(

@@ -31,17 +31,12 @@ pub(super) struct Slot<S> {
 
 impl<S: Default> Default for Slot<S> {
     fn default() -> Self {
-        Self {
-            fingerprint: EMPTY,
-            expires: 0,
-            denied_until: 0,
-            state: S::default(),
-        }
+        Self { fingerprint: EMPTY, expires: 0, denied_until: 0, state: S::default() }
     }
 }
 
 #[derive(Default)]
-#[repr(align(64))]
+#[repr(align(128))]
 struct Block<S>([Slot<S>; WIDTH]);
 
 impl<S> Block<S> {
@@ -76,18 +71,14 @@ pub(super) trait Forgets {
 /// States by fingerprint.
 pub(super) struct Table<S> {
     blocks: Box<[Block<S>]>,
-    len: usize,
+    len: u32,
     /// The block that the next sweep looks at.
-    hand: usize,
+    hand: u32,
 }
 
 impl<S> Default for Table<S> {
     fn default() -> Self {
-        Self {
-            blocks: Box::default(),
-            len: 0,
-            hand: 0,
-        }
+        Self { blocks: Box::default(), len: 0, hand: 0 }
     }
 }
 
@@ -100,15 +91,11 @@ impl<S: Default> Table<S> {
     /// fingerprint, the block by the lower.
     #[inline]
     fn home(&self, fingerprint: u64) -> usize {
-        ((fingerprint & u64::from(u32::MAX)) * self.blocks.len() as u64 >> 32) as usize
+        (((fingerprint & u64::from(u32::MAX)) * self.blocks.len() as u64) >> 32) as usize
     }
 
     fn next(&self, block: usize) -> usize {
-        if block + 1 == self.blocks.len() {
-            0
-        } else {
-            block + 1
-        }
+        if block + 1 == self.blocks.len() { 0 } else { block + 1 }
     }
 
     /// Loads where a fingerprint belongs, so that the loads of several may overlap.
@@ -124,15 +111,14 @@ impl<S: Default> Table<S> {
     pub(super) fn find(&self, fingerprint: u64) -> Option<usize> {
         let mut block = self.home(fingerprint);
         for _ in 0..self.blocks.len() {
+            // All four at once: which of them it is, is no branch to guess.
             let slots = &self.blocks[block].0;
-            let mut full = true;
-            for (nth, slot) in slots.iter().enumerate() {
-                if slot.fingerprint == fingerprint {
-                    return Some(block * WIDTH + nth);
-                }
-                full &= slot.fingerprint != EMPTY;
+            let at = |nth: usize| u32::from(slots[nth].fingerprint == fingerprint) << nth;
+            let found = at(0) | at(1) | at(2) | at(3);
+            if found != 0 {
+                return Some(block * WIDTH + found.trailing_zeros() as usize);
             }
-            if !full {
+            if !self.blocks[block].is_full() {
                 return None;
             }
             block = self.next(block);
@@ -153,23 +139,17 @@ impl<S: Default> Table<S> {
     /// Gives a fingerprint that is not in the table an empty state, and says where.
     pub(super) fn insert(&mut self, fingerprint: u64) -> usize {
         debug_assert_ne!(fingerprint, EMPTY);
-        if (self.len + 1) * 10 > self.blocks.len() * WIDTH * 9 {
+        if (self.len as usize + 1) * 10 > self.blocks.len() * WIDTH * 9 {
             self.rebuild(self.blocks.len() + self.blocks.len().div_ceil(8).max(1));
         }
-        self.place(Slot {
-            fingerprint,
-            ..Slot::default()
-        })
+        self.place(Slot { fingerprint, ..Slot::default() })
     }
 
     /// Puts a slot into the first free place from its home on. There is one: the table is never full.
     fn place(&mut self, slot: Slot<S>) -> usize {
         let mut block = self.home(slot.fingerprint);
         loop {
-            let free = self.blocks[block]
-                .0
-                .iter()
-                .position(|slot| slot.fingerprint == EMPTY);
+            let free = self.blocks[block].0.iter().position(|slot| slot.fingerprint == EMPTY);
             if let Some(nth) = free {
                 self.blocks[block].0[nth] = slot;
                 self.len += 1;
@@ -193,11 +173,7 @@ impl<S: Default> Table<S> {
 
     /// Blocks from one to another, going round.
     fn distance(&self, from: usize, to: usize) -> usize {
-        if to >= from {
-            to - from
-        } else {
-            to + self.blocks.len() - from
-        }
+        if to >= from { to - from } else { to + self.blocks.len() - from }
     }
 }
 
@@ -207,7 +183,7 @@ impl<S: Default> Forgets for Table<S> {
             return 0;
         }
         let mut swept = 0;
-        let first = self.hand * WIDTH;
+        let first = self.hand as usize * WIDTH;
         while let Some(at) = (first..first + WIDTH).find(|&at| {
             let slot = self.slot(at);
             slot.fingerprint != EMPTY && slot.expires < now
@@ -215,10 +191,10 @@ impl<S: Default> Forgets for Table<S> {
             self.remove(at);
             swept += 1;
         }
-        self.hand = self.next(self.hand);
+        self.hand = self.next(self.hand as usize) as u32;
         let slots = self.blocks.len() * WIDTH;
-        if self.blocks.len() > 1 && self.len * 10 < slots * 4 {
-            self.rebuild((self.len * 5).div_ceil(WIDTH * 4).max(1));
+        if self.blocks.len() > 1 && (self.len as usize) * 10 < slots * 4 {
+            self.rebuild((self.len as usize * 5).div_ceil(WIDTH * 4).max(1));
         }
         swept
     }
@@ -229,18 +205,15 @@ impl<S: Default> Forgets for Table<S> {
             if looked_at >= SAMPLE && soonest.is_some() {
                 break;
             }
-            let first = self.hand * WIDTH;
+            let first = self.hand as usize * WIDTH;
             for at in first..first + WIDTH {
                 let slot = self.slot(at);
                 let may_go = slot.fingerprint != EMPTY && slot.denied_until <= now;
                 if may_go && soonest.is_none_or(|soonest| slot.expires < soonest.expires) {
-                    soonest = Some(Victim {
-                        at,
-                        expires: slot.expires,
-                    });
+                    soonest = Some(Victim { at, expires: slot.expires });
                 }
             }
-            self.hand = self.next(self.hand);
+            self.hand = self.next(self.hand as usize) as u32;
         }
         soonest
     }
@@ -249,10 +222,7 @@ impl<S: Default> Forgets for Table<S> {
         let slots = (0..self.blocks.len() * WIDTH).filter(|&at| self.slot(at).fingerprint != EMPTY);
         slots
             .min_by_key(|&at| self.slot(at).denied_until)
-            .map(|at| Victim {
-                at,
-                expires: self.slot(at).denied_until,
-            })
+            .map(|at| Victim { at, expires: self.slot(at).denied_until })
     }
 
     /// Lets what was pushed on by its full block move back.
@@ -305,7 +275,7 @@ mod tests {
             let mut table = Table::default();
             let mut map = HashMap::new();
             for (put, key, state) in steps {
-                let fingerprint = (key << 32 | (key % 5) * 0x3fff_ffff) + 1;
+                let fingerprint = ((key << 32) | ((key % 5) * 0x3fff_ffff)) + 1;
                 match (put, table.find(fingerprint)) {
                     (true, found) => {
                         let at = found.unwrap_or_else(|| table.insert(fingerprint));

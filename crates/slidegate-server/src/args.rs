@@ -1,0 +1,49 @@
+//! What may stand on the command line: syntax only. `settings` finds out what it means.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::Parser;
+use tracing::level_filters::LevelFilter;
+
+use crate::command::replay::ReplayArgs;
+
+/// Limits how many requests pass, over sliding windows.
+///
+/// Write a policy file that says who may do how much, start `slidegate serve`, and ask it before
+/// each request: `curl localhost:8080/v1/check -d '{"attributes":{"client":"alice"}}'`.
+#[derive(Debug, Parser)]
+#[command(name = "slidegate", version, disable_help_subcommand = true)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Answer over HTTP whether requests may pass
+    Serve(ServeArgs),
+    /// Try a policy on the requests of a log file
+    Replay(ReplayArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ServeArgs {
+    /// The rules to enforce, a YAML file
+    #[arg(long, value_name = "FILE", env = "SLIDEGATE_POLICY")]
+    pub policy: PathBuf,
+
+    /// Where to listen; port 0 takes a free port and logs which
+    #[arg(long, value_name = "IP:PORT", env = "SLIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
+    pub http: SocketAddr,
+
+    /// How many keys (such as clients) to count at once; beyond it, one that is about to expire is
+    /// forgotten
+    #[arg(long, value_name = "N", env = "SLIDEGATE_MAX_KEYS", default_value = "10000000")]
+    pub max_keys: NonZeroUsize,
+
+    /// How much to tell on standard error: off, error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", env = "SLIDEGATE_LOG", default_value = "info")]
+    pub log: LevelFilter,
+}

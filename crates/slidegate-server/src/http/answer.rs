@@ -1,0 +1,116 @@
+//! A ruling as a response: status, headers and JSON.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{StatusCode, header};
+use axum::response::Response;
+use serde::Serialize;
+use slidegate::{Ruling, headers};
+
+use super::problem::Problem;
+
+/// 200 if the request may pass, else 429. Both carry the whole answer.
+pub fn respond(ruling: &Ruling) -> Result<Response, Problem> {
+    let status = match ruling.decision().is_allowed() {
+        true => StatusCode::OK,
+        false => StatusCode::TOO_MANY_REQUESTS,
+    };
+    let json = serde_json::to_vec(&Answer::of(ruling)).map_err(Problem::internal)?;
+    let mut response =
+        Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
+    for (name, value) in headers::ietf(ruling).into_iter().chain(headers::retry_after(ruling)) {
+        response = response.header(name, value);
+    }
+    response.body(Body::from(json)).map_err(Problem::internal)
+}
+
+/// The JSON. The fields outside `limits` speak of the limit that the decision hangs on.
+#[derive(Serialize)]
+struct Answer<'r> {
+    allowed: bool,
+    rule: Option<&'r str>,
+    limit: Option<Limit<'r>>,
+    remaining: Option<u64>,
+    reset_after_ms: Option<u64>,
+    retry_after_ms: Option<u64>,
+    degraded: bool,
+    limits: Vec<Standing<'r>>,
+}
+
+/// How one limit stands.
+#[derive(Serialize)]
+struct Standing<'r> {
+    rule: &'r str,
+    limit: Limit<'r>,
+    algorithm: &'static str,
+    allowed: bool,
+    observed: bool,
+    remaining: u64,
+    reset_after_ms: u64,
+    retry_after_ms: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Limit<'r> {
+    name: &'r str,
+    max: u64,
+    window_ms: u64,
+}
+
+impl<'r> Answer<'r> {
+    fn of(ruling: &'r Ruling) -> Self {
+        let binding = ruling.binding().map(Standing::of);
+        let decision = ruling.decision();
+        Self {
+            allowed: decision.is_allowed(),
+            rule: binding.as_ref().map(|standing| standing.rule),
+            remaining: binding.as_ref().map(|standing| standing.remaining),
+            reset_after_ms: binding.as_ref().map(|standing| standing.reset_after_ms),
+            retry_after_ms: binding.as_ref().and_then(|standing| standing.retry_after_ms),
+            limit: binding.map(|standing| standing.limit),
+            degraded: decision.is_degraded(),
+            limits: ruling.limits().map(Standing::of).collect(),
+        }
+    }
+}
+
+impl<'r> Standing<'r> {
+    fn of(standing: slidegate::Standing<'r>) -> Self {
+        let slidegate::Standing { rule, limit: rule_limit, outcome } = standing;
+        let limit = rule_limit.limit();
+        let quota = limit.quota();
+        let wait = outcome.retry_after().filter(|_| !outcome.fits());
+        Self {
+            rule: rule.name(),
+            limit: Limit {
+                name: rule_limit.id(),
+                max: quota.max(),
+                window_ms: millis_up(quota.window()),
+            },
+            algorithm: limit.algorithm().name(),
+            allowed: outcome.fits(),
+            // The policy has no rules yet that only watch.
+            observed: false,
+            remaining: outcome.remaining(),
+            reset_after_ms: millis_up(outcome.reset_after()),
+            retry_after_ms: wait.map(millis_up),
+        }
+    }
+}
+
+/// Whole milliseconds, rounded up: whoever waits so long never comes too early.
+fn millis_up(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_millisecond_counts_as_a_whole_one() {
+        let millis = [0, 1, 999_999, 1_000_000, 1_000_001].map(Duration::from_nanos).map(millis_up);
+        assert_eq!(millis, [0, 1, 1, 1, 2]);
+    }
+}

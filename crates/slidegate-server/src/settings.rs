@@ -1,0 +1,26 @@
+//! What the arguments mean: files are read, so that a mistake shows before anything starts.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+
+use slidegate::Policy;
+use tracing::level_filters::LevelFilter;
+
+use crate::args::ServeArgs;
+use crate::policy_file::{self, PolicyFileError};
+
+/// All that `serve` needs to know.
+pub struct Settings {
+    pub http: SocketAddr,
+    pub policy: Policy,
+    pub max_keys: NonZeroUsize,
+    pub log: LevelFilter,
+}
+
+impl Settings {
+    /// Reads what the arguments point to.
+    pub fn read(args: ServeArgs) -> Result<Self, PolicyFileError> {
+        let ServeArgs { policy, http, max_keys, log } = args;
+        Ok(Self { http, policy: policy_file::read(&policy)?, max_keys, log })
+    }
+}

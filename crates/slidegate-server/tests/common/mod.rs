@@ -1,0 +1,124 @@
+//! What the tests of the binary share: the program as a process, and policies as files.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+use std::{env, fs, thread};
+
+/// How long to wait for a line of the log; far more than any takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The program, without what the tester's own environment would add to it.
+pub fn slidegate() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slidegate"));
+    for (name, _) in env::vars_os() {
+        if name.to_string_lossy().starts_with("SLIDEGATE_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// A file that goes when it is dropped.
+pub struct TempFile(PathBuf);
+
+impl TempFile {
+    /// Writes a file whose name ends so.
+    pub fn new(ending: &str, content: impl AsRef<[u8]>) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}-{nth}{ending}", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::write(&path, content).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// A server process on a port of its own. It is killed when dropped.
+pub struct Server {
+    child: Child,
+    address: SocketAddr,
+    log: Receiver<String>,
+}
+
+impl Server {
+    /// Starts a server with this policy, and waits until it listens.
+    pub fn start(policy: &str) -> Self {
+        let file = TempFile::new(".yaml", policy);
+        let mut command = slidegate();
+        command.arg("serve").arg("--policy").arg(file.path()).args(["--http", "127.0.0.1:0"]);
+        Self::spawn(command)
+    }
+
+    /// Starts a server by this command, and waits until it listens.
+    pub fn spawn(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (sender, log) = mpsc::channel();
+        thread::spawn(move || {
+            // The channel ends when the process does.
+            stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        let mut server = Self { child, address: SocketAddr::from(([0; 4], 0)), log };
+        let line = server.wait_for_log("listening on http://");
+        let address = line.split("listening on http://").nth(1).unwrap();
+        server.address = address.split_whitespace().next().unwrap().parse().unwrap();
+        server
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Waits for a line of the log that has this in it.
+    pub fn wait_for_log(&self, part: &str) -> String {
+        loop {
+            match self.log.recv_timeout(PATIENCE) {
+                Ok(line) if line.contains(part) => return line,
+                Ok(_) => {}
+                Err(error) => panic!("no line with `{part}` in the log: {error}"),
+            }
+        }
+    }
+
+    /// The next line of the log, if it comes within this time.
+    pub fn next_log(&self, within: Duration) -> Option<String> {
+        self.log.recv_timeout(within).ok()
+    }
+
+    /// Sends a signal, such as `TERM`.
+    pub fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &id]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// Waits for the end of the process.
+    pub fn exit_code(mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

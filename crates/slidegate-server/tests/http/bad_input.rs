@@ -1,0 +1,173 @@
+//! Whatever comes over the network, the answer says what is wrong with it.
+
+use serde_json::json;
+use ureq::http::Request;
+
+use crate::client::{Answer, Client};
+use crate::common::Server;
+
+const ONE_RULE: &str = "rules: [{ name: all, domain: api, limits: [2/h] }]";
+
+#[track_caller]
+fn assert_problem(answer: &Answer, status: u16, title: &str, detail: &str) {
+    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+    let problem = answer.json();
+    let expected = json!({
+        "type": "about:blank", "title": title, "status": status, "detail": problem["detail"]
+    });
+    assert_eq!((answer.status, &problem), (status, &expected));
+    let found = problem["detail"].as_str().unwrap();
+    assert!(found.contains(detail), "`{found}` does not say `{detail}`");
+}
+
+fn of_attributes(count: usize) -> String {
+    let attributes = (0..count).map(|nth| (format!("name-{nth}"), "value".into()));
+    json!({"attributes": serde_json::Map::from_iter(attributes)}).to_string()
+}
+
+fn of_name(bytes: usize) -> String {
+    json!({"attributes": {"n".repeat(bytes): "value"}}).to_string()
+}
+
+fn of_value(bytes: usize) -> String {
+    json!({"attributes": {"name": "v".repeat(bytes)}}).to_string()
+}
+
+fn of_domain(bytes: usize) -> String {
+    json!({"domain": "d".repeat(bytes), "attributes": {}}).to_string()
+}
+
+fn of_cost(cost: &str) -> String {
+    format!(r#"{{"attributes":{{}},"cost":{cost}}}"#)
+}
+
+/// A good body of so many bytes, most of them blanks.
+fn padded(bytes: usize) -> String {
+    let body = r#"{"attributes":{}}"#;
+    body.to_owned() + &" ".repeat(bytes - body.len())
+}
+
+#[test]
+fn a_body_that_makes_no_sense_is_400_and_says_where() {
+    let server = Server::start(ONE_RULE);
+    let client = Client::of(&server);
+    let text = |text: &str| text.to_owned();
+    let an_object = "the body must be a JSON object";
+    let a_cost = "expected a whole number from 0 to 536870912";
+    let cases = [
+        (text(""), an_object),
+        (text("[\"api\",{},1]"), an_object),
+        (text("null"), an_object),
+        (text("tenant=acme"), an_object),
+        (text("{\"attributes\":{}"), "EOF while parsing an object at line 1 column 16"),
+        (text("{\"attributes\":{}}}"), "trailing characters at line 1 column 18"),
+        (text("{\n \"attributes\":{\n \"a\":}}"), "expected value at line 3 column 6"),
+        (text("{\"domain\":\"api\"}"), "missing field `attributes`"),
+        (text("{\"attributes\":{},\"costs\":1}"), "unknown field `costs`"),
+        (text("{\"attributes\":{},\"attributes\":{}}"), "duplicate field `attributes`"),
+        (text("{\"attributes\":null}"), "expected an object of at most 64 attributes"),
+        (text("{\"attributes\":[]}"), "expected an object of at most 64 attributes"),
+        (text("{\"attributes\":{\"a\":1}}"), "integer `1`, expected a string"),
+        (text("{\"attributes\":{\"a\":null}}"), "null, expected a string"),
+        (text("{\"attributes\":{\"a\":{}}}"), "map, expected a string"),
+        (text("{\"attributes\":{\"a\":\"1\",\"a\":\"2\"}}"), "attribute `a` stands here twice"),
+        (text("{\"attributes\":{\"a\":\"\\ud800\"}}"), "line 1 column"),
+        (text("{\"domain\":7,\"attributes\":{}}"), "integer `7`, expected a string"),
+        (of_attributes(65), "expected an object of at most 64 attributes"),
+        (of_name(129), "invalid length 129, expected a string of at most 128 bytes"),
+        (of_value(1025), "invalid length 1025, expected a string of at most 1024 bytes"),
+        (of_domain(129), "invalid length 129, expected a string of at most 128 bytes"),
+        (of_cost("536870913"), a_cost),
+        (of_cost("18446744073709551616"), a_cost),
+        (of_cost("-1"), a_cost),
+        (of_cost("1.5"), a_cost),
+        (of_cost("\"1\""), a_cost),
+        (of_cost("null"), a_cost),
+    ];
+    for (body, detail) in cases {
+        for path in ["/v1/check", "/v1/peek"] {
+            assert_problem(&client.post(path, &body), 400, "Bad Request", detail);
+        }
+    }
+    let not_utf8 = b"{\"attributes\":{\"a\":\"\xff\"}}";
+    assert_problem(&client.post("/v1/check", not_utf8), 400, "Bad Request", "line 1 column");
+}
+
+#[test]
+fn what_is_just_within_the_bounds_is_decided() {
+    let server = Server::start(ONE_RULE);
+    let client = Client::of(&server);
+    let most_cost = of_cost("536870912");
+    for body in [of_attributes(64), of_name(128), of_value(1024), of_domain(128), most_cost] {
+        assert_eq!(client.post("/v1/check", &body).status, 200, "{body}");
+    }
+    assert_eq!(client.post("/v1/check", padded(65_536)).status, 200);
+}
+
+#[test]
+fn a_body_of_more_than_64_kib_is_413() {
+    let server = Server::start(ONE_RULE);
+    let client = Client::of(&server);
+    for path in ["/v1/check", "/v1/peek"] {
+        let detail = "the body is over 65536 bytes";
+        assert_problem(&client.post(path, padded(65_537)), 413, "Payload Too Large", detail);
+    }
+}
+
+#[test]
+fn bad_input_charges_nothing() {
+    let server = Server::start(ONE_RULE);
+    let client = Client::of(&server);
+    for _ in 0..3 {
+        let body = r#"{"domain":"api","attributes":{},"cost":1,"extra":0}"#;
+        assert_eq!(client.post("/v1/check", body).status, 400);
+    }
+    let good = json!({"domain": "api", "attributes": {}});
+    assert_eq!([(); 3].map(|()| client.check(&good).status), [200, 200, 429]);
+}
+
+#[test]
+fn the_content_type_does_not_matter() {
+    let server = Server::start(ONE_RULE);
+    let client = Client::of(&server);
+    for content_type in ["application/x-www-form-urlencoded", "application/json", "nonsense"] {
+        let request = Request::post("/v1/check").header("content-type", content_type);
+        let answer = client.send(request.body(br#"{"attributes":{}}"#.to_vec()).unwrap());
+        assert_eq!(answer.status, 200, "{content_type}");
+    }
+}
+
+#[test]
+fn a_path_that_leads_nowhere_is_404() {
+    let server = Server::start(ONE_RULE);
+    let client = Client::of(&server);
+    for path in ["/", "/v1", "/v1/check/", "/v2/check"] {
+        let detail = format!("there is nothing at `{path}`");
+        assert_problem(&client.call("GET", path), 404, "Not Found", &detail);
+    }
+}
+
+#[test]
+fn another_method_is_405_and_says_which_is_right() {
+    let server = Server::start(ONE_RULE);
+    let client = Client::of(&server);
+    let cases = [
+        ("GET", "/v1/check", "POST"),
+        ("PUT", "/v1/check", "POST"),
+        ("DELETE", "/v1/peek", "POST"),
+        ("POST", "/healthz", "GET,HEAD"),
+    ];
+    for (method, path, right) in cases {
+        let answer = client.call(method, path);
+        let detail = format!("`{path}` does not take {method}");
+        assert_problem(&answer, 405, "Method Not Allowed", &detail);
+        assert_eq!(answer.header("allow"), Some(right));
+    }
+}
+
+#[test]
+fn healthz_says_ok() {
+    let server = Server::start(ONE_RULE);
+    let answer = Client::of(&server).call("GET", "/healthz");
+    assert_eq!((answer.status, &*answer.body), (200, "ok"));
+}

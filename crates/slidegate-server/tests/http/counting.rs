@@ -1,0 +1,74 @@
+//! As many pass as the policy says, whoever asks at the same time.
+
+use std::net::SocketAddr;
+use std::sync::Barrier;
+use std::thread;
+
+use serde_json::json;
+
+use crate::client::Client;
+use crate::common::Server;
+
+const CONNECTIONS: usize = 50;
+const REQUESTS: usize = 2_000;
+
+/// How many of 2,000 requests pass that 50 connections send at the same time.
+fn allowed_of_a_storm(address: SocketAddr, key: &str) -> usize {
+    let start = &Barrier::new(CONNECTIONS);
+    let storm = move || {
+        let client = Client::at(address);
+        let ask = json!({"attributes": {"key": key}});
+        start.wait();
+        let statuses = (0..REQUESTS / CONNECTIONS).map(|_| client.check(&ask).status);
+        statuses.filter(|status| *status == 200).count()
+    };
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(storm)).collect();
+        clients.into_iter().map(|client| client.join().unwrap()).sum()
+    })
+}
+
+fn assert_exactly_100_pass(algorithm: &str) {
+    let limits = "per: [key], limits: [100/min]";
+    let policy = format!("rules: [{{ name: storm, {limits}, algorithm: {algorithm} }}]");
+    let server = Server::start(&policy);
+    for round in 0..10 {
+        let allowed = allowed_of_a_storm(server.address(), &format!("round-{round}"));
+        assert_eq!(allowed, 100, "in round {round}");
+    }
+}
+
+#[test]
+fn a_sliding_log_lets_exactly_its_max_pass_on_50_connections() {
+    assert_exactly_100_pass("sliding_log");
+}
+
+#[test]
+fn sliding_buckets_let_exactly_their_max_pass_on_50_connections() {
+    assert_exactly_100_pass("sliding_buckets");
+}
+
+/// 3,000 requests of 100 clients within an hour: few of them ask often, many seldom.
+#[test]
+fn every_decision_is_that_of_a_plain_count() {
+    const MAX: u64 = 20;
+    let policy = "rules: [{ name: per-ip, per: [ip], limits: [20/h], algorithm: sliding_log }]";
+    let server = Server::start(policy);
+    let client = Client::of(&server);
+    let mut seen = [0_u64; 100];
+    let mut random = 1_u64;
+    for nth in 0..3_000 {
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // The square of a fraction below 1 is mostly small.
+        let fraction = random >> 44;
+        let who = ((fraction * fraction * 100) >> 40) as usize;
+        seen[who] += 1;
+        let answer = client.check(&json!({"attributes": {"ip": format!("10.0.0.{who}")}}));
+        let found = (answer.status, answer.json()["remaining"].as_u64());
+        let status = if seen[who] <= MAX { 200 } else { 429 };
+        assert_eq!(found, (status, Some(MAX.saturating_sub(seen[who]))), "request {nth} of {who}");
+    }
+    let busy = seen.iter().filter(|count| **count > MAX).count();
+    assert!((10..90).contains(&busy), "the pattern shows nothing: {busy} clients over the limit");
+}

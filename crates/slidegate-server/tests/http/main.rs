@@ -1,0 +1,12 @@
+//! The server as its clients see it: a real process, real sockets.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod bad_input;
+mod client;
+#[path = "../common/mod.rs"]
+mod common;
+mod connection;
+mod counting;
+mod exchange;
+mod lifecycle;
