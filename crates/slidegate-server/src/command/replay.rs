@@ -1,0 +1,111 @@
+//! `slidegate replay`: tries a policy on the requests of access logs.
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+use slidegate::{DEFAULT_DOMAIN, Policy};
+use thiserror::Error;
+
+use crate::policy_file;
+use crate::replay::report::Report;
+use crate::replay::run::{Replay, Unparsable};
+use crate::replay::source::{Source, progress_bar};
+
+/// So many lines that are not understood are shown; the rest is only counted.
+const SHOWN: u32 = 5;
+
+#[derive(Debug, clap::Args)]
+pub struct ReplayArgs {
+    /// The rules to try, a YAML file
+    #[arg(long, value_name = "FILE")]
+    pub policy: PathBuf,
+
+    /// The domain whose rules are tried
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_DOMAIN)]
+    pub domain: String,
+
+    /// Write the report as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// How many of the most denied keys to show
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub top: usize,
+
+    /// How many keys (such as clients) to count at once
+    #[arg(long, value_name = "N", default_value = "10000000")]
+    pub max_keys: NonZeroUsize,
+
+    /// Put lines in order that are up to that many seconds of the log's time late
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub reorder: u64,
+
+    /// Logs in the common or combined format, plain or gzip, oldest first; `-` is standard input
+    #[arg(required = true, value_name = "ACCESS_LOG")]
+    pub logs: Vec<PathBuf>,
+}
+
+#[derive(Debug, Error)]
+enum ReplayError {
+    #[error("{}: cannot be read: {error}", log.display())]
+    Unreadable { log: PathBuf, error: io::Error },
+    #[error(
+        "none of {0} lines is of an access log in the common or combined format, such as\n\
+         192.0.2.7 - - [17/May/2015:10:05:03 +0000] \"GET /path HTTP/1.1\" 200 512 \"-\" \"curl/8.1\""
+    )]
+    NoAccessLog(u64),
+}
+
+pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
+    let policy = policy_file::read(&args.policy)?;
+    warn_of_no_rules(&policy, &args.domain);
+    let mut replay = Replay::new(&policy, &args.domain, args.max_keys.get(), Duration::from_secs(args.reorder));
+    read_logs(&args.logs, &mut replay)?;
+    let tally = replay.tally();
+    if tally.counts.asked == 0 && tally.unparsable > 0 {
+        return Err(ReplayError::NoAccessLog(tally.unparsable).into());
+    }
+    print(&Report::new(&policy, &args.domain, tally, args.top), args.json)?;
+    Ok(())
+}
+
+fn warn_of_no_rules(policy: &Policy, domain: &str) {
+    if policy.rules().iter().all(|rule| rule.domain() != domain) {
+        eprintln!("no rule is of domain `{domain}`, so nothing is limited: see --domain");
+    }
+}
+
+fn read_logs(logs: &[PathBuf], replay: &mut Replay<'_>) -> Result<(), ReplayError> {
+    let bar = progress_bar(logs);
+    let mut left_to_show = SHOWN;
+    let done = logs.iter().try_for_each(|log| {
+        let unreadable = |error| ReplayError::Unreadable { log: log.clone(), error };
+        let mut source = Source::open(log, &bar).map_err(unreadable)?;
+        let tell = |line: Unparsable| {
+            if left_to_show > 0 {
+                left_to_show -= 1;
+                show(log, &line, &bar);
+            }
+        };
+        replay.log(&mut source, tell).map_err(unreadable)
+    });
+    replay.finish();
+    bar.finish_and_clear();
+    done
+}
+
+fn show(log: &Path, line: &Unparsable, bar: &ProgressBar) {
+    bar.suspend(|| eprintln!("{}:{}: {}", log.display(), line.number, line.reason));
+}
+
+fn print(report: &Report<'_>, json: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match json {
+        true => writeln!(out, "{}", serde_json::to_string(report)?),
+        false => write!(out, "{report}"),
+    }
+}

@@ -1,0 +1,363 @@
+//! One line of an access log, in the common or the combined format:
+//!
+//! `ip ident user [17/May/2015:10:05:03 +0000] "METHOD target HTTP/1.1" status size "referer" "user-agent"`
+//!
+//! Whatever stands behind these is left unread. A line must reach its status; from there on it may be cut.
+
+use jiff::civil::DateTime;
+use jiff::tz::Offset;
+use slidegate::Timestamp;
+use thiserror::Error;
+
+/// What a line says of its request. Values stand as the log wrote them, so a quote is still `\"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    pub time: Timestamp,
+    ip: &'a str,
+    user: Option<&'a str>,
+    target: Target<'a>,
+    referer: Option<&'a str>,
+    user_agent: Option<&'a str>,
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Target<'a> {
+    method: &'a str,
+    /// Only a target in absolute form names it.
+    host: Option<&'a str>,
+    path: &'a str,
+}
+
+/// Why a line is not understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum LineError {
+    #[error("does not begin with `ip ident user [time] \"`")]
+    Start,
+    #[error("its time is not such as [17/May/2015:10:05:03 +0000]")]
+    Time,
+    #[error("the quote of its request is not closed")]
+    Quote,
+    #[error("its request is not such as \"GET /path HTTP/1.1\"")]
+    Request,
+    #[error("no status follows the request")]
+    Status,
+}
+
+/// Understands one line, without its line end.
+pub fn parse(text: &str) -> Result<Line<'_>, LineError> {
+    let (ip, user, time, rest) = start(text).ok_or(LineError::Start)?;
+    let time = timestamp(time).ok_or(LineError::Time)?;
+    let (request, rest) = quoted(rest).ok_or(LineError::Quote)?;
+    let target = target(request).ok_or(LineError::Request)?;
+    let rest = behind_status(rest).ok_or(LineError::Status)?;
+    let (referer, user_agent) = combined(rest);
+    Ok(Line { time, ip, user: present(user), target, referer, user_agent })
+}
+
+impl<'a> Line<'a> {
+    /// The attributes of the request, named as `/v1/auth` names them.
+    pub fn attributes(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let named = [
+            ("method", Some(self.target.method)),
+            ("path", Some(self.target.path)),
+            ("ip", Some(self.ip)),
+            ("host", self.target.host),
+            ("header.referer", self.referer),
+            ("header.user-agent", self.user_agent),
+            ("user", self.user),
+        ];
+        named.into_iter().filter_map(|(name, value)| Some((name, value?)))
+    }
+
+    /// The value of an attribute; empty if the line does not name it.
+    pub fn attribute(&self, name: &str) -> &'a str {
+        self.attributes().find(|(own, _)| *own == name).map_or("", |(_, value)| value)
+    }
+}
+
+/// The ip, the user, the time, and what stands behind the opening quote of the request.
+fn start(text: &str) -> Option<(&str, &str, &str, &str)> {
+    let (ip, rest) = text.split_once(' ')?;
+    let (_ident, rest) = rest.split_once(' ')?;
+    // A user may have spaces.
+    let (user, rest) = rest.split_once(" [")?;
+    let (time, rest) = rest.split_once(']')?;
+    (!ip.is_empty()).then_some((ip, user, time, rest.strip_prefix(" \"")?))
+}
+
+/// `17/May/2015:10:05:03 +0000`
+fn timestamp(text: &str) -> Option<Timestamp> {
+    #[rustfmt::skip]
+    let &[
+        d, dd, b'/', m, mo, mon, b'/', y, yy, yyy, yyyy,
+        b':', h, hh, b':', mi, min, b':', s, ss, b' ', zone @ ..
+    ] = <&[u8; 26]>::try_from(text.as_bytes()).ok()? else { return None };
+    let year = i16::from(two(y, yy)?) * 100 + i16::from(two(yyy, yyyy)?);
+    let (month, day) = (month([m, mo, mon])?, two(d, dd)?);
+    let local = DateTime::new(year, month, day, two(h, hh)?, two(mi, min)?, two(s, ss)?, 0).ok()?;
+    let utc = offset(zone)?.to_timestamp(local).ok()?;
+    u64::try_from(utc.as_microsecond()).ok().map(Timestamp::from_micros)
+}
+
+/// A number of two digits.
+fn two(tens: u8, ones: u8) -> Option<i8> {
+    let digit = |byte: u8| byte.is_ascii_digit().then(|| (byte - b'0') as i8);
+    Some(digit(tens)? * 10 + digit(ones)?)
+}
+
+fn month(name: [u8; 3]) -> Option<i8> {
+    const NAMES: [&[u8; 3]; 12] = [
+        b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov",
+        b"Dec",
+    ];
+    (1..).zip(NAMES).find(|(_, known)| **known == name).map(|(month, _)| month)
+}
+
+/// `+0200`
+fn offset([sign, h, hh, m, mm]: [u8; 5]) -> Option<Offset> {
+    let seconds = i32::from(two(h, hh)?) * 3600 + i32::from(two(m, mm)?) * 60;
+    match sign {
+        b'+' => Offset::from_seconds(seconds).ok(),
+        b'-' => Offset::from_seconds(-seconds).ok(),
+        _ => None,
+    }
+}
+
+/// The text up to the closing quote, and what stands behind that.
+fn quoted(text: &str) -> Option<(&str, &str)> {
+    let mut from = 0;
+    loop {
+        let at = from + text[from..].find('"')?;
+        let escapes = text.as_bytes()[..at].iter().rev().take_while(|&&byte| byte == b'\\').count();
+        if escapes.is_multiple_of(2) {
+            return Some((&text[..at], &text[at + 1..]));
+        }
+        from = at + 1;
+    }
+}
+
+/// `GET /path?query HTTP/1.1`; a target may have spaces, and HTTP/0.9 names no version.
+fn target(request: &str) -> Option<Target<'_>> {
+    let (method, rest) = request.split_once(' ')?;
+    if method.is_empty() || !method.bytes().all(is_token) {
+        return None;
+    }
+    let target = rest.rsplit_once(' ').filter(|(_, version)| version.starts_with("HTTP/"));
+    let target = target.map_or(rest, |(target, _)| target);
+    let (host, path) = match target.split_once("://") {
+        _ if target.starts_with('/') => (None, target),
+        Some((_scheme, rest)) => absolute(rest),
+        // OPTIONS of the server as a whole, or CONNECT, whose target is a host and a port.
+        None if target == "*" || method == "CONNECT" => (None, target),
+        None => return None,
+    };
+    Some(Target { method, host, path: &path[..path.find('?').unwrap_or(path.len())] })
+}
+
+/// `host:port/path?query` -> the host with its port, and the path with its query.
+fn absolute(rest: &str) -> (Option<&str>, &str) {
+    let at = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(at);
+    let host = authority.rsplit_once('@').map_or(authority, |(_user, host)| host);
+    let path = if path.starts_with('/') { path } else { "/" };
+    (Some(host).filter(|host| !host.is_empty()), path)
+}
+
+/// What a method is made of (RFC 9110, 5.6.2).
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// What stands behind the status.
+fn behind_status(rest: &str) -> Option<&str> {
+    let (status, rest) = rest.strip_prefix(' ')?.split_at_checked(3)?;
+    let whole = rest.is_empty() || rest.starts_with(' ');
+    (whole && status.bytes().all(|byte| byte.is_ascii_digit())).then_some(rest)
+}
+
+/// The referer and the user agent, of ` size "referer" "user-agent"`. Servers cut what is too long for
+/// them: of a field that is not closed, this is what there is.
+fn combined(rest: &str) -> (Option<&str>, Option<&str>) {
+    let behind_size = rest.get(1..).and_then(|rest| rest.split_once(' '));
+    let Some(rest) = behind_size.and_then(|(_size, rest)| rest.strip_prefix('"')) else {
+        return (None, None);
+    };
+    let (referer, rest) = quoted(rest).unwrap_or((rest, ""));
+    let user_agent = rest.strip_prefix(" \"");
+    let user_agent = user_agent.map(|rest| quoted(rest).map_or(rest, |(user_agent, _)| user_agent));
+    (present(referer), user_agent.and_then(present))
+}
+
+/// The value, unless the log says that there is none.
+fn present(value: &str) -> Option<&str> {
+    Some(value).filter(|value| *value != "-" && !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TIME: &str = "17/May/2015:10:05:03 +0000";
+
+    fn with_request(request: &str) -> String {
+        format!("192.0.2.7 - - [{TIME}] \"{request}\" 200 12")
+    }
+
+    fn attributes(text: &str) -> Vec<(&str, &str)> {
+        parse(text).unwrap().attributes().collect()
+    }
+
+    #[test]
+    fn a_combined_line_says_all() {
+        let text = format!(
+            "192.0.2.7 - alice [{TIME}] \"GET /a/b?c=d HTTP/1.1\" 200 203023 \"http://e.org/\" \"curl/8.1\""
+        );
+        assert_eq!(
+            attributes(&text),
+            [
+                ("method", "GET"),
+                ("path", "/a/b"),
+                ("ip", "192.0.2.7"),
+                ("header.referer", "http://e.org/"),
+                ("header.user-agent", "curl/8.1"),
+                ("user", "alice"),
+            ]
+        );
+        assert_eq!(parse(&text).unwrap().time, Timestamp::from_secs(1_431_857_103));
+    }
+
+    #[test]
+    fn a_common_line_has_no_headers() {
+        let expected = [("method", "HEAD"), ("path", "/"), ("ip", "192.0.2.7")];
+        assert_eq!(attributes(&with_request("HEAD / HTTP/1.0")), expected);
+    }
+
+    #[test]
+    fn a_dash_is_no_value() {
+        let text = with_request("GET / HTTP/1.1") + " \"-\" \"-\"";
+        assert_eq!(attributes(&text).len(), 3);
+    }
+
+    #[test]
+    fn fields_behind_the_user_agent_are_left_unread() {
+        let text = with_request("GET / HTTP/1.1") + " \"-\" \"curl\" \"10.0.0.1\" 0.004 \"";
+        assert_eq!(attributes(&text)[3..], [("header.user-agent", "curl")]);
+    }
+
+    #[test]
+    fn a_line_that_is_cut_behind_its_status_is_a_request() {
+        let whole = with_request("GET / HTTP/1.1") + " \"http://e.org/\" \"curl/8.1\"";
+        let status = whole.find(" 200").unwrap() + " 200".len();
+        for cut in status..whole.len() {
+            assert_eq!(attributes(&whole[..cut])[..2], [("method", "GET"), ("path", "/")]);
+        }
+        assert_eq!(attributes(&whole[..whole.len() - 3])[4], ("header.user-agent", "curl/8"));
+    }
+
+    #[test]
+    fn an_escaped_quote_does_not_end_a_field() {
+        let text = with_request(r#"GET /a\"b HTTP/1.1"#) + r#" "a\\" "say \"hi\" \\""#;
+        assert_eq!(
+            attributes(&text)[1..],
+            [
+                ("path", r#"/a\"b"#),
+                ("ip", "192.0.2.7"),
+                ("header.referer", r"a\\"),
+                ("header.user-agent", r#"say \"hi\" \\"#),
+            ]
+        );
+    }
+
+    #[test]
+    fn an_address_may_be_ipv6_and_a_user_have_spaces() {
+        let text = format!("2001:db8::1 - jane doe [{TIME}] \"GET / HTTP/2.0\" 200 1");
+        assert_eq!(attributes(&text)[2..], [("ip", "2001:db8::1"), ("user", "jane doe")]);
+    }
+
+    #[test]
+    fn a_target_is_of_one_of_the_known_forms() {
+        let host_and_path = |request: &str| {
+            let text = with_request(request);
+            let line = parse(&text).ok()?;
+            Some((line.target.host.map(str::to_owned), line.target.path.to_owned()))
+        };
+        let some = |host: &str, path: &str| {
+            Some(((!host.is_empty()).then(|| host.to_owned()), path.to_owned()))
+        };
+        assert_eq!(host_and_path("GET http://e.org:8080/a?b HTTP/1.1"), some("e.org:8080", "/a"));
+        assert_eq!(host_and_path("GET http://me:pw@e.org HTTP/1.1"), some("e.org", "/"));
+        assert_eq!(host_and_path("GET http://e.org?b HTTP/1.1"), some("e.org", "/"));
+        assert_eq!(host_and_path("GET /?to=http://e.org HTTP/1.1"), some("", "/"));
+        assert_eq!(host_and_path("GET /a b HTTP/1.1"), some("", "/a b"));
+        assert_eq!(host_and_path("GET /old"), some("", "/old"));
+        assert_eq!(host_and_path("OPTIONS * HTTP/1.1"), some("", "*"));
+        assert_eq!(host_and_path("CONNECT e.org:443 HTTP/1.1"), some("", "e.org:443"));
+        for garbage in
+            ["-", "", "GET", "GET  HTTP/1.1", r"\x16\x03\x01", r"\x16 /", " / HTTP/1.1", "a b"]
+        {
+            assert_eq!(parse(&with_request(garbage)), Err(LineError::Request), "{garbage}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_told_in_utc() {
+        let seconds = |text: &str| timestamp(text).map(|time| time.as_micros() / 1_000_000);
+        assert_eq!(seconds("17/May/2015:12:05:03 +0200"), Some(1_431_857_103));
+        assert_eq!(seconds("17/May/2015:04:35:03 -0530"), Some(1_431_857_103));
+        assert_eq!(seconds("29/Feb/2024:23:59:59 +0000"), Some(1_709_251_199));
+        assert_eq!(seconds("01/Jan/1970:00:00:00 +0000"), Some(0));
+    }
+
+    #[test]
+    fn a_time_that_cannot_be_is_refused() {
+        for time in [
+            "29/Feb/2023:00:00:00 +0000",
+            "17/Mai/2015:10:05:03 +0000",
+            "17/May/2015:24:00:00 +0000",
+            "17/May/2015:10:05:03 +9900",
+            "17/May/2015:10:05:03  0000",
+            "17/May/2015:10:05:03 +000",
+            "17/May/2015:10:05:03 +00000",
+            "1:/May/2015:10:05:03 +0000",
+            "31/Dec/1969:23:59:59 +0000",
+            "2015-05-17T10:05:03Z",
+            "",
+        ] {
+            assert_eq!(timestamp(time), None, "{time}");
+        }
+    }
+
+    #[test]
+    fn a_broken_line_says_what_is_wrong() {
+        let fails = |text: &str| parse(text).unwrap_err();
+        assert_eq!(fails(""), LineError::Start);
+        assert_eq!(fails(&format!(" - - [{TIME}] \"GET / HTTP/1.1\" 200 1")), LineError::Start);
+        assert_eq!(fails("1.1.1.1 - - [yesterday] \"GET / HTTP/1.1\" 200 1"), LineError::Time);
+        assert_eq!(fails(&format!("1.1.1.1 - - [{TIME}] \"GET / HT")), LineError::Quote);
+        assert_eq!(fails(&format!("1.1.1.1 - - [{TIME}] \"GET /\"")), LineError::Status);
+        assert_eq!(fails(&format!("1.1.1.1 - - [{TIME}] \"GET /\" 2000 1")), LineError::Status);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = parse(&String::from_utf8_lossy(&bytes));
+        }
+
+        /// Random bytes hardly ever get past the ip: these get everywhere.
+        #[test]
+        fn no_near_miss_makes_it_panic(
+            at in 0..200usize,
+            cut in 0..4usize,
+            put in "[é\"\\\\ \\[\\]0-9:/+-]{0,4}",
+        ) {
+            let good = with_request("GET http://e.org/a?b HTTP/1.1") + r#" "a\\" "say \"hi\" \\""#;
+            let at = at.min(good.len());
+            let rest = &good[(at + cut).min(good.len())..];
+            let _ = parse(&format!("{}{put}{rest}", &good[..at]));
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What `slidegate replay` tells: for people as text, for programs as JSON.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+use slidegate::{Policy, Timestamp};
+
+use super::keys::{Count, Key};
+use super::tally::{Counts, LimitTally, Tally};
+
+/// What a policy would have done to the requests of the logs. Its fields are those of `--json`.
+#[derive(Debug, Serialize)]
+pub struct Report<'a> {
+    requests: u64,
+    allowed: u64,
+    denied: u64,
+    unparsable: u64,
+    out_of_order: u64,
+    first: Option<String>,
+    last: Option<String>,
+    rules: Vec<RuleReport<'a>>,
+    top_denied: Vec<DeniedKey<'a>>,
+    /// Requests of keys beyond `--max-keys`, which `top_denied` leaves out.
+    uncounted_by_key: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct RuleReport<'a> {
+    rule: &'a str,
+    #[serde(flatten)]
+    counts: Counts,
+    limits: Vec<LimitReport<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct LimitReport<'a> {
+    limit: LimitName<'a>,
+    algorithm: &'static str,
+    #[serde(flatten)]
+    counts: Counts,
+    #[serde(skip)]
+    text: String,
+}
+
+/// As `/v1/check` names a limit.
+#[derive(Debug, Serialize)]
+struct LimitName<'a> {
+    name: &'a str,
+    max: u64,
+    window_ms: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct DeniedKey<'a> {
+    rule: &'a str,
+    #[serde(serialize_with = "as_map")]
+    key: Vec<(&'a str, &'a str)>,
+    #[serde(flatten)]
+    count: Count,
+}
+
+impl<'a> Report<'a> {
+    /// Tells of the rules of one domain, and of at most `top` denied keys.
+    pub fn new(policy: &'a Policy, domain: &str, tally: &'a Tally, top: usize) -> Self {
+        let rules = policy.rules().iter().zip(&tally.rules);
+        let rules =
+            rules.filter(|(rule, _)| rule.domain() == domain).map(|(rule, tally)| RuleReport {
+                rule: rule.name(),
+                counts: tally.counts,
+                limits: tally.limits.iter().map(LimitReport::new).collect(),
+            });
+        Self {
+            requests: tally.counts.asked,
+            allowed: tally.counts.allowed,
+            denied: tally.counts.denied,
+            unparsable: tally.unparsable,
+            out_of_order: tally.out_of_order,
+            first: tally.span.map(|(first, _)| moment(first)),
+            last: tally.span.map(|(_, last)| moment(last)),
+            rules: rules.collect(),
+            top_denied: tally
+                .keys
+                .top(top)
+                .into_iter()
+                .map(|top| DeniedKey::new(policy, top))
+                .collect(),
+            uncounted_by_key: tally.keys.uncounted(),
+        }
+    }
+}
+
+impl<'a> LimitReport<'a> {
+    fn new(LimitTally { limit: own, counts }: &'a LimitTally) -> Self {
+        let (limit, quota) = (own.limit(), own.limit().quota());
+        Self {
+            limit: LimitName {
+                name: own.id(),
+                max: quota.max(),
+                window_ms: millis_up(quota.window()),
+            },
+            algorithm: limit.algorithm().name(),
+            counts: *counts,
+            text: format!("  {}: {limit}", own.id()),
+        }
+    }
+}
+
+impl<'a> DeniedKey<'a> {
+    fn new(policy: &'a Policy, (Key { rule, values }, count): (&'a Key, Count)) -> Self {
+        let rule = &policy.rules()[*rule];
+        let values = values.iter().map(|value| &**value);
+        Self { rule: rule.name(), key: rule.per().zip(values).collect(), count }
+    }
+
+    /// `per-ip ip=192.0.2.7`
+    fn text(&self) -> String {
+        let pairs = self.key.iter().map(|(name, value)| format!(" {name}={}", harmless(value)));
+        pairs.fold(self.rule.to_owned(), |text, pair| text + &pair)
+    }
+}
+
+fn millis_up(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// A moment in UTC, such as `2015-05-17T10:05:03Z`.
+fn moment(time: Timestamp) -> String {
+    let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::MAX).to_string()
+}
+
+/// A client chooses its values, and a terminal obeys control characters.
+fn harmless(value: &str) -> String {
+    let escaped = |char: char| match char.is_control() {
+        true => char.escape_default().to_string(),
+        false => char.to_string(),
+    };
+    value.chars().map(escaped).collect()
+}
+
+fn as_map<S: Serializer>(pairs: &[(&str, &str)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(pairs.iter().copied())
+}
+
+impl fmt::Display for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_summary(f)?;
+        self.write_rules(f)?;
+        if self.denied > 0 {
+            self.write_denied_keys(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl Report<'_> {
+    fn write_summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let none = || "-".to_owned();
+        let rows = [
+            ("requests", self.requests.to_string()),
+            ("first", self.first.clone().unwrap_or_else(none)),
+            ("last", self.last.clone().unwrap_or_else(none)),
+            ("allowed", self.allowed.to_string()),
+            ("denied", self.denied.to_string()),
+            ("unparsable", self.unparsable.to_string()),
+            ("out of order", self.out_of_order.to_string()),
+        ];
+        rows.iter().try_for_each(|(name, value)| writeln!(f, "{name:<12}  {value}"))
+    }
+
+    fn write_rules(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let row = |name: String, counts: &Counts| {
+            (name, [counts.asked, counts.allowed, counts.denied].map(|count| count.to_string()))
+        };
+        let mut rows = Vec::new();
+        for rule in &self.rules {
+            rows.push(row(rule.rule.to_owned(), &rule.counts));
+            rows.extend(rule.limits.iter().map(|limit| row(limit.text.clone(), &limit.counts)));
+        }
+        write_table(f, "rule and its limits", ["asked", "allowed", "denied"], &rows)?;
+        writeln!(f, "(What a limit neither allowed nor denied, another limit denied.)")
+    }
+
+    fn write_denied_keys(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let row = |key: &DeniedKey<'_>| {
+            (key.text(), [key.count.denied, key.count.asked].map(|n| n.to_string()))
+        };
+        let rows: Vec<_> = self.top_denied.iter().map(row).collect();
+        write_table(f, "most denied keys", ["denied", "asked"], &rows)?;
+        match self.uncounted_by_key {
+            0 => Ok(()),
+            some => {
+                writeln!(f, "({some} requests of keys beyond --max-keys are not in this list.)")
+            }
+        }
+    }
+}
+
+/// Names to the left, numbers to the right.
+fn write_table<const N: usize>(
+    f: &mut fmt::Formatter<'_>,
+    title: &str,
+    head: [&str; N],
+    rows: &[(String, [String; N])],
+) -> fmt::Result {
+    let head = (title.to_owned(), head.map(str::to_owned));
+    let rows = || std::iter::once(&head).chain(rows);
+    let wide = rows().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
+    let widths: [usize; N] = std::array::from_fn(|nth| {
+        rows().map(|(_, numbers)| numbers[nth].len()).max().unwrap_or_default()
+    });
+    writeln!(f)?;
+    for (name, numbers) in rows() {
+        write!(f, "{name:<wide$}")?;
+        for (number, wide) in numbers.iter().zip(widths) {
+            write!(f, "  {number:>wide$}")?;
+        }
+        writeln!(f)?;
+    }
+    Ok(())
+}

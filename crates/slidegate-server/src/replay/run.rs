@@ -1,0 +1,110 @@
+//! Takes the requests of logs through a gate, on the clock of the logs.
+
+use std::borrow::Cow;
+use std::io;
+use std::time::Duration;
+
+use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
+
+use super::line;
+use super::order::Order;
+use super::source::{Next, Source};
+use super::tally::Tally;
+
+/// Whatever stood behind that many bytes of a line that nobody understands helps nobody.
+const LONGEST_EXCERPT: usize = 120;
+
+/// A policy, tried on the requests of logs.
+pub struct Replay<'a> {
+    policy: &'a Policy,
+    domain: &'a str,
+    max_keys: usize,
+    clock: ManualClock,
+    /// Made at the time of the first request, because a store's own time begins when it is made.
+    gate: Option<Gate<MemoryStore<ManualClock>>>,
+    order: Order,
+    tally: Tally,
+}
+
+/// A line that is not understood.
+pub struct Unparsable {
+    /// The line's number in its log, from 1.
+    pub number: u64,
+    /// Why, and how the line begins.
+    pub reason: String,
+}
+
+impl<'a> Replay<'a> {
+    /// Tries the rules of a domain; lines are put in order within a span of the log's time.
+    pub fn new(policy: &'a Policy, domain: &'a str, max_keys: usize, reorder: Duration) -> Self {
+        let tally = Tally::new(policy, max_keys);
+        Self {
+            policy,
+            domain,
+            max_keys,
+            clock: ManualClock::default(),
+            gate: None,
+            order: Order::new(u64::try_from(reorder.as_micros()).unwrap_or(u64::MAX)),
+            tally,
+        }
+    }
+
+    /// What has been counted.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Replays one log, and tells of each line that is not understood.
+    pub fn log(&mut self, log: &mut Source, mut tell: impl FnMut(Unparsable)) -> io::Result<()> {
+        for number in 1.. {
+            let reason = match log.next_line()? {
+                Next::End => break,
+                Next::TooLong => Err("is over 64 KiB".to_owned()),
+                Next::Line(bytes) => self.line(bytes),
+            };
+            if let Err(reason) = reason {
+                self.tally.unparsable += 1;
+                tell(Unparsable { number, reason });
+            }
+        }
+        Ok(())
+    }
+
+    /// Replays one line, or says why it is not understood.
+    fn line(&mut self, bytes: &[u8]) -> Result<(), String> {
+        // A request counts, whatever its user agent was made of. `from_utf8` is much the faster.
+        let text =
+            str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
+        let line = line::parse(&text).map_err(|error| format!("{error}: {}", excerpt(&text)))?;
+        self.order.push(line.time, &text);
+        while let Some(text) = self.order.pop_due() {
+            self.request(&text);
+        }
+        Ok(())
+    }
+
+    /// Replays what still waits for earlier lines.
+    pub fn finish(&mut self) {
+        while let Some(text) = self.order.pop() {
+            self.request(&text);
+        }
+    }
+
+    fn request(&mut self, text: &str) {
+        // Only lines that were understood are held.
+        let Ok(line) = line::parse(text) else { return };
+        self.clock.set(line.time);
+        let gate = self.gate.get_or_insert_with(|| {
+            Gate::new(self.policy.clone(), MemoryStore::with(self.clock.clone(), self.max_keys))
+        });
+        let request = Request::new(self.domain, Descriptor::new(line.attributes()));
+        let ruling = gate.check_now(&request);
+        self.tally.count(gate.policy(), &line, &ruling);
+    }
+}
+
+/// How a line begins, harmless to a terminal.
+fn excerpt(text: &str) -> String {
+    let start = &text[..text.floor_char_boundary(LONGEST_EXCERPT)];
+    format!("{start:?}{}", if start.len() < text.len() { "…" } else { "" })
+}

@@ -1,0 +1,495 @@
+//! `slidegate replay`, held against a brute-force oracle.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+const POLICY: &str = "
+rules:
+  - { name: per-ip, per: [ip], algorithm: sliding_log, limits: [20/min, 45/5m] }
+  - { name: elsewhere, domain: other, per: [ip], limits: [1/min] }
+  - name: writes
+    when: { method: POST, path: /api/* }
+    per: [ip, path]
+    algorithm: sliding_log
+    limits: [ { name: burst, max: 4, window: 10s } ]
+";
+
+/// 2026-01-02T03:04:00Z
+const START: i64 = 1_767_323_040;
+
+/// A directory of one test's files, gone at its end.
+struct Files(PathBuf);
+
+impl Files {
+    fn of(test: &str) -> Self {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("replay-{test}-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("policy.yaml"), POLICY).unwrap();
+        Self(directory)
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) -> &str {
+        fs::write(self.0.join(name), content).unwrap();
+        self.0.to_str().unwrap()
+    }
+
+    /// Runs `slidegate replay` beside the files.
+    fn replay(&self, arguments: &[&str], stdin: &[u8]) -> Output {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_slidegate"))
+            .args(["replay", "--policy", "policy.yaml"])
+            .args(arguments)
+            .current_dir(&self.0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Nobody reads it if the command fails early.
+        let _ = child.stdin.take().unwrap().write_all(stdin);
+        child.wait_with_output().unwrap()
+    }
+
+    fn text(&self, arguments: &[&str]) -> String {
+        succeeded(self.replay(arguments, b""))
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.text(&[&["--json"], arguments].concat())).unwrap()
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn succeeded(output: Output) -> String {
+    assert!(output.status.success(), "{}", stderr(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What `slidegate` said on its way to exit code 1, with nothing on standard output.
+fn failure(output: Output) -> String {
+    assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
+    stderr(&output)
+}
+
+fn gzip(content: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(content.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// One request of a made-up log.
+#[derive(Clone, Debug)]
+struct Asked {
+    at: i64,
+    ip: String,
+    method: &'static str,
+    path: String,
+}
+
+impl Asked {
+    fn line(&self) -> String {
+        let time = Timestamp::from_second(self.at).unwrap().strftime("%d/%b/%Y:%H:%M:%S +0000");
+        let Self { ip, method, path, .. } = self;
+        format!("{ip} - - [{time}] \"{method} {path}?n=1 HTTP/1.1\" 200 512 \"-\" \"curl/8.1\"\n")
+    }
+}
+
+fn log_of(requests: &[Asked]) -> String {
+    requests.iter().map(Asked::line).collect()
+}
+
+/// A small generator of numbers (xorshift64), the same in every run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// A few hundred clients over half an hour: bursts at and around the edges of windows, sorted by time.
+fn requests() -> Vec<Asked> {
+    let mut numbers = Numbers(7);
+    let mut requests = Vec::new();
+    for client in 0..300 {
+        let ip = if client % 7 == 0 {
+            format!("2001:db8::{client}")
+        } else {
+            format!("10.0.{}.{}", client / 200, client % 200)
+        };
+        for _ in 0..numbers.below(8) {
+            // On a whole minute, or a second beside it: a window after another burst, to the second.
+            let at = START + 60 * numbers.below(30) as i64 + numbers.below(3) as i64 - 1;
+            for _ in 0..numbers.below(25) {
+                let method = if numbers.below(3) == 0 { "POST" } else { "GET" };
+                let path = format!(
+                    "/{}/{}",
+                    ["api", "static"][numbers.below(2) as usize],
+                    numbers.below(2)
+                );
+                requests.push(Asked { at, ip: ip.clone(), method, path });
+            }
+        }
+    }
+    requests.sort_by_key(|request| request.at);
+    requests
+}
+
+/// What the oracle keeps of one counter or one rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    asked: u64,
+    allowed: u64,
+    denied: u64,
+}
+
+impl Counts {
+    fn count(&mut self, allowed: bool, fits: bool) {
+        self.asked += 1;
+        self.allowed += u64::from(allowed);
+        self.denied += u64::from(!fits);
+    }
+
+    fn of(value: &Value) -> Self {
+        let number = |name: &str| value[name].as_u64().unwrap();
+        Self { asked: number("asked"), allowed: number("allowed"), denied: number("denied") }
+    }
+}
+
+/// A rule or a limit of a rule, by name; and a key of a rule.
+type Name = (&'static str, &'static str);
+type Key = (&'static str, Vec<(&'static str, String)>);
+
+/// Remembers every admitted request of every key, and looks through all of them each time.
+#[derive(Default)]
+struct Oracle {
+    admitted: BTreeMap<(Name, Key), Vec<i64>>,
+    total: Counts,
+    counts: BTreeMap<Name, Counts>,
+    keys: BTreeMap<Key, Counts>,
+}
+
+impl Oracle {
+    fn of(requests: &[Asked]) -> Self {
+        let mut oracle = Self::default();
+        requests.iter().for_each(|request| oracle.check(request));
+        oracle
+    }
+
+    /// The limits of [`POLICY`] that apply: name, max, window, key.
+    fn applying(request: &Asked) -> Vec<(Name, usize, i64, Key)> {
+        let ip = ("ip", request.ip.clone());
+        let of_ip = ("per-ip", vec![ip.clone()]);
+        let mut applying =
+            vec![(("per-ip", "1m"), 20, 60, of_ip.clone()), (("per-ip", "5m"), 45, 300, of_ip)];
+        if request.method == "POST" && request.path.starts_with("/api/") {
+            let key = ("writes", vec![ip, ("path", request.path.clone())]);
+            applying.push((("writes", "burst"), 4, 10, key));
+        }
+        applying
+    }
+
+    fn check(&mut self, request: &Asked) {
+        let applying = Self::applying(request);
+        let fits = applying.iter().map(|(name, max, window, key)| {
+            let admitted = self.admitted.get(&(*name, key.clone()));
+            // The window is (now - W, now].
+            let inside = admitted.into_iter().flatten().filter(|&&at| at > request.at - window);
+            inside.count() < *max
+        });
+        let fits: Vec<bool> = fits.collect();
+        let allowed = fits.iter().all(|fits| *fits);
+        self.total.count(allowed, allowed);
+        let mut rules: BTreeMap<Key, bool> = BTreeMap::new();
+        for ((name, _, _, key), fits) in applying.into_iter().zip(fits) {
+            self.counts.entry(name).or_default().count(allowed, fits);
+            *rules.entry(key.clone()).or_insert(true) &= fits;
+            if allowed {
+                self.admitted.entry((name, key)).or_default().push(request.at);
+            }
+        }
+        for (key, fits) in rules {
+            self.counts.entry((key.0, "")).or_default().count(allowed, fits);
+            self.keys.entry(key).or_default().count(allowed, fits);
+        }
+    }
+
+    /// The keys that were denied, as the report tells them, in its order.
+    fn denied_keys(&self) -> Vec<Value> {
+        let mut denied: Vec<_> = self.keys.iter().filter(|(_, counts)| counts.denied > 0).collect();
+        denied
+            .sort_by_key(|(key, counts)| (u64::MAX - counts.denied, u64::MAX - counts.asked, *key));
+        let told = denied.into_iter().map(|((rule, pairs), counts)| {
+            let key: BTreeMap<_, _> = pairs.iter().cloned().collect();
+            json!({ "rule": rule, "key": key, "asked": counts.asked, "denied": counts.denied })
+        });
+        told.collect()
+    }
+}
+
+#[test]
+fn every_number_is_that_of_the_oracle() {
+    let files = Files::of("oracle");
+    let requests = requests();
+    files.write("access.log", log_of(&requests));
+    let report = files.json(&["--top", "100000", "access.log"]);
+    let oracle = Oracle::of(&requests);
+
+    assert!(oracle.counts.values().all(|counts| counts.denied > 20), "{:?}", oracle.counts);
+    let total = ["requests", "allowed", "denied"].map(|name| report[name].as_u64().unwrap());
+    assert_eq!(total, [oracle.total.asked, oracle.total.allowed, oracle.total.denied]);
+    let mut told = Vec::new();
+    for rule in report["rules"].as_array().unwrap() {
+        let name = rule["rule"].as_str().unwrap();
+        told.push((name, "", Counts::of(rule)));
+        for limit in rule["limits"].as_array().unwrap() {
+            told.push((name, limit["limit"]["name"].as_str().unwrap(), Counts::of(limit)));
+        }
+    }
+    // By name is also the order of the policy.
+    let expected = oracle.counts.iter().map(|(&(rule, limit), &counts)| (rule, limit, counts));
+    assert_eq!(told, expected.collect::<Vec<_>>());
+    assert_eq!(report["top_denied"], Value::from(oracle.denied_keys()));
+}
+
+#[test]
+fn a_log_is_read_alike_plain_compressed_and_from_standard_input() {
+    let files = Files::of("alike");
+    let log = log_of(&requests());
+    files.write("access.log", &log);
+    // The name does not say that it is compressed; and logs are rotated into several members.
+    let half = log.len() / 2;
+    files.write("compressed", [gzip(&log[..half]), gzip(&log[half..])].concat());
+    let plain = files.text(&["access.log"]);
+    assert_eq!(files.text(&["compressed"]), plain);
+    assert_eq!(succeeded(files.replay(&["-"], log.as_bytes())), plain);
+    assert_eq!(succeeded(files.replay(&["-"], &gzip(&log))), plain);
+}
+
+#[test]
+fn several_logs_are_read_in_the_order_given() {
+    let files = Files::of("several");
+    let requests = requests();
+    let (early, late) = requests.split_at(requests.len() / 2);
+    files.write("all", log_of(&requests));
+    files.write("early", log_of(early));
+    files.write("late", log_of(late));
+    assert_eq!(files.text(&["early", "late"]), files.text(&["all"]));
+    assert_ne!(files.json(&["late", "early"])["out_of_order"], 0);
+}
+
+#[test]
+fn text_and_json_tell_the_same() {
+    let files = Files::of("text");
+    files.write("access.log", log_of(&requests()));
+    let text = files.text(&["--top", "3", "access.log"]);
+    let json = files.json(&["--top", "3", "access.log"]);
+
+    let rows = |text: &str| -> Vec<Vec<String>> {
+        text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+    };
+    let mut expected = String::new();
+    for name in ["requests", "first", "last", "allowed", "denied", "unparsable"] {
+        expected += &format!("{name} {}\n", json[name].to_string().replace('"', ""));
+    }
+    expected += &format!(
+        "out of order {}\n\nrule and its limits asked allowed denied\n",
+        json["out_of_order"]
+    );
+    for rule in json["rules"].as_array().unwrap() {
+        let Counts { asked, allowed, denied } = Counts::of(rule);
+        expected += &format!("{} {asked} {allowed} {denied}\n", rule["rule"].as_str().unwrap());
+        for limit in rule["limits"].as_array().unwrap() {
+            let Counts { asked, allowed, denied } = Counts::of(limit);
+            let (name, algorithm) =
+                (limit["limit"]["name"].as_str().unwrap(), limit["algorithm"].as_str().unwrap());
+            let max = &limit["limit"]["max"];
+            let window = if name == "burst" { "10s" } else { name };
+            expected += &format!("{name}: {max}/{window} {algorithm} {asked} {allowed} {denied}\n");
+        }
+    }
+    expected += "(What a limit neither allowed nor denied, another limit denied.)\n\nmost denied keys denied asked\n";
+    for top in json["top_denied"].as_array().unwrap() {
+        let pairs = top["key"].as_object().unwrap().iter();
+        let pairs: String =
+            pairs.map(|(name, value)| format!(" {name}={}", value.as_str().unwrap())).collect();
+        expected += &format!(
+            "{}{pairs} {} {}\n",
+            top["rule"].as_str().unwrap(),
+            top["denied"],
+            top["asked"]
+        );
+    }
+    assert_eq!(rows(&text), rows(&expected));
+    assert_eq!(json["top_denied"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn a_report_is_written_in_aligned_columns() {
+    let files = Files::of("columns");
+    let asked = Asked { at: START, ip: "192.0.2.7".into(), method: "POST", path: "/api/a".into() };
+    files.write("access.log", log_of(&[&asked; 25].map(Asked::clone)));
+    assert_eq!(
+        files.text(&["access.log"]),
+        "\
+requests      25
+first         2026-01-02T03:04:00Z
+last          2026-01-02T03:04:00Z
+allowed       4
+denied        21
+unparsable    0
+out of order  0
+
+rule and its limits         asked  allowed  denied
+per-ip                         25        4       0
+  1m: 20/1m sliding_log        25        4       0
+  5m: 45/5m sliding_log        25        4       0
+writes                         25        4      21
+  burst: 4/10s sliding_log     25        4      21
+(What a limit neither allowed nor denied, another limit denied.)
+
+most denied keys                 denied  asked
+writes ip=192.0.2.7 path=/api/a      21     25
+"
+    );
+}
+
+#[test]
+fn unparsable_lines_are_counted_and_the_first_few_shown() {
+    let files = Files::of("unparsable");
+    let asked = Asked { at: START, ip: "::1".into(), method: "GET", path: "/".into() }.line();
+    let mut log = asked.clone().into_bytes();
+    log.extend(asked.replace("curl", "c\\xe9\u{e9}").bytes());
+    // Not UTF-8, but a request all the same.
+    log.extend(asked.as_bytes().iter().map(|&byte| if byte == b'c' { 0xe9 } else { byte }));
+    log.extend(asked.replace("GET /?n=1 HTTP/1.1", "-").bytes());
+    log.extend("x".repeat(70_000).bytes());
+    log.extend(b"\nyesterday\x1b[31m\n\n\n\n\n");
+    files.write("access.log", &log);
+    let output = files.replay(&["--json", "access.log"], b"");
+    let told = stderr(&output);
+    let report: Value = serde_json::from_str(&succeeded(output)).unwrap();
+    assert_eq!((&report["requests"], &report["unparsable"]), (&json!(3), &json!(7)));
+    let shown: Vec<&str> = told.lines().collect();
+    assert_eq!(shown.len(), 5, "{told}");
+    assert!(shown[0].starts_with("access.log:4: its request is not such as"), "{told}");
+    assert_eq!(shown[1], "access.log:5: is over 64 KiB");
+    assert!(shown[2].starts_with("access.log:6: ") && !told.contains('\x1b'), "{told}");
+}
+
+#[test]
+fn out_of_order_lines_are_counted() {
+    let files = Files::of("order");
+    let at = |at| Asked { at: START + at, ip: "::1".into(), method: "GET", path: "/".into() };
+    files.write("access.log", log_of(&[at(5), at(5), at(3), at(4), at(9), at(0), at(10)]));
+    let report = files.json(&["access.log"]);
+    assert_eq!((&report["out_of_order"], &report["allowed"]), (&json!(2), &json!(7)));
+    assert_eq!(report["first"], "2026-01-02T03:04:00Z");
+    assert_eq!(report["last"], "2026-01-02T03:04:10Z");
+}
+
+#[test]
+fn a_rule_counts_by_any_attribute_of_a_line() {
+    let files = Files::of("attributes");
+    let names = ["method", "path", "host", "ip", "header.referer", "header.user-agent", "user"];
+    let policy =
+        format!("rules: [ {{ name: all, per: [{}], limits: [0/min] }} ]", names.join(", "));
+    files.write("policy.yaml", policy);
+    let line = r#"::1 - alice [02/Jan/2026:04:04:00 +0100] "GET http://e.org:80/a?b HTTP/1.1" 200 1 "http://from/" "curl""#;
+    files.write("access.log", line);
+    let report = files.json(&["access.log"]);
+    let values = names.map(|name| report["top_denied"][0]["key"][name].as_str().unwrap());
+    assert_eq!(values, ["GET", "/a", "e.org:80", "::1", "http://from/", "curl", "alice"]);
+}
+
+#[test]
+fn only_rules_of_the_domain_are_tried() {
+    let files = Files::of("domain");
+    files.write("access.log", log_of(&requests()));
+    let report = files.json(&["--domain", "other", "access.log"]);
+    let rules: Vec<_> =
+        report["rules"].as_array().unwrap().iter().map(|rule| &rule["rule"]).collect();
+    assert_eq!(rules, ["elsewhere"]);
+    assert_ne!(report["denied"], 0);
+
+    let output = files.replay(&["--domain", "nowhere", "access.log"], b"");
+    assert!(stderr(&output).contains("no rule is of domain `nowhere`"));
+    assert!(succeeded(output).contains("\ndenied        0\n"));
+}
+
+#[test]
+fn keys_beyond_the_bound_are_told() {
+    let files = Files::of("bound");
+    files.write("access.log", log_of(&requests()));
+    let report = files.json(&["--max-keys", "64", "access.log"]);
+    assert!(report["uncounted_by_key"].as_u64().unwrap() > 1000);
+    assert!(files.text(&["--max-keys", "64", "access.log"]).contains("beyond --max-keys"));
+}
+
+#[test]
+fn an_empty_log_is_a_log() {
+    let files = Files::of("empty");
+    files.write("access.log", "");
+    let report = files.json(&["access.log"]);
+    assert_eq!((&report["requests"], &report["first"]), (&json!(0), &Value::Null));
+    assert!(files.text(&["access.log"]).starts_with("requests      0\nfirst         -\n"));
+}
+
+#[test]
+fn a_file_in_another_format_is_refused_with_a_hint() {
+    let files = Files::of("format");
+    files.write("access.log", "{\"ip\":\"::1\"}\n".repeat(9));
+    let told = failure(files.replay(&["access.log"], b""));
+    assert!(
+        told.contains("none of 9 lines is of an access log in the common or combined format"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_log_that_cannot_be_read_is_named() {
+    let files = Files::of("unreadable");
+    let compressed = gzip(&log_of(&requests()));
+    files.write("cut.gz", &compressed[..compressed.len() / 2]);
+    let mut broken = compressed;
+    let half = broken.len() / 2;
+    broken[half..half + 64].fill(0xff);
+    files.write("broken.gz", broken);
+    for log in ["missing.log", "cut.gz", "broken.gz", "."] {
+        let told = failure(files.replay(&[log], b""));
+        assert!(
+            told.lines().any(|line| line.starts_with(&format!("{log}: cannot be read: "))),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn a_bad_policy_is_told_with_its_place() {
+    let files = Files::of("policy");
+    files.write("access.log", "");
+    files.write("policy.yaml", "rules:\n  - { name: a, limits: [10/fortnight] }\n");
+    let told = failure(files.replay(&["access.log"], b""));
+    assert!(told.starts_with("policy.yaml:2:") && told.contains("`fortnight`"), "{told}");
+}

@@ -1,0 +1,154 @@
+//! The code-first limiter, as its users see it.
+
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+use std::time::Duration;
+
+use slidegate::testkit::awkward::{AwkwardStore, Faults};
+use slidegate::testkit::block_on;
+use slidegate::{
+    Algorithm, Jitter, Limit, Limiter, LimiterError, ManualClock, MemoryStore, NeverFits,
+    StoreError, Timestamp, Verdict,
+};
+
+fn limiter(limits: &[&str]) -> (ManualClock, Limiter<MemoryStore<ManualClock>>) {
+    let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
+    let store = MemoryStore::with(clock.clone(), 1_000);
+    (clock, Limiter::with_store(limits.iter().copied(), store).unwrap())
+}
+
+#[test]
+fn several_limits_are_charged_together_or_not_at_all() {
+    let (clock, limiter) = limiter(&["2/s", "3/min"]);
+    let mut allowed = Vec::new();
+    for _ in 0..3 {
+        for _ in 0..3 {
+            allowed.push(limiter.check("key").is_allowed());
+        }
+        clock.advance(Duration::from_secs(3));
+    }
+    // Had the denied ones been counted by the minute, the fourth would have been denied.
+    let expected = [true, true, false, true, false, false, false, false, false];
+    assert_eq!(allowed, expected);
+}
+
+#[test]
+fn the_binding_limit_of_a_denial_is_that_with_the_longest_wait() {
+    let (_, limiter) = limiter(&["2/s", "2/min", "5/h"]);
+    let binding = |verdict: &Verdict| limiter.limits()[verdict.decision().binding().unwrap()];
+    let first = limiter.check("key");
+    assert_eq!(binding(&first).to_string(), "2/1s sliding_window", "of two like shares the first");
+    let _ = limiter.check("key");
+    let denied = limiter.check("key");
+    assert_eq!(binding(&denied).to_string(), "2/1m sliding_window");
+    assert_eq!(denied.decision().outcomes().len(), 3);
+    let never = limiter.check_cost("key", 6);
+    assert_eq!(never.decision().retry_after(), None);
+}
+
+#[test]
+fn any_key_that_can_be_hashed_will_do() {
+    let (_, limiter) = limiter(&["1/min"]);
+    let address: std::net::IpAddr = "2001:db8::1".parse().unwrap();
+    assert!(limiter.check("text").is_allowed());
+    assert!(limiter.check(&42_u64).is_allowed());
+    assert!(limiter.check(&("tenant", 7)).is_allowed());
+    assert!(limiter.check(&address).is_allowed());
+    assert!(!limiter.check(&String::from("text")).is_allowed(), "a String is its text");
+    assert!(limiter.check(&"x".repeat(1_000_000)).is_allowed());
+    assert_eq!(limiter.store().keys(), 5);
+}
+
+#[test]
+fn peek_takes_nothing_give_back_and_reset_return() {
+    let (_, limiter) = limiter(&["2/min", "5/h"]);
+    assert_eq!(limiter.peek("key", 1).decision().remaining(), 2);
+    let Verdict::Allowed(first) = limiter.check("key") else { panic!("the first fits") };
+    assert_eq!(limiter.peek("key", 1).decision().remaining(), 1);
+    limiter.give_back(first.receipt());
+    assert_eq!(limiter.peek("key", 1).decision().remaining(), 2);
+    assert!(limiter.check_cost("key", 2).is_allowed());
+    assert!(!limiter.check("key").is_allowed());
+    limiter.reset("key");
+    assert!(limiter.check_cost("key", 2).is_allowed());
+    assert!(limiter.check_cost("other", 0).is_allowed(), "one would fit");
+    assert!(!limiter.check_cost("key", 0).is_allowed(), "not one would fit");
+}
+
+#[test]
+fn many_at_once_are_decided_as_one_by_one() {
+    let keys: Vec<u64> = (0..1_000).map(|nth| nth * 7919 % 37).collect();
+    let (_, one_by_one) = limiter(&["5/min", "20/h"]);
+    let (_, at_once) = limiter(&["5/min", "20/h"]);
+    let allowed: Vec<bool> = keys.iter().map(|key| one_by_one.check(key).is_allowed()).collect();
+    let verdicts = at_once.check_many(&keys);
+    assert_eq!(verdicts.iter().map(Verdict::is_allowed).collect::<Vec<_>>(), allowed);
+    assert_eq!(allowed.iter().filter(|allowed| **allowed).count(), 37 * 5);
+    assert!(verdicts.iter().all(|verdict| verdict.decision().outcomes().len() == 2));
+}
+
+#[test]
+fn a_limiter_says_what_is_wrong_with_its_limits() {
+    let error = |limits: &[&str]| Limiter::new(limits.iter().copied()).err().unwrap();
+    assert_eq!(error(&[]), LimiterError::Empty);
+    assert!(matches!(error(&["10/s", "5/1s"]), LimiterError::Twice(_)));
+    assert!(error(&["10 per second"]).to_string().contains("is not a quota"));
+    let log = Limit::new("5/s".parse().unwrap(), Algorithm::SlidingLog).unwrap();
+    assert!(Limiter::new([log, "5/s".parse().unwrap()]).is_ok(), "two algorithms count apart");
+}
+
+#[test]
+fn waiting_blocks_until_it_fits() {
+    let limiter = Limiter::new(["5/50ms"]).unwrap();
+    // On the real clock: whatever its phase, the sixth has to wait for a part of the window.
+    for _ in 0..6 {
+        limiter.wait("key", 1, Jitter::NONE).unwrap();
+    }
+    assert_eq!(limiter.wait("key", 6, Jitter::NONE), Err(NeverFits(6)));
+}
+
+#[test]
+fn jitter_only_ever_lengthens_a_wait() {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.unwrap().block_on(async {
+        let (clock, limiter) = limiter(&["1/min"]);
+        let wait = limiter.check("key").decision().reset_after();
+        assert!(wait > Duration::ZERO);
+        for most in [Duration::ZERO, Duration::from_secs(30)] {
+            limiter.reset("key");
+            let _ = limiter.check("key");
+            let exact = limiter.check("key").decision().retry_after().unwrap();
+            let before = tokio::time::Instant::now();
+            let waiting = limiter.wait_async("key", 1, Jitter::up_to(most));
+            let moved = async {
+                // The limiter's own clock moves on while tokio's is paused.
+                tokio::time::sleep(exact).await;
+                clock.advance(exact);
+            };
+            let (decision, ()) = tokio::join!(waiting, moved);
+            assert!(decision.unwrap().is_allowed());
+            let waited = before.elapsed();
+            let slack = Duration::from_millis(2);
+            assert!(waited >= exact && waited <= 2 * (exact + most) + slack, "{waited:?} of {exact:?}");
+        }
+    });
+}
+
+#[test]
+fn a_failed_store_is_an_error_and_a_denial_is_not() {
+    let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
+    let ask = |faults: Faults| {
+        let store = AwkwardStore::new(&clock, 1, faults, 1);
+        let limiter = Limiter::with_store(["1/min"], store).unwrap();
+        block_on(async {
+            let _ = limiter.try_check("key", 1).await?;
+            limiter.try_check("key", 1).await
+        })
+    };
+    assert!(matches!(ask(Faults::default()), Ok(Verdict::Denied(_))));
+    let down = Faults { unavailable: 100, ..Faults::default() };
+    assert!(matches!(ask(down), Err(StoreError::Unavailable(_))));
+    let slow = Faults { lost_after: 100, ..Faults::default() };
+    assert!(matches!(ask(slow), Err(StoreError::TimedOut(_))));
+}
