@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::hit::{Admission, Hit};
 use crate::outcome::Outcome;
-use crate::store::{Outcomes, Receipt, Taken, admits};
+use crate::store::{Outcomes, Receipt, Taken, TakenOne, admits};
 
 /// What we say of a request: allowed or denied, by which limit, and how every limit stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +27,12 @@ impl Decision {
             outcomes: taken.outcomes,
             receipt: taken.receipt,
         }
+    }
+
+    /// What a store did with a single hit, seen as a decision.
+    #[inline(always)]
+    pub(crate) fn of_one(hit: &Hit<'_>, taken: TakenOne) -> Self {
+        Self::of_taken(std::slice::from_ref(hit), taken.into_taken(hit))
     }
 
     /// What a store would do, seen as a decision.

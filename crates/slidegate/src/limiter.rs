@@ -192,8 +192,8 @@ impl<S: LocalStore> Limiter<S> {
     #[inline]
     pub fn check_cost<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Verdict {
         if let [limit] = &*self.limits {
-            let hits = [Hit { key: self.key(key), limit, cost, admission: Admission::Enforce }];
-            return Decision::of_taken(&hits, self.store.take_now(&hits)).into();
+            let hit = Hit { key: self.key(key), limit, cost, admission: Admission::Enforce };
+            return Decision::of_one(&hit, self.store.take_one_now(&hit)).into();
         }
         let hits = self.hits(key, cost);
         Decision::of_taken(&hits, self.store.take_now(&hits)).into()
@@ -216,6 +216,19 @@ impl<S: LocalStore> Limiter<S> {
     /// ```
     pub fn check_many<K: Hash>(&self, keys: &[K]) -> Vec<Verdict> {
         let mut verdicts = Vec::with_capacity(keys.len());
+        if let [limit] = &*self.limits {
+            for keys in keys.chunks(BATCH) {
+                let hit = |key| Hit { key, limit, cost: 1, admission: Admission::Enforce };
+                let mut hits = [hit(Key::hashed(0, 0)); BATCH];
+                for (hit, key) in hits.iter_mut().zip(keys) {
+                    hit.key = self.key(key);
+                }
+                self.store.take_each_now(&hits[..keys.len()], |taken| {
+                    verdicts.push(Decision::of_one(&hits[0], taken).into());
+                });
+            }
+            return verdicts;
+        }
         for keys in keys.chunks(BATCH) {
             let mut hits: SmallVec<[Hit<'_>; BATCH]> = SmallVec::new();
             for key in keys {

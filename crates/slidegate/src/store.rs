@@ -45,6 +45,17 @@ pub trait LocalStore: Send + Sync + 'static {
     /// See [`Store::take`].
     fn take_now(&self, hits: &[Hit<'_>]) -> Taken;
 
+    /// [`take_now`](Self::take_now) for one hit, which is the commonest request.
+    fn take_one_now(&self, hit: &Hit<'_>) -> TakenOne {
+        let Taken { outcomes, mut receipt, .. } = self.take_now(std::slice::from_ref(hit));
+        TakenOne { outcome: outcomes[0], charge: receipt.charges.pop() }
+    }
+
+    /// Takes several requests of one hit each, in their order; hands over one answer for each.
+    fn take_each_now(&self, hits: &[Hit<'_>], mut answer: impl FnMut(TakenOne)) {
+        hits.iter().for_each(|hit| answer(self.take_one_now(hit)));
+    }
+
     /// See [`Store::take_many`]; hands over one answer for each request, in their order.
     fn take_many_now(&self, asks: &[&[Hit<'_>]], answer: impl FnMut(Taken));
 
@@ -96,6 +107,31 @@ pub struct Taken {
     pub outcomes: Outcomes,
     /// What was charged.
     pub receipt: Receipt,
+}
+
+/// What a store did with a single hit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TakenOne {
+    /// How it stands.
+    pub outcome: Outcome,
+    /// What was charged.
+    pub charge: Option<Charge>,
+}
+
+impl TakenOne {
+    /// The same as the answer to a request.
+    #[inline(always)]
+    pub(crate) fn into_taken(self, hit: &Hit<'_>) -> Taken {
+        Taken {
+            allowed: self.outcome.fits() || hit.admission != Admission::Enforce,
+            outcomes: Outcomes::from_buf_and_len([self.outcome; 2], 1),
+            receipt: Receipt {
+                charges: self
+                    .charge
+                    .map_or_else(SmallVec::new, |charge| SmallVec::from_buf([charge])),
+            },
+        }
+    }
 }
 
 /// Whether a request passes: every enforced hit fits.

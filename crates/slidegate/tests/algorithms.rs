@@ -137,7 +137,10 @@ fn slow_traffic_past_the_wrap_of_the_log_is_counted_right() {
     for minutes in (0..10_000).step_by(7) {
         at.goto(Duration::from_secs(minutes * 60));
         assert_eq!(at.remaining(), if minutes == 0 { 2 } else { 1 }, "minute {minutes}");
-        assert!(at.fits(1), "minute {minutes}: one is seven minutes old, none else is in the window");
+        assert!(
+            at.fits(1),
+            "minute {minutes}: one is seven minutes old, none else is in the window"
+        );
     }
     let wraps = Duration::from_micros(1 << 31);
     at.goto(Duration::from_secs(700_000) + 1_000 * wraps);

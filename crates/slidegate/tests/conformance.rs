@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
+use slidegate::store::Outcomes;
 use slidegate::testkit::awkward::{AwkwardStore, Faults};
 use slidegate::testkit::block_on;
 use slidegate::testkit::conformance::{Difference, Tried, hold};
 use slidegate::testkit::model::ModelStore;
-use slidegate::{Algorithm, ManualClock, MemoryStore, Store};
+use slidegate::{Algorithm, Hit, LocalStore, ManualClock, MemoryStore, Receipt, Store, Taken};
 
 /// Traces of each algorithm alone, and of all together.
 fn hold_all<S: Store>(traces: u64, steps: usize, store: impl Fn(&ManualClock, u64) -> S) -> Tried {
@@ -42,6 +43,39 @@ fn add(sum: &mut Tried, more: Tried) {
 fn the_memory_store_does_what_the_model_does() {
     let tried = hold_all(250, 1_000, |clock, _| MemoryStore::with(clock.clone(), 1_000));
     assert!(tried.decisions >= 600_000, "at least 100,000 for each algorithm: {tried:?}");
+}
+
+/// A memory store that forgets whatever it may, whenever it is asked.
+struct Forgetful(MemoryStore<ManualClock>);
+
+impl LocalStore for Forgetful {
+    fn take_now(&self, hits: &[Hit<'_>]) -> Taken {
+        self.0.sweep();
+        self.0.take_now(hits)
+    }
+
+    fn take_many_now(&self, asks: &[&[Hit<'_>]], answer: impl FnMut(Taken)) {
+        self.0.sweep();
+        self.0.take_many_now(asks, answer);
+    }
+
+    fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes {
+        self.0.sweep();
+        self.0.peek_now(hits)
+    }
+
+    fn give_back_now(&self, receipt: &Receipt) {
+        self.0.give_back_now(receipt);
+    }
+
+    fn reset_now(&self, hits: &[Hit<'_>]) {
+        self.0.reset_now(hits);
+    }
+}
+
+#[test]
+fn what_the_memory_store_forgets_is_not_missed() {
+    hold_all(40, 600, |clock, _| Forgetful(MemoryStore::with(clock.clone(), 1_000)));
 }
 
 #[test]

@@ -130,7 +130,10 @@ fn jitter_only_ever_lengthens_a_wait() {
             assert!(decision.unwrap().is_allowed());
             let waited = before.elapsed();
             let slack = Duration::from_millis(2);
-            assert!(waited >= exact && waited <= 2 * (exact + most) + slack, "{waited:?} of {exact:?}");
+            assert!(
+                waited >= exact && waited <= 2 * (exact + most) + slack,
+                "{waited:?} of {exact:?}"
+            );
         }
     });
 }

@@ -52,7 +52,7 @@ impl SlidingWindow {
         u64::from(self.max)
     }
 
-    #[inline]
+    #[inline(always)]
     fn view(&self, state: &State, now: Timestamp) -> View {
         let window = self.scale.window();
         let now = self.scale.tick(now).max(state.last);
@@ -77,7 +77,7 @@ impl SlidingWindow {
 
 impl SlidingWindow {
     /// How `cost` fares in a view.
-    #[inline]
+    #[inline(always)]
     fn judge(&self, view: &View, now: Timestamp, cost: u64) -> Outcome {
         let View { start, elapsed, previous, current } = *view;
         let (max, window) = (self.max(), self.scale.window());
@@ -116,12 +116,12 @@ impl SlidingWindow {
 impl Counter for SlidingWindow {
     type State = State;
 
-    #[inline]
+    #[inline(always)]
     fn peek(&self, state: &State, now: Timestamp, cost: u64) -> Outcome {
         self.judge(&self.view(state, now), now, cost)
     }
 
-    #[inline]
+    #[inline(always)]
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Charged {
         let mut view = self.view(state, now);
         view.previous = u64::from(saturate(view.previous));

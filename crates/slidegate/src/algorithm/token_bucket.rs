@@ -1,8 +1,11 @@
 //! GCRA, written as a level that leaks: max units per window run out, and `burst` units fit.
 //!
 //! The theoretical arrival time of GCRA is `last + level / max`. Keeping the level in `1/window` of a
-//! unit makes it an exact integer: it falls by `max` each tick, and a unit adds `window` to it. A change
-//! of max keeps what was charged. Admits at most burst + max in any window.
+//! unit makes it an exact integer: it falls by `max` each tick, and a unit adds `window` to it. Admits at
+//! most burst + max in any window.
+//!
+//! A change of max keeps what was charged. Until the next charge it leaks at the rate of the last one, so
+//! that the moment at which a state expires is known when it is written.
 
 use super::{Charged, Counter, Scale, lasts_us};
 use crate::clock::Timestamp;
@@ -27,6 +30,8 @@ pub struct State {
     last: u64,
     /// What has not leaked yet, in `1/window` of a unit.
     level: u64,
+    /// What leaks each tick: max, as of the last charge.
+    rate: u32,
 }
 
 impl TokenBucket {
@@ -42,27 +47,22 @@ impl TokenBucket {
         Quota::of_parts(self.max, self.scale.window_us())
     }
 
-    fn max(&self) -> u64 {
-        u64::from(self.max)
-    }
-
     pub(crate) fn burst(&self) -> u64 {
         u64::from(self.burst)
     }
 
     /// The level at `tick`, which is not before the last charge.
     fn level(&self, state: &State, tick: u64) -> u64 {
-        let leaked = (tick - state.last).saturating_mul(self.max());
+        let leaked = (tick - state.last).saturating_mul(u64::from(state.rate));
         state.level.saturating_sub(leaked)
     }
+}
 
-    /// Ticks until `excess` has leaked; for ever, if nothing leaks.
+impl State {
+    /// Ticks until `excess` has leaked.
     fn leaks_in(&self, excess: u64) -> u64 {
-        match (excess, self.max) {
-            (0, _) => 0,
-            (_, 0) => u64::MAX,
-            _ => excess.div_ceil(self.max()),
-        }
+        // Only a state that was never charged has no rate, and then there is nothing to leak.
+        excess.div_ceil(u64::from(self.rate.max(1)))
     }
 }
 
@@ -85,7 +85,7 @@ impl Counter for TokenBucket {
             return Outcome::never_fitting(remaining, reset_after_us);
         }
         let excess = level - (burst - cost) * self.scale.window();
-        let fits_at = tick + self.leaks_in(excess);
+        let fits_at = tick + state.leaks_in(excess);
         let retry_after_us = self.scale.begins_us(fits_at) - now.as_micros();
         Outcome::exceeding(remaining, reset_after_us, retry_after_us)
     }
@@ -93,7 +93,11 @@ impl Counter for TokenBucket {
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Charged {
         let tick = self.scale.tick(now).max(state.last);
         let level = self.level(state, tick) + cost.min(MAX_UNITS) * self.scale.window();
-        *state = State { last: tick, level: level.min(MAX_UNITS * self.scale.window()) };
+        *state = State {
+            last: tick,
+            level: level.min(MAX_UNITS * self.scale.window()),
+            rate: self.max.max(1),
+        };
         Charged {
             at: Timestamp::from_micros(self.scale.begins_us(tick)),
             after: self.peek(state, now, 0),
@@ -104,7 +108,8 @@ impl Counter for TokenBucket {
         // A charge leaves by leaking: what of it may have leaked by the last charge has left.
         let elapsed = state.last.saturating_sub(self.scale.tick(charged_at));
         let charged = cost.min(MAX_UNITS) * self.scale.window();
-        let left = charged.saturating_sub(elapsed.saturating_mul(self.max()));
+        let rate = u64::from(self.max.max(state.rate));
+        let left = charged.saturating_sub(elapsed.saturating_mul(rate));
         state.level = state.level.saturating_sub(left);
     }
 
@@ -112,7 +117,7 @@ impl Counter for TokenBucket {
         match state.level {
             0 => Timestamp::default(),
             level => Timestamp::from_micros(
-                self.scale.begins_us(state.last.saturating_add(self.leaks_in(level))),
+                self.scale.begins_us(state.last.saturating_add(state.leaks_in(level))),
             ),
         }
     }

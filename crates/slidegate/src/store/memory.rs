@@ -8,20 +8,22 @@
 //! Keys are known by a 64-bit fingerprint under a secret drawn at start, so a long key costs no more
 //! than a short one, and nobody can look for keys that collide. `docs/ALGORITHMS.md` has the odds.
 //!
-//! Idle keys leave as others come: each new key and every sixteenth decision in a shard looks at one
+//! Idle keys leave as others come: each new key and every 64th decision in a shard looks at one
 //! block of it. When there are more than `max_keys`, a key goes for each that comes: of a few the one
 //! that expires soonest, and never one that is being denied while another can go.
 
 mod shard;
 mod table;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use crate::algorithm::{Charged, with_counter};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::hit::{Admission, Hit};
 use crate::outcome::Outcome;
-use crate::store::{Charge, CounterName, LocalStore, Outcomes, Receipt, Taken, admits, is_charged};
+use crate::store::{
+    Charge, CounterName, LocalStore, Outcomes, Receipt, Taken, TakenOne, admits, is_charged,
+};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 
 use shard::{Kept, Shard};
@@ -31,7 +33,7 @@ use table::Coarse;
 pub const DEFAULT_MAX_KEYS: usize = 10_000_000;
 
 /// At most so many shards: one then holds 2,400 keys of ten million, and grows within microseconds.
-const MOST_SHARDS: usize = 4096;
+const MOST_SHARDS: usize = 1024;
 
 /// Requests of a batch whose states are loaded together.
 const BATCH: usize = 16;
@@ -65,7 +67,7 @@ struct Place {
 }
 
 /// A hit on its way through the store.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Aim {
     shard: usize,
     fingerprint: u64,
@@ -74,7 +76,7 @@ struct Aim {
 }
 
 /// The shards that a request has locked, in ascending order.
-type Held<'s> = SmallVec<[(usize, MutexGuard<'s, Shard>); 4]>;
+type Held<'s> = SmallVec<[(usize, MutexGuard<'s, Shard>); BATCH]>;
 
 impl MemoryStore {
     /// A store of at most [`DEFAULT_MAX_KEYS`] keys on the system's clock.
@@ -113,12 +115,22 @@ impl<C: Clock> MemoryStore<C> {
         self.keys.load(Ordering::Relaxed)
     }
 
+    /// Forgets every key that has expired. Never needed: keys leave as others come. It gives memory back
+    /// at once, shard by shard.
+    pub fn sweep(&self) {
+        let now = self.coarse(self.clock.now());
+        for place in &self.shards {
+            let swept = place.shard.lock().sweep_all(now);
+            self.keys.fetch_sub(swept, Ordering::Relaxed);
+        }
+    }
+
     /// Keys that had to go before they expired, because there were more than `max_keys`.
     pub fn evicted_keys(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    #[inline]
+    #[inline(always)]
     fn aim(&self, hit: &Hit<'_>) -> Aim {
         // 0 stands for an empty slot.
         let fingerprint = hit.key.fingerprint(&self.secret, hit.limit.shape()).max(1);
@@ -141,7 +153,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Locks the shards of these aims.
     fn lock(&self, aims: &[Aim]) -> Held<'_> {
-        let mut shards: SmallVec<[usize; 4]> = aims.iter().map(|aim| aim.shard).collect();
+        let mut shards: SmallVec<[usize; BATCH]> = aims.iter().map(|aim| aim.shard).collect();
         shards.sort_unstable();
         shards.dedup();
         shards.into_iter().map(|shard| (shard, self.shards[shard].shard.lock())).collect()
@@ -208,7 +220,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Charges the state in a slot; without one it is a new key.
-    #[inline]
+    #[inline(always)]
     fn charge_slot<C2: Kept>(
         &self,
         shard: &mut Shard,
@@ -230,44 +242,36 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// [`decide`](Self::decide) for the commonest request, of one hit: one look-up.
-    #[inline]
-    fn decide_one(&self, shard: &mut Shard, hit: &Hit<'_>, aim: Aim, now: Timestamp) -> Taken {
+    #[inline(always)]
+    fn decide_one(&self, shard: &mut Shard, hit: &Hit<'_>, aim: Aim, now: Timestamp) -> TakenOne {
+        self.sweep_now_and_then(shard, now);
         with_counter!(hit.limit.counter(), counter => {
             let slot = shard.find(counter, aim.fingerprint);
-            let mut outcome = shard.peek_slot(counter, slot, shifted(now, &aim), hit.cost);
+            let outcome = shard.peek_slot(counter, slot, shifted(now, &aim), hit.cost);
             let allowed = outcome.fits() || hit.admission != Admission::Enforce;
-            let mut receipt = Receipt::default();
-            if is_charged(hit, allowed, &outcome) {
-                let charged = self.charge_slot(shard, counter, slot, hit.cost, aim, now);
-                outcome = charged.after.charged();
-                receipt.charges.push(charge_of(hit, aim, charged.at));
+            if !is_charged(hit, allowed, &outcome) {
+                return TakenOne { outcome, charge: None };
             }
-            Taken { allowed, outcomes: smallvec![outcome], receipt }
+            let charged = self.charge_slot(shard, counter, slot, hit.cost, aim, now);
+            TakenOne {
+                outcome: charged.after.charged(),
+                charge: Some(charge_of(hit, aim, charged.at)),
+            }
         })
     }
 
-    /// Takes the hits of one request; the commonest, of one hit, needs no list of locks.
+    /// Takes the hits of one request.
     #[inline]
     fn take_aimed(&self, hits: &[Hit<'_>], aims: &[Aim], now: Timestamp) -> Taken {
         if let ([hit], [aim]) = (hits, aims) {
             let shard = &mut *self.shards[aim.shard].shard.lock();
-            self.sweep_now_and_then(shard, now);
-            return self.decide_one(shard, hit, *aim, now);
+            return self.decide_one(shard, hit, *aim, now).into_taken(hit);
         }
         let mut held = self.lock(aims);
         for (_, shard) in &mut held {
             self.sweep_now_and_then(shard, now);
         }
         self.decide(&mut held, hits, aims, now)
-    }
-
-    /// Aims, and loads the state if nobody holds its shard.
-    fn aim_and_touch(&self, hit: &Hit<'_>) -> Aim {
-        let aim = self.aim(hit);
-        if let Some(mut shard) = self.shards[aim.shard].shard.try_lock() {
-            with_counter!(hit.limit.counter(), counter => shard.touch(counter, aim.fingerprint));
-        }
-        aim
     }
 
     fn aims(&self, hits: &[Hit<'_>]) -> SmallVec<[Aim; 4]> {
@@ -309,7 +313,7 @@ impl<C: Clock> MemoryStore<C> {
         None
     }
 
-    /// Every sixteenth decision in a shard sweeps a little.
+    /// Every 64th decision in a shard sweeps a little.
     #[inline]
     fn sweep_now_and_then(&self, shard: &mut Shard, now: Timestamp) {
         if shard.is_due() {
@@ -331,8 +335,12 @@ fn shifted(now: Timestamp, aim: &Aim) -> Timestamp {
 }
 
 fn shard_of_held<'h>(held: &'h mut Held<'_>, aim: &Aim) -> &'h mut Shard {
-    let nth = held.partition_point(|(shard, _)| *shard < aim.shard);
-    &mut held[nth].1
+    let place = place_in(held, aim);
+    &mut held[place].1
+}
+
+fn place_in(held: &Held<'_>, aim: &Aim) -> usize {
+    held.partition_point(|(shard, _)| *shard < aim.shard)
 }
 
 impl<C: Clock> LocalStore for MemoryStore<C> {
@@ -344,19 +352,41 @@ impl<C: Clock> LocalStore for MemoryStore<C> {
         }
     }
 
-    /// First every state is loaded, so that the waits for memory overlap; then each request is decided.
-    fn take_many_now(&self, asks: &[&[Hit<'_>]], mut answer: impl FnMut(Taken)) {
+    #[inline(always)]
+    fn take_one_now(&self, hit: &Hit<'_>) -> TakenOne {
+        let aim = self.aim(hit);
         let now = self.clock.now();
-        for asks in asks.chunks(BATCH) {
-            let hits = asks.iter().flat_map(|hits| hits.iter());
-            let aims: SmallVec<[Aim; BATCH]> = hits.map(|hit| self.aim_and_touch(hit)).collect();
-            let mut rest = &aims[..];
-            for hits in asks {
-                let (aims, others) = rest.split_at(hits.len());
-                rest = others;
-                answer(self.take_aimed(hits, aims, now));
+        let shard = &mut *self.shards[aim.shard].shard.lock();
+        self.decide_one(shard, hit, aim, now)
+    }
+
+    /// Holds the shards of some hits and loads all their states first, so that the waits for memory
+    /// overlap.
+    fn take_each_now(&self, hits: &[Hit<'_>], mut answer: impl FnMut(TakenOne)) {
+        let now = self.clock.now();
+        for hits in hits.chunks(BATCH) {
+            let mut aims = [Aim::default(); BATCH];
+            for (aim, hit) in aims.iter_mut().zip(hits) {
+                *aim = self.aim(hit);
+            }
+            let aims = &aims[..hits.len()];
+            let mut held = self.lock(aims);
+            let places: SmallVec<[usize; BATCH]> =
+                aims.iter().map(|aim| place_in(&held, aim)).collect();
+            for ((hit, aim), place) in hits.iter().zip(aims).zip(&places) {
+                with_counter!(hit.limit.counter(), counter => {
+                    held[*place].1.touch(counter, aim.fingerprint)
+                });
+            }
+            for ((hit, aim), place) in hits.iter().zip(aims).zip(&places) {
+                answer(self.decide_one(&mut held[*place].1, hit, *aim, now));
             }
         }
+    }
+
+    fn take_many_now(&self, asks: &[&[Hit<'_>]], mut answer: impl FnMut(Taken)) {
+        let now = self.clock.now();
+        asks.iter().for_each(|hits| answer(self.take_aimed(hits, &self.aims(hits), now)));
     }
 
     fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes {

@@ -12,16 +12,16 @@ use crate::outcome::Outcome;
 use super::table::{Coarse, Forgets, Table, Victim};
 
 /// Decisions between two sweeps.
-const SWEEP_EVERY: u8 = 16;
+const SWEEP_EVERY: u8 = 64;
 
 /// The states of some of the keys. The default algorithm's table stands beside the lock, on the same
-/// cache line; the others one step away.
+/// cache line; the others are made when they are first used.
 #[derive(Default)]
 pub(super) struct Shard {
     /// Decisions since the last sweep.
     unswept: u8,
     sliding_window: Table<<SlidingWindow as Counter>::State>,
-    others: Box<Others>,
+    others: Option<Box<Others>>,
 }
 
 #[derive(Default)]
@@ -37,54 +37,70 @@ pub(super) trait Kept: Counter {
     fn table(shard: &mut Shard) -> &mut Table<Self::State>;
 }
 
-macro_rules! kept {
-    ($($counter:ty => $($table:ident).+),+ $(,)?) => {
+impl Kept for SlidingWindow {
+    #[inline(always)]
+    fn table(shard: &mut Shard) -> &mut Table<Self::State> {
+        &mut shard.sliding_window
+    }
+}
+
+macro_rules! kept_in_others {
+    ($($counter:ty => $table:ident),+ $(,)?) => {
         $(impl Kept for $counter {
             #[inline]
             fn table(shard: &mut Shard) -> &mut Table<Self::State> {
-                &mut shard.$($table).+
+                &mut shard.others.get_or_insert_default().$table
             }
         })+
 
-        impl Shard {
+        impl Others {
             fn tables(&mut self) -> [&mut dyn Forgets; [$(stringify!($counter)),+].len()] {
-                [$(&mut self.$($table).+),+]
+                [$(&mut self.$table),+]
             }
         }
     };
 }
 
-kept! {
-    SlidingWindow => sliding_window,
-    SlidingLog => others.sliding_log,
-    SlidingBuckets => others.sliding_buckets,
-    FixedWindow => others.fixed_window,
-    TokenBucket => others.token_bucket,
+kept_in_others! {
+    SlidingLog => sliding_log,
+    SlidingBuckets => sliding_buckets,
+    FixedWindow => fixed_window,
+    TokenBucket => token_bucket,
 }
 
 impl Shard {
+    fn tables(&mut self) -> impl Iterator<Item = &mut dyn Forgets> {
+        let first: &mut dyn Forgets = &mut self.sliding_window;
+        let others = self.others.iter_mut().flat_map(|others| others.tables());
+        std::iter::once(first).chain(others)
+    }
+
     /// Forgets what has expired in the next block of each table; says how many.
     pub(super) fn sweep(&mut self, now: Coarse) -> usize {
-        self.tables().into_iter().map(|table| table.sweep(now)).sum()
+        self.tables().map(|table| table.sweep(now)).sum()
+    }
+
+    /// Forgets all that has expired; says how many.
+    pub(super) fn sweep_all(&mut self, now: Coarse) -> usize {
+        self.tables()
+            .map(|table| (0..table.blocks()).map(|_| table.sweep(now)).sum::<usize>())
+            .sum()
     }
 
     /// Lets the key go that expires soonest of a few, but none that is being denied; says when it would
     /// have expired.
     pub(super) fn evict(&mut self, now: Coarse) -> Option<Coarse> {
-        let candidates = self.tables().map(|table| table.victim(now).map(|victim| (victim, table)));
-        remove_soonest(candidates.into_iter().flatten())
+        remove_soonest(self.tables().filter_map(|table| Some((table.victim(now)?, table))))
     }
 
     /// Lets the key go that is the soonest not to be denied any more.
     pub(super) fn evict_denied(&mut self) -> Option<Coarse> {
-        let candidates =
-            self.tables().map(|table| table.soonest_freed().map(|victim| (victim, table)));
-        remove_soonest(candidates.into_iter().flatten())
+        remove_soonest(self.tables().filter_map(|table| Some((table.soonest_freed()?, table))))
     }
 
     /// Until when every key is being denied, as far as is known.
     pub(super) fn saturated_until(&mut self) -> Coarse {
-        let soonest = self.tables().into_iter().filter_map(|table| table.soonest_freed());
+        let soonest = self.tables().filter_map(|table| table.soonest_freed());
         soonest.map(|victim| victim.expires).min().unwrap_or(Coarse::MAX)
     }
 
@@ -100,7 +116,7 @@ impl Shard {
         C::table(self).touch(fingerprint);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn find<C: Kept>(&mut self, _: C, fingerprint: u64) -> Option<usize> {
         C::table(self).find(fingerprint)
     }
@@ -109,7 +125,7 @@ impl Shard {
         C::table(self).insert(fingerprint)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn peek_slot<C: Kept>(
         &mut self,
         counter: C,
@@ -124,7 +140,7 @@ impl Shard {
     }
 
     /// Charges the state in a slot.
-    #[inline]
+    #[inline(always)]
     pub(super) fn charge<C: Kept>(
         &mut self,
         counter: C,

@@ -54,6 +54,9 @@ pub(super) struct Victim {
 
 /// The part of a table that knows nothing of its states: what forgets.
 pub(super) trait Forgets {
+    /// Blocks in the table.
+    fn blocks(&self) -> usize;
+
     /// Forgets what has expired in the next block; says how many.
     fn sweep(&mut self, now: Coarse) -> usize;
 
@@ -178,6 +181,10 @@ impl<S: Default> Table<S> {
 }
 
 impl<S: Default> Forgets for Table<S> {
+    fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
     fn sweep(&mut self, now: Coarse) -> usize {
         if self.is_empty() {
             return 0;
