@@ -96,7 +96,7 @@ fn gzip(content: &str) -> Vec<u8> {
 }
 
 /// One request of a made-up log.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct Asked {
     at: i64,
     ip: String,
@@ -399,11 +399,29 @@ fn unparsable_lines_are_counted_and_the_first_few_shown() {
 }
 
 #[test]
+fn lines_that_are_a_little_late_are_put_in_order() {
+    let files = Files::of("late");
+    let requests = requests();
+    files.write("sorted.log", log_of(&requests));
+    // Half minutes backwards; of one time, the order stays.
+    let mut shuffled = requests.clone();
+    for half_minute in shuffled.chunk_by_mut(|one, other| one.at / 30 == other.at / 30) {
+        half_minute.sort_by_key(|asked| std::cmp::Reverse(asked.at));
+    }
+    assert!(shuffled != requests);
+    files.write("shuffled.log", log_of(&shuffled));
+    let (sorted, shuffled) = (files.json(&["sorted.log"]), files.json(&["shuffled.log"]));
+    assert_eq!(shuffled["allowed"], sorted["allowed"]);
+    assert_eq!(shuffled["out_of_order"], 0);
+    assert_eq!((&shuffled["first"], &shuffled["last"]), (&sorted["first"], &sorted["last"]));
+}
+
+#[test]
 fn out_of_order_lines_are_counted() {
     let files = Files::of("order");
     let at = |at| Asked { at: START + at, ip: "::1".into(), method: "GET", path: "/".into() };
     files.write("access.log", log_of(&[at(5), at(5), at(3), at(4), at(9), at(0), at(10)]));
-    let report = files.json(&["access.log"]);
+    let report = files.json(&["--reorder", "0", "access.log"]);
     assert_eq!((&report["out_of_order"], &report["allowed"]), (&json!(2), &json!(7)));
     assert_eq!(report["first"], "2026-01-02T03:04:00Z");
     assert_eq!(report["last"], "2026-01-02T03:04:10Z");

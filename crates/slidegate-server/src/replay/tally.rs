@@ -10,7 +10,7 @@ use super::line::Line;
 pub struct Tally {
     pub counts: Counts,
     pub unparsable: u64,
-    /// Requests that are older than the one before them: servers log a request when it ends.
+    /// Requests that are older than the one before them: too late to be put in order.
     pub out_of_order: u64,
     /// The time of the last line.
     previous: Timestamp,
