@@ -1,21 +1,69 @@
-//! wip
+//! Rate limits over *sliding* windows: exact where they shall be, several limits and several identities
+//! decided as one atomic step, and only what is admitted is counted.
+//!
+//! ```
+//! use slidegate::{Limiter, Verdict::{Allowed, Denied}};
+//!
+//! let limiter = Limiter::new(["10/s", "600/min"])?;      // in memory
+//! match limiter.check("tenant:acme") {
+//!     Allowed(decision) => println!("serve it, {} left", decision.remaining()),
+//!     Denied(decision) => println!("come back in {:?}", decision.retry_after()),
+//! }
+//! # Ok::<(), slidegate::LimiterError>(())
+//! ```
+//!
+//! A [`Limiter`] has its limits in code and counts per any key that can be hashed. A [`Gate`] has them in
+//! a [`Policy`], a YAML file whose rules say when they apply, and per which attributes they count:
+//!
+//! ```
+//! use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
+//!
+//! let policy = Policy::from_yaml("
+//! rules:
+//!   - { name: login, when: { path: /login }, per: [ip], limits: [5/min], algorithm: sliding_log }
+//! ")?;
+//! let gate = Gate::new(policy, MemoryStore::new());
+//! let attributes = [("path", "/login"), ("ip", "203.0.113.7")];
+//! let ruling = gate.check_now(&Request::new("default", Descriptor::new(attributes)));
+//! assert_eq!(ruling.decision().remaining(), 4);
+//! # Ok::<(), slidegate::PolicyErrors>(())
+//! ```
+//!
+//! # How a request flows
+//!
+//! ```text
+//! request ──► policy ──► hits ──► store ──► outcomes ──► decision
+//! ```
+//!
+//! It runs one way. The policy knows no store, a store knows no policy, and an algorithm knows neither
+//! clock nor lock nor I/O. A [`Hit`] is one charge: a [`Key`], a [`Limit`], a cost, and how it is
+//! admitted. A [`Store`] charges all the hits of a request or none, and gives one [`Outcome`] for each; a
+//! [`Decision`] says which of them the request hangs on. A denial is a value. An error means that the
+//! store did not answer, and nothing else.
+//!
+//! # Features
+//!
+//! - `tokio`: [`Limiter::wait_async`](limiter::Limiter), on tokio's timer.
+//! - `testkit`: the oracle, the model, the conformance suite and the laws that every store is held to.
+
 pub mod algorithm;
+pub mod headers;
+pub mod limiter;
+pub mod policy;
+pub mod store;
+#[cfg(feature = "testkit")]
+pub mod testkit;
+
 mod clock;
 mod decision;
 mod gate;
-pub mod headers;
 mod hit;
 mod key;
 mod limit;
-mod limiter;
 mod outcome;
-pub mod policy;
 mod quota;
 mod request;
-pub mod store;
 mod sync;
-#[cfg(feature = "testkit")]
-pub mod testkit;
 
 pub use algorithm::{Algorithm, Align};
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
@@ -24,7 +72,7 @@ pub use gate::{Gate, Ruling, Standing};
 pub use hit::{Admission, Hit};
 pub use key::{Key, Scope};
 pub use limit::{Limit, LimitError};
-pub use limiter::{IntoLimit, Jitter, Limiter, LimiterError, NeverFits};
+pub use limiter::{Jitter, Limiter, LimiterError, NeverFits};
 pub use outcome::Outcome;
 pub use policy::Policy;
 pub use policy::file::{PolicyError, PolicyErrors};
@@ -32,3 +80,8 @@ pub use quota::{MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, QuotaError};
 pub use request::{DEFAULT_DOMAIN, Descriptor, Request};
 pub use store::memory::MemoryStore;
 pub use store::{LocalStore, Receipt, Store, StoreError, Taken};
+
+/// The README's Rust runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -63,7 +63,8 @@ enum ReplayError {
 pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
     let policy = policy_file::read(&args.policy)?;
     warn_of_no_rules(&policy, &args.domain);
-    let mut replay = Replay::new(&policy, &args.domain, args.max_keys.get(), Duration::from_secs(args.reorder));
+    let mut replay =
+        Replay::new(&policy, &args.domain, args.max_keys.get(), Duration::from_secs(args.reorder));
     read_logs(&args.logs, &mut replay)?;
     let tally = replay.tally();
     if tally.counts.asked == 0 && tally.unparsable > 0 {
@@ -104,8 +105,13 @@ fn show(log: &Path, line: &Unparsable, bar: &ProgressBar) {
 
 fn print(report: &Report<'_>, json: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    match json {
+    let written = match json {
         true => writeln!(out, "{}", serde_json::to_string(report)?),
         false => write!(out, "{report}"),
+    };
+    match written {
+        // Whoever reads only the first lines, as `head` does, has read enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
     }
 }

@@ -40,7 +40,8 @@ impl Order {
     /// The earliest line, if none can come before it any more.
     pub fn pop_due(&mut self) -> Option<Box<str>> {
         let Reverse(earliest) = self.held.peek()?;
-        let is_due = earliest.time.as_micros().saturating_add(self.span_us) <= self.newest.as_micros();
+        let is_due =
+            earliest.time.as_micros().saturating_add(self.span_us) <= self.newest.as_micros();
         if is_due || self.held.len() > MOST_HELD { self.pop() } else { None }
     }
 

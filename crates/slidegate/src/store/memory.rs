@@ -32,7 +32,8 @@ use table::Coarse;
 /// Keys that a store holds unless told otherwise.
 pub const DEFAULT_MAX_KEYS: usize = 10_000_000;
 
-/// At most so many shards: one then holds 2,400 keys of ten million, and grows within microseconds.
+/// At most so many shards: their locks then fit into the first cache, and a shard of ten million keys
+/// grows within a tenth of a millisecond.
 const MOST_SHARDS: usize = 1024;
 
 /// Requests of a batch whose states are loaded together.

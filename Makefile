@@ -1,0 +1,35 @@
+# What a fresh Debian machine with a Rust toolchain needs beyond it, these targets install themselves.
+
+.PHONY: test test-shuttle lint doc instructions bench-memory flood ci
+
+# Every test: unit, integration and documentation tests, and the explored thread schedules.
+test:
+	cargo test --workspace --all-features
+	$(MAKE) test-shuttle
+
+# The memory store under many thread schedules. A build of its own: locks and atomics are shuttle's.
+test-shuttle:
+	RUSTFLAGS='--cfg shuttle' cargo test -p slidegate --test shuttle --target-dir target/shuttle
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-features --all-targets -- -D warnings
+
+doc:
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --all-features --no-deps
+
+# Instructions of the decision path, held against lab/instructions.txt.
+# After a change that is meant to move them: make instructions ARGS=--update
+instructions:
+	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
+	cargo run --release -p lab --bin instructions -- $(ARGS)
+
+# The memory store beside its peers, about five minutes; ARGS=--quick takes half a one.
+bench-memory:
+	cargo run --release -p lab --bin bench_memory -- $(ARGS)
+
+# 50 million keys through room for one million.
+flood:
+	cargo run --release -p lab --bin flood
+
+ci: test lint doc instructions
