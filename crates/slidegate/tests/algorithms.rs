@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use slidegate::{Algorithm, Align, Limit, Limiter, ManualClock, MemoryStore, Quota, Timestamp};
+use slidegate::{
+    Algorithm, Align, Clock, Limit, Limiter, ManualClock, MemoryStore, Quota, Timestamp,
+};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -128,6 +130,19 @@ fn a_token_bucket_reaches_burst_and_what_flows_in() {
     assert_eq!(allowed, 10 + 59, "within one minute; the sixtieth comes as it ends");
     at.goto(Duration::from_secs(3_600));
     assert_eq!(at.allowed(300), 10, "never more than the burst at once");
+}
+
+#[test]
+fn a_token_bucket_loses_no_part_of_a_unit() {
+    let at = At::new(7, Duration::from_secs(1), Algorithm::TokenBucket { burst: Some(2) });
+    assert!(at.fits(1), "so that the bucket never runs full");
+    for nth in 0_u64..1_000 {
+        let due = Duration::from_micros((nth * 1_000_000).div_ceil(7));
+        assert_eq!(at.clock.now(), START.after(due), "unit {nth}");
+        assert!(at.fits(1), "unit {nth}");
+        let wait = at.limiter.check("key").decision().retry_after().unwrap();
+        at.clock.advance(wait);
+    }
 }
 
 #[test]

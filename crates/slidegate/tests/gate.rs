@@ -1,0 +1,124 @@
+//! The gate: a policy over a store.
+
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+use slidegate::testkit::awkward::{AwkwardStore, Faults};
+use slidegate::testkit::block_on;
+use slidegate::{
+    Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Ruling, Timestamp, headers,
+};
+
+const POLICY: &str = "
+rules:
+  - { name: per-tenant, domain: api, per: [tenant], limits: [3/min, 5/h] }
+  - { name: search, domain: api, when: { path: /search*, method: GET }, per: [tenant, ip], limits: [1/min] }
+  - { name: everybody, domain: api, limits: [100/min] }
+  - { name: other, per: [tenant], limits: [1/min] }
+";
+
+fn gate() -> (ManualClock, Gate<MemoryStore<ManualClock>>) {
+    let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
+    let store = MemoryStore::with(clock.clone(), 1_000);
+    (clock, Gate::new(Policy::from_yaml(POLICY).unwrap(), store))
+}
+
+fn api<const N: usize>(attributes: [(&'static str, &'static str); N]) -> Request<'static> {
+    Request::new("api", Descriptor::new(attributes))
+}
+
+/// The names of the limits that applied, with whether each fits.
+fn standing(ruling: &Ruling) -> Vec<(String, bool)> {
+    ruling.limits().map(|limit| (limit.policy_name(), limit.outcome.fits())).collect()
+}
+
+fn names(ruling: &Ruling) -> Vec<String> {
+    standing(ruling).into_iter().map(|(name, _)| name).collect()
+}
+
+#[test]
+fn a_rule_applies_if_all_of_when_matches_and_all_of_per_is_there() {
+    let (_, gate) = gate();
+    let ruling = gate.peek_now(&api([("tenant", "acme")]));
+    assert_eq!(names(&ruling), ["per-tenant.1m", "per-tenant.1h", "everybody"]);
+    let search = [("tenant", "acme"), ("ip", "::1"), ("path", "/search/x"), ("method", "GET")];
+    let all = ["per-tenant.1m", "per-tenant.1h", "search", "everybody"];
+    assert_eq!(names(&gate.peek_now(&api(search))), all);
+    let post = [("ip", "::1"), ("path", "/search/x"), ("method", "POST")];
+    assert_eq!(names(&gate.peek_now(&api(post))), ["everybody"]);
+    let nowhere = Request::new("elsewhere", Descriptor::new([("tenant", "acme")]));
+    let ruling = gate.check_now(&nowhere);
+    assert!(ruling.decision().is_allowed() && ruling.binding().is_none());
+    assert_eq!(headers::ietf(&ruling), []);
+}
+
+#[test]
+fn a_denial_by_one_rule_charges_no_other() {
+    let (_, gate) = gate();
+    let search =
+        || api([("tenant", "acme"), ("ip", "::1"), ("path", "/search"), ("method", "GET")]);
+    assert!(gate.check_now(&search()).decision().is_allowed());
+    for _ in 0..10 {
+        let denied = gate.check_now(&search());
+        assert_eq!(denied.binding().unwrap().rule.name(), "search");
+    }
+    let remaining =
+        |ruling: &Ruling| ruling.limits().map(|l| l.outcome.remaining()).collect::<Vec<_>>();
+    assert_eq!(remaining(&gate.peek_now(&search())), [2, 4, 0, 99]);
+}
+
+#[test]
+fn several_descriptors_are_one_request() {
+    let (_, gate) = gate();
+    let of = |tenants: [&'static str; 2]| {
+        let descriptors = tenants.map(|tenant| Descriptor::new([("tenant", tenant)]).cost(2));
+        Request::of_descriptors("api", descriptors)
+    };
+    assert!(gate.check_now(&of(["a", "b"])).decision().is_allowed());
+    let denied = gate.check_now(&of(["c", "b"]));
+    let fits: Vec<bool> = denied.limits().map(|limit| limit.outcome.fits()).collect();
+    assert_eq!(fits, [true, true, true, false, true, true], "b has one unit left");
+    assert!(gate.check_now(&of(["c", "d"])).decision().is_allowed(), "c was charged nothing");
+    assert!(!gate.check_now(&of(["e", "e"])).decision().is_allowed(), "twice two of three");
+}
+
+#[test]
+fn headers_name_every_limit_and_the_one_that_binds() {
+    let (_, gate) = gate();
+    let request = api([("tenant", "acme")]);
+    let allowed = gate.check_now(&request);
+    let [(_, policies), (_, limit)] = &headers::ietf(&allowed)[..] else { panic!("two headers") };
+    let expected =
+        r#""per-tenant.1m";q=3;w=60, "per-tenant.1h";q=5;w=3600, "everybody";q=100;w=60"#;
+    assert_eq!(policies, expected);
+    assert!(limit.starts_with(r#""per-tenant.1m";r=2;t="#), "{limit}");
+    assert_eq!(headers::retry_after(&allowed), None);
+    let (_, _) = (gate.check_now(&request), gate.check_now(&request));
+    let denied = gate.check_now(&request);
+    let (_, wait) = headers::retry_after(&denied).unwrap();
+    let (_, limit) = &headers::ietf(&denied)[1];
+    assert_eq!(*limit, format!(r#""per-tenant.1m";r=0;t={wait}"#));
+    let never = gate.check_now(&Request::new("api", Descriptor::new([("tenant", "b")]).cost(4)));
+    assert_eq!(headers::retry_after(&never), None, "it never fits");
+    assert_eq!(headers::ietf(&never)[1].1, r#""per-tenant.1m";r=3"#);
+}
+
+#[test]
+fn without_its_store_a_gate_enforces_in_memory_and_says_so() {
+    let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
+    for faults in [
+        Faults { unavailable: 100, ..Faults::default() },
+        Faults { lost_before: 100, ..Faults::default() },
+    ] {
+        let policy = "rules: [{ name: all, per: [tenant], limits: [2/d], algorithm: sliding_log }]";
+        let store = AwkwardStore::new(&clock, 1, faults, 1);
+        let gate = Gate::new(Policy::from_yaml(policy).unwrap(), store);
+        let request = Request::new("default", Descriptor::new([("tenant", "acme")]));
+        let check = || block_on(gate.check(&request));
+        let (first, second, third) = (check(), check(), check());
+        assert!([&first, &second, &third].iter().all(|ruling| ruling.decision().is_degraded()));
+        assert!(first.decision().is_allowed() && second.decision().is_allowed());
+        assert!(!third.decision().is_allowed());
+        block_on(gate.give_back(second.decision())).unwrap();
+        assert!(check().decision().is_allowed(), "given back where it was charged");
+    }
+}
