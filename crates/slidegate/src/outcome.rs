@@ -18,19 +18,26 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The cost fits.
-    pub(crate) fn fitting(remaining: u64, reset_after_us: u64) -> Self {
-        Self { fits: true, remaining: remaining as u32, reset_after_us, retry_after_us: 0 }
-    }
-
-    /// The cost would fit after `retry_after_us`.
-    pub(crate) fn exceeding(remaining: u64, reset_after_us: u64, retry_after_us: u64) -> Self {
-        Self { fits: false, remaining: remaining as u32, reset_after_us, retry_after_us }
-    }
-
-    /// The cost is over what the limit could ever hold.
-    pub(crate) fn never_fitting(remaining: u64, reset_after_us: u64) -> Self {
-        Self::exceeding(remaining, reset_after_us, NEVER)
+    /// How a cost fares where `remaining` units of `capacity` are free. `fits_after_us` is asked only if
+    /// the cost fits later; it is given the cost.
+    #[inline(always)]
+    pub(crate) fn judge(
+        (remaining, capacity): (u64, u64),
+        cost: u64,
+        reset_after_us: u64,
+        fits_after_us: impl FnOnce(u64) -> u64,
+    ) -> Self {
+        // A cost of 0 asks for one unit.
+        let cost = cost.max(1);
+        let fits = cost <= remaining;
+        let retry_after_us = if fits {
+            0
+        } else if cost > capacity {
+            NEVER
+        } else {
+            fits_after_us(cost)
+        };
+        Self { retry_after_us, reset_after_us, remaining: remaining as u32, fits }
     }
 
     /// This counter, seen by a hit that has been charged.

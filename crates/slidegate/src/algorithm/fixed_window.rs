@@ -59,14 +59,7 @@ impl Counter for FixedWindow {
         let max = self.max();
         let remaining = max.saturating_sub(self.count(state, now));
         let reset_after_us = lasts_us(self, state, now);
-        let cost = cost.max(1);
-        if cost <= remaining {
-            Outcome::fitting(remaining, reset_after_us)
-        } else if cost > max {
-            Outcome::never_fitting(remaining, reset_after_us)
-        } else {
-            Outcome::exceeding(remaining, reset_after_us, reset_after_us)
-        }
+        Outcome::judge((remaining, max), cost, reset_after_us, |_| reset_after_us)
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Charged {

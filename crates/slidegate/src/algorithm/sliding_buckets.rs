@@ -96,24 +96,19 @@ impl Counter for SlidingBuckets {
         let used = state.total - self.left(state, now.as_micros().max(state.last_us));
         let remaining = max.saturating_sub(used);
         let reset_after_us = lasts_us(self, state, now);
-        let cost = cost.max(1);
-        if cost <= remaining {
-            return Outcome::fitting(remaining, reset_after_us);
-        }
-        if cost > max {
-            return Outcome::never_fitting(remaining, reset_after_us);
-        }
-        // The oldest buckets leave one by one, until what is left of the total makes room.
-        let mut kept = state.total;
-        let mut fits_at_us = now.as_micros();
-        for bucket in self.held(state) {
-            if kept + cost <= max {
-                break;
+        Outcome::judge((remaining, max), cost, reset_after_us, |cost| {
+            // The oldest buckets leave one by one, until what is left of the total makes room.
+            let mut kept = state.total;
+            let mut fits_at_us = now.as_micros();
+            for bucket in self.held(state) {
+                if kept + cost <= max {
+                    break;
+                }
+                kept -= self.count(state, bucket);
+                fits_at_us = self.leaves_us(bucket);
             }
-            kept -= self.count(state, bucket);
-            fits_at_us = self.leaves_us(bucket);
-        }
-        Outcome::exceeding(remaining, reset_after_us, fits_at_us - now.as_micros())
+            fits_at_us - now.as_micros()
+        })
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Charged {

@@ -151,23 +151,18 @@ impl Counter for SlidingLog {
         }
         let remaining = max.saturating_sub(used);
         let reset_after_us = lasts_us(self, state, now);
-        let cost = cost.max(1);
-        if cost <= remaining {
-            return Outcome::fitting(remaining, reset_after_us);
-        }
-        if cost > max {
-            return Outcome::never_fitting(remaining, reset_after_us);
-        }
-        // The oldest charges leave one by one, until what is left makes room.
-        let mut fits_at_us = now.as_micros();
-        for entry in entries {
-            if used + cost <= max {
-                break;
+        Outcome::judge((remaining, max), cost, reset_after_us, |cost| {
+            // The oldest charges leave one by one, until what is left makes room.
+            let mut fits_at_us = now.as_micros();
+            for entry in entries {
+                if used + cost <= max {
+                    break;
+                }
+                used -= u64::from(entry.cost);
+                fits_at_us = self.leaves_us(&entry);
             }
-            used -= u64::from(entry.cost);
-            fits_at_us = self.leaves_us(&entry);
-        }
-        Outcome::exceeding(remaining, reset_after_us, fits_at_us - now.as_micros())
+            fits_at_us - now.as_micros()
+        })
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Charged {

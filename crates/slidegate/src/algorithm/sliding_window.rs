@@ -84,22 +84,16 @@ impl SlidingWindow {
         let used = current + (previous * (window - elapsed)).div_ceil(window);
         let remaining = max.saturating_sub(used);
         let reset_after_us = self.expires_us(view).saturating_sub(now.as_micros());
-        let cost = cost.max(1);
-        if cost <= remaining {
-            return Outcome::fitting(remaining, reset_after_us);
-        }
-        if cost > max {
-            return Outcome::never_fitting(remaining, reset_after_us);
-        }
-        let room = max - cost;
-        let fits_at = if current <= room {
-            self.weighs_at_most(room - current, previous, start)
-        } else {
-            // Not before the running window has become the previous one.
-            self.weighs_at_most(room, current, start + window)
-        };
-        let retry_after_us = self.scale.begins_us(fits_at) - now.as_micros();
-        Outcome::exceeding(remaining, reset_after_us, retry_after_us)
+        Outcome::judge((remaining, max), cost, reset_after_us, |cost| {
+            let room = max - cost;
+            let fits_at = if current <= room {
+                self.weighs_at_most(room - current, previous, start)
+            } else {
+                // Not before the running window has become the previous one.
+                self.weighs_at_most(room, current, start + window)
+            };
+            self.scale.begins_us(fits_at) - now.as_micros()
+        })
     }
 
     /// The end of the last window in which a count of the view weighs anything.

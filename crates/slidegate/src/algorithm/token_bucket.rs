@@ -77,17 +77,10 @@ impl Counter for TokenBucket {
         let capacity = burst * self.scale.window();
         let remaining = capacity.saturating_sub(level) / self.scale.window();
         let reset_after_us = lasts_us(self, state, now);
-        let cost = cost.max(1);
-        if cost <= remaining {
-            return Outcome::fitting(remaining, reset_after_us);
-        }
-        if cost > burst {
-            return Outcome::never_fitting(remaining, reset_after_us);
-        }
-        let excess = level - (burst - cost) * self.scale.window();
-        let fits_at = tick + state.leaks_in(excess);
-        let retry_after_us = self.scale.begins_us(fits_at) - now.as_micros();
-        Outcome::exceeding(remaining, reset_after_us, retry_after_us)
+        Outcome::judge((remaining, burst), cost, reset_after_us, |cost| {
+            let excess = level - (burst - cost) * self.scale.window();
+            self.scale.begins_us(tick + state.leaks_in(excess)) - now.as_micros()
+        })
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Charged {

@@ -121,8 +121,15 @@ impl<C: Clock> MemoryStore<C> {
     pub fn sweep(&self) {
         let now = self.coarse(self.clock.now());
         for place in &self.shards {
-            let swept = place.shard.lock().sweep_all(now);
-            self.keys.fetch_sub(swept, Ordering::Relaxed);
+            let mut shard = place.shard.lock();
+            // A table that shrinks on the way begins anew, so until there is nothing left.
+            loop {
+                let swept = shard.sweep_all(now);
+                self.keys.fetch_sub(swept, Ordering::Relaxed);
+                if swept == 0 {
+                    break;
+                }
+            }
         }
     }
 
@@ -289,7 +296,7 @@ impl<C: Clock> MemoryStore<C> {
             return;
         }
         let expires = shard.evict(now).or_else(|| self.evict_elsewhere(at, now));
-        if let Some(expires) = expires.or_else(|| shard.evict_denied()) {
+        if let Some(expires) = expires.or_else(|| self.evict_denied(shard, at)) {
             self.keys.fetch_sub(1, Ordering::Relaxed);
             self.evicted.fetch_add(u64::from(expires >= now), Ordering::Relaxed);
         }
@@ -312,6 +319,33 @@ impl<C: Clock> MemoryStore<C> {
             place.saturated_until.store(shard.saturated_until(), Ordering::Relaxed);
         }
         None
+    }
+
+    /// Lets the key go that is of all the soonest not to be denied any more. Passes over locked shards,
+    /// as [`evict_elsewhere`](Self::evict_elsewhere) does.
+    fn evict_denied(&self, shard: &mut Shard, at: usize) -> Option<Coarse> {
+        let mut soonest = shard.saturated_until();
+        let mut elsewhere = None;
+        let others = (at + 1..self.shards.len()).chain(0..at);
+        for place in others.map(|other| &self.shards[other]) {
+            if place.saturated_until.load(Ordering::Relaxed) >= soonest {
+                continue;
+            }
+            let Some(mut shard) = place.shard.try_lock() else {
+                continue;
+            };
+            let freed = shard.saturated_until();
+            if freed < soonest {
+                soonest = freed;
+                elsewhere = Some((place, shard));
+            }
+        }
+        let Some((place, mut other)) = elsewhere else {
+            return shard.evict_denied();
+        };
+        let expires = other.evict_denied();
+        place.saturated_until.store(other.saturated_until(), Ordering::Relaxed);
+        expires
     }
 
     /// Every 64th decision in a shard sweeps a little.
@@ -402,7 +436,10 @@ impl<C: Clock> LocalStore for MemoryStore<C> {
             let CounterName::Fingerprint(fingerprint) = charge.counter else {
                 continue;
             };
-            let shard = &mut *self.shards[self.shard_of(fingerprint)].shard.lock();
+            let place = &self.shards[self.shard_of(fingerprint)];
+            let shard = &mut *place.shard.lock();
+            // Not every key of the shard is being denied any more.
+            place.saturated_until.store(0, Ordering::Relaxed);
             with_counter!(charge.limit.counter(), counter => {
                 shard.give_back(counter, fingerprint, charge.charged_at, charge.cost);
             });
