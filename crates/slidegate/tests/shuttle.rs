@@ -1,0 +1,184 @@
+//! The concurrent part of the memory store under schedules that shuttle picks: run it with
+//! `make test-shuttle`.
+
+#![cfg(shuttle)]
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shuttle::sync::atomic::{AtomicU64, Ordering};
+use slidegate::{
+    Admission, Hit, Key, Limit, Limiter, LocalStore, ManualClock, MemoryStore, Scope, Timestamp,
+    Verdict,
+};
+
+const ITERATIONS: usize = 2_000;
+
+type Store = MemoryStore<ManualClock>;
+
+fn still_clock() -> ManualClock {
+    ManualClock::at(Timestamp::from_secs(1_750_000_020))
+}
+
+fn memory(max_keys: usize) -> Store {
+    MemoryStore::with(still_clock(), max_keys)
+}
+
+/// Runs a test under random schedules, and under such as find what takes few but awkward switches.
+fn explore(test: impl Fn() + Send + Sync + Copy + 'static) {
+    shuttle::check_random(test, ITERATIONS);
+    shuttle::check_pct(test, ITERATIONS, 3);
+}
+
+/// Runs `work` in several threads, each with its own number.
+fn together(threads: usize, work: impl Fn(usize) + Send + Sync + 'static) {
+    let work = Arc::new(work);
+    let threads: Vec<_> = (0..threads)
+        .map(|nth| {
+            let work = work.clone();
+            shuttle::thread::spawn(move || work(nth))
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+/// Takes one unit of each of these keys if all have one; whether they had.
+fn take(store: &Store, limit: &Limit, keys: &[&str]) -> bool {
+    let scope = Scope::new("test", "shuttle", "limit", &["key"]);
+    let values: Vec<[&str; 1]> = keys.iter().map(|key| [*key]).collect();
+    let hits: Vec<Hit<'_>> = (values.iter())
+        .map(|values| {
+            let key = Key::new(&scope, values);
+            Hit { key, limit, cost: 1, admission: Admission::Enforce }
+        })
+        .collect();
+    store.take_now(&hits).allowed
+}
+
+#[test]
+fn one_key_is_never_above_max() {
+    explore(|| {
+        let limiter = Limiter::with_store(["3/h"], memory(100)).unwrap();
+        let shared = Arc::new((limiter, AtomicU64::new(0)));
+        let threads = shared.clone();
+        together(3, move |_| {
+            for _ in 0..2 {
+                let allowed = threads.0.check("key").is_allowed();
+                threads.1.fetch_add(u64::from(allowed), Ordering::SeqCst);
+            }
+        });
+        assert_eq!(shared.1.load(Ordering::SeqCst), 3);
+    });
+}
+
+#[test]
+fn crossing_requests_are_all_or_nothing() {
+    const ASKS: [[&str; 3]; 3] = [["a", "b", "c"], ["c", "a", "d"], ["d", "c", "b"]];
+    explore(|| {
+        let limit: Limit = "3/h".parse().unwrap();
+        let allowed: [AtomicU64; 3] = Default::default();
+        let shared = Arc::new((memory(100), allowed));
+        let threads = shared.clone();
+        together(3, move |nth| {
+            for _ in 0..2 {
+                let allowed = take(&threads.0, &limit, &ASKS[nth]);
+                threads.1[nth].fetch_add(u64::from(allowed), Ordering::SeqCst);
+            }
+        });
+        let (store, allowed) = &*shared;
+        for key in ["a", "b", "c", "d"] {
+            let asks = ASKS.iter().zip(allowed).filter(|(ask, _)| ask.contains(&key));
+            let charged: u64 = asks.map(|(_, allowed)| allowed.load(Ordering::SeqCst)).sum();
+            let left = (0..4).filter(|_| take(store, &limit, &[key])).count() as u64;
+            assert_eq!(charged + left, 3, "{key}");
+        }
+    });
+}
+
+#[test]
+fn batches_and_crossing_requests_do_not_wait_in_a_circle() {
+    explore(|| {
+        let limits = ["2/min", "3/h"];
+        let single = Limiter::with_store(limits[..1].iter().copied(), memory(100)).unwrap();
+        let double = Limiter::with_store(limits.iter().copied(), memory(100)).unwrap();
+        let allowed: [AtomicU64; 6] = Default::default();
+        let shared = Arc::new((single, double, allowed));
+        let threads = shared.clone();
+        together(3, move |nth| {
+            let (single, double, allowed) = &*threads;
+            let keys = [[0, 1, 2], [2, 1, 0], [1, 0, 2]][nth];
+            for (limiter, allowed) in [(single, &allowed[..3]), (double, &allowed[3..])] {
+                for (key, verdict) in keys.iter().zip(limiter.check_many(&keys)) {
+                    allowed[*key].fetch_add(u64::from(verdict.is_allowed()), Ordering::SeqCst);
+                }
+            }
+        });
+        for allowed in &shared.2 {
+            assert_eq!(allowed.load(Ordering::SeqCst), 2, "of three that asked");
+        }
+    });
+}
+
+#[test]
+fn what_is_given_back_leaves_no_trace() {
+    explore(|| {
+        let limiter = Arc::new(Limiter::with_store(["2/min", "5/h"], memory(100)).unwrap());
+        let threads = limiter.clone();
+        together(3, move |_| {
+            if let Verdict::Allowed(decision) = threads.check("key") {
+                threads.give_back(decision.receipt());
+            }
+        });
+        assert_eq!(limiter.peek("key", 1).decision().remaining(), 2);
+    });
+}
+
+/// Every key is denied from its first request on, so whoever brings one looks for room in shards that
+/// the others hold, while holding several.
+#[test]
+fn looking_for_room_elsewhere_waits_for_nobody() {
+    const ASKS: [[&str; 3]; 3] = [["a", "b", "c"], ["d", "e", "f"], ["f", "g", "a"]];
+    explore(|| {
+        let limit: Limit = "1/h".parse().unwrap();
+        let clock = still_clock();
+        let store = Arc::new(MemoryStore::with(clock.clone(), 4));
+        let threads = store.clone();
+        together(3, move |nth| {
+            take(&threads, &limit, &ASKS[nth]);
+            take(&threads, &limit, &ASKS[(nth + 1) % 3][..1]);
+        });
+        clock.advance(Duration::from_secs(86_400));
+        store.sweep();
+        assert_eq!(store.keys(), 0, "the count has missed none");
+    });
+}
+
+#[test]
+fn the_count_of_keys_misses_none() {
+    explore(|| {
+        let clock = still_clock();
+        let store = MemoryStore::with(clock.clone(), 4);
+        let limiter = Arc::new(Limiter::with_store(["2/s"], store).unwrap());
+        let threads = limiter.clone();
+        let moved = clock.clone();
+        together(3, move |nth| match nth {
+            0 => drop(threads.check_many(&[1, 2, 3, 4, 5])),
+            1 => {
+                let _ = threads.check(&6);
+                threads.reset(&1);
+                let _ = threads.check(&1);
+            }
+            _ => {
+                let _ = threads.check(&7);
+                moved.advance(Duration::from_secs(10));
+                threads.store().sweep();
+            }
+        });
+        clock.advance(Duration::from_secs(10));
+        limiter.store().sweep();
+        assert_eq!(limiter.store().keys(), 0);
+    });
+}
