@@ -160,7 +160,7 @@ impl<S> Limiter<S> {
     }
 
     #[inline]
-    fn hits<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> SmallVec<[Hit<'_>; 2]> {
+    fn hits<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> SmallVec<[Hit<'_>; 4]> {
         let mut hits = SmallVec::new();
         self.push_hits(&mut hits, key, cost);
         hits

@@ -8,7 +8,7 @@
 //! The wrap is harmless: whatever is in the log lies within one window of the last charge, whose tick is
 //! kept whole, and a window is at most 2^30 ticks. Older entries leave before a new one is written.
 
-use std::collections::VecDeque;
+use std::iter::repeat_n;
 
 use super::{Charged, Counter, Scale, lasts_us, saturate};
 use crate::clock::Timestamp;
@@ -32,84 +32,164 @@ pub struct SlidingLog {
 }
 
 /// The charges of the last window, as of the last charge.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct State {
     /// Tick of the last charge, rounded down.
     last: u64,
     /// Sum of the costs in the log.
     total: u64,
-    words: VecDeque<u32>,
+    words: Ring,
+    /// The first words of the oldest and of the newest charge once more: all that a denial asks of the
+    /// log, without a wait for the ring's memory. They mean nothing while the log is empty.
+    oldest: u32,
+    newest: u32,
 }
 
-/// One charge.
-#[derive(Clone, Copy)]
-struct Entry {
-    tick: u64,
-    cost: u32,
+/// Words, first in, first out. Unlike a `VecDeque` it leaves the state at 48 bytes, so that its slot in a
+/// table is one cache line.
+#[derive(Clone, Debug, Default)]
+struct Ring {
+    room: Box<[u32]>,
+    first: u32,
+    len: u32,
 }
 
-impl Entry {
-    fn words(&self) -> usize {
-        if self.cost == 1 { 1 } else { 2 }
+impl Ring {
+    fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.len()).map(|nth| self.room[self.place(nth)])
+    }
+
+    fn get(&self, nth: usize) -> Option<u32> {
+        (nth < self.len()).then(|| self.room[self.place(nth)])
+    }
+
+    /// Where the `nth` word lies, or would.
+    fn place(&self, nth: usize) -> usize {
+        let place = self.first as usize + nth;
+        if place < self.room.len() { place } else { place - self.room.len() }
+    }
+
+    #[inline(always)]
+    fn push(&mut self, word: u32) {
+        let len = self.len() + 1;
+        if len > self.room.len() || 4 * len < self.room.len() {
+            self.resize(len);
+        }
+        self.room[self.place(self.len())] = word;
+        self.len += 1;
+    }
+
+    /// Makes room for so many words, and half again, not double: a full log shall not be half empty.
+    #[cold]
+    fn resize(&mut self, len: usize) {
+        let spare = len - self.len() + (len / 2).max(3);
+        self.room = self.iter().chain(repeat_n(0, spare)).collect();
+        self.first = 0;
+    }
+}
+
+/// How many words a charge takes whose first, or last, is this.
+fn words_of(word: u32) -> usize {
+    if word & HAS_COST == 0 { 1 } else { 2 }
+}
+
+impl PartialEq for State {
+    fn eq(&self, other: &Self) -> bool {
+        self.last == other.last && self.words.iter().eq(other.words.iter())
     }
 }
 
 impl State {
-    /// The charges, oldest first.
-    fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
-        let mut at = 0;
-        std::iter::from_fn(move || {
-            let entry = self.entry(at)?;
-            at += entry.words();
-            Some(entry)
-        })
+    /// The cost of the charge that begins at `at` with `word`.
+    fn cost(&self, at: usize, word: u32) -> u32 {
+        if word & HAS_COST == 0 { 1 } else { self.words.get(at + 1).unwrap_or(1) & !HAS_COST }
     }
 
-    /// The charge whose first word stands at `at`.
-    fn entry(&self, at: usize) -> Option<Entry> {
-        let word = *self.words.get(at)?;
-        let cost = if word & HAS_COST == 0 { 1 } else { self.words.get(at + 1)? & !HAS_COST };
-        // An entry may lie one tick after the last charge, which was rounded down.
-        let newest = self.last + 1;
-        let age = (newest as u32).wrapping_sub(word) & !HAS_COST;
-        Some(Entry { tick: newest.saturating_sub(u64::from(age)), cost })
+    /// How many ticks before `last + 1` the charge was made that begins with `word`. It is not after
+    /// that: `last` was rounded down, by less than a tick.
+    fn age(&self, word: u32) -> u64 {
+        u64::from((self.last as u32).wrapping_add(1).wrapping_sub(word) & !HAS_COST)
     }
 
-    fn newest(&self) -> Option<Entry> {
-        let words = if self.words.back()? & HAS_COST == 0 { 1 } else { 2 };
-        self.entry(self.words.len() - words)
+    fn tick(&self, word: u32) -> u64 {
+        (self.last + 1).saturating_sub(self.age(word))
     }
 
-    /// Removes the oldest entries up to `tick`, which have left the window.
-    fn forget_until(&mut self, tick: u64) {
-        while let Some(oldest) = self.entry(0).filter(|oldest| oldest.tick <= tick) {
-            for _ in 0..oldest.words() {
-                self.words.pop_front();
-            }
-            self.total -= u64::from(oldest.cost);
+    fn newest_tick(&self) -> Option<u64> {
+        (self.words.len > 0).then(|| self.tick(self.newest))
+    }
+
+    /// How many words the charges before `tick` take, and the sum of their costs.
+    #[inline(always)]
+    fn before(&self, tick: u64) -> (usize, u64) {
+        let Some(age) = (self.last + 1).checked_sub(tick) else {
+            return (self.words.len(), self.total);
+        };
+        let is_before = |word: &u32| self.age(*word) > age;
+        let (mut at, mut units) = (0, 0);
+        if self.words.len == 0 || !is_before(&self.oldest) {
+            return (at, units);
+        }
+        while let Some(word) = self.words.get(at).filter(is_before) {
+            units += u64::from(self.cost(at, word));
+            at += words_of(word);
+        }
+        (at, units)
+    }
+
+    /// The tick of the charge with which `units` have left, of those from `at` on, one after the other.
+    fn frees(&self, mut at: usize, units: u64) -> u64 {
+        let mut word = self.oldest;
+        if at == 0 && units == 1 {
+            return self.tick(word);
+        }
+        let mut left = 0;
+        while left < units {
+            word = self.words.get(at).unwrap_or(self.newest);
+            left += u64::from(self.cost(at, word));
+            at += words_of(word);
+        }
+        self.tick(word)
+    }
+
+    fn forget_before(&mut self, tick: u64) {
+        let (words, units) = self.before(tick);
+        if words > 0 {
+            self.words.first = self.words.place(words) as u32;
+            self.words.len -= words as u32;
+            self.total -= units;
+            self.oldest = self.words.get(0).unwrap_or_default();
         }
     }
 
-    fn forget_newest(&mut self) -> Option<Entry> {
-        let newest = self.newest()?;
-        self.words.truncate(self.words.len() - newest.words());
-        self.total -= u64::from(newest.cost);
-        Some(newest)
+    /// Removes the newest charge; its tick and cost.
+    fn forget_newest(&mut self) -> Option<(u64, u32)> {
+        let at = self.words.len().checked_sub(words_of(self.newest))?;
+        let (tick, cost) = (self.tick(self.newest), self.cost(at, self.newest));
+        self.words.len = at as u32;
+        self.total -= u64::from(cost);
+        let before = |words| self.words.get(at.checked_sub(words)?);
+        if let Some(last) = before(1) {
+            self.newest = before(words_of(last)).unwrap_or(last);
+        }
+        Some((tick, cost))
     }
 
-    fn push(&mut self, entry: Entry) {
-        // Half again, not double: a full log shall not be half empty.
-        if self.words.len() + 2 > self.words.capacity() {
-            let more = (self.words.len() / 2).max(4);
-            self.words.reserve_exact(more);
+    fn push(&mut self, tick: u64, cost: u32) {
+        let has_cost = if cost == 1 { 0 } else { HAS_COST };
+        self.newest = (tick as u32 & !HAS_COST) | has_cost;
+        if self.words.len == 0 {
+            self.oldest = self.newest;
         }
-        let word = entry.tick as u32 & !HAS_COST;
-        if entry.cost == 1 {
-            self.words.push_back(word);
-        } else {
-            self.words.extend([word | HAS_COST, entry.cost | HAS_COST]);
+        self.words.push(self.newest);
+        if cost != 1 {
+            self.words.push(cost | HAS_COST);
         }
-        self.total += u64::from(entry.cost);
+        self.total += u64::from(cost);
     }
 }
 
@@ -122,19 +202,32 @@ impl SlidingLog {
         Quota::of_parts(self.max, self.scale.window_us())
     }
 
-    fn max(&self) -> u64 {
-        u64::from(self.max)
-    }
-
     /// No log is longer than this. What fits in it never is; beyond, debts are merged into the newest
     /// entry, which then leaves later than the oldest of them would have.
     fn most_words(&self) -> usize {
         2 * (self.max as usize + 32)
     }
 
-    /// The moment from which an entry is outside of the window.
-    fn leaves_us(&self, entry: &Entry) -> u64 {
-        self.scale.begins_us(entry.tick + self.scale.window())
+    /// The first tick of the window that ends with `tick`.
+    fn window_begins(&self, tick: u64) -> u64 {
+        (tick + 1).saturating_sub(self.scale.window())
+    }
+
+    /// The moment from which a charge at `tick` is outside of the window.
+    fn leaves_us(&self, tick: u64) -> u64 {
+        self.scale.begins_us(tick + self.scale.window())
+    }
+
+    /// How `cost` would fare, if of the log only what stands from `at` on is in the window: `used` units.
+    #[inline(always)]
+    fn outcome(&self, state: &State, at: usize, used: u64, now: Timestamp, cost: u64) -> Outcome {
+        let max = u64::from(self.max);
+        let remaining = max.saturating_sub(used);
+        let reset_after_us = lasts_us(self, state, now);
+        Outcome::judge((remaining, max), cost, reset_after_us, |cost| {
+            // The oldest charges leave one by one, until what is left makes room.
+            self.leaves_us(state.frees(at, used + cost - max)) - now.as_micros()
+        })
     }
 }
 
@@ -142,75 +235,95 @@ impl Counter for SlidingLog {
     type State = State;
 
     fn peek(&self, state: &State, now: Timestamp, cost: u64) -> Outcome {
-        let max = self.max();
         let tick = self.scale.tick(now).max(state.last);
-        let mut entries = state.entries().peekable();
-        let mut used = state.total;
-        while let Some(left) = entries.next_if(|entry| entry.tick + self.scale.window() <= tick) {
-            used -= u64::from(left.cost);
-        }
-        let remaining = max.saturating_sub(used);
-        let reset_after_us = lasts_us(self, state, now);
-        Outcome::judge((remaining, max), cost, reset_after_us, |cost| {
-            // The oldest charges leave one by one, until what is left makes room.
-            let mut fits_at_us = now.as_micros();
-            for entry in entries {
-                if used + cost <= max {
-                    break;
-                }
-                used -= u64::from(entry.cost);
-                fits_at_us = self.leaves_us(&entry);
-            }
-            fits_at_us - now.as_micros()
-        })
+        let (at, left) = state.before(self.window_begins(tick));
+        self.outcome(state, at, state.total - left, now, cost)
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Charged {
         let last = self.scale.tick(now).max(state.last);
-        state.forget_until(last.saturating_sub(self.scale.window()));
+        state.forget_before(self.window_begins(last));
         state.last = last;
         let exact = self.scale.tick_us == 1 || now.as_micros() == self.scale.begins_us(last);
-        let mut entry = Entry { tick: if exact { last } else { last + 1 }, cost: saturate(cost) };
-        if let Some(newest) = state.newest() {
-            entry.tick = entry.tick.max(newest.tick);
-            if entry.tick == newest.tick || state.words.len() >= self.most_words() {
-                state.forget_newest();
-                entry.cost = saturate(u64::from(newest.cost) + u64::from(entry.cost));
+        let mut at = if exact { last } else { last + 1 };
+        let mut cost = saturate(cost);
+        if let Some(newest) = state.newest_tick() {
+            at = at.max(newest);
+            if at == newest || state.words.len() >= self.most_words() {
+                let merged = state.forget_newest().map_or(0, |(_, cost)| cost);
+                cost = saturate(u64::from(merged) + u64::from(cost));
             }
         }
-        if entry.cost > 0 {
-            state.push(entry);
+        if cost > 0 {
+            state.push(at, cost);
         }
         Charged {
-            at: Timestamp::from_micros(self.scale.begins_us(entry.tick)),
-            after: self.peek(state, now, 0),
+            at: Timestamp::from_micros(self.scale.begins_us(at)),
+            after: self.outcome(state, 0, state.total, now, 0),
         }
     }
 
     fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
         let charged_at = self.scale.tick(charged_at);
-        if !state.entries().any(|entry| entry.tick == charged_at) {
-            return;
-        }
         let mut later = Vec::new();
-        while let Some(mut entry) = state.forget_newest() {
-            if entry.tick == charged_at {
-                entry.cost = entry.cost.saturating_sub(saturate(cost));
-                if entry.cost > 0 {
-                    state.push(entry);
-                }
-                break;
+        while state.newest_tick().is_some_and(|newest| newest > charged_at) {
+            later.extend(state.forget_newest());
+        }
+        if state.newest_tick() == Some(charged_at)
+            && let Some((tick, charged)) = state.forget_newest()
+        {
+            let kept = charged.saturating_sub(saturate(cost));
+            if kept > 0 {
+                state.push(tick, kept);
             }
-            later.push(entry);
         }
-        while let Some(entry) = later.pop() {
-            state.push(entry);
-        }
+        later.into_iter().rev().for_each(|(tick, cost)| state.push(tick, cost));
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {
-        let newest = state.newest();
-        newest
-            .map_or(Timestamp::default(), |newest| Timestamp::from_micros(self.leaves_us(&newest)))
+        let leaves_us = state.newest_tick().map(|newest| self.leaves_us(newest));
+        Timestamp::from_micros(leaves_us.unwrap_or_default())
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+            /// Pushes, and removals from either end, beside a plain list of ticks and costs.
+            #[test]
+            fn a_state_is_what_a_list_would_be(steps in prop::collection::vec((0..4, 1..50_u64, 1..3_u32), 1..400)) {
+                let (mut state, mut list) = (State { last: 1 << 33, ..State::default() }, Vec::new());
+                for (what, ticks, cost) in steps {
+                    match what {
+                        0 => {
+                            let begins = list.first().map_or(0, |&(tick, _)| tick + ticks * 20);
+                            state.forget_before(begins);
+                            list.retain(|&(tick, _)| tick >= begins);
+                        }
+                        1 => {
+                            let newest = state.forget_newest();
+                            prop_assert_eq!(newest, list.pop());
+                        }
+                        _ => {
+                            state.last += ticks;
+                            let tick = state.last + 1;
+    state.push(tick, cost);
+                            list.push((tick, cost));
+                        }
+                    }
+                    prop_assert_eq!(state.total, list.iter().map(|&(_, cost)| u64::from(cost)).sum::<u64>());
+                    prop_assert_eq!(state.newest_tick(), list.last().map(|&(tick, _)| tick));
+                    let mut units = 0;
+                    for &(tick, cost) in &list {
+                        prop_assert_eq!(state.before(tick).1, units);
+                        units += u64::from(cost);
+                        prop_assert_eq!(state.frees(0, units), tick);
+                    }
+                }
+            }
+        }
 }

@@ -171,7 +171,8 @@ impl<C: Clock> MemoryStore<C> {
     fn decide(&self, held: &mut Held<'_>, hits: &[Hit<'_>], aims: &[Aim], now: Timestamp) -> Taken {
         let mut outcomes = self.peek_all(held, hits, aims, now);
         let allowed = admits(hits, &outcomes);
-        let mut receipt = Receipt::default();
+        let most = if allowed { hits.len() } else { 0 };
+        let mut receipt = Receipt { charges: SmallVec::with_capacity(most) };
         for ((hit, aim), outcome) in hits.iter().zip(aims).zip(&mut outcomes) {
             if is_charged(hit, allowed, outcome) {
                 let shard = shard_of_held(held, aim);
@@ -191,7 +192,7 @@ impl<C: Clock> MemoryStore<C> {
         aims: &[Aim],
         now: Timestamp,
     ) -> Outcomes {
-        let mut outcomes = Outcomes::new();
+        let mut outcomes = Outcomes::with_capacity(hits.len());
         for (nth, (hit, aim)) in hits.iter().zip(aims).enumerate() {
             // Earlier hits of this request on the same counter come first.
             let pending: u64 = (hits[..nth].iter().zip(&aims[..nth]).zip(&outcomes))
