@@ -2,18 +2,20 @@
 //!
 //! The log is a ring of 32-bit words, oldest first. A word holds the tick of a charge modulo 2^31; a
 //! charge of more than one unit takes a second word for its cost, and both have their top bit set. So an
-//! entry takes four bytes, and a cost of 10,000 takes eight. A charge is entered at its tick rounded **up**, and the
-//! present is rounded down, so an entry never leaves before its window is over.
+//! entry takes four bytes, and a cost of 10,000 takes eight. A charge is entered at its tick rounded
+//! **up**, and the present is rounded down, so an entry never leaves before its window is over.
 //!
 //! The wrap is harmless: whatever is in the log lies within one window of the last charge, whose tick is
 //! kept whole, and a window is at most 2^30 ticks. Older entries leave before a new one is written.
 
-use std::iter::repeat_n;
+mod ring;
 
 use super::{Charged, Counter, Scale, lasts_us, saturate};
 use crate::clock::Timestamp;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
+
+use ring::Ring;
 
 /// A window is at most this many ticks: half of what a word can tell apart.
 const MOST_TICKS: u32 = 1 << 30;
@@ -45,53 +47,6 @@ pub struct State {
     newest: u32,
 }
 
-/// Words, first in, first out. Unlike a `VecDeque` it leaves the state at 48 bytes, so that its slot in a
-/// table is one cache line.
-#[derive(Clone, Debug, Default)]
-struct Ring {
-    room: Box<[u32]>,
-    first: u32,
-    len: u32,
-}
-
-impl Ring {
-    fn len(&self) -> usize {
-        self.len as usize
-    }
-
-    fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..self.len()).map(|nth| self.room[self.place(nth)])
-    }
-
-    fn get(&self, nth: usize) -> Option<u32> {
-        (nth < self.len()).then(|| self.room[self.place(nth)])
-    }
-
-    /// Where the `nth` word lies, or would.
-    fn place(&self, nth: usize) -> usize {
-        let place = self.first as usize + nth;
-        if place < self.room.len() { place } else { place - self.room.len() }
-    }
-
-    #[inline(always)]
-    fn push(&mut self, word: u32) {
-        let len = self.len() + 1;
-        if len > self.room.len() || 4 * len < self.room.len() {
-            self.resize(len);
-        }
-        self.room[self.place(self.len())] = word;
-        self.len += 1;
-    }
-
-    /// Makes room for so many words, and half again, not double: a full log shall not be half empty.
-    #[cold]
-    fn resize(&mut self, len: usize) {
-        let spare = len - self.len() + (len / 2).max(3);
-        self.room = self.iter().chain(repeat_n(0, spare)).collect();
-        self.first = 0;
-    }
-}
-
 /// How many words a charge takes whose first, or last, is this.
 fn words_of(word: u32) -> usize {
     if word & HAS_COST == 0 { 1 } else { 2 }
@@ -120,7 +75,7 @@ impl State {
     }
 
     fn newest_tick(&self) -> Option<u64> {
-        (self.words.len > 0).then(|| self.tick(self.newest))
+        (!self.words.is_empty()).then(|| self.tick(self.newest))
     }
 
     /// How many words the charges before `tick` take, and the sum of their costs.
@@ -131,7 +86,7 @@ impl State {
         };
         let is_before = |word: &u32| self.age(*word) > age;
         let (mut at, mut units) = (0, 0);
-        if self.words.len == 0 || !is_before(&self.oldest) {
+        if self.words.is_empty() || !is_before(&self.oldest) {
             return (at, units);
         }
         while let Some(word) = self.words.get(at).filter(is_before) {
@@ -159,8 +114,7 @@ impl State {
     fn forget_before(&mut self, tick: u64) {
         let (words, units) = self.before(tick);
         if words > 0 {
-            self.words.first = self.words.place(words) as u32;
-            self.words.len -= words as u32;
+            self.words.drop_first(words);
             self.total -= units;
             self.oldest = self.words.get(0).unwrap_or_default();
         }
@@ -170,7 +124,7 @@ impl State {
     fn forget_newest(&mut self) -> Option<(u64, u32)> {
         let at = self.words.len().checked_sub(words_of(self.newest))?;
         let (tick, cost) = (self.tick(self.newest), self.cost(at, self.newest));
-        self.words.len = at as u32;
+        self.words.truncate(at);
         self.total -= u64::from(cost);
         let before = |words| self.words.get(at.checked_sub(words)?);
         if let Some(last) = before(1) {
@@ -182,7 +136,7 @@ impl State {
     fn push(&mut self, tick: u64, cost: u32) {
         let has_cost = if cost == 1 { 0 } else { HAS_COST };
         self.newest = (tick as u32 & !HAS_COST) | has_cost;
-        if self.words.len == 0 {
+        if self.words.is_empty() {
             self.oldest = self.newest;
         }
         self.words.push(self.newest);
