@@ -15,7 +15,7 @@ use slidegate::Limiter;
 
 use crate::keys::Draws;
 
-/// Units of a key per [`WINDOW`].
+/// Units of a key per window.
 pub const MAX: u32 = 1000;
 
 /// So long that nothing changes by the passing of time during a benchmark.

@@ -80,6 +80,19 @@ fn idle_keys_leave_as_others_come() {
     }
 }
 
+/// As above, but among keys that stay, so that the tables have to grow all the while.
+#[test]
+fn idle_keys_leave_although_the_store_keeps_growing() {
+    let store = Numbered::new(1_000_000);
+    let (short, long) = (limit("5/s"), limit("5/d"));
+    store.take_each(&long, 0..70_000);
+    store.take_each(&short, 70_000..100_000);
+    store.clock.advance(HOUR);
+    store.take_each(&long, 100_000..300_000);
+    let idle = store.store.keys() - 270_000;
+    assert!(idle <= 30, "{idle} idle ones are left");
+}
+
 /// Keys come at a steady rate, and each is live for two windows at most. A key that comes looks at about
 /// three others, so the dead are never as many as the live.
 #[test]

@@ -63,7 +63,7 @@ pub struct MemoryStore<C = SystemClock> {
 #[repr(align(64))]
 struct Place {
     shard: Mutex<Shard>,
-    /// Until then every key of the shard is being denied, unless a new one comes.
+    /// Until then every key of the shard is being denied, unless one is charged.
     saturated_until: AtomicU32,
 }
 
@@ -95,7 +95,8 @@ impl Default for MemoryStore {
 impl<C: Clock> MemoryStore<C> {
     /// A store of at most `max_keys` keys on the given clock.
     ///
-    /// Threads that bring new keys at the same instant may each exceed the bound by one.
+    /// Threads that bring new keys at the same instant may each exceed the bound by one, and by the hits of
+    /// a request where nearly all keys are its own.
     pub fn with(clock: C, max_keys: usize) -> Self {
         let shards = (max_keys / 1024).next_power_of_two().clamp(64, MOST_SHARDS);
         let place =
@@ -243,6 +244,8 @@ impl<C: Clock> MemoryStore<C> {
             self.make_room(shard, aim.shard, now);
             shard.insert(counter, aim.fingerprint)
         });
+        // It may be a key that is not denied: a new one, or one whose max was raised.
+        self.shards[aim.shard].saturated_until.store(0, Ordering::Relaxed);
         shard.charge(counter, slot, shifted(now, &aim), cost, |moment| {
             // One step more, for callers whose clocks are a little behind.
             let moment_us = moment.as_micros().saturating_sub(aim.phase_us);
@@ -292,7 +295,6 @@ impl<C: Clock> MemoryStore<C> {
         let now = self.coarse(now);
         let swept = shard.sweep(now);
         self.keys.fetch_sub(swept, Ordering::Relaxed);
-        self.shards[at].saturated_until.store(0, Ordering::Relaxed);
         if self.keys.fetch_add(1, Ordering::Relaxed) < self.max_keys {
             return;
         }

@@ -80,7 +80,8 @@ impl Shard {
         self.tables().map(|table| table.sweep(now)).sum()
     }
 
-    /// Forgets all that has expired; says how many.
+    /// Forgets what has expired, block by block; says how many. A table that shrinks on the way has its
+    /// blocks anew, so what is left takes another call.
     pub(super) fn sweep_all(&mut self, now: Coarse) -> usize {
         self.tables()
             .map(|table| (0..table.blocks()).map(|_| table.sweep(now)).sum::<usize>())

@@ -170,7 +170,8 @@ impl<S: Default> Table<S> {
         let empty = (0..blocks).map(|_| Block::default()).collect();
         let old = std::mem::replace(&mut self.blocks, empty);
         self.len = 0;
-        self.hand = 0;
+        // It stays where it was among the homes, so that a table that keeps growing is swept to its end.
+        self.hand = (self.hand as usize * blocks / old.len().max(1)) as u32;
         for slot in old.into_iter().flat_map(|block| block.0) {
             if slot.fingerprint != EMPTY {
                 self.place(slot);
