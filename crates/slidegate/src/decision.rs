@@ -41,6 +41,19 @@ impl Decision {
         Self::of_taken(hits, Taken { allowed, outcomes, receipt: Receipt::default() })
     }
 
+    /// What no rule applies to.
+    pub(crate) fn unlimited() -> Self {
+        let taken = Taken { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() };
+        Self::of_taken(&[], taken)
+    }
+
+    /// A denial because the store, which should have decided, did not answer.
+    pub(crate) fn refused() -> Self {
+        let taken =
+            Taken { allowed: false, outcomes: Outcomes::new(), receipt: Receipt::default() };
+        Self::of_taken(&[], taken).degraded()
+    }
+
     /// The same, made without the store that should have made it.
     pub(crate) fn degraded(self) -> Self {
         Self { degraded: true, ..self }
@@ -54,6 +67,11 @@ impl Decision {
     /// Whether it was made without the store that should have made it.
     pub fn is_degraded(&self) -> bool {
         self.degraded
+    }
+
+    /// Whether it was denied because the store did not answer, and not by any limit.
+    pub fn is_refused(&self) -> bool {
+        !self.allowed && self.outcomes.is_empty()
     }
 
     /// Which of the outcomes the request hangs on: on a denial the one with the longest wait ("never" is
@@ -78,7 +96,8 @@ impl Decision {
 
     /// Units that the binding limit still lets pass; `u64::MAX` if nothing limits the request.
     pub fn remaining(&self) -> u64 {
-        self.bound().map_or(u64::MAX, Outcome::remaining)
+        let unbound = if self.allowed { u64::MAX } else { 0 };
+        self.bound().map_or(unbound, Outcome::remaining)
     }
 
     /// How long until the binding limit is as if the key had never been seen.
@@ -86,9 +105,13 @@ impl Decision {
         self.bound().map_or(Duration::ZERO, Outcome::reset_after)
     }
 
-    /// How long until this request would fit: zero if it is allowed, `None` if it never can.
+    /// How long until this request would fit: zero if it is allowed, `None` if it never can, or if that
+    /// is not known.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.bound().map_or(Some(Duration::ZERO), Outcome::retry_after)
+        match self.bound() {
+            Some(outcome) => outcome.retry_after(),
+            None => self.allowed.then_some(Duration::ZERO),
+        }
     }
 }
 

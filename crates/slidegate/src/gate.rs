@@ -5,9 +5,9 @@ use std::sync::{Arc, OnceLock};
 use smallvec::SmallVec;
 
 use crate::decision::Decision;
-use crate::hit::Hit;
+use crate::hit::{Admission, Hit};
 use crate::outcome::Outcome;
-use crate::policy::{Policy, Rule, RuleLimit};
+use crate::policy::{Applied, OnStoreError, Origin, Policy, Rule, RuleLimit};
 use crate::request::Request;
 use crate::store::memory::MemoryStore;
 use crate::store::{LocalStore, Receipt, Store, StoreError};
@@ -25,7 +25,7 @@ use crate::store::{LocalStore, Receipt, Store, StoreError};
 /// let request = Request::new("default", Descriptor::new([("tenant", "acme")]));
 /// let ruling = gate.check_now(&request);
 /// assert!(ruling.decision().is_allowed());
-/// assert_eq!(ruling.binding().map(|limit| limit.policy_name()).as_deref(), Some("per-tenant.1s"));
+/// assert_eq!(ruling.binding().map(|limit| limit.policy_name()), Some("per-tenant.1s"));
 /// # Ok::<(), slidegate::PolicyErrors>(())
 /// ```
 pub struct Gate<S = MemoryStore> {
@@ -39,7 +39,7 @@ pub struct Gate<S = MemoryStore> {
 #[derive(Clone, Debug)]
 pub struct Ruling {
     policy: Arc<Policy>,
-    origins: SmallVec<[(u32, u16); 4]>,
+    origins: SmallVec<[Origin; 3]>,
     decision: Decision,
 }
 
@@ -52,15 +52,14 @@ pub struct Standing<'r> {
     pub limit: &'r RuleLimit,
     /// What the store said of it.
     pub outcome: &'r Outcome,
+    /// Whether it only watches: it never denies.
+    pub observed: bool,
 }
 
-impl Standing<'_> {
-    /// The limit's name in headers: that of the rule, or `rule.id` where a rule has several limits.
-    pub fn policy_name(&self) -> String {
-        match self.rule.limits() {
-            [_] => self.rule.name().to_owned(),
-            _ => format!("{}.{}", self.rule.name(), self.limit.id()),
-        }
+impl<'r> Standing<'r> {
+    /// The limit's name in headers: that of the rule, or `rule.id` where several limits hold.
+    pub fn policy_name(&self) -> &'r str {
+        self.limit.policy_name()
     }
 }
 
@@ -73,8 +72,9 @@ impl Ruling {
     /// How every limit stands that applies, in the order of the policy.
     pub fn limits(&self) -> impl Iterator<Item = Standing<'_>> {
         self.origins.iter().zip(self.decision.outcomes()).map(|(origin, outcome)| {
-            let rule = &self.policy.rules()[origin.0 as usize];
-            Standing { rule, limit: &rule.limits()[usize::from(origin.1)], outcome }
+            let rule = &self.policy.rules()[origin.rule as usize];
+            let limit = &rule.limits(origin.chosen)[usize::from(origin.limit)];
+            Standing { rule, limit, outcome, observed: origin.admission == Admission::Observe }
         })
     }
 
@@ -100,12 +100,27 @@ impl<S> Gate<S> {
         &self.store
     }
 
-    fn rule(&self, origins: SmallVec<[(u32, u16); 4]>, decision: Decision) -> Ruling {
-        Ruling { policy: self.policy.clone(), origins, decision }
+    fn rule(&self, applied: &Applied<'_>, decision: Decision) -> Ruling {
+        Ruling { policy: self.policy.clone(), origins: applied.origins(), decision }
     }
 
     fn fallback(&self) -> &MemoryStore {
         self.fallback.get_or_init(MemoryStore::new)
+    }
+
+    /// What the rules want when the store did not answer.
+    fn without_store(
+        &self,
+        applied: Applied<'_>,
+        decide: impl FnOnce(&MemoryStore, &[Hit<'_>]) -> Decision,
+    ) -> Ruling {
+        if applied.on_store_error() == OnStoreError::Deny {
+            let policy = self.policy.clone();
+            return Ruling { policy, origins: SmallVec::new(), decision: Decision::refused() };
+        }
+        let applied = applied.without_store();
+        let decision = decide(self.fallback(), &applied.hits()).degraded();
+        self.rule(&applied, decision)
     }
 }
 
@@ -113,42 +128,60 @@ impl<S> Gate<S> {
 impl<S: LocalStore> Gate<S> {
     /// Takes what the request costs if every limit has room for it.
     pub fn check_now(&self, request: &Request<'_>) -> Ruling {
-        let applied = self.policy.apply(request);
+        self.check_applied_now(&self.policy.apply(request))
+    }
+
+    /// [`check_now`](Self::check_now), where it is known already how [the policy](Self::policy) applies.
+    pub fn check_applied_now(&self, applied: &Applied<'_>) -> Ruling {
         let hits = applied.hits();
-        self.rule(applied.origins(), Decision::of_taken(&hits, self.store.take_now(&hits)))
+        self.rule(applied, Decision::of_taken(&hits, self.store.take_now(&hits)))
     }
 
     /// What [`check_now`](Self::check_now) would say. Takes nothing.
     pub fn peek_now(&self, request: &Request<'_>) -> Ruling {
         let applied = self.policy.apply(request);
         let hits = applied.hits();
-        self.rule(applied.origins(), Decision::of_peeked(&hits, self.store.peek_now(&hits)))
+        self.rule(&applied, Decision::of_peeked(&hits, self.store.peek_now(&hits)))
     }
 }
 
-/// Over any store. While it does not answer, limits are enforced in the memory of this process, and the
-/// decision is degraded.
+/// Over any store. While it does not answer, the decision is degraded: what each rule's
+/// [`OnStoreError`] says holds, the strictest of all rules that apply.
 impl<S: Store> Gate<S> {
     /// Takes what the request costs if every limit has room for it.
     pub async fn check(&self, request: &Request<'_>) -> Ruling {
         let applied = self.policy.apply(request);
-        let hits: &[Hit<'_>] = &applied.hits();
-        let decision = match self.store.take(hits).await {
-            Ok(taken) => Decision::of_taken(hits, taken),
-            Err(_) => Decision::of_taken(hits, self.fallback().take_now(hits)).degraded(),
-        };
-        self.rule(applied.origins(), decision)
+        let hits = applied.hits();
+        if hits.is_empty() {
+            return self.rule(&applied, Decision::unlimited());
+        }
+        match self.store.take(&hits).await {
+            Ok(taken) => self.rule(&applied, Decision::of_taken(&hits, taken)),
+            Err(_) => {
+                drop(hits);
+                self.without_store(applied, |store, hits| {
+                    Decision::of_taken(hits, store.take_now(hits))
+                })
+            }
+        }
     }
 
     /// What [`check`](Self::check) would say. Takes nothing.
     pub async fn peek(&self, request: &Request<'_>) -> Ruling {
         let applied = self.policy.apply(request);
-        let hits: &[Hit<'_>] = &applied.hits();
-        let decision = match self.store.peek(hits).await {
-            Ok(outcomes) => Decision::of_peeked(hits, outcomes),
-            Err(_) => Decision::of_peeked(hits, self.fallback().peek_now(hits)).degraded(),
-        };
-        self.rule(applied.origins(), decision)
+        let hits = applied.hits();
+        if hits.is_empty() {
+            return self.rule(&applied, Decision::unlimited());
+        }
+        match self.store.peek(&hits).await {
+            Ok(outcomes) => self.rule(&applied, Decision::of_peeked(&hits, outcomes)),
+            Err(_) => {
+                drop(hits);
+                self.without_store(applied, |store, hits| {
+                    Decision::of_peeked(hits, store.peek_now(hits))
+                })
+            }
+        }
     }
 
     /// Gives back what a decision's receipt says was charged. Once only.

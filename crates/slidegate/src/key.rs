@@ -6,6 +6,7 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
 
 use fnv::FnvHasher;
+use ipnet::Ipv6Net;
 
 /// The part of a key that a rule fixes: domain, rule, limit and the names of what is counted per.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,36 @@ impl Scope {
         scope.hash = hasher.finish();
         scope
     }
+
+    /// The names of what is counted per.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.per.iter().map(|name| &**name)
+    }
+}
+
+/// One value that is counted apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Value<'a> {
+    /// An attribute's value as it is.
+    Text(&'a str),
+    /// All addresses of a network, as one.
+    Network(Ipv6Net),
+}
+
+impl<'a> From<&'a str> for Value<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Text(text)
+    }
+}
+
+/// As people read it.
+impl fmt::Display for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::Network(network) => network.fmt(f),
+        }
+    }
 }
 
 /// Who is counted.
@@ -39,7 +70,8 @@ impl Scope {
 /// use slidegate::{Key, Scope};
 ///
 /// let scope = Scope::new("api", "per-tenant", "1m", &["tenant", "ip"]);
-/// let key = Key::new(&scope, &["acme=*", "2001:db8::1"]);
+/// let values = ["acme=*".into(), "2001:db8::1".into()];
+/// let key = Key::new(&scope, &values);
 /// assert_eq!(key.to_string(), "api:per-tenant:1m:{tenant=acme%3D%2A,ip=2001:db8::1}");
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -47,13 +79,13 @@ pub struct Key<'a>(Parts<'a>);
 
 #[derive(Clone, Copy, Debug)]
 enum Parts<'a> {
-    Named { scope: &'a Scope, values: &'a [&'a str] },
+    Named { scope: &'a Scope, values: &'a [Value<'a>] },
     Hashed { digest: u64, stable: u64 },
 }
 
 impl<'a> Key<'a> {
     /// The key of these values in a scope, one value for each of its `per` names.
-    pub fn new(scope: &'a Scope, values: &'a [&'a str]) -> Self {
+    pub fn new(scope: &'a Scope, values: &'a [Value<'a>]) -> Self {
         debug_assert_eq!(scope.per.len(), values.len(), "one value per name");
         Self(Parts::Named { scope, values })
     }
@@ -72,7 +104,12 @@ impl<'a> Key<'a> {
         match self.0 {
             Parts::Named { scope, values } => {
                 let mut hasher = secret.build_hasher();
-                values.iter().for_each(|value| value.hash(&mut hasher));
+                for value in values {
+                    match value {
+                        Value::Text(text) => text.hash(&mut hasher),
+                        Value::Network(network) => network.hash(&mut hasher),
+                    }
+                }
                 hasher.finish() ^ scope.hash ^ shape
             }
             Parts::Hashed { digest, .. } => digest ^ shape,
@@ -113,7 +150,11 @@ impl fmt::Display for Key<'_> {
                     f.write_str(if nth == 0 { "" } else { "," })?;
                     escape(f, name, true)?;
                     f.write_str("=")?;
-                    escape(f, value, true)?;
+                    match value {
+                        Value::Text(text) => escape(f, text, true)?,
+                        // No text has a bare parenthesis: a network is written like no text.
+                        Value::Network(network) => write!(f, "({network})")?,
+                    }
                 }
                 f.write_str("}")
             }
@@ -150,9 +191,9 @@ mod tests {
 
     #[test]
     fn writes_what_peers_confuse_apart() {
-        let write = |values: &[&str]| {
+        let write = |values: &[&str; 2]| {
             let scope = Scope::new("d", "r", "1s", &["a", "b"]);
-            Key::new(&scope, values).to_string()
+            Key::new(&scope, &values.map(Value::Text)).to_string()
         };
         assert_ne!(write(&["x", "y,b=z"]), write(&["x,b=y", "z"]));
         assert_eq!(write(&["é{}%", ""]), "d:r:1s:{a=%C3%A9%7B%7D%25,b=}");
@@ -167,7 +208,7 @@ mod tests {
             let write = |parts: &[String; 5]| {
                 let [domain, rule, limit, name, value] = parts;
                 let scope = Scope::new(domain, rule, limit, &[name]);
-                Key::new(&scope, &[value]).to_string()
+                Key::new(&scope, &[Value::Text(value)]).to_string()
             };
             prop_assert_eq!(one == two, write(&one) == write(&two));
         }

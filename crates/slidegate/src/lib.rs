@@ -70,7 +70,7 @@ pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
 pub use decision::{Decision, Verdict};
 pub use gate::{Gate, Ruling, Standing};
 pub use hit::{Admission, Hit};
-pub use key::{Key, Scope};
+pub use key::{Key, Scope, Value};
 pub use limit::{Limit, LimitError};
 pub use limiter::{Jitter, Limiter, LimiterError, NeverFits};
 pub use outcome::Outcome;

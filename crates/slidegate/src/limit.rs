@@ -99,11 +99,21 @@ impl Limit {
                 AnyCounter::TokenBucket(TokenBucket::new(&quota, burst))
             }
         };
+        Ok(Self::of_counter(counter))
+    }
+
+    fn of_counter(counter: AnyCounter) -> Self {
         let mut limit = Self { counter, shape: 0 };
         let mut shape = fnv::FnvHasher::default();
         shape.write(limit.shape_text().as_bytes());
         limit.shape = shape.finish();
-        Ok(limit)
+        limit
+    }
+
+    /// A limit that nothing fits.
+    pub(crate) fn denied() -> Self {
+        let counter = AnyCounter::SlidingWindow(SlidingWindow::new(&Quota::of_parts(0, 1_000_000)));
+        Self::of_counter(counter)
     }
 
     /// The quota. Its window is the one that is counted: a window that is no whole number of ticks counts

@@ -1,52 +1,47 @@
 //! Rules, and how a request becomes hits by them.
 
 pub mod file;
+mod index;
+mod mode;
 mod pattern;
+mod per;
+mod route;
+mod rule;
 
 use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
 use crate::hit::{Admission, Hit};
-use crate::key::{Key, Scope};
-use crate::limit::Limit;
+use crate::key::{Key, Value};
 use crate::request::{Descriptor, Request};
 
-use pattern::Pattern;
+use index::Index;
+use per::Identity;
+use route::Routes;
+use rule::{Chosen, Fit};
+
+pub use mode::{Mode, OnStoreError, Share, ShareError, WhenMissing};
+pub use pattern::Condition;
+pub use per::{Alternatives, Per};
+pub use rule::{Misfit, Override, Rule, RuleLimit, Terms, When};
 
 /// What is to be enforced: rules, by domain. Read it from YAML with [`Policy::from_yaml`].
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     rules: Vec<Rule>,
-    /// The rules of each domain, in their order.
-    by_domain: HashMap<Box<str>, Vec<u32>>,
-}
-
-/// One entry of a policy: when it applies, per what it counts, its limits.
-#[derive(Clone, Debug)]
-pub struct Rule {
-    name: Box<str>,
-    domain: Box<str>,
-    when: Box<[(Box<str>, Pattern)]>,
-    per: Box<[Box<str>]>,
-    limits: Box<[RuleLimit]>,
-}
-
-/// One limit of a rule.
-#[derive(Clone, Debug)]
-pub struct RuleLimit {
-    id: Box<str>,
-    limit: Limit,
-    scope: Scope,
+    routes: Routes,
+    by_domain: HashMap<Box<str>, Index>,
 }
 
 impl Policy {
-    fn of_rules(rules: Vec<Rule>) -> Self {
-        let mut by_domain: HashMap<Box<str>, Vec<u32>> = HashMap::new();
+    fn new(rules: Vec<Rule>, routes: Routes) -> Self {
+        let mut by_domain: HashMap<&str, Vec<(u32, &Rule)>> = HashMap::new();
         for (nth, rule) in (0..).zip(&rules) {
-            by_domain.entry(rule.domain.clone()).or_default().push(nth);
+            by_domain.entry(&rule.domain).or_default().push((nth, rule));
         }
-        Self { rules, by_domain }
+        let by_domain = by_domain.iter().map(|(&domain, of)| (domain.into(), Index::new(of)));
+        Self { by_domain: by_domain.collect(), rules, routes }
     }
 
     /// The rules, in the order of the file.
@@ -54,94 +49,193 @@ impl Policy {
         &self.rules
     }
 
-    /// The rules that apply to a request, and what they count by.
-    pub(crate) fn apply<'r>(&'r self, request: &'r Request<'_>) -> Applied<'r> {
-        let domain = self.by_domain.get(request.domain);
-        let rules = domain.into_iter().flatten().map(|&nth| (nth, &self.rules[nth as usize]));
-        let matches = request.descriptors.iter().flat_map(|descriptor| {
-            rules.clone().filter_map(|(nth, rule)| {
-                let values = rule.values(descriptor)?;
-                Some(Match { nth, rule, values, cost: descriptor.cost })
-            })
-        });
-        Applied(matches.collect())
-    }
-}
-
-impl Rule {
-    /// The name, unique in its domain.
-    pub fn name(&self) -> &str {
-        &self.name
+    /// The route templates: a request's `path` gives it the attribute `route`.
+    pub fn routes(&self) -> impl Iterator<Item = &str> {
+        self.routes.templates()
     }
 
-    /// The domain whose requests it applies to.
-    pub fn domain(&self) -> &str {
-        &self.domain
-    }
-
-    /// The attributes whose values are counted apart.
-    pub fn per(&self) -> impl Iterator<Item = &str> {
-        self.per.iter().map(|name| &**name)
-    }
-
-    /// The limits; all must fit.
-    pub fn limits(&self) -> &[RuleLimit] {
-        &self.limits
-    }
-
-    /// The values of `per`, if the rule applies.
-    fn values<'r>(&self, descriptor: &'r Descriptor<'_>) -> Option<SmallVec<[&'r str; 2]>> {
-        let wanted = |(name, pattern): &(Box<str>, Pattern)| {
-            descriptor.get(name).is_some_and(|value| pattern.matches(value))
-        };
-        if !self.when.iter().all(wanted) {
-            return None;
+    /// The rules that apply to a request, and whose counts they ask for.
+    pub fn apply<'r>(&'r self, request: &'r Request<'_>) -> Applied<'r> {
+        let mut matches = SmallVec::new();
+        if let Some(index) = self.by_domain.get(request.domain) {
+            for descriptor in &request.descriptors {
+                let attributes = Attributes::new(descriptor, &self.routes);
+                for nth in index.candidates(&attributes) {
+                    let rule = &self.rules[nth as usize];
+                    if let Ok(fit) = rule.fit(&attributes) {
+                        matches.push(Match { nth, rule, fit, cost: descriptor.cost });
+                    }
+                }
+            }
         }
-        self.per.iter().map(|name| descriptor.get(name)).collect()
+        Applied(matches)
+    }
+
+    /// How each rule of the request's domain applies, or why it does not; for each descriptor.
+    pub fn explain<'r>(
+        &'r self,
+        request: &'r Request<'_>,
+    ) -> impl Iterator<Item = (&'r Rule, Result<Match<'r>, Misfit<'r>>)> {
+        request.descriptors.iter().flat_map(|descriptor| {
+            let attributes = Attributes::new(descriptor, &self.routes);
+            let rules = (0..).zip(&self.rules).filter(|(_, rule)| *rule.domain == *request.domain);
+            rules.map(move |(nth, rule)| {
+                let fit = rule.fit(&attributes);
+                (rule, fit.map(|fit| Match { nth, rule, fit, cost: descriptor.cost }))
+            })
+        })
     }
 }
 
-impl RuleLimit {
-    /// The limit's name, or else its window, such as `1m`.
-    pub fn id(&self) -> &str {
-        &self.id
+/// What is known of a descriptor: what it says, and its route.
+pub(crate) struct Attributes<'r, 'a> {
+    descriptor: &'r Descriptor<'a>,
+    /// The route that its path is of, unless it says its route itself.
+    route: Option<&'r str>,
+}
+
+impl<'r, 'a> Attributes<'r, 'a> {
+    fn new(descriptor: &'r Descriptor<'a>, routes: &'r Routes) -> Self {
+        let unknown = !routes.is_empty() && descriptor.get("route").is_none();
+        let path = descriptor.get("path").filter(|_| unknown);
+        Self { descriptor, route: path.and_then(|path| routes.of_path(path)) }
     }
 
-    /// The limit.
-    pub fn limit(&self) -> &Limit {
-        &self.limit
+    fn get(&self, name: &str) -> Option<&'r str> {
+        self.descriptor.get(name).or_else(|| self.route.filter(|_| name == "route"))
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&'r str, &'r str)> {
+        let own =
+            self.descriptor.iter().map(|(name, value)| -> (&'r str, &'r str) { (name, value) });
+        own.chain(self.route.map(|route| ("route", route)))
     }
 }
 
 /// The rules that apply to a request.
-pub(crate) struct Applied<'r>(SmallVec<[Match<'r>; 2]>);
+#[derive(Clone, Debug)]
+pub struct Applied<'r>(SmallVec<[Match<'r>; 2]>);
 
-struct Match<'r> {
+/// A rule that applies to a request, and how.
+#[derive(Clone, Debug)]
+pub struct Match<'r> {
     nth: u32,
     rule: &'r Rule,
-    values: SmallVec<[&'r str; 2]>,
+    fit: Fit<'r>,
     cost: u64,
 }
 
-impl Applied<'_> {
-    /// One hit for each limit of each rule.
-    pub(crate) fn hits(&self) -> SmallVec<[Hit<'_>; 3]> {
-        let hits = self.0.iter().flat_map(|Match { rule, values, cost, .. }| {
-            rule.limits.iter().map(|RuleLimit { limit, scope, .. }| Hit {
-                key: Key::new(scope, values),
-                limit,
-                cost: *cost,
-                admission: Admission::Enforce,
-            })
-        });
-        hits.collect()
+/// Where a hit comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    /// The rule's place in the policy.
+    pub(crate) rule: u32,
+    pub(crate) chosen: Chosen,
+    /// The limit's place in the terms.
+    pub(crate) limit: u16,
+    pub(crate) admission: Admission,
+}
+
+impl<'r> Applied<'r> {
+    /// Each rule that applies, in the order of the policy.
+    pub fn matches(&self) -> impl Iterator<Item = &Match<'r>> {
+        self.0.iter()
     }
 
-    /// Where each hit comes from: the rule's place in the policy, and the limit's in the rule.
-    pub(crate) fn origins(&self) -> SmallVec<[(u32, u16); 4]> {
-        let origins = self.0.iter().flat_map(|applied| {
-            (0..).zip(&*applied.rule.limits).map(|(limit, _)| (applied.nth, limit))
+    /// One hit for each limit of each rule.
+    pub fn hits(&self) -> SmallVec<[Hit<'_>; 3]> {
+        self.0.iter().flat_map(Match::hits).collect()
+    }
+
+    /// Where each hit comes from.
+    pub(crate) fn origins(&self) -> SmallVec<[Origin; 3]> {
+        let origins = self.0.iter().flat_map(|one| {
+            (0..).zip(one.fit.limits).map(|(nth, limit)| Origin {
+                rule: one.nth,
+                chosen: one.fit.chosen,
+                limit: nth,
+                admission: one.admission(limit),
+            })
         });
         origins.collect()
+    }
+
+    /// What to do while the store does not answer: what the strictest of the rules wants. A rule that
+    /// only observes has no say.
+    pub(crate) fn on_store_error(&self) -> OnStoreError {
+        let strict = self.0.iter().filter(|one| one.is_enforced());
+        strict.map(|one| one.rule.on_store_error).max().unwrap_or_default()
+    }
+
+    /// Those that can do without the store: their rule wants its limits enforced locally, or nothing fits
+    /// whatever the counts are.
+    pub(crate) fn without_store(self) -> Self {
+        let local = |one: &Match<'_>| {
+            one.rule.on_store_error == OnStoreError::Local
+                || one.fit.limits.iter().any(|limit| limit.limit.capacity() == 0)
+        };
+        Self(self.0.into_iter().filter(local).collect())
+    }
+}
+
+impl<'r> Match<'r> {
+    /// The rule.
+    pub fn rule(&self) -> &'r Rule {
+        self.rule
+    }
+
+    /// The override that holds, and its place in the rule; none if the rule's own terms do.
+    pub fn chosen_override(&self) -> Option<(usize, &'r Override)> {
+        match self.fit.chosen {
+            Chosen::Override(nth) => {
+                let nth = usize::from(nth);
+                Some((nth, &self.rule.overrides[nth]))
+            }
+            Chosen::Base | Chosen::Missing => None,
+        }
+    }
+
+    /// Whether it denies because an attribute of `per` is absent.
+    pub fn lacks_attribute(&self) -> bool {
+        self.fit.chosen == Chosen::Missing
+    }
+
+    /// Whether a limit that does not fit denies the request.
+    pub fn is_enforced(&self) -> bool {
+        !self.fit.limits.is_empty() && self.fit.admission == Admission::Enforce
+    }
+
+    /// The limits that hold; none if all pass.
+    pub fn limits(&self) -> &'r [RuleLimit] {
+        self.fit.limits
+    }
+
+    /// Whose counts it asks for: the names and values of `per`, in order.
+    pub fn identity(&self) -> impl Iterator<Item = (&'r str, Value<'r>)> {
+        let Identity { values, combination } = &self.fit.identity;
+        let names = self.rule.identities[usize::from(*combination)].names();
+        names.zip(values.iter().copied())
+    }
+
+    /// One hit for each limit.
+    pub fn hits(&self) -> impl Iterator<Item = Hit<'_>> {
+        self.fit.limits.iter().map(|limit| Hit {
+            key: Key::new(
+                &limit.scopes[usize::from(self.fit.identity.combination)],
+                &self.fit.identity.values,
+            ),
+            limit: &limit.limit,
+            cost: self.cost,
+            admission: self.admission(limit),
+        })
+    }
+
+    fn admission(&self, limit: &RuleLimit) -> Admission {
+        // What has been spent is charged; to ask (cost 0) spends nothing. A max of 0 is a denial, whatever
+        // has been spent.
+        match self.rule.overdraft && self.cost > 0 && limit.limit.capacity() > 0 {
+            true => Admission::Always,
+            false => self.fit.admission,
+        }
     }
 }

@@ -53,7 +53,12 @@ impl<'a> Descriptor<'a> {
     }
 
     /// The value of an attribute.
-    pub fn get(&self, name: &str) -> Option<&str> {
+    pub fn get(&self, name: &str) -> Option<&'a str> {
         self.attributes.iter().find(|(own, _)| *own == name).map(|(_, value)| *value)
+    }
+
+    /// The attributes, in the order in which they were given.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.attributes.iter().copied()
     }
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Align, Clock, Limit, Limiter, ManualClock, MemoryStore, Quota, Timestamp,
+    Algorithm, Align, Clock, Limit, Limiter, ManualClock, MemoryStore, Quota, Timestamp, Value,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -187,7 +187,7 @@ fn counts_survive_a_raised_and_a_lowered_max() {
         let scope = Scope::new("domain", "rule", "limit", &["who"]);
         let allowed = |max: u64, units: u64| {
             let limit = Limit::new(Quota::new(max, MINUTE).unwrap(), algorithm).unwrap();
-            let key = Key::new(&scope, &["key"]);
+            let key = Key::new(&scope, &[Value::Text("key")]);
             let hit = Hit { key, limit: &limit, cost: 1, admission: Admission::Enforce };
             (0..units).filter(|_| store.take_now(&[hit]).allowed).count()
         };
@@ -207,7 +207,7 @@ fn a_debt_is_paid_before_anything_fits() {
         let store = MemoryStore::with(clock.clone(), 100);
         let scope = Scope::new("domain", "rule", "limit", &["who"]);
         let limit = Limit::new(Quota::new(10, MINUTE).unwrap(), algorithm).unwrap();
-        let key = Key::new(&scope, &["key"]);
+        let key = Key::new(&scope, &[Value::Text("key")]);
         let hit = |cost, admission| Hit { key, limit: &limit, cost, admission };
         let spent = store.take_now(&[hit(25, Admission::Always)]);
         assert!(spent.allowed, "{algorithm}: what is spent is charged");
@@ -228,7 +228,7 @@ fn many_small_debts_do_not_grow_a_log_without_end() {
     let store = MemoryStore::with(clock.clone(), 100);
     let scope = Scope::new("domain", "rule", "limit", &["who"]);
     let limit = Limit::new(Quota::new(10, MINUTE).unwrap(), Algorithm::SlidingLog).unwrap();
-    let key = Key::new(&scope, &["key"]);
+    let key = Key::new(&scope, &[Value::Text("key")]);
     let hit = |cost, admission| Hit { key, limit: &limit, cost, admission };
     for _ in 0..100_000 {
         clock.advance(Duration::from_micros(10));

@@ -28,7 +28,7 @@ fn api<const N: usize>(attributes: [(&'static str, &'static str); N]) -> Request
 
 /// The names of the limits that applied, with whether each fits.
 fn standing(ruling: &Ruling) -> Vec<(String, bool)> {
-    ruling.limits().map(|limit| (limit.policy_name(), limit.outcome.fits())).collect()
+    ruling.limits().map(|limit| (limit.policy_name().to_owned(), limit.outcome.fits())).collect()
 }
 
 fn names(ruling: &Ruling) -> Vec<String> {

@@ -31,7 +31,7 @@ impl Numbered {
 
     fn with_hit<T>(&self, limit: &Limit, number: u64, ask: impl FnOnce(&Hit<'_>) -> T) -> T {
         let text = number.to_string();
-        let values = [text.as_str()];
+        let values = [text.as_str().into()];
         let key = Key::new(&self.scope, &values);
         ask(&Hit { key, limit, cost: 1, admission: Default::default() })
     }
@@ -167,7 +167,7 @@ fn never_more_than_max_keys_with_several_hits() {
     let limits = [limit("1/s"), limit("1/min"), limit("2/h")];
     for number in 0..10_000 {
         let text = (number * 7919 % 3_000).to_string();
-        let values = [text.as_str()];
+        let values = [text.as_str().into()];
         let key = Key::new(&store.scope, &values);
         let hits = limits.each_ref().map(|limit| Hit {
             key,

@@ -14,7 +14,7 @@ use slidegate::testkit::awkward::{AwkwardStore, Faults};
 use slidegate::testkit::block_on;
 use slidegate::{
     Admission, Algorithm, Hit, Key, Limit, Limiter, LocalStore, ManualClock, MemoryStore, Receipt,
-    Scope, Store, Taken, Timestamp, Verdict,
+    Scope, Store, Taken, Timestamp, Value, Verdict,
 };
 
 const THREADS: u64 = 8;
@@ -62,7 +62,7 @@ fn under(quota: &str, algorithm: Algorithm) -> Limit {
 /// A counter that requests are drawn over, and what was charged to it.
 struct Ledger {
     limit: Limit,
-    values: [&'static str; 1],
+    values: [Value<'static>; 1],
     charged: AtomicU64,
 }
 
@@ -79,7 +79,7 @@ impl Ledgers {
         for (nth, algorithm) in Algorithm::ALL.into_iter().enumerate() {
             for name in ["ada", "bob", "eve"] {
                 let limit = under(&format!("{}/h", 100 + 60 * nth), algorithm);
-                all.push(Ledger { limit, values: [name], charged: AtomicU64::new(0) });
+                all.push(Ledger { limit, values: [name.into()], charged: AtomicU64::new(0) });
             }
         }
         Self { scope, all }
@@ -317,7 +317,8 @@ fn too_many_keys_at_once_stay_within_the_bound() {
         for _ in 0..10_000 {
             let texts: Vec<String> =
                 (0..rng.usize(1..=4)).map(|_| rng.u32(..5_000).to_string()).collect();
-            let values: Vec<[&str; 1]> = texts.iter().map(|text| [text.as_str()]).collect();
+            let values: Vec<[Value<'_>; 1]> =
+                texts.iter().map(|text| [text.as_str().into()]).collect();
             let hits: Vec<Hit<'_>> = (values.iter())
                 .map(|values| {
                     let limit = &limits[rng.usize(..limits.len())];

@@ -10,7 +10,7 @@ use std::time::Duration;
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use slidegate::{
     Admission, Hit, Key, Limit, Limiter, LocalStore, ManualClock, MemoryStore, Scope, Timestamp,
-    Verdict,
+    Value, Verdict,
 };
 
 const ITERATIONS: usize = 2_000;
@@ -48,7 +48,7 @@ fn together(threads: usize, work: impl Fn(usize) + Send + Sync + 'static) {
 /// Takes one unit of each of these keys if all have one; whether they had.
 fn take(store: &Store, limit: &Limit, keys: &[&str]) -> bool {
     let scope = Scope::new("test", "shuttle", "limit", &["key"]);
-    let values: Vec<[&str; 1]> = keys.iter().map(|key| [*key]).collect();
+    let values: Vec<[Value<'_>; 1]> = keys.iter().map(|key| [(*key).into()]).collect();
     let hits: Vec<Hit<'_>> = (values.iter())
         .map(|values| {
             let key = Key::new(&scope, values);

@@ -77,7 +77,7 @@ impl<'r> Answer<'r> {
 
 impl<'r> Standing<'r> {
     fn of(standing: slidegate::Standing<'r>) -> Self {
-        let slidegate::Standing { rule, limit: rule_limit, outcome } = standing;
+        let slidegate::Standing { rule, limit: rule_limit, outcome, observed } = standing;
         let limit = rule_limit.limit();
         let quota = limit.quota();
         let wait = outcome.retry_after().filter(|_| !outcome.fits());
@@ -90,8 +90,7 @@ impl<'r> Standing<'r> {
             },
             algorithm: limit.algorithm().name(),
             allowed: outcome.fits(),
-            // The policy has no rules yet that only watch.
-            observed: false,
+            observed,
             remaining: outcome.remaining(),
             reset_after_ms: millis_up(outcome.reset_after()),
             retry_after_ms: wait.map(millis_up),

@@ -110,7 +110,8 @@ impl<'a> DeniedKey<'a> {
     fn new(policy: &'a Policy, (Key { rule, values }, count): (&'a Key, Count)) -> Self {
         let rule = &policy.rules()[*rule];
         let values = values.iter().map(|value| &**value);
-        Self { rule: rule.name(), key: rule.per().zip(values).collect(), count }
+        let names = rule.per().entries().iter().flat_map(|entry| entry.names().next());
+        Self { rule: rule.name(), key: names.zip(values).collect(), count }
     }
 
     /// `per-ip ip=192.0.2.7`

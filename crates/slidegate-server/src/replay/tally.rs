@@ -68,7 +68,13 @@ impl Tally {
             let rule = of_rule[0].rule;
             if let Some(nth) = policy.rules().element_offset(rule) {
                 let fits = self.rules[nth].count(of_rule, allowed);
-                let values: Vec<&str> = rule.per().map(|name| line.attribute(name)).collect();
+                let values: Vec<&str> = rule
+                    .per()
+                    .entries()
+                    .iter()
+                    .filter_map(|entry| entry.names().next())
+                    .map(|name| line.attribute(name))
+                    .collect();
                 self.keys.count(nth, &values, !fits);
             }
         }
@@ -92,7 +98,7 @@ impl Counts {
 
 impl RuleTally {
     fn new(rule: &Rule) -> Self {
-        let limits = rule.limits().iter().map(LimitTally::new);
+        let limits = rule.terms().limits().iter().map(LimitTally::new);
         Self { counts: Counts::default(), limits: limits.collect() }
     }
 

@@ -1,41 +1,216 @@
-//! Whether an attribute's value is as a rule wants it: literally, or by a glob.
+//! Whether an attribute's value is as a rule wants it: literally, by a glob, or in a network.
 
-/// What a value has to look like. `*` stands for any characters, also none, also `/`.
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use thiserror::Error;
+
+/// What a value has to look like.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Pattern {
     Literal(Box<str>),
-    /// What stands before, between and after the stars; at least two parts.
-    Glob(Box<[Box<str>]>),
+    Glob(Glob),
+    /// The value is an address in the network. An address alone is a network of one: it may be written
+    /// in more than one way.
+    Network(IpNet),
 }
 
-impl Pattern {
-    pub(crate) fn new(text: &str) -> Self {
-        if text.contains('*') {
-            Self::Glob(text.split('*').map(Into::into).collect())
-        } else {
-            Self::Literal(text.into())
+/// `*` stands for any characters, also none, also `/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Glob {
+    first: Box<str>,
+    between: Box<[Box<str>]>,
+    last: Box<str>,
+}
+
+/// Why a text is no pattern.
+#[derive(Debug, PartialEq, Eq, Error)]
+pub(crate) enum PatternError {
+    #[error("a pattern cannot be empty")]
+    Empty,
+    #[error("`{text}` is not a network: a prefix of {family} is a whole number from 0 to {most}")]
+    Prefix { text: String, family: &'static str, most: u8 },
+    #[error("`{text}` has bits behind its prefix: did you mean `{meant}`?")]
+    HostBits { text: String, meant: IpNet },
+}
+
+impl FromStr for Pattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        if text.is_empty() {
+            return Err(PatternError::Empty);
         }
+        if let Some(address) = address(text) {
+            return Ok(Self::Network(address.into()));
+        }
+        if let Some((ip, prefix)) = text.split_once('/')
+            && let Ok(ip) = ip.parse::<IpAddr>()
+        {
+            return network(text, ip, prefix).map(Self::Network);
+        }
+        match text.split_once('*') {
+            None => Ok(Self::Literal(text.into())),
+            Some((first, rest)) => {
+                let (between, last) = rest.rsplit_once('*').unwrap_or(("", rest));
+                let between = between.split('*').filter(|part| !part.is_empty()).map(Into::into);
+                Ok(Self::Glob(Glob {
+                    first: first.into(),
+                    between: between.collect(),
+                    last: last.into(),
+                }))
+            }
+        }
+    }
+}
+
+fn network(text: &str, ip: IpAddr, prefix: &str) -> Result<IpNet, PatternError> {
+    let (family, most) = if ip.is_ipv4() { ("IPv4", 32) } else { ("IPv6", 128) };
+    let wrong = || PatternError::Prefix { text: text.to_owned(), family, most };
+    let digits = prefix.bytes().all(|byte| byte.is_ascii_digit());
+    let prefix = prefix.parse().ok().filter(|_| digits).ok_or_else(wrong)?;
+    let network = IpNet::new(ip, prefix).map_err(|_| wrong())?;
+    if network.trunc() != network {
+        return Err(PatternError::HostBits { text: text.to_owned(), meant: network.trunc() });
+    }
+    Ok(network)
+}
+
+/// The address that a text is; `::ffff:192.0.2.7` is 192.0.2.7.
+pub(crate) fn address(text: &str) -> Option<IpAddr> {
+    // Most values are none, and most of those show it here.
+    let like_one = |byte: u8| byte.is_ascii_hexdigit() || byte == b':' || byte == b'.';
+    if text.len() > 45 || !text.bytes().all(like_one) {
+        return None;
+    }
+    Some(text.parse::<IpAddr>().ok()?.to_canonical())
+}
+
+impl Glob {
+    /// What every value that matches begins with.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.first
     }
 
     /// Takes each part at its first place: with stars only, no later place could do better.
     pub(crate) fn matches(&self, value: &str) -> bool {
-        let parts = match self {
-            Self::Literal(literal) => return **literal == *value,
-            Self::Glob(parts) => parts,
-        };
-        let [first, between @ .., last] = &**parts else {
+        let Some(mut rest) = value.strip_prefix(&*self.first) else {
             return false;
         };
-        let Some(mut rest) = value.strip_prefix(&**first) else {
-            return false;
-        };
-        for part in between {
-            let Some(at) = rest.find(&**part) else {
+        for part in &self.between {
+            let Some((_, behind)) = rest.split_once(&**part) else {
                 return false;
             };
-            rest = &rest[at + part.len()..];
+            rest = behind;
         }
-        rest.ends_with(&**last)
+        rest.ends_with(&*self.last)
+    }
+}
+
+/// What one attribute has to be: one of some patterns, or, negated, none of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    negated: bool,
+    /// As written, in the order of the file.
+    written: Box<[Box<str>]>,
+    /// In order.
+    literals: Box<[Box<str>]>,
+    globs: Box<[Glob]>,
+    /// In order, none within another.
+    networks: Box<[IpNet]>,
+}
+
+impl Condition {
+    /// The condition of patterns and what was written for them.
+    pub(crate) fn new(negated: bool, patterns: Vec<(&str, Pattern)>) -> Self {
+        let written = patterns.iter().map(|(text, _)| (*text).into()).collect();
+        let (mut literals, mut globs, mut networks) = (Vec::new(), Vec::new(), Vec::new());
+        for (_, pattern) in patterns {
+            match pattern {
+                Pattern::Literal(literal) => literals.push(literal),
+                Pattern::Glob(glob) => globs.push(glob),
+                Pattern::Network(network) => networks.push(network),
+            }
+        }
+        literals.sort_unstable();
+        Self {
+            negated,
+            written,
+            literals: literals.into(),
+            globs: globs.into(),
+            networks: IpNet::aggregate(&networks).into(),
+        }
+    }
+
+    /// Whether an attribute is as wanted. One that is absent is none of the patterns.
+    pub fn holds(&self, value: Option<&str>) -> bool {
+        match value {
+            Some(value) => self.is_one(value) != self.negated,
+            None => self.negated,
+        }
+    }
+
+    fn is_one(&self, value: &str) -> bool {
+        self.literals.binary_search_by(|literal| (**literal).cmp(value)).is_ok()
+            || self.globs.iter().any(|glob| glob.matches(value))
+            || (!self.networks.is_empty() && self.has_address(value))
+    }
+
+    fn has_address(&self, value: &str) -> bool {
+        address(value).is_some_and(|address| {
+            // The last network that begins at or before the address is the only one that can have it.
+            let behind = self.networks.partition_point(|network| network.network() <= address);
+            self.networks[..behind].last().is_some_and(|network| network.contains(&address))
+        })
+    }
+
+    /// Whether nothing that meets this condition can meet another. Literals can be told.
+    pub(crate) fn excludes(&self, other: &Self) -> bool {
+        let literal = !self.negated && self.globs.is_empty() && self.networks.is_empty();
+        literal && self.literals.iter().all(|literal| !other.holds(Some(literal)))
+    }
+
+    /// Whether it is about what the attribute is *not*.
+    pub fn is_negated(&self) -> bool {
+        self.negated
+    }
+
+    /// The patterns, as written.
+    pub fn patterns(&self) -> impl Iterator<Item = &str> {
+        self.written.iter().map(|pattern| &**pattern)
+    }
+
+    pub(crate) fn literals(&self) -> &[Box<str>] {
+        &self.literals
+    }
+
+    pub(crate) fn globs(&self) -> &[Glob] {
+        &self.globs
+    }
+
+    pub(crate) fn networks(&self) -> &[IpNet] {
+        &self.networks
+    }
+}
+
+/// `POST`, ``one of `a` or `b*` ``, ``not `10.0.0.0/8` ``.
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.negated {
+            f.write_str("not ")?;
+        }
+        for (nth, pattern) in self.written.iter().enumerate() {
+            let last = nth + 1 == self.written.len();
+            let before = match nth {
+                0 => "",
+                _ if last => " or ",
+                _ => ", ",
+            };
+            write!(f, "{before}`{pattern}`")?;
+        }
+        Ok(())
     }
 }
 
@@ -43,6 +218,11 @@ impl Pattern {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn matches(pattern: &str, value: &str) -> bool {
+        let pattern = (pattern, pattern.parse().unwrap());
+        Condition::new(false, vec![pattern]).holds(Some(value))
+    }
 
     /// By the book: a star takes nothing, or one character and then the rest.
     fn matches_by_the_book(pattern: &[u8], value: &[u8]) -> bool {
@@ -62,19 +242,63 @@ mod tests {
 
     #[test]
     fn a_star_crosses_slashes() {
-        assert!(Pattern::new("/v1/*").matches("/v1/users/7"));
-        assert!(!Pattern::new("/v1/*").matches("/v2/users"));
-        assert!(Pattern::new("*").matches(""));
-        assert!(!Pattern::new("ab*ba").matches("aba"), "the parts may not overlap");
-        assert!(!Pattern::new("a").matches("ab"));
+        assert!(matches("/v1/*", "/v1/users/7"));
+        assert!(!matches("/v1/*", "/v2/users"));
+        assert!(matches("*", ""));
+        assert!(!matches("ab*ba", "aba"), "the parts may not overlap");
+        assert!(!matches("a", "ab"));
+    }
+
+    #[test]
+    fn a_network_takes_addresses_however_they_are_written() {
+        assert!(matches("10.0.0.0/8", "10.255.0.1"));
+        assert!(matches("10.0.0.0/8", "::ffff:10.1.2.3"));
+        assert!(!matches("10.0.0.0/8", "11.0.0.0"));
+        assert!(!matches("10.0.0.0/8", "10.0.0.0/8"));
+        assert!(matches("2001:db8::1", "2001:0DB8:0::1"));
+        assert!(!matches("2001:db8::/32", "2001:db9::"));
+        assert!(matches("0.0.0.0/0", "1.2.3.4") && !matches("0.0.0.0/0", "::1"));
+    }
+
+    #[test]
+    fn what_is_absent_is_not_anything() {
+        let condition = |negated| Condition::new(negated, vec![("*", "*".parse().unwrap())]);
+        assert!(!condition(false).holds(None) && condition(true).holds(None));
+        assert!(condition(false).holds(Some("")) && !condition(true).holds(Some("a")));
+    }
+
+    #[test]
+    fn a_network_that_cannot_be_says_why() {
+        let error = |text: &str| text.parse::<Pattern>().unwrap_err().to_string();
+        let prefix = "is not a network: a prefix of IPv4 is a whole number from 0 to 32";
+        for text in ["10.0.0.0/33", "10.0.0.0/", "10.0.0.0/+8", "10.0.0.0/8/8"] {
+            assert_eq!(error(text), format!("`{text}` {prefix}"));
+        }
+        assert!(error("::/129").ends_with("IPv6 is a whole number from 0 to 128"));
+        assert!(error("10.1.0.0/8").ends_with("did you mean `10.0.0.0/8`?"));
+        assert!("/v1/8".parse::<Pattern>().is_ok(), "a path is none");
     }
 
     proptest! {
         #[test]
-        fn agrees_with_the_book(pattern in "[ab*]{0,8}", value in "[ab]{0,10}") {
+        fn a_glob_agrees_with_the_book(pattern in "[ab*]{1,8}", value in "[ab]{0,10}") {
             prop_assert_eq!(
-                Pattern::new(&pattern).matches(&value),
+                matches(&pattern, &value),
                 matches_by_the_book(pattern.as_bytes(), value.as_bytes())
+            );
+        }
+
+        /// A list is searched, not looked through.
+        #[test]
+        fn a_list_matches_if_one_of_it_does(
+            patterns in proptest::collection::vec("[ab]{1,2}|[ab]?\\*[ab]?|10\\.[01]\\.0\\.0/16|10\\.0\\.0\\.0/(8|9)|::/[1-9]", 1..12),
+            value in "[ab]{1,3}|10\\.[012]\\.[0-3]\\.7|[0-9a-f]{1,4}::",
+        ) {
+            let parsed: Vec<(&str, Pattern)> = (patterns.iter())
+                .map(|pattern| (pattern.as_str(), pattern.parse().unwrap())).collect();
+            prop_assert_eq!(
+                Condition::new(false, parsed).holds(Some(&value)),
+                patterns.iter().any(|pattern| matches(pattern, &value))
             );
         }
     }

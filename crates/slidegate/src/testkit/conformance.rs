@@ -5,7 +5,7 @@ use std::fmt;
 use crate::algorithm::Algorithm;
 use crate::clock::ManualClock;
 use crate::hit::Hit;
-use crate::key::{Key, Scope};
+use crate::key::{Key, Scope, Value};
 use crate::store::{LocalStore, Outcomes, Receipt, Store, StoreError, Taken};
 
 use super::model::ModelStore;
@@ -101,7 +101,7 @@ struct Run<'s, S> {
 /// Hits that borrow from their plans.
 struct Hits<'p> {
     scope: &'p Scope,
-    values: Vec<[&'p str; 1]>,
+    values: Vec<[Value<'p>; 1]>,
     plans: &'p [Plan],
 }
 
@@ -126,7 +126,7 @@ fn same<T: PartialEq + fmt::Debug>(what: &str, store: &T, model: &T) -> Result<(
 
 impl<S: Store> Run<'_, S> {
     fn aim<'p>(&'p self, plans: &'p [Plan]) -> Hits<'p> {
-        let values = plans.iter().map(|plan| [self.values[plan.key].as_str()]).collect();
+        let values = plans.iter().map(|plan| [self.values[plan.key].as_str().into()]).collect();
         Hits { scope: &self.scope, values, plans }
     }
 

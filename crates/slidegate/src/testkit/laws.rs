@@ -8,7 +8,7 @@ use fastrand::Rng;
 use crate::algorithm::Algorithm;
 use crate::clock::{Clock, ManualClock, Timestamp};
 use crate::hit::{Admission, Hit};
-use crate::key::{Key, Scope};
+use crate::key::{Key, Scope, Value};
 use crate::limit::Limit;
 use crate::outcome::Outcome;
 use crate::store::{Store, Taken};
@@ -35,7 +35,7 @@ struct One<'s, S> {
 
 impl<S: Store> One<'_, S> {
     fn hit(&self, cost: u64) -> Hit<'_> {
-        let key = Key::new(&self.scope, &["one"]);
+        let key = Key::new(&self.scope, &[Value::Text("one")]);
         Hit { key, limit: &self.limit, cost, admission: Admission::Enforce }
     }
 
@@ -150,7 +150,7 @@ pub async fn what_never_fits_never_waits<S: Store>(store: &S, clock: &ManualCloc
 pub async fn a_denial_changes_nothing<S: Store>(store: &S, clock: &ManualClock, limit: &Limit) {
     let one = one(store, clock, limit, 7);
     let scope = Scope::new("law", "other", "limit", &["who"]);
-    let other = Hit { key: Key::new(&scope, &["other"]), ..one.hit(1) };
+    let other = Hit { key: Key::new(&scope, &[Value::Text("other")]), ..one.hit(1) };
     assert!(answered(store.take(&[other]).await).allowed);
     assert!(one.take(limit.capacity()).await.allowed);
     let standing = || async { (one.peek(1).await, answered(store.peek(&[other]).await)) };
@@ -212,7 +212,7 @@ pub async fn the_order_of_hits_is_nothing<S: Store>(
             .iter()
             .zip(&scopes)
             .map(|(limit, scope)| Hit {
-                key: Key::new(scope, &["one"]),
+                key: Key::new(scope, &[Value::Text("one")]),
                 limit,
                 cost,
                 admission: Admission::Enforce,

@@ -1,0 +1,444 @@
+//! What a policy file says, before it is known what that means. The JSON Schema is made of these types:
+//! the comments on their fields are what an editor shows.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::reading::Field;
+use crate::algorithm::Algorithm;
+use crate::policy::mode::{OnStoreError, WhenMissing};
+
+/// What requests may do, and how often.
+#[derive(Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(title = "slidegate policy", extend("required" = ["rules"])))]
+#[serde(default, deny_unknown_fields, expecting = "a policy: a map with `rules`")]
+pub(super) struct PolicyEntry {
+    /// The version of the language: 1.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1)))]
+    pub(super) version: Field<u64>,
+    /// What holds for every rule that does not say otherwise.
+    pub(super) defaults: Field<DefaultsEntry>,
+    /// Templates of paths, such as `/users/{id}` or `/files/{*path}`. The attribute `path` of a request
+    /// gives it the attribute `route`: the template that the path is of.
+    pub(super) routes: Field<Vec<Field<String>>>,
+    /// The rules; all that apply must let a request pass.
+    pub(super) rules: Field<Vec<Field<RuleEntry>>>,
+}
+
+/// What holds for every rule that does not say otherwise.
+#[derive(Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields, expecting = "a map of defaults")]
+pub(super) struct DefaultsEntry {
+    pub(super) algorithm: Field<AlgorithmName>,
+    pub(super) when_missing: Field<WhenMissing>,
+    pub(super) mode: Field<ModeEntry>,
+    pub(super) on_store_error: Field<OnStoreError>,
+    /// Bits by which IPv6 addresses are counted; 64 if not given, 128 counts each alone.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 128)))]
+    pub(super) ipv6_prefix: Field<u64>,
+}
+
+/// When it applies, per what it counts, its limits.
+#[derive(Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("required" = ["name", "limits"])))]
+#[serde(default, deny_unknown_fields, expecting = "a rule: a map with `name` and `limits`")]
+pub(super) struct RuleEntry {
+    /// Unique in its domain; stands in headers, metrics and keys.
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9._-]{1,128}$")))]
+    pub(super) name: Field<String>,
+    /// The domain whose requests it is for; `default` if not given.
+    pub(super) domain: Field<String>,
+    /// What the attributes have to be; every entry must match.
+    pub(super) when: Field<WhenEntry>,
+    /// The attributes whose values are counted apart; `a|b` is the first of the two that is present.
+    pub(super) per: Field<Vec<Field<String>>>,
+    /// What becomes of a request that lacks an attribute of `per`; `skip` if not given.
+    pub(super) when_missing: Field<WhenMissing>,
+    /// What may pass; all of it must fit.
+    pub(super) limits: Field<LimitsEntry>,
+    /// How its limits count, unless they say so themselves; `sliding_window` if not given.
+    pub(super) algorithm: Field<AlgorithmName>,
+    /// What it does with what does not fit; `enforce` if not given.
+    pub(super) mode: Field<ModeEntry>,
+    /// What it wants while the store does not answer; the strictest rule wins. `local` if not given.
+    pub(super) on_store_error: Field<OnStoreError>,
+    /// Whether costs are charged always, even beyond max, because they have been spent already.
+    pub(super) overdraft: Field<bool>,
+    /// Bits by which IPv6 addresses are counted; 64 if not given, 128 counts each alone.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 128)))]
+    pub(super) ipv6_prefix: Field<u64>,
+    /// Other terms for some of its requests; the first that matches holds.
+    pub(super) overrides: Field<Vec<Field<OverrideEntry>>>,
+}
+
+/// Other terms for some of a rule's requests.
+#[derive(Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("required" = ["when"])))]
+#[serde(default, deny_unknown_fields, expecting = "an override: a map with `when`")]
+pub(super) struct OverrideEntry {
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9._-]{1,128}$")))]
+    pub(super) name: Field<String>,
+    /// What the attributes have to be; every entry must match.
+    pub(super) when: Field<WhenEntry>,
+    /// What may pass instead.
+    pub(super) limits: Field<LimitsEntry>,
+    /// How the limits count instead.
+    pub(super) algorithm: Field<AlgorithmName>,
+    /// What is done with what does not fit instead.
+    pub(super) mode: Field<ModeEntry>,
+}
+
+/// A limit with all that there is to say of it.
+#[derive(Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("required" = ["max", "window"])))]
+#[serde(default, deny_unknown_fields, expecting = "a limit: a map with `max` and `window`")]
+pub(super) struct LimitMap {
+    /// Known by this name instead of by its window.
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9._-]{1,128}$")))]
+    pub(super) name: Field<String>,
+    /// Units per window; 0 denies all.
+    #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
+    pub(super) max: Field<u64>,
+    /// A whole number and one of ms, s, m (or min), h, d, w; a unit alone is one of it.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(regex(pattern = r"^\s*[0-9]*\s*(ms|s|m|min|h|d|w)\s*$"))
+    )]
+    pub(super) window: Field<String>,
+    pub(super) algorithm: Field<AlgorithmName>,
+    /// Of `sliding_buckets`: the length of a bucket, which divides the window; a tenth if not given.
+    pub(super) precision: Field<String>,
+    /// Of `token_bucket`: units that fit at once; max if not given.
+    #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
+    pub(super) burst: Field<u64>,
+    /// Of `fixed_window`: where windows begin; `key` if not given.
+    pub(super) align: Field<AlignName>,
+}
+
+/// Where fixed windows begin.
+#[derive(Clone, Copy, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub(super) enum AlignName {
+    /// At a phase of each key's own, so that not everybody resets together.
+    Key,
+    /// On the calendar, in UTC.
+    Clock,
+}
+
+/// How a limit counts.
+#[derive(Clone, Copy)]
+pub(super) struct AlgorithmName(pub(super) Algorithm);
+
+const ALGORITHMS: &[&str] = &{
+    let mut names = [""; Algorithm::ALL.len()];
+    let mut nth = 0;
+    while nth < names.len() {
+        names[nth] = Algorithm::ALL[nth].name();
+        nth += 1;
+    }
+    names
+};
+
+/// `100/min`, or a map.
+pub(super) enum LimitEntry {
+    Text(String),
+    Map(Box<LimitMap>),
+}
+
+/// A list of limits, or a word for all or nothing.
+pub(super) enum LimitsEntry {
+    List(Vec<Field<LimitEntry>>),
+    /// Everything passes.
+    Unlimited,
+    /// Nothing passes.
+    Denied,
+}
+
+/// What a rule does with what does not fit.
+pub(super) enum ModeEntry {
+    Enforce,
+    Observe,
+    Off,
+    For(Box<EnforceMap>),
+}
+
+const MODES: &[&str] = &["enforce", "observe", "off"];
+
+/// Enforces for a share of the keys, always the same, and observes the rest.
+#[derive(Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("required" = ["enforce"])))]
+#[serde(default, deny_unknown_fields, expecting = "a map with `enforce`")]
+pub(super) struct EnforceMap {
+    /// From 0% to 100%, with two decimals at most.
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,2})? *%$")))]
+    pub(super) enforce: Field<String>,
+}
+
+/// Attributes and what they have to be, in the order of the file.
+pub(super) struct WhenEntry(pub(super) Vec<(Field<String>, Field<ConditionEntry>)>);
+
+/// A value, or a list of them, or what it must not be.
+pub(super) enum ConditionEntry {
+    One(String),
+    Any(Vec<Field<String>>),
+    Not(Box<NotMap>),
+}
+
+/// None of these; also if the attribute is absent.
+#[derive(Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("required" = ["not"])))]
+#[serde(default, deny_unknown_fields, expecting = "a map with `not`")]
+pub(super) struct NotMap {
+    /// A literal, a glob (`*` is anything), a network, or a list of these.
+    pub(super) not: Field<ConditionEntry>,
+}
+
+impl<'de> Deserialize<'de> for AlgorithmName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let unknown = || D::Error::unknown_variant(&name, ALGORITHMS);
+        Algorithm::by_name(&name).map(Self).ok_or_else(unknown)
+    }
+}
+
+/// What may be text, a list or a map: which of them is wanted, and what becomes of it.
+trait Either<'de>: Sized {
+    const EXPECTED: &'static str;
+
+    fn text<E: Error>(text: &str) -> Result<Self, E>;
+
+    fn list<A: SeqAccess<'de>>(_: A) -> Result<Self, A::Error> {
+        Err(Error::invalid_type(serde::de::Unexpected::Other("a list"), &Self::EXPECTED))
+    }
+
+    fn map<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Err(Error::invalid_type(serde::de::Unexpected::Other("a map"), &Self::EXPECTED))
+    }
+}
+
+struct EitherVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Either<'de>> Visitor<'de> for EitherVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(T::EXPECTED)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        T::text(text)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<T, A::Error> {
+        T::list(list)
+    }
+
+    /// A map: see `Reading::deserialize_any`.
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, map: D) -> Result<T, D::Error> {
+        T::map(map)
+    }
+}
+
+fn all<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(mut list: A) -> Result<Vec<T>, A::Error> {
+    let mut all = Vec::new();
+    while let Some(item) = list.next_element()? {
+        all.push(item);
+    }
+    Ok(all)
+}
+
+impl<'de> Either<'de> for LimitEntry {
+    const EXPECTED: &'static str = "a limit such as `100/min`, or a map with `max` and `window`,";
+
+    fn text<E: Error>(text: &str) -> Result<Self, E> {
+        Ok(Self::Text(text.to_owned()))
+    }
+
+    fn map<D: Deserializer<'de>>(map: D) -> Result<Self, D::Error> {
+        LimitMap::deserialize(map).map(|map| Self::Map(Box::new(map)))
+    }
+}
+
+impl<'de> Either<'de> for LimitsEntry {
+    const EXPECTED: &'static str =
+        "a list of limits such as [100/min], or `unlimited` or `denied`,";
+
+    fn text<E: Error>(text: &str) -> Result<Self, E> {
+        match text {
+            "unlimited" => Ok(Self::Unlimited),
+            "denied" => Ok(Self::Denied),
+            quota if quota.contains('/') => Err(E::custom(format_args!(
+                "found `{quota}` where {} should be: did you mean `[{quota}]`?",
+                Self::EXPECTED.trim_end_matches(',')
+            ))),
+            other => Err(E::unknown_variant(other, &["unlimited", "denied"])),
+        }
+    }
+
+    fn list<A: SeqAccess<'de>>(list: A) -> Result<Self, A::Error> {
+        all(list).map(Self::List)
+    }
+}
+
+impl<'de> Either<'de> for ModeEntry {
+    const EXPECTED: &'static str = "`enforce`, `observe`, `off` or { enforce: 5% }";
+
+    fn text<E: Error>(text: &str) -> Result<Self, E> {
+        match text {
+            "enforce" => Ok(Self::Enforce),
+            "observe" => Ok(Self::Observe),
+            // YAML 1.1 takes a bare `off` for `false`.
+            "off" => Ok(Self::Off),
+            other => Err(E::unknown_variant(other, MODES)),
+        }
+    }
+
+    fn map<D: Deserializer<'de>>(map: D) -> Result<Self, D::Error> {
+        EnforceMap::deserialize(map).map(|map| Self::For(Box::new(map)))
+    }
+}
+
+impl<'de> Either<'de> for ConditionEntry {
+    const EXPECTED: &'static str = "a value, a list of values, or { not: … }";
+
+    fn text<E: Error>(text: &str) -> Result<Self, E> {
+        Ok(Self::One(text.to_owned()))
+    }
+
+    fn list<A: SeqAccess<'de>>(list: A) -> Result<Self, A::Error> {
+        all(list).map(Self::Any)
+    }
+
+    fn map<D: Deserializer<'de>>(map: D) -> Result<Self, D::Error> {
+        NotMap::deserialize(map).map(|map| Self::Not(Box::new(map)))
+    }
+}
+
+/// By hand, because an untagged enum would lose the places and say nothing of what is wrong.
+macro_rules! deserialize_either {
+    ($($either:ty),*) => {$(
+        impl<'de> Deserialize<'de> for $either {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_any(EitherVisitor(PhantomData))
+            }
+        }
+    )*};
+}
+
+deserialize_either!(LimitEntry, LimitsEntry, ModeEntry, ConditionEntry);
+
+impl<'de> Deserialize<'de> for WhenEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Conditions;
+
+        impl<'de> Visitor<'de> for Conditions {
+            type Value = WhenEntry;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of attributes, such as { method: POST },")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WhenEntry, A::Error> {
+                let mut conditions = Vec::new();
+                while let Some(condition) = map.next_entry()? {
+                    conditions.push(condition);
+                }
+                Ok(WhenEntry(conditions))
+            }
+        }
+
+        deserializer.deserialize_map(Conditions)
+    }
+}
+
+#[cfg(feature = "schema")]
+mod schema {
+    //! The schemas of what is read by hand.
+
+    use std::borrow::Cow;
+
+    use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+    use super::{
+        ALGORITHMS, AlgorithmName, ConditionEntry, EnforceMap, LimitEntry, LimitMap, LimitsEntry,
+        MODES, ModeEntry, NotMap, WhenEntry,
+    };
+
+    macro_rules! schema {
+        ($type:ty, $name:literal, |$generator:ident| $schema:expr) => {
+            impl JsonSchema for $type {
+                fn schema_name() -> Cow<'static, str> {
+                    $name.into()
+                }
+
+                fn json_schema($generator: &mut SchemaGenerator) -> Schema {
+                    $schema
+                }
+            }
+        };
+    }
+
+    schema!(AlgorithmName, "Algorithm", |_generator| json_schema!({
+        "description": "How a limit counts; `sliding_window` if nothing says otherwise.",
+        "enum": ALGORITHMS,
+    }));
+
+    schema!(LimitEntry, "Limit", |generator| json_schema!({
+        "description": "A limit such as `100/min`, or a map with `max` and `window`.",
+        "anyOf": [
+            {
+                "type": "string",
+                "pattern": r"^\s*[0-9]+\s*/\s*[0-9]*\s*(ms|s|m|min|h|d|w)\s*$",
+            },
+            generator.subschema_for::<LimitMap>(),
+        ],
+    }));
+
+    schema!(LimitsEntry, "Limits", |generator| json_schema!({
+        "description": "What may pass: all of these limits must fit; or all (`unlimited`) or nothing (`denied`).",
+        "anyOf": [
+            {
+                "type": "array",
+                "items": generator.subschema_for::<LimitEntry>(),
+                "minItems": 1,
+                "maxItems": crate::policy::file::MAX_LIMITS,
+            },
+            { "enum": ["unlimited", "denied"] },
+        ],
+    }));
+
+    schema!(ModeEntry, "Mode", |generator| json_schema!({
+        "description": "`enforce` denies what does not fit; `observe` counts and never denies; `off` does not apply; { enforce: 5% } enforces for a share of the keys.",
+        "anyOf": [{ "enum": MODES }, generator.subschema_for::<EnforceMap>()],
+    }));
+
+    schema!(ConditionEntry, "Condition", |generator| {
+        let values = json_schema!({ "type": ["string", "number", "boolean"] });
+        json_schema!({
+            "description": "A literal, a glob (`*` is anything), a network, a list of these, or { not: … }.",
+            "anyOf": [
+                values,
+                { "type": "array", "items": values, "minItems": 1 },
+                generator.subschema_for::<NotMap>(),
+            ],
+        })
+    });
+
+    schema!(WhenEntry, "When", |generator| json_schema!({
+        "description": "Attributes and what they have to be; every entry must match.",
+        "type": "object",
+        "additionalProperties": generator.subschema_for::<ConditionEntry>(),
+        "minProperties": 1,
+    }));
+}

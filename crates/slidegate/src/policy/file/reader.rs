@@ -1,0 +1,431 @@
+//! Makes rules of what a policy file says, and notes every mistake.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use super::entries::{
+    AlgorithmName, DefaultsEntry, LimitsEntry, ModeEntry, OverrideEntry, PolicyEntry, RuleEntry,
+    WhenEntry,
+};
+use super::hint::did_you_mean;
+use super::limits::Counted;
+use super::reading::Field;
+use super::{
+    MAX_COMBINATIONS, MAX_OVERRIDES, MAX_PER, MAX_RULES, Place, PolicyError, PolicyErrors,
+};
+use crate::algorithm::Algorithm;
+use crate::key::Scope;
+use crate::policy::mode::{Mode, OnStoreError, WhenMissing};
+use crate::policy::per::Per;
+use crate::policy::route::Routes;
+use crate::policy::rule::{Override, Rule, RuleLimit, Terms, When};
+use crate::request::DEFAULT_DOMAIN;
+
+/// The version of the language.
+const VERSION: u64 = 1;
+
+/// The prefix by which IPv6 addresses are counted: what one site commonly has.
+const IPV6_PREFIX: u8 = 64;
+
+/// Makes rules of entries, and collects what is wrong with them.
+pub(super) struct Reader<'s> {
+    source: &'s str,
+    errors: Vec<PolicyError>,
+    routes: Routes,
+}
+
+/// What holds where a rule says nothing.
+#[derive(Clone, Copy, Default)]
+struct Defaults {
+    algorithm: Algorithm,
+    when_missing: WhenMissing,
+    mode: Mode,
+    on_store_error: OnStoreError,
+    ipv6_prefix: Option<u8>,
+}
+
+/// What all limits of a rule have in common.
+struct Frame<'f> {
+    domain: &'f str,
+    rule: &'f str,
+    per: &'f Per,
+}
+
+impl<'s> Reader<'s> {
+    /// Goes on where the reading of the entries ended.
+    pub(super) fn new(source: &'s str, errors: Vec<PolicyError>) -> Self {
+        Self { source, errors, routes: Routes::default() }
+    }
+
+    /// What was wrong, in the order of the file.
+    pub(super) fn errors(mut self) -> Option<PolicyErrors> {
+        self.errors.sort_by_key(|error| (error.line, error.column));
+        // What a rule and its overrides share is read for each of them.
+        self.errors.dedup();
+        (!self.errors.is_empty()).then_some(PolicyErrors(self.errors))
+    }
+
+    pub(super) fn wrong(&mut self, at: Place, message: impl fmt::Display) {
+        self.errors.push(PolicyError::new(at, message, self.source));
+    }
+
+    /// The value, if there is one; else its error is noted.
+    pub(super) fn or_wrong<T>(
+        &mut self,
+        at: Place,
+        result: Result<T, impl fmt::Display>,
+    ) -> Option<T> {
+        result.map_err(|error| self.wrong(at, error)).ok()
+    }
+
+    pub(super) fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
+    /// The rules and routes; true only if nothing was wrong.
+    pub(super) fn policy(&mut self, entry: &PolicyEntry, at: Place) -> (Vec<Rule>, Routes) {
+        if let Some((version, at)) =
+            entry.version.given().filter(|(version, _)| **version != VERSION)
+        {
+            let message =
+                format_args!("version {version} is not known: write `version: {VERSION}`");
+            self.wrong(at, message);
+        }
+        for route in entry.routes.get().into_iter().flatten() {
+            if let Some((template, at)) = route.given() {
+                let added = self.routes.add(template);
+                self.or_wrong(at, added);
+            }
+        }
+        let defaults = entry.defaults.get().map_or_else(Defaults::default, |e| self.defaults(e));
+        if entry.rules.is_absent() {
+            self.wrong(at, "a policy needs `rules:`, a list of rules");
+        }
+        let entries = entry.rules.get().map_or(&[][..], |rules| rules);
+        if entries.len() > MAX_RULES {
+            let message = format_args!("{} rules are too many: at most {MAX_RULES}", entries.len());
+            self.wrong(entry.rules.place(), message);
+        }
+        let mut names = HashMap::new();
+        let rules = entries.iter().take(MAX_RULES).filter_map(|rule| {
+            let (entry, at) = rule.given()?;
+            self.rule(entry, at, &defaults, &mut names)
+        });
+        (rules.collect(), std::mem::take(&mut self.routes))
+    }
+
+    fn defaults(&mut self, entry: &DefaultsEntry) -> Defaults {
+        Defaults {
+            algorithm: algorithm(&entry.algorithm).unwrap_or_default(),
+            when_missing: entry.when_missing.get().copied().unwrap_or_default(),
+            mode: self.mode(&entry.mode).unwrap_or_default(),
+            on_store_error: entry.on_store_error.get().copied().unwrap_or_default(),
+            ipv6_prefix: self.ipv6_prefix(&entry.ipv6_prefix),
+        }
+    }
+
+    fn rule<'f>(
+        &mut self,
+        entry: &'f RuleEntry,
+        at: Place,
+        defaults: &Defaults,
+        names: &mut HashMap<(&'f str, &'f str), Place>,
+    ) -> Option<Rule> {
+        let domain = self.domain(&entry.domain);
+        let name = self.rule_name(&entry.name, at, domain, names);
+        let per = self.per(entry, defaults);
+        let when = self.when(&entry.when);
+        let mode = self.mode(&entry.mode).unwrap_or(defaults.mode);
+        let by_default = algorithm(&entry.algorithm).unwrap_or(defaults.algorithm);
+        let frame = Frame { domain, rule: name, per: &per };
+        if entry.limits.is_absent() {
+            self.wrong(at, "a rule needs `limits`, for example `limits: [100/min]`");
+        }
+        let limits = self.limits(&entry.limits, by_default);
+        let terms = Terms { mode, limits: frame.limits(limits) };
+        let overrides = self.overrides(entry, by_default, mode, &when, &frame);
+        let modes = [mode].into_iter().chain(overrides.iter().map(|other| other.terms.mode));
+        self.share_of_keys(entry, at, modes, &per);
+        let missing = self.missing(entry, defaults, &frame);
+        Some(Rule {
+            identities: frame.scopes(""),
+            name: name.into(),
+            domain: domain.into(),
+            when,
+            on_store_error: entry.on_store_error.get().copied().unwrap_or(defaults.on_store_error),
+            overdraft: entry.overdraft.get().copied().unwrap_or_default(),
+            terms,
+            overrides: overrides.into(),
+            missing,
+            per,
+        })
+    }
+
+    fn domain<'f>(&mut self, domain: &'f Field<String>) -> &'f str {
+        match domain.given() {
+            None => DEFAULT_DOMAIN,
+            Some((name, at)) => {
+                if name.is_empty() || name.len() > 128 {
+                    self.wrong(at, "the name of a domain has 1 to 128 bytes");
+                }
+                name
+            }
+        }
+    }
+
+    fn rule_name<'f>(
+        &mut self,
+        name: &'f Field<String>,
+        rule_at: Place,
+        domain: &'f str,
+        names: &mut HashMap<(&'f str, &'f str), Place>,
+    ) -> &'f str {
+        let Some((text, at)) = name.given() else {
+            if name.is_absent() {
+                self.wrong(rule_at, "a rule needs a `name`, for example `name: per-client`");
+            }
+            return "";
+        };
+        self.name("rule", text, at);
+        if let Some(other) = names.insert((domain, text), at) {
+            let message = format_args!(
+                "a rule `{text}` stands in domain `{domain}` already, in line {}: give it another name",
+                other.line
+            );
+            self.wrong(at, message);
+        }
+        text
+    }
+
+    /// Names stand in headers, metrics and keys.
+    pub(super) fn name(&mut self, what: &str, name: &str, at: Place) {
+        let plain =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
+        if name.is_empty() || name.len() > 128 || !name.bytes().all(plain) {
+            let plainer: String = (name.to_lowercase().chars())
+                .map(|char| if char.is_ascii() && plain(char as u8) { char } else { '-' })
+                .take(128)
+                .collect();
+            let meant = match plainer.trim_matches('-') {
+                "" => String::new(),
+                _ => format!(", for example `{plainer}`"),
+            };
+            let message = format_args!(
+                "`{name}` cannot name a {what}: use 1 to 128 of a-z, 0-9, `.`, `_` and `-`{meant}"
+            );
+            self.wrong(at, message);
+        }
+    }
+
+    fn per(&mut self, entry: &RuleEntry, defaults: &Defaults) -> Per {
+        let mut entries: Vec<Vec<Box<str>>> = Vec::new();
+        for entry in entry.per.get().into_iter().flatten() {
+            let Some((text, at)) = entry.given() else { continue };
+            let mut names: Vec<Box<str>> = Vec::new();
+            for name in text.split('|').map(str::trim) {
+                self.attribute_name(name, at);
+                if entries.iter().chain([&names]).flatten().any(|other| **other == *name) {
+                    self.wrong(at, format_args!("`{name}` stands in `per` twice: take one away"));
+                }
+                names.push(name.into());
+            }
+            entries.push(names);
+        }
+        let combinations =
+            entries.iter().try_fold(1usize, |all, names| all.checked_mul(names.len()));
+        if entries.len() > MAX_PER {
+            self.wrong(entry.per.place(), format_args!("at most {MAX_PER} attributes in `per`"));
+            entries.clear();
+        } else if combinations.is_none_or(|all| all > MAX_COMBINATIONS) {
+            let message = format_args!(
+                "too many combinations of names in `per`: at most {MAX_COMBINATIONS}, and `[a|b, c|d]` has four"
+            );
+            self.wrong(entry.per.place(), message);
+            entries.clear();
+        }
+        let prefix = self.ipv6_prefix(&entry.ipv6_prefix).or(defaults.ipv6_prefix);
+        Per::new(entries, prefix.unwrap_or(IPV6_PREFIX))
+    }
+
+    fn ipv6_prefix(&mut self, prefix: &Field<u64>) -> Option<u8> {
+        let (&bits, at) = prefix.given()?;
+        let valid = u8::try_from(bits).ok().filter(|bits| (1..=128).contains(bits));
+        self.or_wrong(at, valid.ok_or("an IPv6 prefix has 1 to 128 bits"))
+    }
+
+    fn mode(&mut self, mode: &Field<ModeEntry>) -> Option<Mode> {
+        Some(match mode.get()? {
+            ModeEntry::Enforce => Mode::Enforce,
+            ModeEntry::Observe => Mode::Observe,
+            ModeEntry::Off => Mode::Off,
+            ModeEntry::For(map) => {
+                if map.enforce.is_absent() {
+                    self.wrong(mode.place(), "write the share of the keys: { enforce: 5% }");
+                }
+                let (share, at) = map.enforce.given()?;
+                Mode::EnforceFor(self.or_wrong(at, share.parse())?)
+            }
+        })
+    }
+
+    /// A share of the keys needs keys to share out.
+    fn share_of_keys(
+        &mut self,
+        entry: &RuleEntry,
+        at: Place,
+        mut modes: impl Iterator<Item = Mode>,
+        per: &Per,
+    ) {
+        let none = per.entries().is_empty() && entry.per.get().is_none_or(Vec::is_empty);
+        if none && modes.any(|mode| matches!(mode, Mode::EnforceFor(_))) {
+            let at = if entry.mode.is_absent() { at } else { entry.mode.place() };
+            self.wrong(
+                at,
+                "{ enforce: … } picks some of the keys, but without `per` a rule has only one: give it a `per`",
+            );
+        }
+    }
+
+    fn missing(
+        &mut self,
+        entry: &RuleEntry,
+        defaults: &Defaults,
+        frame: &Frame<'_>,
+    ) -> Option<RuleLimit> {
+        let when_missing = entry.when_missing.get().copied().unwrap_or(defaults.when_missing);
+        let nothing = frame.per.entries().is_empty() && entry.per.is_absent();
+        if nothing && entry.when_missing.get() == Some(&WhenMissing::Deny) {
+            let message =
+                "without `per` nothing can be missing: say per which attribute, or leave it out";
+            self.wrong(entry.when_missing.place(), message);
+        }
+        (when_missing == WhenMissing::Deny && !nothing).then(|| frame.missing())
+    }
+
+    fn overrides(
+        &mut self,
+        entry: &RuleEntry,
+        by_default: Algorithm,
+        mode: Mode,
+        rule_when: &When,
+        frame: &Frame<'_>,
+    ) -> Vec<Override> {
+        let entries = entry.overrides.get().map_or(&[][..], |overrides| overrides);
+        if entries.len() > MAX_OVERRIDES {
+            self.wrong(entry.overrides.place(), format_args!("at most {MAX_OVERRIDES} overrides"));
+        }
+        let mut overrides: Vec<(Override, Place)> = Vec::new();
+        for entry_of in entries.iter().take(MAX_OVERRIDES) {
+            let Some((own, at)) = entry_of.given() else { continue };
+            if let Some((name, at)) = own.name.given() {
+                self.name("override", name, at);
+            }
+            let when = self.override_when(own, at, rule_when);
+            let same = |(other, _): &&(Override, Place)| !when.0.is_empty() && other.when == when;
+            if let Some((_, other)) = overrides.iter().find(same) {
+                let message = format_args!(
+                    "never holds: the override in line {} has the same `when`, and the first that matches holds",
+                    other.line
+                );
+                self.wrong(at, message);
+            }
+            let limits = self.override_limits(own, at, &entry.limits, by_default);
+            let terms =
+                Terms { mode: self.mode(&own.mode).unwrap_or(mode), limits: frame.limits(limits) };
+            let name = own.name.get().map(|name| name.as_str().into());
+            overrides.push((Override { name, when, terms }, at));
+        }
+        overrides.into_iter().map(|(other, _)| other).collect()
+    }
+
+    fn override_when(&mut self, own: &OverrideEntry, at: Place, rule_when: &When) -> When {
+        if own.when.is_absent() {
+            self.wrong(at, "an override needs `when`, for example `when: { plan: pro }`");
+        }
+        let when = self.when(&own.when);
+        let conditions = own.when.get().map_or(&[][..], |WhenEntry(conditions)| conditions);
+        for ((attribute, condition), (key, _)) in when.0.iter().zip(conditions) {
+            let same = rule_when.0.iter().find(|(other, _)| other == attribute);
+            if let Some((_, wanted)) = same.filter(|(_, wanted)| condition.excludes(wanted)) {
+                let message = format_args!(
+                    "never holds: the rule itself is only for requests whose `{attribute}` is {wanted}"
+                );
+                self.wrong(key.place(), message);
+            }
+        }
+        when
+    }
+
+    fn override_limits(
+        &mut self,
+        own: &OverrideEntry,
+        at: Place,
+        of_rule: &Field<LimitsEntry>,
+        by_default: Algorithm,
+    ) -> Vec<Counted> {
+        if own.limits.is_absent() && own.algorithm.is_absent() && own.mode.is_absent() {
+            let message = "an override changes something: give it `limits`, `algorithm` or `mode`";
+            self.wrong(at, message);
+        }
+        let words = matches!(own.limits.get(), Some(LimitsEntry::Unlimited | LimitsEntry::Denied));
+        if words && let Some((_, at)) = own.algorithm.given() {
+            self.wrong(at, "there is nothing to count here: leave `algorithm` out");
+        }
+        let limits = if own.limits.is_absent() { of_rule } else { &own.limits };
+        self.limits(limits, algorithm(&own.algorithm).unwrap_or(by_default))
+    }
+
+    pub(super) fn attribute_name(&mut self, name: &str, at: Place) {
+        if name.is_empty() || name.len() > 128 {
+            self.wrong(at, "the name of an attribute has 1 to 128 bytes");
+        } else if name.starts_with("header.") && name.bytes().any(|b| b.is_ascii_uppercase()) {
+            let meant = name.to_ascii_lowercase();
+            let message =
+                format_args!("names of headers are lower-case here: did you mean `{meant}`?");
+            self.wrong(at, message);
+        }
+    }
+
+    /// A route that no path can have is a mistake, if paths get their routes here.
+    pub(super) fn no_route(&mut self, pattern: &str, at: Place) {
+        let hint = did_you_mean(pattern, self.routes.templates());
+        self.wrong(at, format_args!("`{pattern}` is none of `routes`{hint}"));
+    }
+}
+
+fn algorithm(name: &Field<AlgorithmName>) -> Option<Algorithm> {
+    name.get().map(|AlgorithmName(algorithm)| *algorithm)
+}
+
+impl Frame<'_> {
+    fn scopes(&self, limit: &str) -> Box<[Scope]> {
+        let combinations = self.per.combinations().into_iter();
+        combinations.map(|names| Scope::new(self.domain, self.rule, limit, &names)).collect()
+    }
+
+    fn limits(&self, limits: Vec<Counted>) -> Box<[RuleLimit]> {
+        let several = limits.len() > 1;
+        let limits = limits.into_iter().map(|Counted { id, limit, .. }| RuleLimit {
+            policy_name: match several {
+                true => format!("{}.{id}", self.rule).into(),
+                false => self.rule.into(),
+            },
+            scopes: self.scopes(&id),
+            id,
+            limit,
+        });
+        limits.collect()
+    }
+
+    /// Denies who lacks an attribute: all as one, since nobody is known.
+    fn missing(&self) -> RuleLimit {
+        let nobody: [&str; 0] = [];
+        let Counted { limit, .. } = Counted::denied();
+        RuleLimit {
+            id: "missing".into(),
+            limit,
+            policy_name: self.rule.into(),
+            scopes: [Scope::new(self.domain, self.rule, "missing", &nobody)].into(),
+        }
+    }
+}

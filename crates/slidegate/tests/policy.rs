@@ -1,0 +1,319 @@
+//! What each field of a policy does to a request.
+
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+use slidegate::policy::Misfit;
+use slidegate::testkit::awkward::{AwkwardStore, Faults};
+use slidegate::testkit::block_on;
+use slidegate::{
+    Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Ruling, Timestamp, Value,
+};
+
+type TestGate = Gate<MemoryStore<ManualClock>>;
+
+fn gate(yaml: &str) -> TestGate {
+    let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
+    Gate::new(Policy::from_yaml(yaml).unwrap(), MemoryStore::with(clock, 10_000))
+}
+
+/// A gate with one rule of these fields.
+fn rule(fields: &str) -> TestGate {
+    gate(&format!("rules: [{{ name: a, {fields} }}]"))
+}
+
+fn request<'a>(attributes: &[(&'a str, &'a str)], cost: u64) -> Request<'a> {
+    Request::new("default", Descriptor::new(attributes.iter().copied()).cost(cost))
+}
+
+fn check(gate: &TestGate, attributes: &[(&str, &str)]) -> Ruling {
+    gate.check_now(&request(attributes, 1))
+}
+
+fn is_allowed(gate: &TestGate, attributes: &[(&str, &str)]) -> bool {
+    check(gate, attributes).decision().is_allowed()
+}
+
+/// The limits that were asked, and what is left of them.
+fn left(ruling: &Ruling) -> Vec<(String, u64)> {
+    let limits = ruling.limits();
+    limits.map(|one| (one.policy_name().to_owned(), one.outcome.remaining())).collect()
+}
+
+/// Whose counts a request asks for: the keys as they are written.
+fn keys(gate: &TestGate, attributes: &[(&str, &str)]) -> Vec<String> {
+    let request = request(attributes, 1);
+    let applied = gate.policy().apply(&request);
+    applied.hits().iter().map(|hit| hit.key.to_string()).collect()
+}
+
+#[test]
+fn a_path_gives_a_request_its_route() {
+    let gate = gate(
+        "
+routes: ['/users/{id}', '/files/{*path}']
+rules:
+  - { name: user, when: { route: '/users/{id}' }, per: [route], limits: [1/min] }
+  - { name: any, when: { route: '*' }, limits: [9/min] }
+",
+    );
+    let keys = |attributes: &[(&str, &str)]| keys(&gate, attributes);
+    let user = ["default:user:1m:{route=/users/%7Bid%7D}", "default:any:1m:{}"];
+    assert_eq!(keys(&[("path", "/users/7?full")]), user);
+    assert_eq!(keys(&[("path", "/files/a/b")]), ["default:any:1m:{}"]);
+    assert_eq!(keys(&[("path", "/nowhere")]), [""; 0]);
+    // Whoever asks may know better.
+    assert_eq!(keys(&[("path", "/nowhere"), ("route", "/users/{id}")]), user);
+    assert!(is_allowed(&gate, &[("path", "/users/7")]));
+    assert!(!is_allowed(&gate, &[("path", "/users/8")]), "both are of one route");
+}
+
+#[test]
+fn not_also_means_absent() {
+    let gate = rule("when: { role: { not: [admin, ops-*] } }, limits: [1/min]");
+    assert_eq!(keys(&gate, &[]).len(), 1, "who shows no role is limited");
+    assert_eq!(keys(&gate, &[("role", "guest")]).len(), 1);
+    assert_eq!(
+        keys(&gate, &[("role", "admin")]).len() + keys(&gate, &[("role", "ops-7")]).len(),
+        0
+    );
+    let anonymous = rule("when: { user: { not: '*' } }, limits: [1/min]");
+    assert_eq!((keys(&anonymous, &[]).len(), keys(&anonymous, &[("user", "x")]).len()), (1, 0));
+}
+
+#[test]
+fn the_first_alternative_that_is_present_counts_and_never_meets_another() {
+    let gate = rule("per: [api_key|user|ip, tenant], limits: [1/min]");
+    let of = |name: &'static str| keys(&gate, &[(name, "x"), ("tenant", "t")]).concat();
+    assert_eq!(of("api_key"), "default:a:1m:{api_key=x,tenant=t}");
+    assert_eq!(of("ip"), "default:a:1m:{ip=x,tenant=t}");
+    assert_eq!(
+        keys(&gate, &[("ip", "1"), ("user", "u"), ("tenant", "t")]).concat(),
+        "default:a:1m:{user=u,tenant=t}"
+    );
+    for name in ["api_key", "user", "ip"] {
+        assert!(
+            is_allowed(&gate, &[(name, "x"), ("tenant", "t")]),
+            "{name} has a count of its own"
+        );
+        assert!(!is_allowed(&gate, &[(name, "x"), ("tenant", "t")]));
+    }
+    assert_eq!(of("nobody"), "", "the rule does not apply");
+}
+
+#[test]
+fn ipv6_addresses_are_counted_by_prefix_however_they_are_written() {
+    let gate64 = rule("per: [ip], limits: [1/min]");
+    let of = |gate: &TestGate, ip: &str| keys(gate, &[("ip", ip)]).concat();
+    assert_eq!(of(&gate64, "2001:db8:0:1:2::3"), "default:a:1m:{ip=(2001:db8:0:1::/64)}");
+    assert!(is_allowed(&gate64, &[("ip", "2001:db8::1")]));
+    assert!(!is_allowed(&gate64, &[("ip", "2001:0DB8:0:0:ffff::")]), "the same site");
+    assert!(is_allowed(&gate64, &[("ip", "2001:db8:0:1::1")]), "another site");
+    // No text can be mistaken for a network.
+    assert!(is_allowed(&gate64, &[("ip", "2001:db8::/64")]));
+    assert!(is_allowed(&gate64, &[("ip", "(2001:db8::/64)")]));
+    let gate48 = rule("per: [remote_address], limits: [1/min], ipv6_prefix: 48");
+    let of48 = |ip: &str| keys(&gate48, &[("remote_address", ip)]).concat();
+    assert_eq!(of48("2001:db8:1:2::3"), "default:a:1m:{remote_address=(2001:db8:1::/48)}");
+    assert_eq!(of48("192.0.2.7"), "default:a:1m:{remote_address=192.0.2.7}");
+    assert_eq!(of48("::ffff:192.0.2.7"), of48("192.0.2.7"), "IPv4 within IPv6");
+    let mac = "00:1b:63:84:45:e6";
+    assert_eq!(of48(mac), format!("default:a:1m:{{remote_address={mac}}}"), "no address");
+}
+
+#[test]
+fn who_lacks_an_attribute_is_skipped_or_denied() {
+    let skip = rule("per: [api_key], limits: [1/min]");
+    assert!((0..5).all(|_| is_allowed(&skip, &[])));
+    let deny = rule("per: [api_key, ip], limits: [5/min], when_missing: deny");
+    let ruling = check(&deny, &[("ip", "192.0.2.7")]);
+    assert!(!ruling.decision().is_allowed());
+    assert_eq!(ruling.decision().retry_after(), None, "to come back later would not help");
+    assert_eq!(ruling.binding().unwrap().limit.id(), "missing");
+    assert!(is_allowed(&deny, &[("ip", "192.0.2.7"), ("api_key", "k")]));
+    let observe = rule("per: [api_key], limits: [5/min], when_missing: deny, mode: observe");
+    assert!(is_allowed(&observe, &[]), "a rule that watches denies nobody");
+}
+
+#[test]
+fn a_rule_that_observes_counts_and_never_denies() {
+    let gate = gate(
+        "
+rules:
+  - { name: watched, per: [ip], limits: [2/min], mode: observe }
+  - { name: all, limits: [4/min] }
+",
+    );
+    let ip = [("ip", "192.0.2.7")];
+    let rulings: Vec<Ruling> = (0..6).map(|_| check(&gate, &ip)).collect();
+    let allowed: Vec<bool> = rulings.iter().map(|ruling| ruling.decision().is_allowed()).collect();
+    assert_eq!(allowed, [true, true, true, true, false, false]);
+    let watched = |nth: usize| rulings[nth].limits().next().unwrap();
+    assert!(watched(1).outcome.fits() && !watched(2).outcome.fits());
+    assert!(watched(0).observed && !rulings[0].limits().nth(1).unwrap().observed);
+    assert!(rulings.iter().all(|ruling| ruling.binding().unwrap().rule.name() == "all"));
+}
+
+#[test]
+fn a_rule_that_is_off_asks_nothing() {
+    assert_eq!(keys(&rule("limits: [1/min], mode: off"), &[]), [""; 0]);
+}
+
+#[test]
+fn a_share_of_the_keys_is_enforced_always_the_same() {
+    let gate = rule(
+        "per: [tenant], limits: [{ name: one, max: 1, window: 1m }, 2/h], mode: { enforce: 25% }",
+    );
+    let names: Vec<String> = (0..1_000).map(|nth| format!("tenant-{nth}")).collect();
+    let denied = |name: &&String| {
+        let twice = [0, 1].map(|_| is_allowed(&gate, &[("tenant", name)]));
+        assert!(twice[0]);
+        !twice[1]
+    };
+    let enforced = names.iter().filter(denied).count();
+    assert!((200..300).contains(&enforced), "{enforced} of 1000");
+    let is_observed = |name: &str| {
+        let observed: Vec<bool> =
+            check(&gate, &[("tenant", name)]).limits().map(|limit| limit.observed).collect();
+        assert_eq!(observed[0], observed[1], "all limits of a rule go together");
+        observed[0]
+    };
+    assert_eq!(names.iter().filter(|name| !is_observed(name)).count(), enforced);
+}
+
+#[test]
+fn the_first_override_that_matches_holds() {
+    let gate = rule(
+        "per: [tenant], limits: [2/min, 9/h], overrides: [
+            { name: live, when: { key: live }, limits: unlimited },
+            { name: evil, when: { tenant: evil }, limits: denied },
+            { when: { plan: [pro, max] }, limits: [3/min] },
+            { when: { plan: max }, limits: [100/min] },
+            { when: { plan: exact }, algorithm: sliding_log },
+            { when: { plan: test }, mode: observe },
+            { when: { plan: none }, mode: off } ]",
+    );
+    let of = |attributes: &[(&str, &str)]| {
+        let ruling = check(&gate, &[&[("tenant", "t")], attributes].concat());
+        (ruling.decision().is_allowed(), left(&ruling))
+    };
+    let named = |limits: &[(&str, u64)]| {
+        limits.iter().map(|(name, left)| ((*name).to_owned(), *left)).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&[]), (true, named(&[("a.1m", 1), ("a.1h", 8)])));
+    // The same id, window and algorithm: the same count under another max.
+    assert_eq!(of(&[("plan", "max")]), (true, named(&[("a", 1)])));
+    // Another algorithm: another count.
+    assert_eq!(of(&[("plan", "exact")]), (true, named(&[("a.1m", 1), ("a.1h", 8)])));
+    assert_eq!(of(&[("key", "live"), ("plan", "max")]), (true, named(&[])));
+    assert_eq!(of(&[("plan", "none")]), (true, named(&[])));
+    let evil = check(&gate, &[("tenant", "evil"), ("plan", "pro")]);
+    assert!(!evil.decision().is_allowed() && evil.decision().retry_after().is_none());
+    assert_eq!(evil.binding().unwrap().limit.id(), "denied");
+    assert!(is_allowed(&gate, &[("key", "live"), ("tenant", "evil")]), "the first holds");
+    assert!((0..5).all(|_| of(&[("plan", "test")]).0));
+    // Whom nothing limits has to show nothing.
+    assert!(is_allowed(&gate, &[("key", "live")]));
+}
+
+#[test]
+fn an_overdraft_charges_what_has_been_spent_and_denies_who_asks_then() {
+    let gate = rule("per: [user], limits: [1000/min], overdraft: true");
+    let user = [("user", "u")];
+    let ask = |cost: u64| gate.check_now(&request(&user, cost));
+    assert!(ask(0).decision().is_allowed());
+    let spent = ask(2_500);
+    assert!(spent.decision().is_allowed(), "it has been spent");
+    assert_eq!(spent.decision().remaining(), 0);
+    assert!(!ask(0).decision().is_allowed(), "beyond its max");
+    assert!(ask(10).decision().is_allowed(), "was spent meanwhile");
+    let wait = ask(0).decision().retry_after().unwrap();
+    assert!(wait.as_secs() > 60, "{wait:?}: more than a window's worth was spent");
+    let banned = rule("per: [user], overdraft: true, limits: denied");
+    assert!(!banned.check_now(&request(&user, 5)).decision().is_allowed());
+}
+
+/// A gate whose store does not answer.
+fn without_store(yaml: &str) -> Gate<AwkwardStore> {
+    let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
+    let faults = Faults { unavailable: 100, ..Faults::default() };
+    Gate::new(Policy::from_yaml(yaml).unwrap(), AwkwardStore::new(&clock, 1, faults, 1))
+}
+
+const WANTS: &str = "
+rules:
+  - { name: allow, when: { a: '*' }, limits: [1/d], on_store_error: allow }
+  - { name: local, when: { l: '*' }, limits: [1/d], on_store_error: local }
+  - { name: deny, when: { d: '*' }, limits: [1/d], on_store_error: deny }
+  - { name: watch, when: { w: '*' }, limits: [1/d], on_store_error: deny, mode: observe }
+  - { name: ban, when: { b: '*' }, limits: denied, on_store_error: allow }
+";
+
+#[test]
+fn without_the_store_the_strictest_rule_wins() {
+    let gate = without_store(WANTS);
+    // Twice, so that a local limit shows.
+    let allowed = |names: &str| {
+        gate_names(names, |request| {
+            let ruling = block_on(gate.check(request));
+            assert!(ruling.decision().is_degraded());
+            ruling.decision().is_allowed()
+        })
+    };
+    assert_eq!(allowed("a"), [true, true]);
+    assert_eq!(allowed("w"), [true, true], "who only watches has no say");
+    assert_eq!(allowed("al"), [true, false]);
+    assert_eq!(allowed("ald"), [false, false]);
+    assert_eq!(allowed("ab"), [false, false], "a ban needs no store");
+    let ruling = block_on(gate.check(&request(&[("d", "1")], 1)));
+    assert!(ruling.decision().is_refused() && ruling.decision().retry_after().is_none());
+    assert_eq!((ruling.limits().count(), ruling.decision().remaining()), (0, 0));
+    let peeked = block_on(gate.peek(&request(&[("d", "1")], 1)));
+    assert!(peeked.decision().is_refused());
+}
+
+#[test]
+fn a_request_that_no_rule_applies_to_needs_no_store() {
+    let gate = without_store(WANTS);
+    let ruling = block_on(gate.check(&request(&[], 1)));
+    assert!(ruling.decision().is_allowed() && !ruling.decision().is_degraded());
+}
+
+/// Asks twice with attributes of these names.
+fn gate_names(names: &str, ask: impl Fn(&Request<'_>) -> bool) -> [bool; 2] {
+    let names: Vec<String> = names.chars().map(String::from).collect();
+    let attributes: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "1")).collect();
+    [0, 1].map(|_| ask(&request(&attributes, 1)))
+}
+
+#[test]
+fn every_rule_says_why_it_applies_or_not() {
+    let gate = gate(
+        "
+rules:
+  - { name: post, when: { method: POST }, limits: [1/s] }
+  - { name: key, per: [api_key|ip], limits: [1/s], overrides: [{ name: live, when: { ip: '::1' }, limits: [2/s] }] }
+  - { name: off, limits: [1/s], mode: off }
+  - { name: all, limits: [1/s] }
+  - { name: elsewhere, domain: other, limits: [1/s] }
+",
+    );
+    let asked = request(&[("method", "GET")], 1);
+    let told: Vec<_> = gate.policy().explain(&asked).collect();
+    let names: Vec<&str> = told.iter().map(|(rule, _)| rule.name()).collect();
+    assert_eq!(names, ["post", "key", "off", "all"]);
+    let Err(Misfit::When { attribute, wanted, found }) = told[0].1.clone() else { panic!("no") };
+    assert_eq!(
+        (attribute, wanted.to_string(), found),
+        ("method", "`POST`".to_owned(), Some("GET"))
+    );
+    let Err(Misfit::Missing(lacking)) = told[1].1.clone() else { panic!("no") };
+    assert_eq!(lacking.to_string(), "api_key|ip");
+    assert_eq!(told[2].1.as_ref().unwrap_err(), &Misfit::Off);
+    assert!(told[3].1.is_ok());
+    let asked = request(&[("ip", "::1")], 1);
+    let (_, fit) = gate.policy().explain(&asked).nth(1).unwrap();
+    let fit = fit.unwrap();
+    assert_eq!(fit.chosen_override().unwrap().1.name(), Some("live"));
+    let Value::Network(network) = fit.identity().next().unwrap().1 else { panic!("no network") };
+    assert_eq!(network.to_string(), "::/64");
+}

@@ -1,0 +1,304 @@
+//! What a policy file may say, and what is told of its mistakes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
+
+use std::time::Duration;
+
+use slidegate::policy::{Mode, OnStoreError, Rule, WhenMissing};
+use slidegate::{Algorithm, Align, Policy};
+
+fn errors(yaml: &str) -> Vec<String> {
+    let errors = Policy::from_yaml(yaml).expect_err(yaml);
+    let told = errors.0.iter();
+    told.map(|error| format!("{}:{}: {}", error.line, error.column, error.message)).collect()
+}
+
+/// What is told of a rule with these fields.
+fn mistake(fields: &str) -> String {
+    errors(&format!("rules:\n  - {{ name: a, {fields} }}\n")).join("\n")
+}
+
+fn limits(rule: &Rule) -> Vec<String> {
+    let limits = rule.terms().limits().iter();
+    limits.map(|limit| format!("{} {}", limit.id(), limit.limit())).collect()
+}
+
+#[test]
+fn reads_every_field() {
+    let policy = Policy::from_yaml(
+        "
+version: 1
+defaults: { algorithm: token_bucket, on_store_error: deny, mode: observe, when_missing: deny, ipv6_prefix: 56 }
+routes: ['/users/{id}', /v1/search]
+rules:
+  - name: per-client
+    domain: api
+    when: { method: POST, route: /v1/*, ip: { not: [10.0.0.0/8, '::1'] }, beta: true, status: 200 }
+    per: [api_key|ip, tenant]
+    when_missing: skip
+    limits: [10/s, 600/min]
+    algorithm: sliding_log
+    mode: { enforce: 2.5% }
+    on_store_error: allow
+    overdraft: true
+    ipv6_prefix: 48
+    overrides:
+      - { name: live, when: { key_type: live }, limits: unlimited }
+      - { when: { tenant: evil* }, limits: denied, mode: enforce }
+      - { when: { plan: [pro, max] }, algorithm: fixed_window }
+  - name: login
+    per: [ip]
+    limits:
+      - { name: burst, max: 5, window: 1m, algorithm: token_bucket, burst: 8 }
+      - { max: 100, window: 1d, algorithm: sliding_buckets, precision: 1h }
+      - { max: 7, window: h, algorithm: fixed_window, align: clock }
+      - 9/w
+",
+    )
+    .unwrap();
+    let [client, login] = policy.rules() else { panic!("two rules") };
+    assert_eq!(policy.routes().collect::<Vec<_>>(), ["/users/{id}", "/v1/search"]);
+    assert_eq!((client.domain(), login.domain()), ("api", "default"));
+    let per: Vec<String> = client.per().entries().iter().map(ToString::to_string).collect();
+    assert_eq!(per, ["api_key|ip", "tenant"]);
+    assert_eq!((client.per().ipv6_prefix(), login.per().ipv6_prefix()), (48, 56));
+    assert_eq!(client.when_missing(), WhenMissing::Skip);
+    assert_eq!(login.when_missing(), WhenMissing::Deny);
+    assert_eq!(client.on_store_error(), OnStoreError::Allow);
+    assert_eq!(login.on_store_error(), OnStoreError::Deny);
+    assert_eq!(client.terms().mode(), Mode::EnforceFor("2.5%".parse().unwrap()));
+    assert_eq!(login.terms().mode(), Mode::Observe);
+    assert!(client.has_overdraft() && !login.has_overdraft());
+    let when: Vec<String> =
+        client.when().conditions().map(|(name, wanted)| format!("{name} {wanted}")).collect();
+    assert_eq!(
+        when,
+        [
+            "method `POST`",
+            "route `/v1/*`",
+            "ip not `10.0.0.0/8` or `::1`",
+            "beta `true`",
+            "status `200`"
+        ]
+    );
+    assert_eq!(limits(client), ["1s 10/1s sliding_log", "1m 600/1m sliding_log"]);
+    let [live, evil, paying] = client.overrides() else { panic!("three overrides") };
+    assert_eq!((live.name(), live.terms().limits().len()), (Some("live"), 0));
+    assert_eq!((evil.name(), evil.terms().mode()), (None, Mode::Enforce));
+    assert_eq!(evil.terms().limits()[0].limit().capacity(), 0);
+    let counted = |nth: usize| paying.terms().limits()[nth].limit().to_string();
+    assert_eq!([counted(0), counted(1)], ["10/1s fixed_window", "600/1m fixed_window"]);
+    assert_eq!(
+        limits(login),
+        [
+            "burst 5/1m token_bucket",
+            "1d 100/1d sliding_buckets",
+            "1h 7/1h fixed_window",
+            "1w 9/1w token_bucket"
+        ]
+    );
+    let algorithm = |nth: usize| login.terms().limits()[nth].limit().algorithm();
+    assert_eq!(algorithm(0), Algorithm::TokenBucket { burst: Some(8) });
+    let hour = Some(Duration::from_secs(3_600));
+    assert_eq!(algorithm(1), Algorithm::SlidingBuckets { precision: hour });
+    assert_eq!(algorithm(2), Algorithm::FixedWindow { align: Align::Clock });
+}
+
+#[test]
+fn every_mistake_is_told_with_its_place_in_the_order_of_the_file() {
+    let found = errors(
+        "
+version: 2
+default: {}
+rules:
+  - name: Per Client
+    per: [ip, ip]
+    limits: [10, 5/min]
+    mode: observ
+  - name: a
+    limits: []
+    algorithm: leaky
+    overdraft: yes
+  - name: a
+    limits:
+      - { max: 5, window: 1m, precision: 10s }
+      - { max: many, window: 7s, algorithm: sliding_buckets, precision: 2s }
+      - { max: 5, window: 7s, algorithm: sliding_buckets, precision: 2s }
+      - 1/m
+      - { max: 2, window: 60s }
+  - limits: [1/s]
+    whem: { a: b }
+",
+    );
+    let begin = [
+        "2:10: version 2 is not known",
+        "3:1: there is no field `default` here: did you mean `defaults`?",
+        "5:11: `Per Client` cannot name a rule: use 1 to 128 of a-z, 0-9, `.`, `_` and `-`, for example `per-client`",
+        "6:15: `ip` stands in `per` twice",
+        "7:14: `10` is not a quota",
+        "8:11: `observ` is not one of `enforce`, `observe` or `off`: did you mean `observe`?",
+        "10:13: an empty list limits nothing",
+        "11:16: `leaky` is not one of `sliding_log`,",
+        "12:16: found `yes` where `true` or `false` should be",
+        "13:11: a rule `a` stands in domain `default` already, in line 9",
+        "15:42: `precision` goes with sliding_buckets",
+        "16:16: found `many` where a whole number should be",
+        "17:9: a precision of 2s does not divide the window of 7s",
+        "19:9: two limits of this rule are known as `1m`",
+        "20:5: a rule needs a `name`",
+        "21:5: there is no field `whem` here: did you mean `when`?",
+    ];
+    assert_eq!(found.len(), begin.len(), "{found:#?}");
+    for (found, begin) in found.iter().zip(begin) {
+        assert!(found.starts_with(begin), "{found}\nshould begin with\n{begin}");
+    }
+}
+
+#[test]
+fn a_mistake_shows_its_line_and_marks_it() {
+    let errors =
+        Policy::from_yaml("rules:\n  - { name: a, limits: [1/s], mode: obsrve }\n").unwrap_err();
+    assert_eq!(
+        errors.to_string(),
+        "2:37: `obsrve` is not one of `enforce`, `observe` or `off`: did you mean `observe`?\n    \
+         2 |   - { name: a, limits: [1/s], mode: obsrve }\n      \
+           |                                     ^^^^^^"
+    );
+}
+
+#[test]
+fn each_mistake_says_what_would_be_right() {
+    for (fields, told) in [
+        ("limits: 10/s", "did you mean `[10/s]`?"),
+        ("limits: unlimitd", "did you mean `unlimited`?"),
+        ("limits: [{ max: 5 }]", "a limit needs `max` and `window`: add `window: 1m`"),
+        ("limits: [[1/s]]", "found a list where a limit such as `100/min`"),
+        ("limits: [{ max: 5, window: 1m, burst: 9 }]", "write `algorithm: token_bucket`"),
+        ("limits: [{ max: 5, window: 1m, name: 'x y' }]", "for example `x-y`"),
+        ("limits: [1/s], per: ip", "did you mean `[ip]`?"),
+        ("limits: [1/s], per: [header.X-Key]", "did you mean `header.x-key`?"),
+        ("limits: [1/s], per: ['a|']", "an attribute has 1 to 128 bytes"),
+        ("limits: [1/s], per: ['a|b|c|d|e', 'f|g|h|i|j', 'k|l|m']", "at most 64"),
+        ("limits: [1/s], when: { method: post }", "did you mean `POST`?"),
+        ("limits: [1/s], when: { path: 'v1/*' }", "did you mean `/v1/*`?"),
+        ("limits: [1/s], when: { ip: 10.0.0.0/33 }", "a whole number from 0 to 32"),
+        ("limits: [1/s], when: { net: 10.1.0.0/8 }", "did you mean `10.0.0.0/8`?"),
+        ("limits: [1/s], when: { ip: localhost }", "is not an address or a network"),
+        ("limits: [1/s], when: { a: [] }", "an empty list matches nothing"),
+        ("limits: [1/s], when: { a: '' }", "cannot be empty"),
+        ("limits: [1/s], when: { a: { nto: b } }", "did you mean `not`?"),
+        ("limits: [1/s], when: { a: { not: { not: b } } }", "such as { not: [a, b] }"),
+        ("limits: [1/s], when: [a]", "found a list where a map of attributes"),
+        ("limits: [1/s], when: { a: [{ not: b }] }", "found a map where text should be"),
+        ("limits: [1/s], when: {}", "`when` is empty"),
+        ("limits: [1/s], per: [ip], mode: { enforce: 5 }", "did you mean `5%`?"),
+        ("limits: [1/s], per: [ip], mode: { enforce: 500% }", "a number from 0% to 100%"),
+        ("limits: [1/s], per: [ip], mode: { observe: 5% }", "there is no field `observe` here"),
+        ("limits: [1/s], mode: { enforce: 5% }", "give it a `per`"),
+        ("limits: [1/s], when_missing: deny", "without `per` nothing can be missing"),
+        ("limits: [1/s], when_missing: ignore", "is not one of `skip` or `deny`"),
+        ("limits: [1/s], on_store_error: locale", "did you mean `local`?"),
+        ("limits: [1/s], ipv6_prefix: 129", "1 to 128 bits"),
+        ("limits: [1/s], ipv6_prefix: /64", "found `/64` where a whole number should be"),
+        ("limits: [1/s], domain: ''", "1 to 128 bytes"),
+        ("limits: [1/s], domain:", "nothing stands where text should be"),
+        ("limits: [1/s], overrides: [{ limits: [1/m] }]", "an override needs `when`"),
+        ("limits: [1/s], overrides: [{ when: { a: b } }]", "an override changes something"),
+        (
+            "limits: [1/s], overrides: [{ when: { a: b }, limits: denied, algorithm: sliding_log }]",
+            "leave `algorithm` out",
+        ),
+        (
+            "limits: [1/s], overrides: [{ when: { a: b }, mode: off }, { when: { a: b }, mode: off }]",
+            "the override in line 2 has the same `when`",
+        ),
+        (
+            "limits: [1/s], when: { plan: free }, overrides: [{ when: { plan: pro }, mode: off }]",
+            "only for requests whose `plan` is `free`",
+        ),
+    ] {
+        let found = mistake(fields);
+        assert!(found.contains(told), "{fields} gives\n{found}\nwithout\n{told}");
+        assert!(found.lines().count() <= 2, "{fields} gives\n{found}");
+    }
+}
+
+#[test]
+fn a_route_that_no_path_can_have_is_a_mistake() {
+    let rule = |route: &str| {
+        format!(
+            "routes: ['/users/{{id}}', /search]\nrules:\n  - {{ name: a, when: {{ route: '{route}' }}, limits: [1/s] }}\n"
+        )
+    };
+    for route in ["/users/{id}", "/search", "/users/*", "*"] {
+        assert!(Policy::from_yaml(&rule(route)).is_ok(), "{route}");
+    }
+    let told = errors(&rule("/users/{user}"));
+    assert!(told[0].ends_with("is none of `routes`: did you mean `/users/{id}`?"), "{told:?}");
+    assert!(errors(&rule("/v1/*"))[0].ends_with("`/v1/*` is none of `routes`"));
+    // Without templates, callers say the route.
+    assert!(
+        Policy::from_yaml(&rule("/any").replace("routes: ['/users/{id}', /search]", "version: 1"))
+            .is_ok()
+    );
+    let two = errors("routes: [users, '/a/{b}', '/a/{c}']\nrules: []\n");
+    assert!(two[0].starts_with("1:10: a route begins with `/`"), "{two:?}");
+    assert!(two[1].starts_with("1:27: some paths are of `/a/{c}` and of `/a/{b}`"), "{two:?}");
+}
+
+#[test]
+fn what_is_not_yaml_has_a_place_too() {
+    for (yaml, place) in [
+        ("rules:\n  - name: a\n    limit: [1/s]\n", "2:5: a rule needs `limits`"),
+        ("rules: 5\n", "1:8: found `5` where a list should be"),
+        ("rules:\n  - name: [\n", "2:11: this is not YAML as it should be: "),
+        ("rules:\n  - name: a\n    name: b\n", "3:5: this is not YAML as it should be: "),
+        ("rules:\n\t- name: a\n", "2:"),
+        ("- name: a\n", "1:1: found a list where a policy: a map with `rules` should be"),
+        ("version: 1\n", "1:1: a policy needs `rules:`"),
+    ] {
+        let found = errors(yaml);
+        assert!(found[0].starts_with(place), "{yaml} gives {found:?}");
+    }
+    for empty in ["", "# nothing\n", "---\n", "~"] {
+        let found = errors(empty);
+        assert!(found[0].contains("the policy is empty"), "{empty:?} gives {found:?}");
+    }
+}
+
+#[test]
+fn values_are_what_was_written() {
+    let policy = Policy::from_yaml(
+        "rules:\n  - { name: a, when: { v: [1.10, 007, 0x1F, yes, off, 1e3, +5, 2026-11-21] }, limits: [1/s] }",
+    );
+    let policy = policy.unwrap();
+    let (_, wanted) = policy.rules()[0].when().conditions().next().unwrap();
+    let written: Vec<&str> = wanted.patterns().collect();
+    assert_eq!(written, ["1.10", "007", "0x1F", "yes", "off", "1e3", "+5", "2026-11-21"]);
+}
+
+#[test]
+fn an_anchor_may_be_used_again() {
+    let policy = Policy::from_yaml(
+        "
+rules:
+  - { name: a, limits: &usual [10/s, 600/min] }
+  - { name: b, limits: *usual }
+",
+    );
+    assert_eq!(
+        limits(&policy.unwrap().rules()[1]),
+        ["1s 10/1s sliding_window", "1m 600/1m sliding_window"]
+    );
+}
+
+#[test]
+fn a_bomb_of_anchors_is_an_error() {
+    let mut yaml = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for nth in 1..12 {
+        let before = format!("*a{}, ", nth - 1).repeat(9);
+        yaml += &format!("a{nth}: &a{nth} [{before} *a{}]\n", nth - 1);
+    }
+    let found = errors(&yaml);
+    assert!(found[0].contains("not YAML as it should be"), "{found:?}");
+}
