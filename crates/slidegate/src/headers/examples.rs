@@ -37,10 +37,18 @@ fn rules(limits: &[(&str, &str)]) -> String {
     format!("rules: [{}]", rules.collect::<Vec<_>>().join(", "))
 }
 
-/// Limits, what is said of them, the draft's `RateLimit-Policy` if it gives one, its `RateLimit` if it
-/// gives one. Those of the -10 that our model can express.
+/// Limits, what the store says of them, the draft's `RateLimit-Policy` if it gives one, its `RateLimit`
+/// if it gives one.
+type Example = (
+    &'static [(&'static str, &'static str)],
+    &'static [Said],
+    Option<&'static str>,
+    Option<&'static str>,
+);
+
+/// Those of the -10 that our model can express.
 #[rustfmt::skip]
-const EXPRESSIBLE: [(&[(&str, &str)], &[Said], Option<&str>, Option<&str>); 13] = [
+const EXPRESSIBLE: [Example; 13] = [
     // Section 3, 3.2, 4
     (&[("burst", "100/60s"), ("daily", "1000/1d")], &[FREE, FREE],
         Some(r#""burst";q=100;w=60,"daily";q=1000;w=86400"#), None),
@@ -136,5 +144,19 @@ fn the_examples_of_the_third_draft_round_trip() {
         let headers = written(Style::Draft03, &rules(limits), said);
         assert_eq!(value(&headers, "ratelimit-limit"), Some(expected));
         assert_eq!(canonical(expected), expected);
+    }
+}
+
+#[test]
+fn the_readme_shows_what_every_style_writes() {
+    let readme = include_str!("../../../../README.md");
+    let ruling = scripted::ruling(&rules(&[("per-tenant", "100/min")]), &[fits(99, 60)]);
+    let now = Timestamp::from_secs(1_750_000_020);
+    for style in Style::ALL {
+        let headers = super::write(style, &ruling, now, Lengthening::NONE);
+        let shown: String =
+            headers.iter().map(|(name, value)| format!("`{name}: {value}` ")).collect();
+        let row = format!("| `{style}` | {shown}|\n");
+        assert!(readme.contains(&row), "{row}");
     }
 }

@@ -10,13 +10,14 @@ use crate::jitter::Jitter;
 use crate::quota::{MAX_UNITS, MAX_WINDOW};
 use crate::scripted::{self, Said};
 
-/// One limit: its rule, its quota, and what the store says of it.
+/// Rules by their names, and when they are asked.
 #[derive(Clone, Debug)]
 struct Case {
     rules: Vec<(String, Vec<Limit>)>,
     now: Timestamp,
 }
 
+/// A quota, and what the store says of it.
 #[derive(Clone, Debug)]
 struct Limit {
     max: u64,
@@ -107,12 +108,15 @@ impl Case {
     }
 }
 
+/// Keys and Integers, in their order.
+type Parameters = Vec<(String, i64)>;
+
 /// What the headers of a case say, read by the independent parser.
 #[derive(Debug, Default)]
 struct Read {
     names: Vec<&'static str>,
-    /// Name of the policy, or of none, with its parameters in their order.
-    policies: Vec<(Option<String>, Vec<(String, i64)>)>,
+    /// Each with its name, where the style has names.
+    policies: Vec<(Option<String>, Parameters)>,
     limit: Option<i64>,
     remaining: Option<i64>,
     reset: Option<i64>,
@@ -130,7 +134,7 @@ fn integer_in(value: &str) -> i64 {
     integer_of(&item.bare_item)
 }
 
-fn list_in(value: &str) -> Vec<(BareItem, Vec<(String, i64)>)> {
+fn list_in(value: &str) -> Vec<(BareItem, Parameters)> {
     let list: List = Parser::new(value).parse().expect("a list");
     let item = |entry| {
         let ListEntry::Item(Item { bare_item, params }) = entry else { panic!("an inner list") };
@@ -170,7 +174,7 @@ fn read(headers: &[Header]) -> Read {
                 let (first, parameters) = items.next().expect("a limit");
                 assert!(parameters.is_empty());
                 read.limit = Some(integer_of(&first));
-                let policy = |(item, mut parameters): (BareItem, Vec<_>)| {
+                let policy = |(item, mut parameters): (BareItem, Parameters)| {
                     parameters.insert(0, ("q".to_owned(), integer_of(&item)));
                     (None, parameters)
                 };
@@ -217,7 +221,7 @@ fn whole(value: u64) -> i64 {
     i64::try_from(value).unwrap()
 }
 
-fn policy_of(limit: &Limit) -> Vec<(String, i64)> {
+fn policy_of(limit: &Limit) -> Parameters {
     let max = Some(("q".to_owned(), whole(limit.max)));
     let window = (limit.window_ms >= 1_000)
         .then(|| ("w".to_owned(), whole(limit.window_ms.div_ceil(1_000))));
