@@ -250,6 +250,18 @@ fn what_no_structured_field_can_hold_is_cut_to_the_largest() {
     assert!(Parser::new("1000000000000000").parse::<Item>().is_err());
 }
 
+#[test]
+fn the_draw_lengthens_the_wait_in_every_header_of_a_denial() {
+    let said = Said::Denied { remaining: 0, reset_us: 1, wait_us: Some(60_000_000) };
+    let limit = Limit { max: 100, window_ms: 60_000, said };
+    let case =
+        Case { rules: vec![("a".to_owned(), vec![limit])], now: Timestamp::from_secs(1_000) };
+    let lengthening = Jitter::up_to_percent(10).drawn(u32::MAX);
+    let waits = write_all(&case, lengthening).map(|(_, _, read)| (read.reset, read.retry_after));
+    let expected = [Some(66), Some(66), Some(1_066), None].map(|reset| (reset, Some(66)));
+    assert_eq!(waits.collect::<Vec<_>>(), expected);
+}
+
 proptest! {
     #[test]
     fn every_style_writes_its_own_headers_once_and_in_their_order(case in any_case()) {
