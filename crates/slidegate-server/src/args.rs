@@ -5,6 +5,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Parser;
+use slidegate::Jitter;
+use slidegate::headers::Style;
 use tracing::level_filters::LevelFilter;
 
 use crate::command::replay::ReplayArgs;
@@ -37,6 +39,16 @@ pub struct ServeArgs {
     /// Where to listen; port 0 takes a free port and logs which
     #[arg(long, value_name = "IP:PORT", env = "SLIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
     pub http: SocketAddr,
+
+    /// The headers that tell how limits stand: ietf, draft03, x or none. Retry-After goes with every
+    /// style
+    #[arg(long, value_name = "STYLE", env = "SLIDEGATE_HEADERS", default_value = "ietf")]
+    pub headers: Style,
+
+    /// Lengthen Retry-After, and the reset in the headers of a denial, by chance by up to this share,
+    /// so that not all who were denied come back at once
+    #[arg(long, value_name = "PERCENT", env = "SLIDEGATE_RETRY_JITTER", default_value = "0%")]
+    pub retry_jitter: Jitter,
 
     /// How many keys (such as clients) to count at once; beyond it, one that is about to expire is
     /// forgotten

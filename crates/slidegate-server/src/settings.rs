@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 
-use slidegate::Policy;
+use slidegate::headers::Style;
+use slidegate::{Jitter, Policy};
 use tracing::level_filters::LevelFilter;
 
 use crate::args::ServeArgs;
@@ -13,6 +14,8 @@ use crate::policy_file::{self, PolicyFileError};
 pub struct Settings {
     pub http: SocketAddr,
     pub policy: Policy,
+    pub headers: Style,
+    pub retry_jitter: Jitter,
     pub max_keys: NonZeroUsize,
     pub log: LevelFilter,
 }
@@ -20,7 +23,8 @@ pub struct Settings {
 impl Settings {
     /// Reads what the arguments point to.
     pub fn read(args: ServeArgs) -> Result<Self, PolicyFileError> {
-        let ServeArgs { policy, http, max_keys, log } = args;
-        Ok(Self { http, policy: policy_file::read(&policy)?, max_keys, log })
+        let ServeArgs { policy, http, headers, retry_jitter, max_keys, log } = args;
+        let policy = policy_file::read(&policy)?;
+        Ok(Self { http, policy, headers, retry_jitter, max_keys, log })
     }
 }

@@ -73,11 +73,7 @@ impl SystemClock {
     /// Starts a clock at the present wall time.
     pub fn new() -> Self {
         let clock = quanta::Clock::new();
-        #[expect(clippy::disallowed_methods, reason = "this is the place that reads time")]
-        let wall = std::time::SystemTime::now();
-        // A machine whose clock stands before 1970 still gets a monotonic clock.
-        let since_epoch = wall.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        Self { started_raw: clock.raw(), started_at: micros_up(since_epoch), clock }
+        Self { started_raw: clock.raw(), started_at: WallClock.now().0, clock }
     }
 }
 
@@ -92,6 +88,20 @@ impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         let elapsed_ns = self.clock.delta_as_nanos(self.started_raw, self.clock.raw());
         Timestamp(self.started_at + elapsed_ns / 1_000)
+    }
+}
+
+/// The machine's wall clock as it stands at this moment. For dates that others compare with a clock of
+/// their own. Never for counting: it may be adjusted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WallClock;
+
+impl Clock for WallClock {
+    fn now(&self) -> Timestamp {
+        #[expect(clippy::disallowed_methods, reason = "this is the place that reads time")]
+        let wall = std::time::SystemTime::now();
+        // Some clocks stand before 1970.
+        Timestamp(micros_up(wall.duration_since(std::time::UNIX_EPOCH).unwrap_or_default()))
     }
 }
 

@@ -52,14 +52,24 @@ pub struct Standing<'r> {
     pub limit: &'r RuleLimit,
     /// What the store said of it.
     pub outcome: &'r Outcome,
-    /// Whether it only watches: it never denies.
-    pub observed: bool,
+    /// How it was admitted.
+    pub admission: Admission,
 }
 
 impl<'r> Standing<'r> {
     /// The limit's name in headers: that of the rule, or `rule.id` where several limits hold.
     pub fn policy_name(&self) -> &'r str {
         self.limit.policy_name()
+    }
+
+    /// Whether it only watches: it never denies.
+    pub fn is_observed(&self) -> bool {
+        self.admission == Admission::Observe
+    }
+
+    /// Whether it denies the request.
+    pub fn vetoes(&self) -> bool {
+        self.admission == Admission::Enforce && !self.outcome.fits()
     }
 }
 
@@ -74,7 +84,7 @@ impl Ruling {
         self.origins.iter().zip(self.decision.outcomes()).map(|(origin, outcome)| {
             let rule = &self.policy.rules()[origin.rule as usize];
             let limit = &rule.limits(origin.chosen)[usize::from(origin.limit)];
-            Standing { rule, limit, outcome, observed: origin.admission == Admission::Observe }
+            Standing { rule, limit, outcome, admission: origin.admission }
         })
     }
 

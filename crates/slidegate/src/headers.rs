@@ -1,81 +1,224 @@
-//! A ruling as response headers: (name, value) pairs, one serializer per style.
+//! A ruling as response headers: (name, value) pairs, in one of four styles.
 //!
-//! The style is that of draft-ietf-httpapi-ratelimit-headers-10: structured fields (RFC 9651), Lists of
-//! Strings with parameters. Later drafts may rename the parameters; this is the only place to change.
+//! | style | an answer to `100/min` with 99 left |
+//! |---|---|
+//! | [`Ietf`](Style::Ietf) | `RateLimit-Policy: "all";q=100;w=60`, `RateLimit: "all";r=99;t=60` |
+//! | [`Draft03`](Style::Draft03) | `RateLimit-Limit: 100, 100;w=60`, `RateLimit-Remaining: 99`, `RateLimit-Reset: 60` |
+//! | [`X`](Style::X) | `X-RateLimit-Limit: 100`, `X-RateLimit-Remaining: 99`, `X-RateLimit-Reset: 1750000080` |
+//! | [`None`](Style::None) | |
+//!
+//! What they say is the same. On a denial the reset is when this request would fit, otherwise when the
+//! key is as if never seen; whole seconds, rounded up. `Retry-After` goes with every denial that ends, in
+//! every style: clients and proxies obey it that know nothing of rate limits. A denial that never ends has
+//! neither. The limit is the max of the quota, so under a token bucket with a larger burst more may
+//! remain.
+//!
+//! A [`Lengthening`] makes a denial's wait longer wherever it stands, so that all of its headers speak of
+//! one moment, and a client that reads only one of them is spread as well as the others. What an allowed
+//! answer says is not lengthened.
+//!
+//! Scripts in browsers see these headers only if `Access-Control-Expose-Headers` lists them. To send that
+//! is left to whoever answers for the service's CORS; [`Style::header_names`] is what to list.
 
-use std::fmt::Write;
+mod draft03;
+mod ietf;
+mod x;
+
+#[cfg(test)]
+mod examples;
+#[cfg(test)]
+mod laws;
+
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
+use thiserror::Error;
+
+use crate::clock::Timestamp;
 use crate::gate::{Ruling, Standing};
+use crate::jitter::Lengthening;
 
 /// The largest Integer of a structured field.
 const LARGEST: u64 = 999_999_999_999_999;
 
-/// `RateLimit-Policy` with every limit that applies, and `RateLimit` with the one that binds. Empty if
-/// no rule applies.
+const RETRY_AFTER: &str = "retry-after";
+
+/// A name, in lower case, and a value.
+pub type Header = (&'static str, String);
+
+/// Which headers tell how limits stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Style {
+    /// `RateLimit-Policy` with every limit, `RateLimit` with the one that binds: structured fields, as
+    /// draft-ietf-httpapi-ratelimit-headers-10 has them.
+    #[default]
+    Ietf,
+    /// `RateLimit-Limit`, `-Remaining` and `-Reset`, as the third draft had them. Reset is in seconds
+    /// from now.
+    Draft03,
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`. Reset is in seconds since the Unix epoch.
+    X,
+    /// Nothing but `Retry-After`.
+    None,
+}
+
+/// What a style is.
+struct Row {
+    style: Style,
+    name: &'static str,
+    /// The headers that it may write, in their order.
+    header_names: &'static [&'static str],
+    write: fn(&Answer<'_>) -> Vec<Header>,
+}
+
+/// The styles, in the order of the enum.
+const TABLE: [Row; 4] = [
+    Row { style: Style::Ietf, name: "ietf", header_names: &ietf::NAMES, write: ietf::write },
+    Row {
+        style: Style::Draft03,
+        name: "draft03",
+        header_names: &draft03::NAMES,
+        write: draft03::write,
+    },
+    Row { style: Style::X, name: "x", header_names: &x::NAMES, write: x::write },
+    Row { style: Style::None, name: "none", header_names: &[RETRY_AFTER], write: |_| Vec::new() },
+];
+
+/// The text names no style.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{0}` is not a style of headers: write ietf, draft03, x or none")]
+pub struct StyleError(String);
+
+impl Style {
+    /// Every style.
+    pub const ALL: [Self; 4] = [Self::Ietf, Self::Draft03, Self::X, Self::None];
+
+    /// The name in settings: `draft03`.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// The headers that it may write: what to list in `Access-Control-Expose-Headers`.
+    pub fn header_names(self) -> &'static [&'static str] {
+        self.row().header_names
+    }
+
+    fn row(self) -> &'static Row {
+        &TABLE[self as usize]
+    }
+}
+
+impl FromStr for Style {
+    type Err = StyleError;
+
+    fn from_str(name: &str) -> Result<Self, StyleError> {
+        let row = TABLE.iter().find(|row| row.name == name);
+        row.map(|row| row.style).ok_or_else(|| StyleError(name.to_owned()))
+    }
+}
+
+impl fmt::Display for Style {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The headers that tell of a ruling in a style, at a moment. Empty if no rule applies.
 ///
 /// ```
-/// use slidegate::{headers, Descriptor, Gate, MemoryStore, Policy, Request};
+/// use slidegate::headers::{self, Style};
+/// use slidegate::{Descriptor, Gate, Lengthening, MemoryStore, Policy, Request, Timestamp};
 ///
 /// let policy = Policy::from_yaml("rules: [{ name: all, limits: [100/min] }]")?;
 /// let gate = Gate::new(policy, MemoryStore::new());
 /// let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
-/// let headers = headers::ietf(&ruling);
+/// let now = Timestamp::from_secs(1_750_000_020);
+/// let headers = headers::write(Style::Ietf, &ruling, now, Lengthening::NONE);
 /// assert_eq!(headers[0], ("ratelimit-policy", "\"all\";q=100;w=60".to_owned()));
 /// assert!(headers[1].1.starts_with("\"all\";r=99;t="));
 /// # Ok::<(), slidegate::PolicyErrors>(())
 /// ```
-pub fn ietf(ruling: &Ruling) -> Vec<(&'static str, String)> {
-    let Some(binding) = ruling.binding() else {
+pub fn write(
+    style: Style,
+    ruling: &Ruling,
+    now: Timestamp,
+    lengthening: Lengthening,
+) -> Vec<Header> {
+    let Some(answer) = Answer::of(ruling, now, lengthening) else {
         return Vec::new();
     };
-    let mut policies = String::new();
-    for standing in ruling.limits() {
-        if !policies.is_empty() {
-            policies.push_str(", ");
+    let mut headers = (style.row().write)(&answer);
+    headers.extend(answer.retry_after());
+    headers
+}
+
+/// What every style says in its own way.
+struct Answer<'r> {
+    ruling: &'r Ruling,
+    binding: Standing<'r>,
+    /// Until the reset; none if it never comes.
+    wait: Option<Duration>,
+    now: Timestamp,
+}
+
+impl<'r> Answer<'r> {
+    fn of(ruling: &'r Ruling, now: Timestamp, lengthening: Lengthening) -> Option<Self> {
+        let binding = ruling.binding()?;
+        let wait = match ruling.decision().is_allowed() {
+            true => Some(binding.outcome.reset_after()),
+            false => binding.outcome.retry_after().map(|wait| lengthening.of(wait)),
+        };
+        Some(Self { ruling, binding, wait, now })
+    }
+
+    /// The limit that binds.
+    fn max(&self) -> u64 {
+        integer(self.binding.limit.limit().quota().max())
+    }
+
+    /// Units that it still lets pass.
+    fn remaining(&self) -> u64 {
+        integer(self.binding.outcome.remaining())
+    }
+
+    /// Seconds until the reset.
+    fn reset_in(&self) -> Option<u64> {
+        self.wait.map(seconds_up)
+    }
+
+    /// The second of the reset, since the epoch.
+    fn reset_at(&self) -> Option<u64> {
+        let at = self.now.after(self.wait?);
+        Some(integer(at.as_micros().div_ceil(1_000_000)))
+    }
+
+    /// For a denial that ends.
+    fn retry_after(&self) -> Option<Header> {
+        if self.ruling.decision().is_allowed() {
+            return None;
         }
-        write_policy(&mut policies, &standing);
-    }
-    let wait = match ruling.decision().is_allowed() {
-        true => Some(binding.outcome.reset_after()),
-        false => binding.outcome.retry_after(),
-    };
-    let mut limit =
-        format!("\"{}\";r={}", binding.policy_name(), binding.outcome.remaining().min(LARGEST));
-    if let Some(wait) = wait {
-        push(&mut limit, "t", seconds_up(wait));
-    }
-    vec![("ratelimit-policy", policies), ("ratelimit", limit)]
-}
-
-/// One item of `RateLimit-Policy`. Names need no escape: they are of `[a-z0-9._-]`.
-fn write_policy(policies: &mut String, standing: &Standing<'_>) {
-    let quota = standing.limit.limit().quota();
-    policies.push('"');
-    policies.push_str(&standing.policy_name());
-    policies.push('"');
-    push(policies, "q", quota.max());
-    // The draft has no windows under a second.
-    if quota.window() >= Duration::from_secs(1) {
-        push(policies, "w", seconds_up(quota.window()));
+        Some((RETRY_AFTER, self.reset_in()?.to_string()))
     }
 }
 
-fn push(item: &mut String, parameter: &str, value: u64) {
-    // Writing into a string cannot fail.
-    let _ = write!(item, ";{parameter}={}", value.min(LARGEST));
+/// The limits that a client has to know of: those that only watch deny nobody.
+pub(crate) fn shown(ruling: &Ruling) -> impl Iterator<Item = Standing<'_>> {
+    ruling.limits().filter(|standing| !standing.is_observed())
 }
 
-/// `Retry-After`, for a denial that ends: whole seconds, rounded up.
-pub fn retry_after(ruling: &Ruling) -> Option<(&'static str, String)> {
-    let decision = ruling.decision();
-    if decision.is_allowed() {
-        return None;
-    }
-    Some(("retry-after", seconds_up(decision.retry_after()?).to_string()))
+/// The window of a limit in seconds. No draft has windows under a second.
+fn window(standing: &Standing<'_>) -> Option<u64> {
+    let window = standing.limit.limit().quota().window();
+    (window >= Duration::from_secs(1)).then(|| seconds_up(window))
 }
 
-/// Whole seconds, rounded up.
+/// Whole seconds, rounded up: whoever waits so long never comes too early.
 fn seconds_up(span: Duration) -> u64 {
-    span.as_secs() + u64::from(span.subsec_nanos() > 0)
+    integer(span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0)))
+}
+
+/// What fits into a structured field.
+fn integer(value: u64) -> u64 {
+    value.min(LARGEST)
 }

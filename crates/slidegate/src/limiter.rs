@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::decision::{Decision, Verdict};
 use crate::hit::{Admission, Hit};
+use crate::jitter::Jitter;
 use crate::key::Key;
 use crate::limit::{Limit, LimitError};
 use crate::store::memory::MemoryStore;
@@ -57,26 +58,6 @@ pub enum LimiterError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a cost of {0} is over what one of the limits holds: it can never fit")]
 pub struct NeverFits(pub u64);
-
-/// What a wait adds to its length, so that those who wait do not all come back at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Jitter {
-    most: Duration,
-}
-
-impl Jitter {
-    /// None.
-    pub const NONE: Self = Self { most: Duration::ZERO };
-
-    /// Anything from nothing up to `most`.
-    pub const fn up_to(most: Duration) -> Self {
-        Self { most }
-    }
-
-    fn lengthen(self, wait: Duration) -> Duration {
-        wait.saturating_add(self.most.mul_f64(fastrand::f64()))
-    }
-}
 
 impl Limiter {
     /// A limiter over a memory store of its own. A limit is a [`Limit`], or text like `"100/min"`.
@@ -302,7 +283,7 @@ impl<S: LocalStore> Limiter<S> {
             Verdict::Allowed(decision) => Ok(Try::Allowed(decision)),
             Verdict::Denied(decision) => {
                 let wait = decision.retry_after().ok_or(NeverFits(cost))?;
-                Ok(Try::After(jitter.lengthen(wait)))
+                Ok(Try::After(jitter.draw().of(wait)))
             }
         }
     }

@@ -2,10 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
+use slidegate::headers::{self, Header, Style};
 use slidegate::testkit::awkward::{AwkwardStore, Faults};
 use slidegate::testkit::block_on;
 use slidegate::{
-    Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Ruling, Timestamp, headers,
+    Descriptor, Gate, Lengthening, ManualClock, MemoryStore, Policy, Request, Ruling, Timestamp,
 };
 
 const POLICY: &str = "
@@ -24,6 +25,10 @@ fn gate() -> (ManualClock, Gate<MemoryStore<ManualClock>>) {
 
 fn api<const N: usize>(attributes: [(&'static str, &'static str); N]) -> Request<'static> {
     Request::new("api", Descriptor::new(attributes))
+}
+
+fn ietf(ruling: &Ruling) -> Vec<Header> {
+    headers::write(Style::Ietf, ruling, Timestamp::default(), Lengthening::NONE)
 }
 
 /// The names of the limits that applied, with whether each fits.
@@ -48,7 +53,7 @@ fn a_rule_applies_if_all_of_when_matches_and_all_of_per_is_there() {
     let nowhere = Request::new("elsewhere", Descriptor::new([("tenant", "acme")]));
     let ruling = gate.check_now(&nowhere);
     assert!(ruling.decision().is_allowed() && ruling.binding().is_none());
-    assert_eq!(headers::ietf(&ruling), []);
+    assert_eq!(ietf(&ruling), []);
 }
 
 #[test]
@@ -86,20 +91,18 @@ fn headers_name_every_limit_and_the_one_that_binds() {
     let (_, gate) = gate();
     let request = api([("tenant", "acme")]);
     let allowed = gate.check_now(&request);
-    let [(_, policies), (_, limit)] = &headers::ietf(&allowed)[..] else { panic!("two headers") };
+    let [(_, policies), (_, limit)] = &ietf(&allowed)[..] else { panic!("two headers") };
     let expected =
         r#""per-tenant.1m";q=3;w=60, "per-tenant.1h";q=5;w=3600, "everybody";q=100;w=60"#;
     assert_eq!(policies, expected);
     assert!(limit.starts_with(r#""per-tenant.1m";r=2;t="#), "{limit}");
-    assert_eq!(headers::retry_after(&allowed), None);
     let (_, _) = (gate.check_now(&request), gate.check_now(&request));
     let denied = gate.check_now(&request);
-    let (_, wait) = headers::retry_after(&denied).unwrap();
-    let (_, limit) = &headers::ietf(&denied)[1];
+    let [_, (_, limit), (_, wait)] = &ietf(&denied)[..] else { panic!("with Retry-After") };
     assert_eq!(*limit, format!(r#""per-tenant.1m";r=0;t={wait}"#));
     let never = gate.check_now(&Request::new("api", Descriptor::new([("tenant", "b")]).cost(4)));
-    assert_eq!(headers::retry_after(&never), None, "it never fits");
-    assert_eq!(headers::ietf(&never)[1].1, r#""per-tenant.1m";r=3"#);
+    let [_, (_, limit)] = &ietf(&never)[..] else { panic!("without: it never fits") };
+    assert_eq!(limit, r#""per-tenant.1m";r=3"#);
 }
 
 #[test]

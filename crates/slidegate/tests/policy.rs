@@ -149,7 +149,7 @@ rules:
     assert_eq!(allowed, [true, true, true, true, false, false]);
     let watched = |nth: usize| rulings[nth].limits().next().unwrap();
     assert!(watched(1).outcome.fits() && !watched(2).outcome.fits());
-    assert!(watched(0).observed && !rulings[0].limits().nth(1).unwrap().observed);
+    assert!(watched(0).is_observed() && !rulings[0].limits().nth(1).unwrap().is_observed());
     assert!(rulings.iter().all(|ruling| ruling.binding().unwrap().rule.name() == "all"));
 }
 
@@ -173,7 +173,7 @@ fn a_share_of_the_keys_is_enforced_always_the_same() {
     assert!((200..300).contains(&enforced), "{enforced} of 1000");
     let is_observed = |name: &str| {
         let observed: Vec<bool> =
-            check(&gate, &[("tenant", name)]).limits().map(|limit| limit.observed).collect();
+            check(&gate, &[("tenant", name)]).limits().map(|limit| limit.is_observed()).collect();
         assert_eq!(observed[0], observed[1], "all limits of a rule go together");
         observed[0]
     };

@@ -50,7 +50,8 @@ async fn serve(settings: Settings) -> io::Result<()> {
     let listener = listen(settings.http).await?;
     let address = listener.local_addr()?;
     let rules = settings.policy.rules().len();
-    let router = http::router(wire::gate(settings));
+    let answers = http::Answers::new(settings.headers, settings.retry_jitter);
+    let router = http::router(wire::gate(settings), answers);
     info!(rules, "listening on http://{address}");
     until_stopped(listener, router, &mut stop).await
 }

@@ -6,23 +6,41 @@ use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::Response;
 use serde::Serialize;
-use slidegate::{Ruling, headers};
+use slidegate::headers::{self, Header, Style};
+use slidegate::{Clock, Jitter, Ruling, WallClock};
 
 use super::problem::Problem;
 
-/// 200 if the request may pass, else 429. Both carry the whole answer.
-pub fn respond(ruling: &Ruling) -> Result<Response, Problem> {
-    let status = match ruling.decision().is_allowed() {
-        true => StatusCode::OK,
-        false => StatusCode::TOO_MANY_REQUESTS,
-    };
-    let json = serde_json::to_vec(&Answer::of(ruling)).map_err(Problem::internal)?;
-    let mut response =
-        Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
-    for (name, value) in headers::ietf(ruling).into_iter().chain(headers::retry_after(ruling)) {
-        response = response.header(name, value);
+/// How rulings are told.
+pub struct Answers {
+    style: Style,
+    retry_jitter: Jitter,
+}
+
+impl Answers {
+    pub fn new(style: Style, retry_jitter: Jitter) -> Self {
+        Self { style, retry_jitter }
     }
-    response.body(Body::from(json)).map_err(Problem::internal)
+
+    /// 200 if the request may pass, else 429. Both carry the whole answer. Only headers are lengthened
+    /// by jitter: the JSON is exact.
+    pub fn respond(&self, ruling: &Ruling) -> Result<Response, Problem> {
+        let status = match ruling.decision().is_allowed() {
+            true => StatusCode::OK,
+            false => StatusCode::TOO_MANY_REQUESTS,
+        };
+        let json = serde_json::to_vec(&Answer::of(ruling)).map_err(Problem::internal)?;
+        let mut response =
+            Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
+        for (name, value) in self.headers(ruling) {
+            response = response.header(name, value);
+        }
+        response.body(Body::from(json)).map_err(Problem::internal)
+    }
+
+    fn headers(&self, ruling: &Ruling) -> Vec<Header> {
+        headers::write(self.style, ruling, WallClock.now(), self.retry_jitter.draw())
+    }
 }
 
 /// The JSON. The fields outside `limits` speak of the limit that the decision hangs on.
@@ -77,7 +95,7 @@ impl<'r> Answer<'r> {
 
 impl<'r> Standing<'r> {
     fn of(standing: slidegate::Standing<'r>) -> Self {
-        let slidegate::Standing { rule, limit: rule_limit, outcome, observed } = standing;
+        let slidegate::Standing { rule, limit: rule_limit, outcome, .. } = standing;
         let limit = rule_limit.limit();
         let quota = limit.quota();
         let wait = outcome.retry_after().filter(|_| !outcome.fits());
@@ -90,7 +108,7 @@ impl<'r> Standing<'r> {
             },
             algorithm: limit.algorithm().name(),
             allowed: outcome.fits(),
-            observed,
+            observed: standing.is_observed(),
             remaining: outcome.remaining(),
             reset_after_ms: millis_up(outcome.reset_after()),
             retry_after_ms: wait.map(millis_up),

@@ -6,26 +6,24 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::response::Response;
-use slidegate::Gate;
 
-use super::answer;
+use super::Face;
 use super::ask::Ask;
 use super::problem::Problem;
-use crate::wire::Store;
 
 /// Not `Json`: it would insist on a content type, and `curl -d` sends another.
 type Body = Result<Bytes, BytesRejection>;
 
 /// Charges what the request costs, if it may pass.
-pub async fn check(State(gate): State<Arc<Gate<Store>>>, body: Body) -> Result<Response, Problem> {
+pub async fn check(State(face): State<Arc<Face>>, body: Body) -> Result<Response, Problem> {
     let body = body?;
     let ask = Ask::read(&body)?;
-    answer::respond(&gate.check(&ask.request()).await)
+    face.answers.respond(&face.gate.check(&ask.request()).await)
 }
 
 /// Says what `check` would say, and charges nothing.
-pub async fn peek(State(gate): State<Arc<Gate<Store>>>, body: Body) -> Result<Response, Problem> {
+pub async fn peek(State(face): State<Arc<Face>>, body: Body) -> Result<Response, Problem> {
     let body = body?;
     let ask = Ask::read(&body)?;
-    answer::respond(&gate.peek(&ask.request()).await)
+    face.answers.respond(&face.gate.peek(&ask.request()).await)
 }

@@ -15,11 +15,19 @@ use slidegate::Gate;
 
 use crate::wire::Store;
 
+pub use answer::Answers;
+
 /// Bytes that a request's body may have.
 const MAX_BODY: usize = 64 * 1024;
 
+/// What the paths share: who decides, and how that is told.
+struct Face {
+    gate: Gate<Store>,
+    answers: Answers,
+}
+
 /// Every path that the server answers.
-pub fn router(gate: Gate<Store>) -> Router {
+pub fn router(gate: Gate<Store>, answers: Answers) -> Router {
     Router::new()
         .route("/v1/check", post(check::check))
         .route("/v1/peek", post(check::peek))
@@ -27,5 +35,5 @@ pub fn router(gate: Gate<Store>) -> Router {
         .fallback(problem::not_found)
         .method_not_allowed_fallback(problem::method_not_allowed)
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .with_state(Arc::new(gate))
+        .with_state(Arc::new(Face { gate, answers }))
 }

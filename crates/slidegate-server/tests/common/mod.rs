@@ -60,9 +60,15 @@ pub struct Server {
 impl Server {
     /// Starts a server with this policy, and waits until it listens.
     pub fn start(policy: &str) -> Self {
+        Self::start_with(policy, &[])
+    }
+
+    /// Starts a server with this policy and these further arguments.
+    pub fn start_with(policy: &str, args: &[&str]) -> Self {
         let file = TempFile::new(".yaml", policy);
         let mut command = slidegate();
         command.arg("serve").arg("--policy").arg(file.path()).args(["--http", "127.0.0.1:0"]);
+        command.args(args);
         Self::spawn(command)
     }
 

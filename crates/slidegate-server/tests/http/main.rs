@@ -9,4 +9,5 @@ mod common;
 mod connection;
 mod counting;
 mod exchange;
+mod headers;
 mod lifecycle;

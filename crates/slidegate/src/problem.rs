@@ -1,0 +1,127 @@
+//! A denial as problem details (RFC 9457), of the types that the draft of the rate-limit headers defines.
+
+use serde::Serialize;
+
+use crate::gate::{Ruling, Standing};
+
+/// What the body of a denial says: serialize it as JSON, of type [`CONTENT_TYPE`](Self::CONTENT_TYPE).
+///
+/// ```
+/// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Problem, Request};
+///
+/// let policy = Policy::from_yaml("rules: [{ name: per-tenant, limits: [0/min] }]")?;
+/// let gate = Gate::new(policy, MemoryStore::new());
+/// let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
+/// let problem = Problem::of(&ruling);
+/// assert_eq!(problem.map(|problem| problem.status()), Some(429));
+/// # Ok::<(), slidegate::PolicyErrors>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    r#type: &'static str,
+    title: &'static str,
+    status: u16,
+    #[serde(rename = "violated-policies")]
+    violated_policies: Vec<String>,
+}
+
+impl Problem {
+    /// The media type.
+    pub const CONTENT_TYPE: &str = "application/problem+json";
+
+    /// Why a request was denied; none if it was allowed.
+    ///
+    /// It is *quota exceeded*, and names the limits in which the request did not fit. Or it is
+    /// *temporary reduced capacity*, and names none: the store did not answer, and a rule says that this
+    /// denies.
+    pub fn of(ruling: &Ruling) -> Option<Self> {
+        let decision = ruling.decision();
+        if decision.is_allowed() {
+            return None;
+        }
+        if decision.is_refused() {
+            return Some(Self::REDUCED_CAPACITY);
+        }
+        let violated = ruling.limits().filter(Standing::vetoes);
+        let violated_policies = violated.map(|one| one.policy_name().to_owned()).collect();
+        Some(Self { violated_policies, ..Self::QUOTA_EXCEEDED })
+    }
+
+    /// The status to answer with: 429 or 503.
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    const QUOTA_EXCEEDED: Self = Self {
+        r#type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        title: "Quota exceeded",
+        status: 429,
+        violated_policies: Vec::new(),
+    };
+
+    const REDUCED_CAPACITY: Self = Self {
+        r#type: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+        title: "Temporary reduced capacity",
+        status: 503,
+        violated_policies: Vec::new(),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use serde_json::json;
+
+    use crate::scripted::{self, Said};
+
+    const POLICY: &str = "
+rules:
+  - { name: per-tenant, limits: [100/min] }
+  - { name: burst, limits: [10/s, 50/min] }
+";
+
+    #[test]
+    fn a_denial_names_the_limits_in_which_it_did_not_fit() {
+        let denied = Said::Denied { remaining: 0, reset_us: 60_000_000, wait_us: Some(5_000_000) };
+        let fits = Said::Fits { remaining: 1, reset_us: 1 };
+        let of = |said: [Said; 3]| Problem::of(&scripted::ruling(POLICY, &said)).unwrap();
+        let text = serde_json::to_string(&of([denied, fits, fits])).unwrap();
+        let expected = concat!(
+            r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
+            r#""title":"Quota exceeded","status":429,"violated-policies":["per-tenant"]}"#
+        );
+        assert_eq!(text, expected);
+        let several = serde_json::to_value(of([denied, fits, denied])).unwrap();
+        assert_eq!(several["violated-policies"], json!(["per-tenant", "burst.1m"]));
+    }
+
+    #[test]
+    fn what_is_allowed_is_no_problem() {
+        let fits = [Said::Fits { remaining: 0, reset_us: 1 }; 3];
+        assert_eq!(Problem::of(&scripted::ruling(POLICY, &fits)), None);
+    }
+
+    #[test]
+    fn a_denial_for_want_of_a_store_is_reduced_capacity_and_names_no_limit() {
+        let policy = "rules: [{ name: a, limits: [1/s], on_store_error: deny }]";
+        let ruling = scripted::without_store(policy);
+        assert_eq!(
+            serde_json::to_value(Problem::of(&ruling).unwrap()).unwrap(),
+            json!({
+                "type":
+                    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+                "title": "Temporary reduced capacity",
+                "status": 503,
+                "violated-policies": []
+            })
+        );
+    }
+
+    #[test]
+    fn a_degraded_denial_by_a_limit_is_still_a_quota_exceeded() {
+        let ruling = scripted::without_store("rules: [{ name: a, limits: [0/s] }]");
+        assert!(ruling.decision().is_degraded());
+        assert_eq!(Problem::of(&ruling).map(|problem| problem.status()), Some(429));
+    }
+}
