@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use slidegate::Policy;
 use tracing::level_filters::LevelFilter;
@@ -14,13 +15,27 @@ pub struct Settings {
     pub http: SocketAddr,
     pub policy: Policy,
     pub max_keys: NonZeroUsize,
+    pub clients: ClientBounds,
     pub log: LevelFilter,
+}
+
+/// What clients may take of the server.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientBounds {
+    /// Connections at once.
+    pub connections: NonZeroUsize,
+    /// How long to wait for a client in each step of an exchange.
+    pub patience: Duration,
 }
 
 impl Settings {
     /// Reads what the arguments point to.
     pub fn read(args: ServeArgs) -> Result<Self, PolicyFileError> {
-        let ServeArgs { policy, http, max_keys, log } = args;
-        Ok(Self { http, policy: policy_file::read(&policy)?, max_keys, log })
+        let ServeArgs { policy, http, max_keys, max_connections, client_timeout, log } = args;
+        let clients = ClientBounds {
+            connections: max_connections,
+            patience: Duration::from_secs(client_timeout),
+        };
+        Ok(Self { http, policy: policy_file::read(&policy)?, max_keys, clients, log })
     }
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
 use axum::response::Response;
 use slidegate::Gate;
 
@@ -13,19 +12,16 @@ use super::ask::Ask;
 use super::problem::Problem;
 use crate::wire::Store;
 
-/// Not `Json`: it would insist on a content type, and `curl -d` sends another.
-type Body = Result<Bytes, BytesRejection>;
+// `Bytes`, not `Json`: that would insist on a content type, and `curl -d` sends another.
 
 /// Charges what the request costs, if it may pass.
-pub async fn check(State(gate): State<Arc<Gate<Store>>>, body: Body) -> Result<Response, Problem> {
-    let body = body?;
+pub async fn check(State(gate): State<Arc<Gate<Store>>>, body: Bytes) -> Result<Response, Problem> {
     let ask = Ask::read(&body)?;
     answer::respond(&gate.check(&ask.request()).await)
 }
 
 /// Says what `check` would say, and charges nothing.
-pub async fn peek(State(gate): State<Arc<Gate<Store>>>, body: Body) -> Result<Response, Problem> {
-    let body = body?;
+pub async fn peek(State(gate): State<Arc<Gate<Store>>>, body: Bytes) -> Result<Response, Problem> {
     let ask = Ask::read(&body)?;
     answer::respond(&gate.peek(&ask.request()).await)
 }
