@@ -194,6 +194,14 @@ impl<'de> Deserialize<'de> for Cost {
                 }
                 Ok(Cost(cost))
             }
+
+            /// Some languages write a whole number as `2.0`, and for JSON Schema it is one.
+            fn visit_f64<E: Error>(self, cost: f64) -> Result<Cost, E> {
+                if cost.fract() != 0.0 || !(0.0..=MAX_UNITS as f64).contains(&cost) {
+                    return Err(E::invalid_value(Unexpected::Float(cost), &self));
+                }
+                Ok(Cost(cost as u64))
+            }
         }
 
         deserializer.deserialize_u64(Units)
