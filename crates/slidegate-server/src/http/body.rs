@@ -36,9 +36,9 @@ pub async fn read_whole(
 }
 
 fn waits_to_send(headers: &HeaderMap) -> bool {
-    headers.get(header::EXPECT).is_some_and(|expected| {
-        expected.as_bytes().eq_ignore_ascii_case(b"100-continue")
-    })
+    headers
+        .get(header::EXPECT)
+        .is_some_and(|expected| expected.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
 async fn read(mut body: Body) -> Result<Vec<u8>, Problem> {

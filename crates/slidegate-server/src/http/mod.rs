@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use slidegate::Gate;
 
 pub use self::connections::Connections;
@@ -29,15 +29,38 @@ const MAX_BODY: usize = 64 * 1024;
 const MAX_HEAD: usize = 16 * 1024;
 
 /// Every path that the server answers. `openapi` describes them.
+fn paths() -> [(&'static str, MethodRouter<Arc<Gate<Store>>>); 4] {
+    [
+        ("/v1/check", post(check::check)),
+        ("/v1/peek", post(check::peek)),
+        ("/v1/openapi.json", get(openapi::served())),
+        ("/healthz", get(health::healthz)),
+    ]
+}
+
+/// `patience` is how long a body may take.
 pub fn router(gate: Gate<Store>, patience: Duration) -> Router {
-    Router::new()
-        .route("/v1/check", post(check::check))
-        .route("/v1/peek", post(check::peek))
-        .route("/v1/openapi.json", get(openapi::served()))
-        .route("/healthz", get(health::healthz))
+    paths()
+        .into_iter()
+        .fold(Router::new(), |router, (path, methods)| router.route(path, methods))
         .fallback(problem::not_found)
         .method_not_allowed_fallback(problem::method_not_allowed)
         // Also where nobody wants it: what is left unread would end the connection.
         .layer(from_fn_with_state(patience, body::read_whole))
         .with_state(Arc::new(gate))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_path_is_described_and_no_other() {
+        let document = openapi::document();
+        let described: BTreeSet<&str> =
+            document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(described, paths().map(|(path, _)| path).into());
+    }
 }

@@ -20,7 +20,8 @@ pub fn served() -> impl Fn() -> Ready<Served> + Clone + Send + Sync + 'static {
     move || ready(([(header::CONTENT_TYPE, "application/json")], bytes.clone()))
 }
 
-fn document() -> Value {
+/// The description.
+pub fn document() -> Value {
     let settings = || {
         SchemaSettings::draft2020_12()
             .with(|settings| settings.definitions_path = "/components/schemas".into())
@@ -107,9 +108,7 @@ fn decide(id: &str, summary: &str, ask: &Value, answer: &Value) -> Value {
 fn decision(description: &str, headers: &[&str], answer: &Value, example: &Value) -> Value {
     let headers: Map<_, _> = headers
         .iter()
-        .map(|name| {
-            ((*name).to_owned(), json!({ "$ref": format!("#/components/headers/{name}") }))
-        })
+        .map(|name| ((*name).to_owned(), json!({ "$ref": format!("#/components/headers/{name}") })))
         .collect();
     json!({
         "description": description,
@@ -119,26 +118,24 @@ fn decision(description: &str, headers: &[&str], answer: &Value, example: &Value
 }
 
 /// Problems that any request may have, beside the responses of an operation.
-const PROBLEMS: [(&str, &str, &str); 4] = [
-    ("400", "BadRequest", "The request makes no sense; the detail says where."),
-    ("408", "RequestTimeout", "The body did not come in time."),
-    ("413", "PayloadTooLarge", "The body is over 64 KiB."),
-    ("431", "HeadTooLarge", "The head is over 16 KiB or has over 100 headers."),
+const PROBLEMS: [(&str, &str); 4] = [
+    ("400", "The request makes no sense; the detail says where."),
+    ("408", "The body did not come in time."),
+    ("413", "The body is over 64 KiB."),
+    ("431", "The head is over 16 KiB or has over 100 headers."),
 ];
 
 fn responses(mut own: Value) -> Value {
-    for (status, name, _) in PROBLEMS {
-        own[status] = json!({ "$ref": format!("#/components/responses/{name}") });
+    for (status, _) in PROBLEMS {
+        own[status] = json!({ "$ref": format!("#/components/responses/{status}") });
     }
     own
 }
 
 fn problems(schema: &Value) -> Map<String, Value> {
-    let problem = |(status, name, description): (&str, &str, &str)| {
+    let problem = |(status, description): (&str, &str)| {
         let content = json!({ PROBLEM_JSON: { "schema": schema } });
-        let response = json!({ "description": description, "content": content });
-        let _ = status;
-        (name.to_owned(), response)
+        (status.to_owned(), json!({ "description": description, "content": content }))
     };
     PROBLEMS.map(problem).into_iter().collect()
 }

@@ -111,10 +111,8 @@ pub struct ProblemBody<'p> {
 
 /// For a path that leads nowhere.
 pub async fn not_found(uri: Uri) -> Problem {
-    let detail = format!(
-        "there is nothing at `{}`: GET /v1/openapi.json lists what there is",
-        uri.path()
-    );
+    let detail =
+        format!("there is nothing at `{}`: GET /v1/openapi.json lists what there is", uri.path());
     Problem::new(StatusCode::NOT_FOUND, detail)
 }
 

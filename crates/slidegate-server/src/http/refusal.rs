@@ -23,10 +23,8 @@ pub fn explained(written: &[u8]) -> Option<Vec<u8>> {
     let (front, rest) = head.split_once(NO_BODY)?;
     let status = StatusCode::from_bytes(front.as_bytes().get(VERSION.len()..)?.get(..3)?).ok()?;
     let body = Problem::of_head(status)?.json();
-    let head = format!(
-        "{front}content-type: {PROBLEM_JSON}\r\ncontent-length: {}\r\n{rest}",
-        body.len()
-    );
+    let head =
+        format!("{front}content-type: {PROBLEM_JSON}\r\ncontent-length: {}\r\n{rest}", body.len());
     Some([before, head.as_bytes(), &body].concat())
 }
 

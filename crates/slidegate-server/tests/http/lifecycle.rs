@@ -48,7 +48,10 @@ fn sigterm_finishes_the_request_in_flight_and_takes_no_other() {
 #[test]
 fn sigint_stops_too_and_waits_for_no_idle_connection() {
     let server = Server::start(POLICY);
-    let _idle = Raw::connect(server.address());
+    let _silent = Raw::connect(server.address());
+    let mut idle = Raw::connect(server.address());
+    idle.write("GET /healthz HTTP/1.1\r\n\r\n");
+    assert_eq!(idle.response().0, 200);
     server.signal("INT");
     server.wait_for_log("SIGINT: stopping");
     assert!(server.next_log(Duration::from_secs(3)).unwrap().contains("stopped"));
@@ -74,7 +77,7 @@ fn the_environment_serves_as_well_as_flags() {
         .arg("serve")
         .env("SLIDEGATE_POLICY", policy.path())
         .env("SLIDEGATE_HTTP", "127.0.0.1:0");
-    let server = Server::spawn(command);
+    let server = Server::spawn(&mut command);
     assert!(TcpStream::connect(server.address()).is_ok());
 }
 

@@ -10,3 +10,6 @@ mod connection;
 mod counting;
 mod exchange;
 mod lifecycle;
+mod malformed;
+mod openapi;
+mod slow;
