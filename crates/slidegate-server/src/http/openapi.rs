@@ -42,41 +42,45 @@ pub fn document() -> Value {
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
         "servers": [{ "url": "/" }],
-        "paths": {
-            "/v1/check": { "post": decide(
-                "check",
-                "Whether this request may pass. If it may, its cost is charged.",
-                ask.as_value(),
-                answer.as_value(),
-            ) },
-            "/v1/peek": { "post": decide(
-                "peek",
-                "What check would say. Nothing is charged.",
-                ask.as_value(),
-                answer.as_value(),
-            ) },
-            "/v1/openapi.json": { "get": {
-                "operationId": "openapi",
-                "summary": "This description.",
-                "responses": responses(json!({ "200": {
-                    "description": "An OpenAPI 3.1 document.",
-                    "content": { "application/json": { "schema": { "type": "object" } } },
-                } })),
-            } },
-            "/healthz": { "get": {
-                "operationId": "healthz",
-                "summary": "Whether the server is alive.",
-                "responses": responses(json!({ "200": {
-                    "description": "It is.",
-                    "content": { "text/plain": { "schema": { "const": "ok" } } },
-                } })),
-            } },
-        },
+        "paths": paths(ask.as_value(), answer.as_value()),
         "components": {
             "schemas": schemas([read, written]),
             "headers": headers(),
             "responses": problems(problem.as_value()),
         },
+    })
+}
+
+fn paths(ask: &Value, answer: &Value) -> Value {
+    json!({
+        "/v1/check": { "post": decide(
+            "check",
+            "Whether this request may pass. If it may, its cost is charged.",
+            ask,
+            answer,
+        ) },
+        "/v1/peek": { "post": decide(
+            "peek",
+            "What check would say. Nothing is charged.",
+            ask,
+            answer,
+        ) },
+        "/v1/openapi.json": { "get": {
+            "operationId": "openapi",
+            "summary": "This description.",
+            "responses": responses(json!({ "200": {
+                "description": "An OpenAPI 3.1 document.",
+                "content": { "application/json": { "schema": { "type": "object" } } },
+            } })),
+        } },
+        "/healthz": { "get": {
+            "operationId": "healthz",
+            "summary": "Whether the server is alive.",
+            "responses": responses(json!({ "200": {
+                "description": "It is.",
+                "content": { "text/plain": { "schema": { "const": "ok" } } },
+            } })),
+        } },
     })
 }
 
