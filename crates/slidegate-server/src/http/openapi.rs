@@ -98,7 +98,12 @@ fn decide(id: &str, summary: &str, ask: &Value, answer: &Value) -> Value {
             "content": { "application/json": { "schema": ask, "examples": asks() } },
         },
         "responses": responses(json!({
-            "200": decision("The request may pass.", &["RateLimit-Policy", "RateLimit"], answer, &allowed()),
+            "200": decision(
+                "The request may pass.",
+                &["RateLimit-Policy", "RateLimit"],
+                answer,
+                &allowed(),
+            ),
             "429": decision(
                 "The request is denied.",
                 &["RateLimit-Policy", "RateLimit", "Retry-After"],
