@@ -73,7 +73,7 @@ fn a_head_over_16_kib_is_431() {
 #[test]
 fn whoever_is_refused_in_the_middle_of_sending_may_finish_and_read_why() {
     let server = Server::start(POLICY);
-    let mut connection = sent(&server, "GET /healthz HTTP/1.1\r\nname: ".to_owned());
+    let mut connection = sent(&server, "GET /healthz HTTP/1.1\r\nname: ");
     connection.write("v".repeat(20_000));
     assert!(connection.says_something_within(Duration::from_secs(30)));
     // A connection that was closed at once would be reset by the first, and refuse the second.
