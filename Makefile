@@ -1,15 +1,21 @@
 # What a fresh Debian machine with a Rust toolchain needs beyond it, these targets install themselves.
 
-.PHONY: test test-shuttle lint doc instructions bench-memory flood ci
+.PHONY: test test-shuttle fuzz-http lint doc instructions bench-memory flood ci
 
-# Every test: unit, integration and documentation tests, and the explored thread schedules.
+# Every test: unit, integration and documentation tests, the explored thread schedules, and the
+# server against its own description.
 test:
 	cargo test --workspace --all-features
 	$(MAKE) test-shuttle
+	$(MAKE) fuzz-http
 
 # The memory store under many thread schedules. A build of its own: locks and atomics are shuttle's.
 test-shuttle:
 	RUSTFLAGS='--cfg shuttle' cargo test -p slidegate --test shuttle --target-dir target/shuttle
+
+# The server against its own OpenAPI document, by schemathesis (in a venv under target/).
+fuzz-http:
+	crates/slidegate-server/tests/schemathesis.sh
 
 lint:
 	cargo fmt --all --check

@@ -55,6 +55,23 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", env = "SLIDEGATE_MAX_KEYS", default_value = "10000000")]
     pub max_keys: NonZeroUsize,
 
+    /// How many connections to serve at once; beyond it, new ones wait until others end
+    #[arg(long, value_name = "N", env = "SLIDEGATE_MAX_CONNECTIONS", default_value = "10000")]
+    pub max_connections: NonZeroUsize,
+
+    // Longer than the minute for which proxies keep idle connections to what is behind them: the
+    // proxy should be the one to end them, since it knows whether it is about to send.
+    /// How long a client may take to send a request's head, then its body, then to take its answer,
+    /// and how long it may keep an idle connection
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        env = "SLIDEGATE_CLIENT_TIMEOUT",
+        default_value = "75",
+        value_parser = clap::value_parser!(u64).range(1..=86_400)
+    )]
+    pub client_timeout: u64,
+
     /// How much to tell on standard error: off, error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", env = "SLIDEGATE_LOG", default_value = "info")]
     pub log: LevelFilter,

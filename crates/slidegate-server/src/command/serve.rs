@@ -1,23 +1,19 @@
 //! `slidegate serve`: listens until it is told to stop, then lets what runs finish.
 
 use std::error::Error;
-use std::future::IntoFuture;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::time::Duration;
 
-use axum::Router;
-use axum::serve::ListenerExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::oneshot;
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::SetGlobalDefaultError;
 use tracing::{info, warn};
 
 use crate::args::ServeArgs;
+use crate::http::Connections;
 use crate::settings::Settings;
 use crate::{http, wire};
 
@@ -50,10 +46,13 @@ async fn serve(settings: Settings) -> io::Result<()> {
     let listener = listen(settings.http).await?;
     let address = listener.local_addr()?;
     let rules = settings.policy.rules().len();
+    let clients = settings.clients;
     let answers = http::Answers::new(settings.headers, settings.retry_jitter);
-    let router = http::router(wire::gate(settings), answers);
+    let router = http::router(wire::gate(settings), answers, clients.patience);
+    let connections = Connections::new(router, clients);
     info!(rules, "listening on http://{address}");
-    until_stopped(listener, router, &mut stop).await
+    until_stopped(listener, connections, &mut stop).await;
+    Ok(())
 }
 
 async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
@@ -62,35 +61,17 @@ async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     })
 }
 
-async fn until_stopped(
-    listener: TcpListener,
-    router: Router,
-    stop: &mut StopSignal,
-) -> io::Result<()> {
-    // Answers are small: waiting to fill a packet would only delay them.
-    let listener = listener.tap_io(|stream: &mut TcpStream| {
-        if let Err(error) = stream.set_nodelay(true) {
-            warn!("cannot send without delay: {error}");
-        }
-    });
-    let (drain, draining) = oneshot::channel::<()>();
-    let serving = axum::serve(listener, router).with_graceful_shutdown(async {
-        // An error would say that the sender is gone: then it is time as well.
-        let _ = draining.await;
-    });
-    let mut serving = pin!(serving.into_future());
+async fn until_stopped(listener: TcpListener, connections: Connections, stop: &mut StopSignal) {
     let signal = tokio::select! {
-        ended = &mut serving => return ended,
+        never = connections.take(&listener) => match never {},
         signal = stop.received() => signal,
     };
     info!("{signal}: stopping, no new connections");
-    drop(drain);
-    match tokio::time::timeout(DRAIN, serving).await {
-        Ok(ended) => ended?,
-        Err(_) => warn!("cutting connections that were still busy after {DRAIN:?}"),
+    drop(listener);
+    if tokio::time::timeout(DRAIN, connections.drain()).await.is_err() {
+        warn!("cutting connections that were still busy after {DRAIN:?}");
     }
     info!("stopped");
-    Ok(())
 }
 
 /// What asks the server to stop. Registered before it listens, so that no signal finds it unready.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::Response;
+use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::headers::{self, Header, Style};
 use slidegate::{Clock, Jitter, Ruling, WallClock};
@@ -43,36 +44,57 @@ impl Answers {
     }
 }
 
-/// The JSON. The fields outside `limits` speak of the limit that the decision hangs on.
-#[derive(Serialize)]
-struct Answer<'r> {
+/// The decision. The fields outside `limits` speak of the limit that it hangs on, and are null if
+/// no rule applies.
+#[derive(Serialize, JsonSchema)]
+pub struct Answer<'r> {
+    /// Whether the request may pass: true with the status 200, false with 429.
     allowed: bool,
+    /// The rule that the decision hangs on.
     rule: Option<&'r str>,
+    /// The limit that the decision hangs on: on a denial the one with the longest wait.
     limit: Option<Limit<'r>>,
+    /// Units that the limit has left.
     remaining: Option<u64>,
+    /// Milliseconds until the limit is as if never used.
     reset_after_ms: Option<u64>,
+    /// Milliseconds until this cost fits. Null if it fits now, or if it never can.
     retry_after_ms: Option<u64>,
+    /// Whether the store could not be asked, so that this is a guess.
     degraded: bool,
+    /// Every limit of every rule that applies.
     limits: Vec<Standing<'r>>,
 }
 
 /// How one limit stands.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Standing<'r> {
+    /// The rule's name.
     rule: &'r str,
+    /// The limit itself.
     limit: Limit<'r>,
+    /// The algorithm that counts.
     algorithm: &'static str,
+    /// Whether the request fits in this limit.
     allowed: bool,
+    /// Whether the rule only watches, and never denies.
     observed: bool,
+    /// Units that the limit has left.
     remaining: u64,
+    /// Milliseconds until the limit is as if never used.
     reset_after_ms: u64,
+    /// Milliseconds until this cost fits. Null if it fits now, or if it never can.
     retry_after_ms: Option<u64>,
 }
 
-#[derive(Serialize)]
+/// A number of units per window.
+#[derive(Serialize, JsonSchema)]
 struct Limit<'r> {
+    /// The name, unique in its rule.
     name: &'r str,
+    /// Units that fit in a window.
     max: u64,
+    /// The window in milliseconds.
     window_ms: u64,
 }
 

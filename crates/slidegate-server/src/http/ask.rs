@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use slidegate::{DEFAULT_DOMAIN, Descriptor, MAX_UNITS, Request};
@@ -19,13 +20,16 @@ const MAX_NAME: usize = 128;
 const MAX_VALUE: usize = 1024;
 
 /// What the client asks about.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ask<'b> {
+    /// Whose rules apply; `default` if it is not given.
     #[serde(borrow, default = "default_domain")]
     domain: Text<'b, MAX_NAME>,
+    /// What is known of the request.
     #[serde(borrow)]
     attributes: Attributes<'b>,
+    /// Units that the request takes; 1 if it is not given, and 0 to ask whether one would fit.
     #[serde(default)]
     cost: Cost,
 }
@@ -91,6 +95,25 @@ impl<'de: 'b, 'b, const MAX: usize> Deserialize<'de> for Text<'b, MAX> {
     }
 }
 
+impl<const MAX: usize> JsonSchema for Text<'_, MAX> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("Text{MAX}").into()
+    }
+
+    /// JSON Schema counts characters, and we count bytes: it is exact for ASCII.
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "maxLength": MAX,
+            "description": format!("At most {MAX} bytes of UTF-8."),
+        })
+    }
+}
+
 /// What is known of the request, each name once.
 struct Attributes<'b>(Vec<(Text<'b, MAX_NAME>, Text<'b, MAX_VALUE>)>);
 
@@ -126,6 +149,25 @@ impl<'de: 'b, 'b> Deserialize<'de> for Attributes<'b> {
     }
 }
 
+impl JsonSchema for Attributes<'_> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Attributes".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "object",
+            "maxProperties": MAX_ATTRIBUTES,
+            "propertyNames": generator.subschema_for::<Text<'_, MAX_NAME>>(),
+            "additionalProperties": generator.subschema_for::<Text<'_, MAX_VALUE>>(),
+        })
+    }
+}
+
 /// Units that the request takes; 1 unless said.
 struct Cost(u64);
 
@@ -152,8 +194,35 @@ impl<'de> Deserialize<'de> for Cost {
                 }
                 Ok(Cost(cost))
             }
+
+            /// Some languages write a whole number as `2.0`, and for JSON Schema it is one.
+            fn visit_f64<E: Error>(self, cost: f64) -> Result<Cost, E> {
+                if cost.fract() != 0.0 || !(0.0..=MAX_UNITS as f64).contains(&cost) {
+                    return Err(E::invalid_value(Unexpected::Float(cost), &self));
+                }
+                Ok(Cost(cost as u64))
+            }
         }
 
         deserializer.deserialize_u64(Units)
+    }
+}
+
+impl JsonSchema for Cost {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Cost".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "integer",
+            "minimum": 0,
+            "maximum": MAX_UNITS,
+            "default": Self::default().0,
+        })
     }
 }

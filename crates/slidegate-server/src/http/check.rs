@@ -4,26 +4,22 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
 use axum::response::Response;
 
 use super::Face;
 use super::ask::Ask;
 use super::problem::Problem;
 
-/// Not `Json`: it would insist on a content type, and `curl -d` sends another.
-type Body = Result<Bytes, BytesRejection>;
+// `Bytes`, not `Json`: that would insist on a content type, and `curl -d` sends another.
 
 /// Charges what the request costs, if it may pass.
-pub async fn check(State(face): State<Arc<Face>>, body: Body) -> Result<Response, Problem> {
-    let body = body?;
+pub async fn check(State(face): State<Arc<Face>>, body: Bytes) -> Result<Response, Problem> {
     let ask = Ask::read(&body)?;
     face.answers.respond(&face.gate.check(&ask.request()).await)
 }
 
 /// Says what `check` would say, and charges nothing.
-pub async fn peek(State(face): State<Arc<Face>>, body: Body) -> Result<Response, Problem> {
-    let body = body?;
+pub async fn peek(State(face): State<Arc<Face>>, body: Bytes) -> Result<Response, Problem> {
     let ask = Ask::read(&body)?;
     face.answers.respond(&face.gate.peek(&ask.request()).await)
 }

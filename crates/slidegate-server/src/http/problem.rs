@@ -1,75 +1,136 @@
 //! The one place that makes an error a response: problem+json (RFC 9457).
 
 use std::error::Error;
+use std::time::Duration;
 
-use axum::extract::rejection::{BytesRejection, FailedToBufferBody};
-use axum::http::{Method, StatusCode, Uri, header};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::MAX_BODY;
+use super::{MAX_BODY, MAX_HEAD};
+
+/// The media type of a problem.
+pub const PROBLEM_JSON: &str = "application/problem+json";
 
 /// Why there is no decision.
 pub struct Problem {
     status: StatusCode,
     detail: String,
+    ends_connection: bool,
 }
 
 impl Problem {
+    fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self { status, detail: detail.into(), ends_connection: false }
+    }
+
     /// The request makes no sense.
     pub fn bad_request(detail: impl Into<String>) -> Self {
-        Self { status: StatusCode::BAD_REQUEST, detail: detail.into() }
+        Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
     /// The fault is ours.
     pub fn internal(error: impl Error) -> Self {
-        Self { status: StatusCode::INTERNAL_SERVER_ERROR, detail: error.to_string() }
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
     }
-}
 
-/// For a path that leads nowhere.
-pub async fn not_found(uri: Uri) -> Problem {
-    let detail = format!("there is nothing at `{}`", uri.path());
-    Problem { status: StatusCode::NOT_FOUND, detail }
-}
-
-/// For a path that knows other methods; the router adds `Allow`.
-pub async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
-    let detail =
-        format!("`{}` does not take {method}: the header Allow says what it takes", uri.path());
-    Problem { status: StatusCode::METHOD_NOT_ALLOWED, detail }
-}
-
-impl From<BytesRejection> for Problem {
-    fn from(rejection: BytesRejection) -> Self {
-        match rejection {
-            BytesRejection::FailedToBufferBody(FailedToBufferBody::LengthLimitError(_)) => Self {
-                status: StatusCode::PAYLOAD_TOO_LARGE,
-                detail: format!("the body is over {MAX_BODY} bytes"),
-            },
-            other => Self::bad_request(other.body_text()),
-        }
+    /// The body has too many bytes.
+    pub fn too_large() -> Self {
+        let detail = format!("the body is over {MAX_BODY} bytes, which is the most it may have");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
-}
 
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
-        #[derive(Serialize)]
-        struct Body<'p> {
-            r#type: &'static str,
-            title: &'static str,
-            status: u16,
-            detail: &'p str,
+    /// The body did not come in time.
+    pub fn too_slow(patience: Duration) -> Self {
+        let detail = format!("the body did not come whole within {patience:?}: send it faster");
+        Self::new(StatusCode::REQUEST_TIMEOUT, detail).ending_connection()
+    }
+
+    /// The body ends early, or its chunks make no sense.
+    pub fn unreadable(error: impl Error) -> Self {
+        // The outer error only says that there is one.
+        let mut reason: &dyn Error = &error;
+        while let Some(source) = reason.source() {
+            reason = source;
         }
+        let detail = format!(
+            "the body cannot be read: {reason}; its bytes must be as many as content-length says, \
+             or come in well-formed chunks"
+        );
+        Self::bad_request(detail).ending_connection()
+    }
 
-        let body = Body {
+    /// The head cannot be read as HTTP. None if this status says something else.
+    pub fn of_head(status: StatusCode) -> Option<Self> {
+        let detail = match status {
+            StatusCode::BAD_REQUEST => "this is no HTTP/1.1 request: its first line, a header's \
+                name or value, content-length or transfer-encoding is malformed"
+                .to_owned(),
+            StatusCode::URI_TOO_LONG => format!("the path is over {MAX_HEAD} bytes"),
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
+                format!("the head has over {MAX_HEAD} bytes or over 100 headers")
+            }
+            _ => return None,
+        };
+        Some(Self::new(status, detail).ending_connection())
+    }
+
+    /// For when what the client sends next could not be told from the rest of this.
+    pub fn ending_connection(self) -> Self {
+        Self { ends_connection: true, ..self }
+    }
+
+    /// The problem as JSON.
+    pub fn json(&self) -> Vec<u8> {
+        let body = ProblemBody {
             r#type: "about:blank",
             title: self.status.canonical_reason().unwrap_or("Error"),
             status: self.status.as_u16(),
             detail: &self.detail,
         };
         // Text and a number always serialize. Were it not so, the status alone would have to do.
-        let body = serde_json::to_vec(&body).unwrap_or_default();
-        (self.status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response()
+        serde_json::to_vec(&body).unwrap_or_default()
+    }
+}
+
+/// Why a request was not decided (RFC 9457).
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Problem")]
+pub struct ProblemBody<'p> {
+    /// `about:blank`: the status says what kind of problem it is.
+    r#type: &'p str,
+    /// The status in words.
+    title: &'p str,
+    /// The status of the response.
+    #[schemars(range(min = 400, max = 599))]
+    status: u16,
+    /// What is wrong, and what would be right.
+    detail: &'p str,
+}
+
+/// For a path that leads nowhere.
+pub async fn not_found(uri: Uri) -> Problem {
+    let detail =
+        format!("there is nothing at `{}`: GET /v1/openapi.json lists what there is", uri.path());
+    Problem::new(StatusCode::NOT_FOUND, detail)
+}
+
+/// For a path that knows other methods; the router adds `Allow`.
+pub async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
+    let detail =
+        format!("`{}` does not take {method}: the header Allow says what it takes", uri.path());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = self.json();
+        let mut response =
+            (self.status, [(header::CONTENT_TYPE, PROBLEM_JSON)], body).into_response();
+        if self.ends_connection {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
     }
 }

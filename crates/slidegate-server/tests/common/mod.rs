@@ -63,17 +63,16 @@ impl Server {
         Self::start_with(policy, &[])
     }
 
-    /// Starts a server with this policy and these further arguments.
-    pub fn start_with(policy: &str, args: &[&str]) -> Self {
+    /// Starts a server with this policy and these flags, and waits until it listens.
+    pub fn start_with(policy: &str, flags: &[&str]) -> Self {
         let file = TempFile::new(".yaml", policy);
         let mut command = slidegate();
         command.arg("serve").arg("--policy").arg(file.path()).args(["--http", "127.0.0.1:0"]);
-        command.args(args);
-        Self::spawn(command)
+        Self::spawn(command.args(flags))
     }
 
     /// Starts a server by this command, and waits until it listens.
-    pub fn spawn(mut command: Command) -> Self {
+    pub fn spawn(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (sender, log) = mpsc::channel();

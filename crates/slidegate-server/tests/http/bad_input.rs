@@ -9,7 +9,7 @@ use crate::common::Server;
 const ONE_RULE: &str = "rules: [{ name: all, domain: api, limits: [2/h] }]";
 
 #[track_caller]
-fn assert_problem(answer: &Answer, status: u16, title: &str, detail: &str) {
+pub fn assert_problem(answer: &Answer, status: u16, title: &str, detail: &str) {
     assert_eq!(answer.header("content-type"), Some("application/problem+json"));
     let problem = answer.json();
     let expected = json!({
@@ -81,6 +81,8 @@ fn a_body_that_makes_no_sense_is_400_and_says_where() {
         (of_cost("18446744073709551616"), a_cost),
         (of_cost("-1"), a_cost),
         (of_cost("1.5"), a_cost),
+        (of_cost("-1.0"), a_cost),
+        (of_cost("536870913.0"), a_cost),
         (of_cost("\"1\""), a_cost),
         (of_cost("null"), a_cost),
     ];
@@ -112,6 +114,29 @@ fn a_body_of_more_than_64_kib_is_413() {
         let detail = "the body is over 65536 bytes";
         assert_problem(&client.post(path, padded(65_537)), 413, "Payload Too Large", detail);
     }
+}
+
+#[test]
+fn deep_nesting_is_400() {
+    let server = Server::start(ONE_RULE);
+    let client = Client::of(&server);
+    for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+        let nested = open.repeat(10_000) + "1" + &close.repeat(10_000);
+        for body in [nested.clone(), format!(r#"{{"attributes":{{"a":{nested}}}}}"#)] {
+            assert_eq!(client.post("/v1/check", body).status, 400);
+        }
+    }
+}
+
+#[test]
+fn a_whole_number_may_be_written_with_a_point() {
+    let server = Server::start("rules: [{ name: all, limits: [5/h], algorithm: sliding_log }]");
+    let client = Client::of(&server);
+    let left = ["2.0", "0.0", "20e-1"].map(|cost| {
+        let answer = client.post("/v1/check", of_cost(cost));
+        (answer.status, answer.json()["remaining"].clone())
+    });
+    assert_eq!(left, [(200, json!(3)), (200, json!(3)), (200, json!(1))]);
 }
 
 #[test]
@@ -155,7 +180,9 @@ fn another_method_is_405_and_says_which_is_right() {
         ("GET", "/v1/check", "POST"),
         ("PUT", "/v1/check", "POST"),
         ("DELETE", "/v1/peek", "POST"),
+        ("OPTIONS", "/v1/check", "POST"),
         ("POST", "/healthz", "GET,HEAD"),
+        ("PUT", "/v1/openapi.json", "GET,HEAD"),
     ];
     for (method, path, right) in cases {
         let answer = client.call(method, path);
@@ -163,6 +190,19 @@ fn another_method_is_405_and_says_which_is_right() {
         assert_problem(&answer, 405, "Method Not Allowed", &detail);
         assert_eq!(answer.header("allow"), Some(right));
     }
+}
+
+#[test]
+fn head_is_told_what_get_is_without_the_body() {
+    let server = Server::start(ONE_RULE);
+    let client = Client::of(&server);
+    for (path, status) in [("/healthz", 200), ("/v1/openapi.json", 200), ("/nowhere", 404)] {
+        let answers = ["GET", "HEAD"].map(|method| client.call(method, path));
+        let lengths = answers.each_ref().map(|answer| answer.header("content-length"));
+        assert_eq!(answers.each_ref().map(|answer| answer.status), [status; 2]);
+        assert_eq!((lengths[0], &*answers[1].body), (lengths[1], ""));
+    }
+    assert_eq!(client.call("HEAD", "/v1/check").status, 405);
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Two clients: ureq, and a bare socket for what ureq hides.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 use serde_json::Value;
-use ureq::http::{HeaderMap, Request};
+use ureq::http::{HeaderMap, HeaderName, Request};
 
 use crate::common::Server;
 
@@ -70,33 +71,80 @@ pub struct Raw(BufReader<TcpStream>);
 
 impl Raw {
     pub fn connect(address: SocketAddr) -> Self {
-        Self(BufReader::new(TcpStream::connect(address).unwrap()))
+        let stream = TcpStream::connect(address).unwrap();
+        // Far more than anything takes: a test should fail, not hang.
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.set_write_timeout(Some(Duration::from_secs(30))).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    pub fn stream(&self) -> &TcpStream {
+        self.0.get_ref()
     }
 
     pub fn write(&mut self, text: impl AsRef<[u8]>) {
-        self.0.get_mut().write_all(text.as_ref()).unwrap();
+        self.try_write(text).unwrap();
+    }
+
+    pub fn try_write(&mut self, text: impl AsRef<[u8]>) -> io::Result<()> {
+        self.0.get_mut().write_all(text.as_ref())
+    }
+
+    /// Whether anything comes, or the end, within this time.
+    pub fn says_something_within(&mut self, time: Duration) -> bool {
+        let before = self.stream().read_timeout().unwrap();
+        self.stream().set_read_timeout(Some(time)).unwrap();
+        let said = self.0.fill_buf().is_ok();
+        self.stream().set_read_timeout(before).unwrap();
+        said
     }
 
     /// Status and body of the next response.
     pub fn response(&mut self) -> (u16, String) {
-        let mut head = Vec::new();
-        loop {
-            let mut line = String::new();
-            assert!(self.0.read_line(&mut line).unwrap() > 0, "the connection ended: {head:?}");
-            match line.trim_end() {
-                "" => break,
-                line => head.push(line.to_ascii_lowercase()),
-            }
+        let answer = self.answer();
+        (answer.status, answer.body)
+    }
+
+    /// The next response.
+    pub fn answer(&mut self) -> Answer {
+        let status = self.line().split(' ').nth(1).expect("a status line").parse().unwrap();
+        let mut headers = HeaderMap::new();
+        while let Some((name, value)) = self.line().split_once(':') {
+            let name: HeaderName = name.parse().unwrap();
+            headers.append(name, value.trim().parse().unwrap());
         }
-        let status = head[0].split(' ').nth(1).unwrap().parse().unwrap();
-        let length = head.iter().find_map(|line| line.strip_prefix("content-length: "));
+        let length = headers.get("content-length").map(|length| length.to_str().unwrap());
         let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
         self.0.read_exact(&mut body).unwrap();
-        (status, String::from_utf8(body).unwrap())
+        Answer { status, headers, body: String::from_utf8(body).unwrap() }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        assert!(self.0.read_line(&mut line).unwrap() > 0, "the connection ended");
+        line.trim_end().to_owned()
+    }
+
+    /// Waits until the server ends the connection, which must have nothing more to say.
+    #[track_caller]
+    pub fn assert_ends(&mut self) {
+        let mut rest = String::new();
+        self.0.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "");
     }
 }
 
 /// A check as it goes over the wire.
 pub fn raw_check(body: &str) -> String {
     format!("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+/// A check whose body goes over the wire in these chunks.
+pub fn raw_chunks(chunks: &[&str]) -> String {
+    let mut request =
+        "POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".to_owned();
+    for chunk in chunks {
+        request += &format!("{:x}\r\n{chunk}\r\n", chunk.len());
+    }
+    request + "0\r\n\r\n"
 }

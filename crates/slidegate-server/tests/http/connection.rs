@@ -1,8 +1,10 @@
 //! Many requests on one connection, one after the other and all at once.
 
+use std::net::Shutdown;
+
 use serde_json::Value;
 
-use crate::client::{Raw, raw_check};
+use crate::client::{Raw, raw_check, raw_chunks};
 use crate::common::Server;
 
 const HUNDRED: &str = "rules: [{ name: all, limits: [100/h], algorithm: sliding_log }]";
@@ -24,15 +26,76 @@ fn one_connection_carries_many_requests() {
 }
 
 #[test]
-fn bad_input_does_not_end_the_connection() {
+fn no_problem_of_one_request_ends_the_connection() {
     let server = Server::start(HUNDRED);
     let mut connection = Raw::connect(server.address());
-    for body in ["", "{", r#"{"attributes":{"a":0}}"#] {
-        connection.write(raw_check(body));
-        assert_eq!(connection.response().0, 400);
+    let too_large = " ".repeat(65_537);
+    let cases = [
+        (raw_check(""), 400),
+        (raw_check("{"), 400),
+        (raw_check(r#"{"attributes":{"a":0}}"#), 400),
+        (raw_check(r#"{"attributes":{},"cost":101}"#), 429),
+        (raw_check(&too_large), 413),
+        (raw_chunks(&[&too_large]), 413),
+        (raw_check("{}").replace("/v1/check", "/nowhere"), 404),
+        (raw_check("{}").replace("POST", "PUT"), 405),
+        (raw_check("not wanted").replace("POST /v1/check", "GET /healthz"), 200),
+    ];
+    for (request, status) in &cases {
+        connection.write(request);
+        assert_eq!(connection.response().0, *status);
+        connection.write(raw_check(r#"{"attributes":{}}"#));
+        assert_eq!(connection.response().0, 200, "after {status}");
     }
-    connection.write(raw_check(r#"{"attributes":{}}"#));
+    // The same, all at once.
+    for (request, _) in &cases {
+        connection.write(request);
+    }
+    assert_eq!(
+        cases.each_ref().map(|_| connection.response().0),
+        cases.each_ref().map(|(_, status)| *status)
+    );
+}
+
+#[test]
+fn a_body_may_come_in_chunks() {
+    let server = Server::start(HUNDRED);
+    let mut connection = Raw::connect(server.address());
+    let padding = " ".repeat(65_536 - 17);
+    connection.write(raw_chunks(&["{\"attri", "butes", "\":{}}", &padding]));
     assert_eq!(connection.response().0, 200);
+    connection.write(raw_chunks(&["{\"attri", "butes", "\":{}}", &padding, " "]));
+    assert_eq!(connection.response().0, 413);
+}
+
+#[test]
+fn whoever_asks_before_sending_too_much_is_told_at_once() {
+    let server = Server::start(HUNDRED);
+    let mut connection = Raw::connect(server.address());
+    let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\nexpect: 100-Continue\r\n";
+    connection.write(format!("{head}content-length: 65537\r\n\r\n"));
+    assert_eq!(connection.response().0, 413);
+    connection.assert_ends();
+}
+
+#[test]
+fn a_client_that_has_said_its_last_word_gets_all_its_answers() {
+    let server = Server::start(HUNDRED);
+    let mut connection = Raw::connect(server.address());
+    connection.write(raw_check(r#"{"attributes":{}}"#).repeat(3));
+    connection.stream().shutdown(Shutdown::Write).unwrap();
+    let left = [(); 3].map(|()| remaining(&connection.response().1));
+    assert_eq!(left, [99, 98, 97]);
+    connection.assert_ends();
+}
+
+#[test]
+fn http_1_0_ends_the_connection_after_the_answer() {
+    let server = Server::start(HUNDRED);
+    let mut connection = Raw::connect(server.address());
+    connection.write(raw_check(r#"{"attributes":{}}"#).replace("HTTP/1.1", "HTTP/1.0"));
+    assert_eq!(connection.response().0, 200);
+    connection.assert_ends();
 }
 
 #[test]

@@ -115,7 +115,7 @@ fn the_environment_chooses_a_style_and_jitter_too() {
     command.arg("serve").env("SLIDEGATE_POLICY", policy.path());
     command.env("SLIDEGATE_HTTP", "127.0.0.1:0");
     command.env("SLIDEGATE_HEADERS", "draft03").env("SLIDEGATE_RETRY_JITTER", "100%");
-    let server = Server::spawn(command);
+    let server = Server::spawn(&mut command);
     let client = Client::of(&server);
     assert_eq!(names(&client.check(&json!({"attributes": {}}))), RATE_LIMITS[2..5]);
     assert!(waits(&client, "ratelimit-reset").into_iter().any(|wait| wait > 3_600));

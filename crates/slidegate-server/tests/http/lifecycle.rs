@@ -48,7 +48,10 @@ fn sigterm_finishes_the_request_in_flight_and_takes_no_other() {
 #[test]
 fn sigint_stops_too_and_waits_for_no_idle_connection() {
     let server = Server::start(POLICY);
-    let _idle = Raw::connect(server.address());
+    let _silent = Raw::connect(server.address());
+    let mut idle = Raw::connect(server.address());
+    idle.write("GET /healthz HTTP/1.1\r\n\r\n");
+    assert_eq!(idle.response().0, 200);
     server.signal("INT");
     server.wait_for_log("SIGINT: stopping");
     assert!(server.next_log(Duration::from_secs(3)).unwrap().contains("stopped"));
@@ -74,7 +77,7 @@ fn the_environment_serves_as_well_as_flags() {
         .arg("serve")
         .env("SLIDEGATE_POLICY", policy.path())
         .env("SLIDEGATE_HTTP", "127.0.0.1:0");
-    let server = Server::spawn(command);
+    let server = Server::spawn(&mut command);
     assert!(TcpStream::connect(server.address()).is_ok());
 }
 
@@ -101,7 +104,7 @@ fn a_port_that_is_taken_is_named_and_exits_1() {
 }
 
 #[test]
-fn every_mistake_of_a_policy_is_told_on_a_line_of_its_own_and_exits_1() {
+fn every_mistake_of_a_policy_is_told_and_shown_and_exits_1() {
     let policy = TempFile::new(
         ".yaml",
         "rules:\n  - { name: a, limits: [10/fortnight] }\n  - { name: A, limits: [] }\n",
@@ -109,10 +112,12 @@ fn every_mistake_of_a_policy_is_told_on_a_line_of_its_own_and_exits_1() {
     let output = serve(policy.path(), "127.0.0.1:0");
     let lines: Vec<&str> = stderr(&output).lines().collect();
     let file = policy.path().display();
-    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert_eq!(lines.len(), 9, "{lines:?}");
     assert!(lines[0].starts_with(&format!("{file}:2:25: ")), "{lines:?}");
-    assert!(lines[1].starts_with(&format!("{file}:3:13: `A` cannot name a rule")), "{lines:?}");
-    assert!(lines[2].starts_with(&format!("{file}:3:24: a rule needs")), "{lines:?}");
+    assert_eq!(lines[1], "    2 |   - { name: a, limits: [10/fortnight] }");
+    assert_eq!(lines[2], "      |                         ^^^^^^^^^^^^");
+    assert!(lines[3].starts_with(&format!("{file}:3:13: `A` cannot name a rule")), "{lines:?}");
+    assert!(lines[6].starts_with(&format!("{file}:3:24: an empty list")), "{lines:?}");
     assert_eq!(output.status.code(), Some(1));
 }
 

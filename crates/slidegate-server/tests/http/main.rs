@@ -11,3 +11,6 @@ mod counting;
 mod exchange;
 mod headers;
 mod lifecycle;
+mod malformed;
+mod openapi;
+mod slow;

@@ -1,0 +1,233 @@
+//! `/v1/openapi.json`: what this API takes and answers, as OpenAPI 3.1. The schemas are made from
+//! the types that read and write, so neither can say what the other does not know.
+
+use std::future::{Ready, ready};
+
+use axum::body::Bytes;
+use axum::http::{HeaderName, header};
+use schemars::generate::{SchemaGenerator, SchemaSettings};
+use serde_json::{Map, Value, json};
+
+use super::answer::Answer;
+use super::ask::Ask;
+use super::problem::{PROBLEM_JSON, ProblemBody};
+
+type Served = ([(HeaderName, &'static str); 1], Bytes);
+
+/// A handler of the description, which is written once.
+pub fn served() -> impl Fn() -> Ready<Served> + Clone + Send + Sync + 'static {
+    let bytes = Bytes::from(document().to_string());
+    move || ready(([(header::CONTENT_TYPE, "application/json")], bytes.clone()))
+}
+
+/// The description.
+pub fn document() -> Value {
+    let settings = || {
+        SchemaSettings::draft2020_12()
+            .with(|settings| settings.definitions_path = "/components/schemas".into())
+    };
+    let mut read = settings().for_deserialize().into_generator();
+    let mut written = settings().for_serialize().into_generator();
+    let ask = read.subschema_for::<Ask<'_>>();
+    let answer = written.subschema_for::<Answer<'_>>();
+    let problem = written.subschema_for::<ProblemBody<'_>>();
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "slidegate",
+            "description": "Asks a policy whether a request may pass now. Whatever is wrong with \
+                a question is answered by a problem (RFC 9457); an unknown path by 404, another \
+                method by 405.",
+            "version": env!("CARGO_PKG_VERSION"),
+            "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
+        },
+        "servers": [{ "url": "/" }],
+        "paths": paths(ask.as_value(), answer.as_value()),
+        "components": {
+            "schemas": schemas([read, written]),
+            "headers": headers(),
+            "responses": problems(problem.as_value()),
+        },
+    })
+}
+
+fn paths(ask: &Value, answer: &Value) -> Value {
+    json!({
+        "/v1/check": { "post": decide(
+            "check",
+            "Whether this request may pass. If it may, its cost is charged.",
+            ask,
+            answer,
+        ) },
+        "/v1/peek": { "post": decide(
+            "peek",
+            "What check would say. Nothing is charged.",
+            ask,
+            answer,
+        ) },
+        "/v1/openapi.json": { "get": {
+            "operationId": "openapi",
+            "summary": "This description.",
+            "responses": responses(json!({ "200": {
+                "description": "An OpenAPI 3.1 document.",
+                "content": { "application/json": { "schema": { "type": "object" } } },
+            } })),
+        } },
+        "/healthz": { "get": {
+            "operationId": "healthz",
+            "summary": "Whether the server is alive.",
+            "responses": responses(json!({ "200": {
+                "description": "It is.",
+                "content": { "text/plain": { "schema": { "const": "ok" } } },
+            } })),
+        } },
+    })
+}
+
+fn schemas(generators: [SchemaGenerator; 2]) -> Map<String, Value> {
+    generators.into_iter().flat_map(|mut generator| generator.take_definitions(true)).collect()
+}
+
+fn decide(id: &str, summary: &str, ask: &Value, answer: &Value) -> Value {
+    json!({
+        "operationId": id,
+        "summary": summary,
+        "description": "The body is read as JSON, whatever the content type says.",
+        "requestBody": {
+            "required": true,
+            "content": { "application/json": { "schema": ask, "examples": asks() } },
+        },
+        "responses": responses(json!({
+            "200": decision(
+                "The request may pass.",
+                &["RateLimit-Policy", "RateLimit"],
+                answer,
+                &allowed(),
+            ),
+            "429": decision(
+                "The request is denied.",
+                &["RateLimit-Policy", "RateLimit", "Retry-After"],
+                answer,
+                &denied(),
+            ),
+        })),
+    })
+}
+
+fn decision(description: &str, headers: &[&str], answer: &Value, example: &Value) -> Value {
+    let headers: Map<_, _> = headers
+        .iter()
+        .map(|name| ((*name).to_owned(), json!({ "$ref": format!("#/components/headers/{name}") })))
+        .collect();
+    json!({
+        "description": description,
+        "headers": headers,
+        "content": { "application/json": { "schema": answer, "example": example } },
+    })
+}
+
+/// Problems that any request may have, beside the responses of an operation.
+const PROBLEMS: [(&str, &str); 4] = [
+    ("400", "The request makes no sense; the detail says where."),
+    ("408", "The body did not come in time."),
+    ("413", "The body is over 64 KiB."),
+    ("431", "The head is over 16 KiB or has over 100 headers."),
+];
+
+fn responses(mut own: Value) -> Value {
+    for (status, _) in PROBLEMS {
+        own[status] = json!({ "$ref": format!("#/components/responses/{status}") });
+    }
+    own
+}
+
+fn problems(schema: &Value) -> Map<String, Value> {
+    let problem = |(status, description): (&str, &str)| {
+        let content = json!({ PROBLEM_JSON: { "schema": schema } });
+        (status.to_owned(), json!({ "description": description, "content": content }))
+    };
+    PROBLEMS.map(problem).into_iter().collect()
+}
+
+fn headers() -> Value {
+    json!({
+        "RateLimit-Policy": {
+            "description": "Every limit that applies, as draft-ietf-httpapi-ratelimit-headers \
+                writes it. Missing if no rule applies.",
+            "schema": { "type": "string" },
+            "example": r#""per-client.10s";q=5;w=10, "everybody";q=1000;w=1"#,
+        },
+        "RateLimit": {
+            "description": "How the limit stands that the decision hangs on. Missing if no rule \
+                applies.",
+            "schema": { "type": "string" },
+            "example": r#""per-client.10s";r=4;t=10"#,
+        },
+        "Retry-After": {
+            "description": "Seconds until this cost fits. Missing if it never can.",
+            "schema": { "type": "integer", "minimum": 0 },
+            "example": 10,
+        },
+    })
+}
+
+fn asks() -> Value {
+    json!({
+        "usual": {
+            "summary": "One unit for one client.",
+            "value": { "attributes": { "client": "alice" } },
+        },
+        "whole": {
+            "summary": "Everything that can be said.",
+            "value": {
+                "domain": "api",
+                "attributes": { "tenant": "acme", "path": "/exports/7" },
+                "cost": 2,
+            },
+        },
+    })
+}
+
+fn allowed() -> Value {
+    json!({
+        "allowed": true,
+        "rule": "per-client",
+        "limit": { "name": "10s", "max": 5, "window_ms": 10_000 },
+        "remaining": 4,
+        "reset_after_ms": 10_000,
+        "retry_after_ms": null,
+        "degraded": false,
+        "limits": [{
+            "rule": "per-client",
+            "limit": { "name": "10s", "max": 5, "window_ms": 10_000 },
+            "algorithm": "sliding_log",
+            "allowed": true,
+            "observed": false,
+            "remaining": 4,
+            "reset_after_ms": 10_000,
+            "retry_after_ms": null,
+        }],
+    })
+}
+
+fn denied() -> Value {
+    json!({
+        "allowed": false,
+        "rule": "per-client",
+        "limit": { "name": "10s", "max": 5, "window_ms": 10_000 },
+        "remaining": 0,
+        "reset_after_ms": 9_995,
+        "retry_after_ms": 9_972,
+        "degraded": false,
+        "limits": [{
+            "rule": "per-client",
+            "limit": { "name": "10s", "max": 5, "window_ms": 10_000 },
+            "algorithm": "sliding_log",
+            "allowed": false,
+            "observed": false,
+            "remaining": 0,
+            "reset_after_ms": 9_995,
+            "retry_after_ms": 9_972,
+        }],
+    })
+}
