@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
 
-use super::line;
-use super::order::Order;
+use super::line::{self, Line};
+use super::order::{Moment, Order};
 use super::source::{Next, Source};
 use super::tally::Tally;
 
@@ -26,6 +26,17 @@ pub struct Replay<'a> {
     tally: Tally,
 }
 
+/// How to replay.
+#[derive(Clone, Copy)]
+pub struct Options {
+    /// So many keys are counted at once.
+    pub max_keys: usize,
+    /// Lines are put in order within that span of the log's time.
+    pub reorder: Duration,
+    /// Whether to find out what clients ask for.
+    pub demand: bool,
+}
+
 /// A line that is not understood.
 pub struct Unparsable {
     /// The line's number in its log, from 1.
@@ -35,9 +46,9 @@ pub struct Unparsable {
 }
 
 impl<'a> Replay<'a> {
-    /// Tries the rules of a domain; lines are put in order within a span of the log's time.
-    pub fn new(policy: &'a Policy, domain: &'a str, max_keys: usize, reorder: Duration) -> Self {
-        let tally = Tally::new(policy, max_keys);
+    /// Tries the rules of a domain.
+    pub fn new(policy: &'a Policy, domain: &'a str, options: Options) -> Self {
+        let Options { max_keys, reorder, demand } = options;
         Self {
             policy,
             domain,
@@ -45,7 +56,7 @@ impl<'a> Replay<'a> {
             clock: ManualClock::default(),
             gate: None,
             order: Order::new(u64::try_from(reorder.as_micros()).unwrap_or(u64::MAX)),
-            tally,
+            tally: Tally::new(policy, max_keys, demand),
         }
     }
 
@@ -76,30 +87,34 @@ impl<'a> Replay<'a> {
         let text =
             str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
         let line = line::parse(&text).map_err(|error| format!("{error}: {}", excerpt(&text)))?;
-        self.order.push(line.time, &text);
-        while let Some(text) = self.order.pop_due() {
-            self.request(&text);
+        self.order.push(&text, &line);
+        while let Some(moment) = self.order.pop_due() {
+            self.moment(moment);
         }
         Ok(())
     }
 
     /// Replays what still waits for earlier lines.
     pub fn finish(&mut self) {
-        while let Some(text) = self.order.pop() {
-            self.request(&text);
+        while let Some(moment) = self.order.pop() {
+            self.moment(moment);
         }
+        self.tally.forgotten = self.gate.as_ref().map_or(0, |gate| gate.store().evicted_keys());
     }
 
-    fn request(&mut self, text: &str) {
-        // Only lines that were understood are held.
-        let Ok(line) = line::parse(text) else { return };
+    fn moment(&mut self, moment: Moment) {
+        moment.lines().for_each(|line| self.request(&line));
+        self.order.recycle(moment);
+    }
+
+    fn request(&mut self, line: &Line<'_>) {
         self.clock.set(line.time);
         let gate = self.gate.get_or_insert_with(|| {
             Gate::new(self.policy.clone(), MemoryStore::with(self.clock.clone(), self.max_keys))
         });
         let request = Request::new(self.domain, Descriptor::new(line.attributes()));
         let ruling = gate.check_now(&request);
-        self.tally.count(gate.policy(), &line, &ruling);
+        self.tally.count(gate.policy(), line, &ruling);
     }
 }
 

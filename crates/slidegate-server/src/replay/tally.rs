@@ -1,15 +1,21 @@
 //! What the gate said of the requests of a log, in numbers.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 use slidegate::policy::{Rule, RuleLimit};
 use slidegate::{Policy, Ruling, Standing, Timestamp};
 
+use super::accuracy::{Accuracy, Deviation, Said};
+use super::demand::Demand;
 use super::keys::Keys;
 use super::line::Line;
 
 pub struct Tally {
     pub counts: Counts,
     pub unparsable: u64,
+    /// Counts that the gate's store had to forget, for want of room.
+    pub forgotten: u64,
     /// Requests that are older than the one before them: too late to be put in order.
     pub out_of_order: u64,
     /// The time of the last line.
@@ -34,26 +40,43 @@ pub struct Counts {
 /// What one rule said.
 pub struct RuleTally {
     pub counts: Counts,
+    /// The rule as a whole beside exact logs of all its limits.
+    pub deviation: Deviation,
     /// In the order of the rule.
     pub limits: Vec<LimitTally>,
+    /// What its keys asked for, if that is to be known.
+    pub demand: Option<Demand>,
 }
 
 /// What one limit said.
 pub struct LimitTally {
     pub limit: RuleLimit,
     pub counts: Counts,
+    pub accuracy: Accuracy,
+}
+
+/// A request of a key, decided.
+#[derive(Clone, Copy)]
+struct Decided {
+    at: Timestamp,
+    allowed: bool,
+    /// None if there are too many keys to count it.
+    key: Option<u64>,
 }
 
 impl Tally {
-    /// Nothing yet; counts at most `max_keys` keys one by one.
-    pub fn new(policy: &Policy, max_keys: usize) -> Self {
+    /// Nothing yet; counts at most `max_keys` keys one by one, and what they ask for if `demand` is to be
+    /// known.
+    pub fn new(policy: &Policy, max_keys: usize, demand: bool) -> Self {
+        let rule = |rule| RuleTally::new(rule, demand.then(Demand::default));
         Self {
             counts: Counts::default(),
             unparsable: 0,
+            forgotten: 0,
             out_of_order: 0,
             previous: Timestamp::default(),
             span: None,
-            rules: policy.rules().iter().map(RuleTally::new).collect(),
+            rules: policy.rules().iter().map(rule).collect(),
             keys: Keys::new(max_keys),
         }
     }
@@ -63,13 +86,15 @@ impl Tally {
         let allowed = ruling.decision().is_allowed();
         self.note_time(line.time);
         self.counts.count(allowed, allowed);
-        let standings: Vec<Standing<'_>> = ruling.limits().collect();
-        for of_rule in standings.chunk_by(|one, next| std::ptr::eq(one.rule, next.rule)) {
-            let rule = of_rule[0].rule;
-            if let Some(nth) = policy.rules().element_offset(rule) {
-                let fits = self.rules[nth].count(of_rule, allowed);
-                let values: Vec<&str> = rule.per().map(|name| line.attribute(name)).collect();
-                self.keys.count(nth, &values, !fits);
+        let mut standings = ruling.limits().peekable();
+        while let Some(&first) = standings.peek() {
+            let of_rule = || standings.next_if(|standing| std::ptr::eq(standing.rule, first.rule));
+            let of_rule = std::iter::from_fn(of_rule);
+            let Some(nth) = policy.rules().element_offset(first.rule) else { break };
+            let key = self.keys.ask(nth, key_values(&first, line));
+            let fits = self.rules[nth].count(of_rule, Decided { at: line.time, allowed, key });
+            if let (Some(key), false) = (key, fits) {
+                self.keys.deny(key, nth, key_values(&first, line));
             }
         }
     }
@@ -82,6 +107,19 @@ impl Tally {
     }
 }
 
+/// What a rule counted a line by: the names of `per` and their values.
+fn key_values<'a>(
+    standing: &Standing<'a>,
+    line: &Line<'a>,
+) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
+    standing.rule.per().map(|name| (name, Cow::Borrowed(line.attribute(name))))
+}
+
+/// Whether a limit was charged. One that only observes is not, where it would have denied.
+fn is_charged(standing: &Standing<'_>, allowed: bool) -> bool {
+    allowed && standing.outcome.fits()
+}
+
 impl Counts {
     fn count(&mut self, allowed: bool, fits: bool) {
         self.asked += 1;
@@ -91,18 +129,34 @@ impl Counts {
 }
 
 impl RuleTally {
-    fn new(rule: &Rule) -> Self {
+    fn new(rule: &Rule, demand: Option<Demand>) -> Self {
         let limits = rule.limits().iter().map(LimitTally::new);
-        Self { counts: Counts::default(), limits: limits.collect() }
+        Self {
+            counts: Counts::default(),
+            deviation: Deviation::default(),
+            limits: limits.collect(),
+            demand,
+        }
     }
 
     /// Counts how the limits of this rule stand; says whether all fit.
-    fn count(&mut self, standings: &[Standing<'_>], allowed: bool) -> bool {
-        for Standing { limit, outcome, .. } in standings {
-            self.limit(limit).counts.count(allowed, outcome.fits());
+    fn count<'s>(
+        &mut self,
+        standings: impl Iterator<Item = Standing<'s>>,
+        decided: Decided,
+    ) -> bool {
+        let (mut fits, mut has_room) = (true, true);
+        for standing in standings {
+            fits &= standing.outcome.fits();
+            has_room &= self.limit(standing.limit).count(&standing, decided);
         }
-        let fits = standings.iter().all(|standing| standing.outcome.fits());
-        self.counts.count(allowed, fits);
+        self.counts.count(decided.allowed, fits);
+        if let Some(key) = decided.key {
+            self.deviation.count(fits, has_room);
+            if let Some(demand) = &mut self.demand {
+                demand.note(key, decided.at);
+            }
+        }
         fits
     }
 
@@ -118,6 +172,17 @@ impl RuleTally {
 
 impl LimitTally {
     fn new(limit: &RuleLimit) -> Self {
-        Self { limit: limit.clone(), counts: Counts::default() }
+        Self { limit: limit.clone(), counts: Counts::default(), accuracy: Accuracy::default() }
+    }
+
+    /// Counts how the limit stands; says whether an exact log has room, if the key is known.
+    fn count(&mut self, standing: &Standing<'_>, Decided { at, allowed, key }: Decided) -> bool {
+        let fits = standing.outcome.fits();
+        self.counts.count(allowed, fits);
+        key.is_none_or(|key| {
+            let quota = standing.limit.limit().quota();
+            self.accuracy
+                .count(key, Said { quota, at, fits, charged: is_charged(standing, allowed) })
+        })
     }
 }

@@ -1,0 +1,161 @@
+//! The limits that the traffic suggests.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+use slidegate::Policy;
+
+use super::{millis_up, snippet, table};
+use crate::replay::suggest::{self, Choice, Headroom, Suggestion};
+use crate::replay::tally::Tally;
+
+/// What is suggested for the rules of a policy.
+#[derive(Debug, Serialize)]
+pub struct Suggestions<'a> {
+    headroom_percent: u64,
+    pub rules: Vec<RuleSuggestions<'a>>,
+    /// The choice that denies the fewest, as YAML.
+    policy: String,
+    /// Whether the log is too short for some windows.
+    #[serde(skip)]
+    is_short: bool,
+}
+
+/// What is suggested for one rule.
+#[derive(Debug, Serialize)]
+pub struct RuleSuggestions<'a> {
+    pub rule: &'a str,
+    #[serde(skip)]
+    pub domain: &'a str,
+    pub per: Vec<&'a str>,
+    clients: u64,
+    pub windows: Vec<WindowSuggestion>,
+}
+
+/// What is suggested for one window of a rule.
+#[derive(Debug, Serialize)]
+pub struct WindowSuggestion {
+    #[serde(rename = "window")]
+    pub name: String,
+    window_ms: u64,
+    #[serde(skip)]
+    pub window: Duration,
+    pub choices: Vec<ChoiceReport>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct ChoiceReport {
+    may_deny_percent: f64,
+    may_deny_clients: u64,
+    max: u64,
+    denied_clients: u64,
+    pub suggested_max: u64,
+    still_denied_clients: u64,
+}
+
+impl<'a> Suggestions<'a> {
+    /// What the keys of the rules of one domain asked for, made into limits.
+    pub fn new(policy: &'a Policy, domain: &str, tally: &Tally, headroom: Headroom) -> Self {
+        let length = suggest::length(tally.span);
+        let rules = policy.rules().iter().zip(&tally.rules);
+        let rules =
+            rules.filter(|(rule, _)| rule.domain() == domain).filter_map(|(rule, tally)| {
+                let windows = Suggestion::of_demand(tally.demand.as_ref()?, length, headroom);
+                Some(RuleSuggestions {
+                    rule: rule.name(),
+                    domain: rule.domain(),
+                    per: rule.per().collect(),
+                    clients: windows.first().map_or(0, |suggestion| suggestion.clients),
+                    windows: windows.iter().map(WindowSuggestion::new).collect(),
+                })
+            });
+        let rules: Vec<_> = rules.filter(|rule| rule.clients > 0).collect();
+        Self {
+            headroom_percent: headroom.0,
+            policy: snippet::policy(&rules, headroom),
+            rules,
+            is_short: suggest::is_too_short(length),
+        }
+    }
+}
+
+impl WindowSuggestion {
+    fn new(Suggestion { window, choices, .. }: &Suggestion) -> Self {
+        Self {
+            name: snippet::window_name(*window),
+            window_ms: millis_up(*window),
+            window: *window,
+            choices: choices.iter().map(ChoiceReport::new).collect(),
+        }
+    }
+}
+
+impl ChoiceReport {
+    fn new(choice: &Choice) -> Self {
+        Self {
+            may_deny_percent: choice.per_mille as f64 / 10.0,
+            may_deny_clients: choice.may_deny,
+            max: choice.max,
+            denied_clients: choice.denied,
+            suggested_max: choice.suggested,
+            still_denied_clients: choice.still_denied,
+        }
+    }
+}
+
+impl fmt::Display for Suggestions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.rules.is_empty() {
+            return writeln!(f, "\n(No request is counted by any rule, so no limit is suggested.)");
+        }
+        self.rules.iter().try_for_each(|rule| self.write_rule(f, rule))?;
+        f.write_str(
+            "\n(max is the smallest that would have denied no more clients than that, each at least once, by\n\
+             an exact count. Without headroom a limit fits this log, and this log only.)\n",
+        )?;
+        if self.is_short {
+            writeln!(f, "(Windows that are longer than the log are left out.)")?;
+        }
+        writeln!(f, "\nAs a policy; replay the log with it to see what it would have denied:\n")?;
+        f.write_str(&self.policy)
+    }
+}
+
+impl Suggestions<'_> {
+    fn write_rule(&self, f: &mut fmt::Formatter<'_>, rule: &RuleSuggestions<'_>) -> fmt::Result {
+        let title = format!("limits for {}, of {} clients", rule.rule, rule.clients);
+        let with_headroom = format!("with {} % headroom", self.headroom_percent);
+        let head = ["max", "clients denied", &with_headroom, "clients denied"];
+        let mut rows = Vec::new();
+        for window in &rule.windows {
+            rows.extend(window.choices.iter().map(|choice| {
+                let name =
+                    format!("{}: denying at most {} %", window.name, choice.may_deny_percent);
+                let numbers = [
+                    choice.max,
+                    choice.denied_clients,
+                    choice.suggested_max,
+                    choice.still_denied_clients,
+                ];
+                (name, numbers.map(|number| number.to_string()))
+            }));
+        }
+        table::write(f, &title, head, &rows)?;
+        write_few(f, rule)
+    }
+}
+
+/// Says so where a share of the clients is nobody.
+fn write_few(f: &mut fmt::Formatter<'_>, rule: &RuleSuggestions<'_>) -> fmt::Result {
+    let choices = rule.windows.first().map_or(&[][..], |window| &window.choices);
+    for choice in choices.iter().filter(|choice| choice.may_deny_clients == 0) {
+        let (percent, clients) = (choice.may_deny_percent, rule.clients);
+        let of = if clients == 1 { "client" } else { "clients" };
+        writeln!(
+            f,
+            "({percent} % of {clients} {of} is less than one: this is the most that any client did.)"
+        )?;
+    }
+    Ok(())
+}
