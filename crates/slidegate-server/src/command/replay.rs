@@ -99,11 +99,11 @@ pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
         return Err(ReplayError::NoAccessLog(tally.unparsable).into());
     }
     let report = Report::new(&policy, &args.domain, tally, args.top);
-    let report = if args.policy.is_some() { report } else { report.without_rules() };
     let report = match args.suggest {
         true => report.suggesting(&policy, &args.domain, tally, args.headroom),
         false => report,
     };
+    let report = if args.policy.is_some() { report } else { report.without_policy() };
     print(&report, args.json)?;
     Ok(())
 }

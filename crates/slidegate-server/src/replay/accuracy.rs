@@ -59,8 +59,8 @@ impl Accuracy {
         let has_room = inside < max;
         self.deviation.count(said.fits, has_room);
         if said.charged {
-            self.log(key, now_us, window_us).add(now_us);
-            self.worst = self.worst.larger(Peak { units: inside + 1, max });
+            let [units] = self.log(key, now_us, window_us).add(now_us, &[window_us]);
+            self.worst = self.worst.larger(Peak { units: units.into(), max });
         }
         has_room
     }
@@ -69,10 +69,7 @@ impl Accuracy {
         if self.logs.len() >= self.sweep_at.max(FEW) && !self.logs.contains_key(&key) {
             // At most half of the keys have nothing in their window: memory stays bounded by those that
             // have, and each new key pays for at most two.
-            self.logs.retain(|_, log| {
-                log.inside(now_us, &[window_us]);
-                !log.is_empty()
-            });
+            self.logs.retain(|_, log| log.shrink(now_us, &[window_us]));
             self.sweep_at = 2 * self.logs.len();
         }
         self.logs.entry(key).or_default()

@@ -47,16 +47,14 @@ impl Demand {
     fn sweep(&mut self, now_us: u64) {
         self.unswept = 0;
         for client in self.clients.values_mut() {
-            client.recent.inside(now_us, &WINDOWS_US);
-            client.recent.shrink();
+            client.recent.shrink(now_us, &WINDOWS_US);
         }
     }
 }
 
 impl Client {
     fn note(&mut self, now_us: u64) {
-        self.recent.add(now_us);
-        let inside = self.recent.inside(now_us, &WINDOWS_US);
+        let inside = self.recent.add(now_us, &WINDOWS_US);
         for (most, inside) in self.most.iter_mut().zip(inside) {
             *most = inside.max(*most);
         }
@@ -100,7 +98,7 @@ mod tests {
         for day in 0..100 {
             (0..100).for_each(|nth| demand.note(day, Timestamp::from_secs(day * 86_400 + nth)));
         }
-        let logs = demand.clients.values().filter(|client| !client.recent.is_empty()).count();
+        let logs = demand.clients.values().filter(|client| client.recent.moments() > 0).count();
         assert!(logs < 30, "{logs}");
         assert_eq!(demand.peaks(2), vec![60; 100]);
     }

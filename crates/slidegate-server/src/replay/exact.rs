@@ -32,41 +32,42 @@ impl<const N: usize> Default for ExactLog<N> {
 }
 
 impl<const N: usize> ExactLog<N> {
-    /// Units in each window that ends now. Time never runs backwards: a `now` before the newest moment is
-    /// taken as that.
+    /// Units in each window that ends now. A key's time never runs back behind its newest unit, as in the
+    /// store: an earlier `now` is taken as that.
     pub fn inside(&mut self, now_us: u64, lengths_us: &[u64; N]) -> [u32; N] {
+        let now_us = self.moments.back().map_or(now_us, |newest| newest.at_us.max(now_us));
         for (window, length_us) in self.windows.iter_mut().zip(lengths_us) {
-            while let Some(moment) = self.moments.get(window.first as usize)
-                && moment.at_us.saturating_add(*length_us) <= now_us
-            {
-                window.units -= moment.units;
-                window.first += 1;
-            }
+            window.end_at(now_us, *length_us, &self.moments);
         }
-        self.forget();
         self.windows.map(|window| window.units)
     }
 
-    /// Adds one unit.
-    pub fn add(&mut self, now_us: u64) {
+    /// Adds one unit, and tells how many each window then holds.
+    pub fn add(&mut self, now_us: u64, lengths_us: &[u64; N]) -> [u32; N] {
         let at_us = self.moments.back().map_or(now_us, |newest| newest.at_us.max(now_us));
-        // A late unit may find that its moment has left a window already.
-        let held = self.windows.iter().all(|window| (window.first as usize) < self.moments.len());
+        self.inside(at_us, lengths_us);
+        // Now that time cannot run back any more.
+        self.forget();
         match self.moments.back_mut() {
-            Some(newest) if newest.at_us == at_us && held => newest.units += 1,
+            Some(newest) if newest.at_us == at_us => newest.units += 1,
             _ => self.moments.push_back(Moment { at_us, units: 1 }),
         }
         self.windows.iter_mut().for_each(|window| window.units += 1);
+        self.windows.map(|window| window.units)
     }
 
-    /// Whether it holds nothing.
-    pub fn is_empty(&self) -> bool {
-        self.moments.is_empty()
-    }
-
-    /// Gives back the memory of what has left.
-    pub fn shrink(&mut self) {
+    /// Gives back the memory of what has left; says whether anything is there still.
+    pub fn shrink(&mut self, now_us: u64, lengths_us: &[u64; N]) -> bool {
+        self.inside(now_us, lengths_us);
+        self.forget();
         self.moments.shrink_to_fit();
+        !self.moments.is_empty()
+    }
+
+    /// Moments that it remembers.
+    #[cfg(test)]
+    pub fn moments(&self) -> usize {
+        self.moments.len()
     }
 
     /// Drops the moments that are in no window.
@@ -79,67 +80,75 @@ impl<const N: usize> ExactLog<N> {
     }
 }
 
+impl Window {
+    /// Moves the window. Late lines move it back a little.
+    fn end_at(&mut self, now_us: u64, length_us: u64, moments: &VecDeque<Moment>) {
+        let is_inside = |moment: &&Moment| moment.at_us.saturating_add(length_us) > now_us;
+        while let Some(before) = self.first.checked_sub(1)
+            && let Some(moment) = moments.get(before as usize).filter(is_inside)
+        {
+            self.units += moment.units;
+            self.first = before;
+        }
+        while let Some(moment) = moments.get(self.first as usize)
+            && !is_inside(&moment)
+        {
+            self.units -= moment.units;
+            self.first += 1;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
+    const LENGTHS: [u64; 3] = [1, 5, 30];
+
     proptest! {
+        /// Also of times that run back.
         #[test]
         fn every_window_holds_what_a_look_at_all_finds(
-            steps in proptest::collection::vec((0..12u64, any::<bool>()), 0..200),
+            steps in proptest::collection::vec((-9..12i64, any::<bool>()), 0..200),
         ) {
-            let lengths = [1, 5, 30];
             let mut log = ExactLog::<3>::default();
-            let (mut now, mut added) = (0, Vec::new());
+            let (mut now, mut added) = (50, Vec::<u64>::new());
+            let look = |added: &[u64], now: u64| {
+                let now = added.last().map_or(now, |&newest| newest.max(now));
+                LENGTHS.map(|length| added.iter().filter(|&&at| at + length > now).count() as u32)
+            };
             for (step, adds) in steps {
                 // Mostly small steps, so that windows fill.
-                now += step.saturating_sub(6);
+                now = u64::saturating_add_signed(now, if step % 2 == 0 { step / 4 } else { step });
+                prop_assert_eq!(log.inside(now, &LENGTHS), look(&added, now));
                 if adds {
-                    log.add(now);
-                    added.push(now);
-                }
-                let expected = lengths
-                    .map(|length| added.iter().filter(|&&at| at + length > now).count() as u32);
-                prop_assert_eq!(log.inside(now, &lengths), expected);
-            }
-            prop_assert_eq!(log.inside(now + 30, &lengths), [0; 3]);
-            prop_assert!(log.is_empty());
-        }
-    }
-
-    #[test]
-    fn a_late_unit_counts_at_the_newest_moment() {
-        let mut log = ExactLog::<1>::default();
-        log.add(100);
-        log.add(90);
-        assert_eq!(log.inside(80, &[10]), [2]);
-        assert_eq!(log.inside(109, &[10]), [2]);
-        assert_eq!(log.inside(110, &[10]), [0]);
-    }
-
-    proptest! {
-        #[test]
-        fn whatever_the_order_of_times_windows_hold_their_moments(
-            times in proptest::collection::vec(0..100u64, 0..100),
-        ) {
-            let mut log = ExactLog::<3>::default();
-            for now in times {
-                log.inside(now, &[1, 5, 30]);
-                log.add(now);
-                for window in &log.windows {
-                    let held = log.moments.iter().skip(window.first as usize);
-                    prop_assert_eq!(held.map(|moment| moment.units).sum::<u32>(), window.units);
+                    added.push(added.last().map_or(now, |&newest| newest.max(now)));
+                    prop_assert_eq!(log.add(now, &LENGTHS), look(&added, now));
                 }
             }
+            let newest = added.last().copied().unwrap_or_default();
+            prop_assert_eq!(log.shrink(newest + 29, &LENGTHS), !added.is_empty());
+            prop_assert!(!log.shrink(newest + 30, &LENGTHS));
         }
     }
 
     #[test]
     fn what_comes_at_one_moment_is_one_entry() {
         let mut log = ExactLog::<1>::default();
-        (0..1000).for_each(|_| log.add(5));
-        assert_eq!((log.moments.len(), log.inside(5, &[1])), (1, [1000]));
+        for _ in 0..1000 {
+            log.add(5, &[1]);
+        }
+        assert_eq!((log.moments(), log.inside(5, &[1])), (1, [1000]));
+    }
+
+    #[test]
+    fn no_moment_is_kept_that_is_in_no_window() {
+        let mut log = ExactLog::<2>::default();
+        for at in 0..1000 {
+            log.add(at, &[5, 30]);
+        }
+        assert_eq!(log.moments(), 30);
     }
 }

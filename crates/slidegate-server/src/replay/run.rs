@@ -123,3 +123,53 @@ fn excerpt(text: &str) -> String {
     let start = &text[..text.floor_char_boundary(LONGEST_EXCERPT)];
     format!("{start:?}{}", if start.len() < text.len() { "…" } else { "" })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Limits of every algorithm; whether it may allow, or deny, what an exact log would not; and the most
+    /// units that it promises for any window.
+    const PROMISES: [(&str, bool, bool, u64); 7] = [
+        ("{ max: 3, window: 10s, algorithm: sliding_log }", false, false, 3),
+        ("{ max: 2, window: 1500ms, algorithm: sliding_log }", false, false, 2),
+        ("{ max: 4, window: 13d, algorithm: sliding_log }", false, false, 4),
+        ("{ max: 3, window: 10s, algorithm: sliding_buckets }", false, true, 3),
+        ("{ max: 3, window: 10s, algorithm: sliding_window }", true, true, 5),
+        ("{ max: 3, window: 10s, algorithm: fixed_window }", true, false, 6),
+        ("{ max: 3, window: 10s, algorithm: token_bucket }", true, false, 6),
+    ];
+
+    proptest! {
+        /// Whatever the log. Lines may also be late, by less than the shortest window.
+        #[test]
+        fn every_algorithm_is_found_to_keep_its_promises(
+            asked in proptest::collection::vec((0..3u8, 0..5u64, 0..2u64), 0..150),
+        ) {
+            for (limit, may_allow, may_deny, most) in PROMISES {
+                let yaml = format!("rules: [ {{ name: all, per: [ip], limits: [{limit}] }} ]");
+                let policy = Policy::from_yaml(&yaml).unwrap();
+                let options = Options { max_keys: 1000, reorder: Duration::ZERO, demand: false };
+                let mut replay = Replay::new(&policy, "default", options);
+                let mut now = 100;
+                for (ip, step, late) in &asked {
+                    now += step / 2;
+                    let (minute, second) = ((now - late) / 60, (now - late) % 60);
+                    let time = format!("01/Jan/2026:03:{minute:02}:{second:02} +0000");
+                    let line = format!("10.0.0.{ip} - - [{time}] \"GET / HTTP/1.1\" 200 1");
+                    replay.line(line.as_bytes()).unwrap();
+                }
+                replay.finish();
+                let tally = &replay.tally().rules[0];
+                prop_assert_eq!(tally.counts.asked, asked.len() as u64);
+                let (allows, denies) = (tally.deviation.false_allows, tally.deviation.false_denies);
+                prop_assert!(may_allow || allows == 0, "{limit} allowed {allows}");
+                prop_assert!(may_deny || denies == 0, "{limit} denied {denies}");
+                let worst = tally.limits[0].accuracy.worst.units;
+                prop_assert!(worst <= most, "{limit} let {worst} pass");
+            }
+        }
+    }
+}

@@ -120,9 +120,10 @@ impl<'a> Report<'a> {
         Self { suggestions: Some(Suggestions::new(policy, domain, tally, headroom)), ..self }
     }
 
-    /// The same, not telling of the rules.
-    pub fn without_rules(self) -> Self {
-        Self { rules: Vec::new(), ..self }
+    /// The same, where the user has no policy: its rules tell nothing.
+    pub fn without_policy(self) -> Self {
+        let suggestions = self.suggestions.map(Suggestions::without_policy);
+        Self { rules: Vec::new(), suggestions, ..self }
     }
 }
 

@@ -14,7 +14,7 @@ pub fn policy(rules: &[RuleSuggestions<'_>], Headroom(headroom): Headroom) -> St
     }
     let shares = PER_MILLE.map(|per_mille| per_mille as f64 / 10.0);
     let begin = format!(
-        "# Suggested by `slidegate replay --suggest`: no more than {} % of clients denied, {headroom} % headroom.\n\
+        "# Suggested by `slidegate replay --suggest`: at most {} % of clients denied, {headroom} % headroom.\n\
          version: 1\nrules:\n",
         shares[0]
     );
@@ -30,21 +30,26 @@ fn rule(suggested: &RuleSuggestions<'_>, shares: &[f64]) -> String {
         let per: Vec<_> = suggested.per.iter().copied().map(plain).collect();
         text += &format!("    per: [{}]\n", per.join(", "));
     }
-    for (nth, share) in shares.iter().enumerate() {
+    let [first, others @ ..] = shares else { return text };
+    let least = limits(suggested, 0);
+    text += &format!("    limits: {}\n", written(&least));
+    let fits_log = |quota: &Quota| Limit::new(*quota, Algorithm::SlidingLog).is_ok();
+    if least.iter().all(fits_log) {
+        text += "    algorithm: sliding_log   # exact, as the figures are\n";
+    }
+    for (nth, share) in (1..).zip(others) {
         let limits = limits(suggested, nth);
-        let written: Vec<_> = limits.iter().map(Quota::to_string).collect();
-        let written = format!("limits: [{}]", written.join(", "));
-        if nth > 0 {
-            text += &format!("    # {share} %: {written}\n");
-            continue;
-        }
-        text += &format!("    {written}\n");
-        let fits_log = |quota: &Quota| Limit::new(*quota, Algorithm::SlidingLog).is_ok();
-        if limits.iter().all(fits_log) {
-            text += "    algorithm: sliding_log   # exact, as the figures are\n";
+        if limits != least {
+            text += &format!("    # {share} % instead of {first} %: {}\n", written(&limits));
         }
     }
     text
+}
+
+/// `[10/1s, 20/1m]`
+fn written(limits: &[Quota]) -> String {
+    let limits: Vec<_> = limits.iter().map(Quota::to_string).collect();
+    format!("[{}]", limits.join(", "))
 }
 
 /// The limits of one share. Those are left out that others imply: of a minute, if as few may come in an

@@ -17,6 +17,11 @@ pub struct Suggestions<'a> {
     pub rules: Vec<RuleSuggestions<'a>>,
     /// The choice that denies the fewest, as YAML.
     policy: String,
+    #[serde(skip)]
+    uncounted: u64,
+    /// Whether the rules are the user's own.
+    #[serde(skip)]
+    of_policy: bool,
     /// Whether the log is too short for some windows.
     #[serde(skip)]
     is_short: bool,
@@ -75,8 +80,17 @@ impl<'a> Suggestions<'a> {
             headroom_percent: headroom.0,
             policy: snippet::policy(&rules, headroom),
             rules,
+            uncounted: tally.keys.uncounted(),
+            of_policy: true,
             is_short: suggest::is_too_short(length),
         }
+    }
+}
+
+impl Suggestions<'_> {
+    /// The same, where the user has no policy.
+    pub fn without_policy(self) -> Self {
+        Self { of_policy: false, ..self }
     }
 }
 
@@ -111,51 +125,73 @@ impl fmt::Display for Suggestions<'_> {
         }
         self.rules.iter().try_for_each(|rule| self.write_rule(f, rule))?;
         f.write_str(
-            "\n(max is the smallest that would have denied no more clients than that, each at least once, by\n\
-             an exact count. Without headroom a limit fits this log, and this log only.)\n",
+            "\n(max is the smallest limit by which no more clients would have been denied, once or more often,\n\
+             counted exactly. Headroom is for days that are busier than this log; the sum is rounded up.)\n",
         )?;
         if self.is_short {
             writeln!(f, "(Windows that are longer than the log are left out.)")?;
         }
-        writeln!(f, "\nAs a policy; replay the log with it to see what it would have denied:\n")?;
+        if self.uncounted > 0 {
+            writeln!(f, "({} requests of keys beyond --max-keys are left out.)", self.uncounted)?;
+        }
+        writeln!(f, "\nAs a policy; replay the log with it to see what it would have denied:")?;
+        if self.of_policy {
+            writeln!(f, "(A rule's `when` is not repeated: put its limits where they are now.)")?;
+        }
+        writeln!(f)?;
         f.write_str(&self.policy)
     }
 }
 
 impl Suggestions<'_> {
     fn write_rule(&self, f: &mut fmt::Formatter<'_>, rule: &RuleSuggestions<'_>) -> fmt::Result {
-        let title = format!("limits for {}, of {} clients", rule.rule, rule.clients);
+        let title = format!("limits for {}, of {}", rule.rule, clients(rule.clients));
         let with_headroom = format!("with {} % headroom", self.headroom_percent);
         let head = ["max", "clients denied", &with_headroom, "clients denied"];
-        let mut rows = Vec::new();
-        for window in &rule.windows {
-            rows.extend(window.choices.iter().map(|choice| {
-                let name =
-                    format!("{}: denying at most {} %", window.name, choice.may_deny_percent);
-                let numbers = [
-                    choice.max,
-                    choice.denied_clients,
-                    choice.suggested_max,
-                    choice.still_denied_clients,
-                ];
-                (name, numbers.map(|number| number.to_string()))
-            }));
-        }
-        table::write(f, &title, head, &rows)?;
+        let rows = rule.windows.iter().flat_map(|window| {
+            let choices = window.different_choices();
+            choices.map(|choice| (format!("{}: {}", window.name, choice.name()), choice.numbers()))
+        });
+        table::write(f, &title, head, &rows.collect::<Vec<_>>())?;
         write_few(f, rule)
+    }
+}
+
+impl WindowSuggestion {
+    /// Shares that are less than one client are all the same.
+    fn different_choices(&self) -> impl Iterator<Item = &ChoiceReport> {
+        let denies_nobody = |choice: &ChoiceReport| choice.may_deny_clients == 0;
+        let nobody = self.choices.iter().find(|choice| denies_nobody(choice));
+        nobody.into_iter().chain(self.choices.iter().filter(move |choice| !denies_nobody(choice)))
+    }
+}
+
+impl ChoiceReport {
+    fn name(&self) -> String {
+        match self.may_deny_clients {
+            0 => "denying nobody".to_owned(),
+            _ => format!("denying at most {} %", self.may_deny_percent),
+        }
+    }
+
+    fn numbers(&self) -> [String; 4] {
+        let Self { max, denied_clients, suggested_max, still_denied_clients, .. } = self;
+        [max, denied_clients, suggested_max, still_denied_clients].map(u64::to_string)
     }
 }
 
 /// Says so where a share of the clients is nobody.
 fn write_few(f: &mut fmt::Formatter<'_>, rule: &RuleSuggestions<'_>) -> fmt::Result {
     let choices = rule.windows.first().map_or(&[][..], |window| &window.choices);
-    for choice in choices.iter().filter(|choice| choice.may_deny_clients == 0) {
-        let (percent, clients) = (choice.may_deny_percent, rule.clients);
-        let of = if clients == 1 { "client" } else { "clients" };
-        writeln!(
-            f,
-            "({percent} % of {clients} {of} is less than one: this is the most that any client did.)"
-        )?;
+    let few = choices.iter().filter(|choice| choice.may_deny_clients == 0);
+    let few: Vec<_> = few.map(|choice| format!("{} %", choice.may_deny_percent)).collect();
+    if few.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let (few, clients) = (few.join(" or "), clients(rule.clients));
+    writeln!(f, "({few} of {clients} is less than one, so max is the most that any client did.)")
+}
+
+fn clients(number: u64) -> String {
+    format!("{number} client{}", if number == 1 { "" } else { "s" })
 }

@@ -1,6 +1,9 @@
 //! `slidegate replay`, held against a brute-force oracle.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
+mod accuracy;
+mod suggest;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
@@ -43,10 +46,15 @@ impl Files {
         self.0.to_str().unwrap()
     }
 
-    /// Runs `slidegate replay` beside the files.
+    /// Runs `slidegate replay` beside the files, with their policy.
     fn replay(&self, arguments: &[&str], stdin: &[u8]) -> Output {
+        self.run(&[&["--policy", "policy.yaml"], arguments].concat(), stdin)
+    }
+
+    /// Runs `slidegate replay` beside the files.
+    fn run(&self, arguments: &[&str], stdin: &[u8]) -> Output {
         let mut child = Command::new(env!("CARGO_BIN_EXE_slidegate"))
-            .args(["replay", "--policy", "policy.yaml"])
+            .arg("replay")
             .args(arguments)
             .current_dir(&self.0)
             .stdin(Stdio::piped())
@@ -329,7 +337,9 @@ fn text_and_json_tell_the_same() {
             expected += &format!("{name}: {max}/{window} {algorithm} {asked} {allowed} {denied}\n");
         }
     }
-    expected += "(What a limit neither allowed nor denied, another limit denied.)\n\nmost denied keys denied asked\n";
+    expected += "(What a limit neither allowed nor denied, another limit denied.)\n\n";
+    expected += &accuracy::table(&json);
+    expected += "\nmost denied keys denied asked\n";
     for top in json["top_denied"].as_array().unwrap() {
         let pairs = top["key"].as_object().unwrap().iter();
         let pairs: String =
@@ -341,6 +351,9 @@ fn text_and_json_tell_the_same() {
             top["asked"]
         );
     }
+    // What explains the tables stands in brackets; that of the first is in `expected`.
+    let (before, explained) = text.split_once("(A false allow").unwrap();
+    let text = before.to_owned() + &explained[explained.find("\n\n").unwrap() + 1..];
     assert_eq!(rows(&text), rows(&expected));
     assert_eq!(json["top_denied"].as_array().unwrap().len(), 3);
 }
@@ -368,6 +381,16 @@ per-ip                         25        4       0
 writes                         25        4      21
   burst: 4/10s sliding_log     25        4      21
 (What a limit neither allowed nor denied, another limit denied.)
+
+against an exact log        false allows  false denies    worst window
+per-ip                                 0             0
+  1m: 20/1m sliding_log                0             0  4 of 20 (20 %)
+  5m: 45/5m sliding_log                0             0   4 of 45 (9 %)
+writes                                 0             0
+  burst: 4/10s sliding_log             0             0  4 of 4 (100 %)
+(A false allow: the limit let a request pass though its window was full. A false deny: it said
+no though there was room. The worst window is the most that any one key was given within a time
+as long as the limit's window, and how much that is of max.)
 
 most denied keys                 denied  asked
 writes ip=192.0.2.7 path=/api/a      21     25
