@@ -11,12 +11,16 @@ pub const WINDOWS_US: [u64; 5] = [1_000_000, 10_000_000, 60_000_000, 3_600_000_0
 /// Tables with fewer clients are not swept.
 const FEW: usize = 1024;
 
+/// An hour: what is a day old then has waited for little longer.
+const SELDOM_US: u64 = 3_600_000_000;
+
 /// What each client of a rule asks for.
 #[derive(Default)]
 pub struct Demand {
     clients: ByHash<Client>,
     /// Requests since logs were last swept.
     unswept: usize,
+    swept_at_us: u64,
 }
 
 /// What a client asked for within the last day, and the most that it ever did.
@@ -29,10 +33,12 @@ struct Client {
 impl Demand {
     /// Takes note of one request.
     pub fn note(&mut self, client: u64, at: Timestamp) {
-        self.clients.entry(client).or_default().note(at.as_micros());
+        let now_us = at.as_micros();
+        self.clients.entry(client).or_default().note(now_us);
         self.unswept += 1;
-        if self.unswept > self.clients.len().max(FEW) {
-            self.sweep(at.as_micros());
+        let is_long_ago = now_us.saturating_sub(self.swept_at_us) > SELDOM_US;
+        if is_long_ago && self.unswept > self.clients.len().max(FEW) {
+            self.sweep(now_us);
         }
     }
 
@@ -45,7 +51,7 @@ impl Demand {
 
     /// Gives back the memory of what is a day old. A request pays for the look at one client.
     fn sweep(&mut self, now_us: u64) {
-        self.unswept = 0;
+        (self.unswept, self.swept_at_us) = (0, now_us);
         for client in self.clients.values_mut() {
             client.recent.shrink(now_us, &WINDOWS_US);
         }

@@ -60,7 +60,10 @@ impl<const N: usize> ExactLog<N> {
     pub fn shrink(&mut self, now_us: u64, lengths_us: &[u64; N]) -> bool {
         self.inside(now_us, lengths_us);
         self.forget();
-        self.moments.shrink_to_fit();
+        // A little room is left, which a key that is still there soon needs again.
+        if self.moments.len() < self.moments.capacity() / 4 {
+            self.moments.shrink_to(2 * self.moments.len());
+        }
         !self.moments.is_empty()
     }
 
