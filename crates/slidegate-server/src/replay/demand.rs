@@ -17,7 +17,9 @@ const SELDOM_US: u64 = 3_600_000_000;
 /// What each client of a rule asks for.
 #[derive(Default)]
 pub struct Demand {
-    clients: ByHash<Client>,
+    /// Where a client stands: a table of numbers grows faster than one of clients.
+    places: ByHash<u32>,
+    clients: Vec<Client>,
     /// Requests since logs were last swept.
     unswept: usize,
     swept_at_us: u64,
@@ -34,7 +36,7 @@ impl Demand {
     /// Takes note of one request.
     pub fn note(&mut self, client: u64, at: Timestamp) {
         let now_us = at.as_micros();
-        self.clients.entry(client).or_default().note(now_us);
+        self.client(client).note(now_us);
         self.unswept += 1;
         let is_long_ago = now_us.saturating_sub(self.swept_at_us) > SELDOM_US;
         if is_long_ago && self.unswept > self.clients.len().max(FEW) {
@@ -42,9 +44,17 @@ impl Demand {
         }
     }
 
+    fn client(&mut self, client: u64) -> &mut Client {
+        let place = *self.places.entry(client).or_insert_with(|| {
+            self.clients.push(Client::default());
+            self.clients.len() as u32 - 1
+        });
+        &mut self.clients[place as usize]
+    }
+
     /// The most requests that each client made in any window of [`WINDOWS_US`]`[nth]`; sorted.
     pub fn peaks(&self, nth: usize) -> Vec<u32> {
-        let mut peaks: Vec<u32> = self.clients.values().map(|client| client.most[nth]).collect();
+        let mut peaks: Vec<u32> = self.clients.iter().map(|client| client.most[nth]).collect();
         peaks.sort_unstable();
         peaks
     }
@@ -52,7 +62,7 @@ impl Demand {
     /// Gives back the memory of what is a day old. A request pays for the look at one client.
     fn sweep(&mut self, now_us: u64) {
         (self.unswept, self.swept_at_us) = (0, now_us);
-        for client in self.clients.values_mut() {
+        for client in &mut self.clients {
             client.recent.shrink(now_us, &WINDOWS_US);
         }
     }
@@ -104,7 +114,7 @@ mod tests {
         for day in 0..100 {
             (0..100).for_each(|nth| demand.note(day, Timestamp::from_secs(day * 86_400 + nth)));
         }
-        let logs = demand.clients.values().filter(|client| client.recent.moments() > 0).count();
+        let logs = demand.clients.iter().filter(|client| client.recent.moments() > 0).count();
         assert!(logs < 30, "{logs}");
         assert_eq!(demand.peaks(2), vec![60; 100]);
     }
