@@ -79,6 +79,8 @@ enum ReplayError {
          192.0.2.7 - - [17/May/2015:10:05:03 +0000] \"GET /path HTTP/1.1\" 200 512 \"-\" \"curl/8.1\""
     )]
     NoAccessLog(u64),
+    #[error("--per {per}: {mistakes}")]
+    Per { per: String, mistakes: String },
 }
 
 pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
@@ -109,7 +111,7 @@ pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
 }
 
 /// A policy that denies nothing: all that it does is to tell clients apart.
-fn any_request(args: &ReplayArgs) -> Result<Policy, PolicyErrors> {
+fn any_request(args: &ReplayArgs) -> Result<Policy, ReplayError> {
     let name: String = format!("per-{}", args.per.join("-")).to_ascii_lowercase();
     let name = name.replace(|char: char| !char.is_ascii_alphanumeric() && char != '.', "-");
     let rule = json!({
@@ -119,7 +121,11 @@ fn any_request(args: &ReplayArgs) -> Result<Policy, PolicyErrors> {
         "limits": [{ "max": MAX_UNITS, "window": "1s" }],
     });
     // JSON is YAML.
-    Policy::from_yaml(&json!({ "version": 1, "rules": [rule] }).to_string())
+    let policy = json!({ "version": 1, "rules": [rule] }).to_string();
+    Policy::from_yaml(&policy).map_err(|PolicyErrors(mistakes)| {
+        let mistakes: Vec<_> = mistakes.into_iter().map(|mistake| mistake.message).collect();
+        ReplayError::Per { per: args.per.join(","), mistakes: mistakes.join("; ") }
+    })
 }
 
 fn warn_of_no_rules(policy: &Policy, domain: &str) {

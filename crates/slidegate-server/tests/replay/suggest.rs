@@ -153,6 +153,14 @@ fn clients_are_told_apart_by_any_attributes() {
 }
 
 #[test]
+fn attributes_that_cannot_be_are_told_as_they_were_given() {
+    let files = Files::of("per-wrong");
+    files.write("access.log", "");
+    let told = failure(files.run(&["--suggest", "--per", "ip,ip", "access.log"], b""));
+    assert!(told.starts_with("--per ip,ip: `ip` stands"), "{told}");
+}
+
+#[test]
 fn a_log_of_nobody_suggests_nothing() {
     let files = Files::of("nobody");
     files.write("access.log", "");
