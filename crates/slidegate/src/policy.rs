@@ -184,6 +184,11 @@ impl<'r> Match<'r> {
         self.rule
     }
 
+    /// The rule's place in [`Policy::rules`].
+    pub fn place(&self) -> usize {
+        self.nth as usize
+    }
+
     /// The override that holds, and its place in the rule; none if the rule's own terms do.
     pub fn chosen_override(&self) -> Option<(usize, &'r Override)> {
         match self.fit.chosen {

@@ -7,26 +7,47 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::ProgressBar;
-use slidegate::{DEFAULT_DOMAIN, Policy};
+use serde_json::json;
+use slidegate::{DEFAULT_DOMAIN, MAX_UNITS, Policy, PolicyErrors};
 use thiserror::Error;
 
 use crate::policy_file;
 use crate::replay::report::Report;
-use crate::replay::run::{Replay, Unparsable};
+use crate::replay::run::{Options, Replay, Unparsable};
 use crate::replay::source::{Source, progress_bar};
+use crate::replay::suggest::Headroom;
 
 /// So many lines that are not understood are shown; the rest is only counted.
 const SHOWN: u32 = 5;
 
 #[derive(Debug, clap::Args)]
 pub struct ReplayArgs {
-    /// The rules to try, a YAML file
-    #[arg(long, value_name = "FILE")]
-    pub policy: PathBuf,
+    /// The rules to try, a YAML file; only --suggest does without
+    #[arg(long, value_name = "FILE", required_unless_present = "suggest")]
+    pub policy: Option<PathBuf>,
 
     /// The domain whose rules are tried
     #[arg(long, value_name = "NAME", default_value = DEFAULT_DOMAIN)]
     pub domain: String,
+
+    /// Suggest limits: for each rule the smallest that would have denied 0.1 %, 1 % and 5 % of its clients
+    #[arg(long)]
+    pub suggest: bool,
+
+    /// Without a policy, suggest for each value of these attributes, such as ip or ip,path
+    #[arg(
+        long,
+        value_name = "ATTRIBUTES",
+        value_delimiter = ',',
+        default_value = "ip",
+        requires = "suggest",
+        conflicts_with = "policy"
+    )]
+    pub per: Vec<String>,
+
+    /// How much more to suggest than clients did; then rounded up to a friendly number
+    #[arg(long, value_name = "PERCENT", default_value = "20%", requires = "suggest")]
+    pub headroom: Headroom,
 
     /// Write the report as JSON
     #[arg(long)]
@@ -58,20 +79,53 @@ enum ReplayError {
          192.0.2.7 - - [17/May/2015:10:05:03 +0000] \"GET /path HTTP/1.1\" 200 512 \"-\" \"curl/8.1\""
     )]
     NoAccessLog(u64),
+    #[error("--per {per}: {mistakes}")]
+    Per { per: String, mistakes: String },
 }
 
 pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
-    let policy = policy_file::read(&args.policy)?;
+    let policy = match &args.policy {
+        Some(file) => policy_file::read(file)?,
+        None => any_request(&args)?,
+    };
     warn_of_no_rules(&policy, &args.domain);
-    let mut replay =
-        Replay::new(&policy, &args.domain, args.max_keys.get(), Duration::from_secs(args.reorder));
+    let options = Options {
+        max_keys: args.max_keys.get(),
+        reorder: Duration::from_secs(args.reorder),
+        demand: args.suggest,
+    };
+    let mut replay = Replay::new(&policy, &args.domain, options);
     read_logs(&args.logs, &mut replay)?;
     let tally = replay.tally();
     if tally.counts.asked == 0 && tally.unparsable > 0 {
         return Err(ReplayError::NoAccessLog(tally.unparsable).into());
     }
-    print(&Report::new(&policy, &args.domain, tally, args.top), args.json)?;
+    let report = Report::new(&policy, &args.domain, tally, args.top);
+    let report = match args.suggest {
+        true => report.suggesting(&policy, &args.domain, tally, args.headroom),
+        false => report,
+    };
+    let report = if args.policy.is_some() { report } else { report.without_policy() };
+    print(&report, args.json)?;
     Ok(())
+}
+
+/// A policy that denies nothing: all that it does is to tell clients apart.
+fn any_request(args: &ReplayArgs) -> Result<Policy, ReplayError> {
+    let name: String = format!("per-{}", args.per.join("-")).to_ascii_lowercase();
+    let name = name.replace(|char: char| !char.is_ascii_alphanumeric() && char != '.', "-");
+    let rule = json!({
+        "name": name,
+        "domain": args.domain,
+        "per": args.per,
+        "limits": [{ "max": MAX_UNITS, "window": "1s" }],
+    });
+    // JSON is YAML.
+    let policy = json!({ "version": 1, "rules": [rule] }).to_string();
+    Policy::from_yaml(&policy).map_err(|PolicyErrors(mistakes)| {
+        let mistakes: Vec<_> = mistakes.into_iter().map(|mistake| mistake.message).collect();
+        ReplayError::Per { per: args.per.join(","), mistakes: mistakes.join("; ") }
+    })
 }
 
 fn warn_of_no_rules(policy: &Policy, domain: &str) {

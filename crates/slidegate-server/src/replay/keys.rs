@@ -4,17 +4,23 @@
 //! denied. So all keys are counted, by a 64-bit hash, as the store itself knows them: 24 bytes each, and
 //! no more of them than the store holds. Only keys that are denied keep their values.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, Hasher};
 
+use foldhash::quality::RandomState;
 use serde::Serialize;
 
+/// What is known of keys, by their hashes.
+pub type ByHash<T> = HashMap<u64, T, foldhash::fast::RandomState>;
+
+#[derive(Default)]
 pub struct Keys {
     most: usize,
     hasher: RandomState,
-    counts: HashMap<u64, Count>,
-    denied: HashMap<u64, Key>,
+    counts: ByHash<Count>,
+    denied: ByHash<Key>,
     uncounted: u64,
 }
 
@@ -25,39 +31,47 @@ pub struct Count {
     pub denied: u64,
 }
 
-/// The rule's place in the policy, and the values of its `per` attributes.
+/// The rule's place in the policy, and what it counts by: names and values.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     pub rule: usize,
-    pub values: Box<[Box<str>]>,
+    pub values: Box<[(Box<str>, Box<str>)]>,
 }
 
 impl Keys {
     /// Counts at most `most` keys.
     pub fn new(most: usize) -> Self {
-        Self {
-            most,
-            hasher: RandomState::new(),
-            counts: HashMap::new(),
-            denied: HashMap::new(),
-            uncounted: 0,
-        }
+        Self { most, ..Self::default() }
     }
 
-    /// Counts one request of a key.
-    pub fn count(&mut self, rule: usize, values: &[&str], denied: bool) {
-        let hash = self.hasher.hash_one((rule, values));
+    /// Counts one request of a key, and tells the key's hash; none if there are too many keys to count it.
+    pub fn ask<'v>(
+        &mut self,
+        rule: usize,
+        values: impl Iterator<Item = (&'v str, Cow<'v, str>)>,
+    ) -> Option<u64> {
+        let mut hasher = self.hasher.build_hasher();
+        rule.hash(&mut hasher);
+        values.for_each(|value| value.hash(&mut hasher));
+        let hash = hasher.finish();
         if self.counts.len() >= self.most && !self.counts.contains_key(&hash) {
             self.uncounted += 1;
-            return;
+            return None;
         }
-        let count = self.counts.entry(hash).or_default();
-        count.asked += 1;
-        if denied {
-            count.denied += 1;
-            let key = || Key { rule, values: values.iter().copied().map(Box::from).collect() };
-            self.denied.entry(hash).or_insert_with(key);
-        }
+        self.counts.entry(hash).or_default().asked += 1;
+        Some(hash)
+    }
+
+    /// Counts that a key was denied.
+    pub fn deny<'v>(
+        &mut self,
+        hash: u64,
+        rule: usize,
+        values: impl Iterator<Item = (&'v str, Cow<'v, str>)>,
+    ) {
+        self.counts.entry(hash).or_default().denied += 1;
+        let own = |(name, value): (&str, Cow<'_, str>)| (name.into(), value.into());
+        self.denied.entry(hash).or_insert_with(|| Key { rule, values: values.map(own).collect() });
     }
 
     /// The keys that were denied most; of keys that were denied alike, those that asked most.
@@ -81,6 +95,15 @@ impl Keys {
 mod tests {
     use super::*;
 
+    fn count(keys: &mut Keys, rule: usize, values: &[&str], denied: bool) {
+        let values = || values.iter().map(|&value| ("a", Cow::Borrowed(value)));
+        if let Some(hash) = keys.ask(rule, values())
+            && denied
+        {
+            keys.deny(hash, rule, values());
+        }
+    }
+
     #[test]
     fn the_most_denied_come_first() {
         let mut keys = Keys::new(100);
@@ -92,11 +115,11 @@ mod tests {
             (0, "a", true),
             (0, "c", false),
         ] {
-            keys.count(rule, &[value], denied);
+            count(&mut keys, rule, &[value], denied);
         }
         let top = keys.top(2);
         let told =
-            top.iter().map(|(key, count)| (key.rule, &*key.values[0], count.denied, count.asked));
+            top.iter().map(|(key, count)| (key.rule, &*key.values[0].1, count.denied, count.asked));
         assert_eq!(told.collect::<Vec<_>>(), [(1, "a", 2, 2), (0, "b", 1, 2)]);
     }
 
@@ -104,7 +127,7 @@ mod tests {
     fn keys_beyond_the_bound_are_not_counted() {
         let mut keys = Keys::new(1);
         for value in ["a", "b", "a", "b", "b"] {
-            keys.count(0, &[value], true);
+            count(&mut keys, 0, &[value], true);
         }
         assert_eq!(keys.top(9).len(), 1);
         assert_eq!((keys.top(9)[0].1.asked, keys.uncounted()), (2, 3));
@@ -113,8 +136,8 @@ mod tests {
     #[test]
     fn values_do_not_run_into_each_other() {
         let mut keys = Keys::new(100);
-        keys.count(0, &["ab", "c"], true);
-        keys.count(0, &["a", "bc"], true);
+        count(&mut keys, 0, &["ab", "c"], true);
+        count(&mut keys, 0, &["a", "bc"], true);
         assert_eq!(keys.top(9).len(), 2);
     }
 }

@@ -1,69 +1,117 @@
 //! Puts lines in the order of their times. Servers write a request down when it ends, and workers when
 //! they get to it, so a log is nearly sorted: holding lines for a short span of the log's own time does.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 
 use slidegate::Timestamp;
 
-/// However long the span, no more lines are held; the earliest goes on then.
+use super::fields::Fields;
+use super::line::Line;
+
+/// However long the span, hardly more lines are held; the earliest go on then.
 const MOST_HELD: usize = 1_000_000;
 
 /// Lines that wait for earlier ones.
 pub struct Order {
     span_us: u64,
-    held: BinaryHeap<Reverse<Held>>,
+    held: BTreeMap<Timestamp, Moment>,
+    lines: usize,
     newest: Timestamp,
-    lines: u64,
+    /// Empty, with room for lines.
+    spare: Vec<Moment>,
 }
 
-/// A line, ordered by time and, of one time, as in the log.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Held {
-    time: Timestamp,
-    number: u64,
-    text: Box<str>,
+/// The lines of one time, in the order of the log.
+#[derive(Default)]
+pub struct Moment {
+    text: String,
+    lines: Vec<Fields>,
 }
 
 impl Order {
     /// Holds each line until one has been seen that is `span_us` microseconds later.
     pub fn new(span_us: u64) -> Self {
-        Self { span_us, held: BinaryHeap::new(), newest: Timestamp::default(), lines: 0 }
+        Self {
+            span_us,
+            held: BTreeMap::new(),
+            lines: 0,
+            newest: Timestamp::default(),
+            spare: Vec::new(),
+        }
     }
 
-    pub fn push(&mut self, time: Timestamp, text: &str) {
-        self.newest = self.newest.max(time);
+    /// Holds a line, which has been made of this text.
+    pub fn push(&mut self, text: &str, line: &Line<'_>) {
+        self.newest = self.newest.max(line.time);
         self.lines += 1;
-        self.held.push(Reverse(Held { time, number: self.lines, text: text.into() }));
+        let spare = &mut self.spare;
+        let moment = self.held.entry(line.time).or_insert_with(|| spare.pop().unwrap_or_default());
+        moment.push(text, line);
     }
 
-    /// The earliest line, if none can come before it any more.
-    pub fn pop_due(&mut self) -> Option<Box<str>> {
-        let Reverse(earliest) = self.held.peek()?;
-        let is_due =
-            earliest.time.as_micros().saturating_add(self.span_us) <= self.newest.as_micros();
-        if is_due || self.held.len() > MOST_HELD { self.pop() } else { None }
+    /// The lines of the earliest time, if none can come before them any more.
+    pub fn pop_due(&mut self) -> Option<Moment> {
+        let (earliest, _) = self.held.first_key_value()?;
+        let is_due = earliest.as_micros().saturating_add(self.span_us) <= self.newest.as_micros();
+        if is_due || self.lines > MOST_HELD { self.pop() } else { None }
     }
 
-    /// The earliest line, when no more are to come.
-    pub fn pop(&mut self) -> Option<Box<str>> {
-        self.held.pop().map(|Reverse(earliest)| earliest.text)
+    /// The lines of the earliest time, when no more are to come.
+    pub fn pop(&mut self) -> Option<Moment> {
+        let (_, moment) = self.held.pop_first()?;
+        self.lines -= moment.lines.len();
+        Some(moment)
+    }
+
+    /// Takes back the memory of lines that are done with.
+    pub fn recycle(&mut self, mut moment: Moment) {
+        moment.text.clear();
+        moment.lines.clear();
+        self.spare.push(moment);
+    }
+}
+
+impl Moment {
+    fn push(&mut self, text: &str, line: &Line<'_>) {
+        self.lines.push(Fields::of(text, line, self.text.len()));
+        self.text.push_str(text);
+    }
+
+    /// The lines, in the order of the log.
+    pub fn lines(&self) -> impl Iterator<Item = Line<'_>> {
+        self.lines.iter().map(|fields| fields.line(&self.text))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replay::line;
 
-    fn ordered(span_us: u64, times: &[u64]) -> Vec<String> {
-        let mut order = Order::new(span_us);
+    /// Lines of these seconds, each with its place as the method.
+    fn ordered(span: u64, seconds: &[u64]) -> Vec<String> {
+        let mut order = Order::new(span * 1_000_000);
         let mut out = Vec::new();
-        for (nth, &time) in times.iter().enumerate() {
-            order.push(Timestamp::from_micros(time), &format!("{time}.{nth}"));
-            out.extend(std::iter::from_fn(|| order.pop_due()));
+        let mut tell = |moment: &Moment| {
+            let told = moment
+                .lines()
+                .map(|line| format!("{}{}", line.time, line.values()[0].unwrap_or_default()));
+            out.extend(told.map(|told| told.replace(".000000", ".")));
+        };
+        for (nth, second) in seconds.iter().enumerate() {
+            let text =
+                format!("::1 - - [01/Jan/1970:00:00:0{second} +0000] \"{nth} / HTTP/1.1\" 200");
+            order.push(&text, &line::parse(&text).unwrap());
+            while let Some(moment) = order.pop_due() {
+                tell(&moment);
+                order.recycle(moment);
+            }
         }
-        out.extend(std::iter::from_fn(|| order.pop()));
-        out.into_iter().map(String::from).collect()
+        while let Some(moment) = order.pop() {
+            tell(&moment);
+        }
+        assert_eq!(order.lines, 0);
+        out
     }
 
     #[test]

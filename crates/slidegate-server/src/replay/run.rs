@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
 
-use super::line;
-use super::order::Order;
+use super::line::{self, Line};
+use super::order::{Moment, Order};
 use super::source::{Next, Source};
 use super::tally::Tally;
 
@@ -26,6 +26,17 @@ pub struct Replay<'a> {
     tally: Tally,
 }
 
+/// How to replay.
+#[derive(Clone, Copy)]
+pub struct Options {
+    /// So many keys are counted at once.
+    pub max_keys: usize,
+    /// Lines are put in order within that span of the log's time.
+    pub reorder: Duration,
+    /// Whether to find out what clients ask for.
+    pub demand: bool,
+}
+
 /// A line that is not understood.
 pub struct Unparsable {
     /// The line's number in its log, from 1.
@@ -35,9 +46,9 @@ pub struct Unparsable {
 }
 
 impl<'a> Replay<'a> {
-    /// Tries the rules of a domain; lines are put in order within a span of the log's time.
-    pub fn new(policy: &'a Policy, domain: &'a str, max_keys: usize, reorder: Duration) -> Self {
-        let tally = Tally::new(policy, max_keys);
+    /// Tries the rules of a domain.
+    pub fn new(policy: &'a Policy, domain: &'a str, options: Options) -> Self {
+        let Options { max_keys, reorder, demand } = options;
         Self {
             policy,
             domain,
@@ -45,7 +56,7 @@ impl<'a> Replay<'a> {
             clock: ManualClock::default(),
             gate: None,
             order: Order::new(u64::try_from(reorder.as_micros()).unwrap_or(u64::MAX)),
-            tally,
+            tally: Tally::new(policy, max_keys, demand),
         }
     }
 
@@ -76,30 +87,35 @@ impl<'a> Replay<'a> {
         let text =
             str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
         let line = line::parse(&text).map_err(|error| format!("{error}: {}", excerpt(&text)))?;
-        self.order.push(line.time, &text);
-        while let Some(text) = self.order.pop_due() {
-            self.request(&text);
+        self.order.push(&text, &line);
+        while let Some(moment) = self.order.pop_due() {
+            self.moment(moment);
         }
         Ok(())
     }
 
     /// Replays what still waits for earlier lines.
     pub fn finish(&mut self) {
-        while let Some(text) = self.order.pop() {
-            self.request(&text);
+        while let Some(moment) = self.order.pop() {
+            self.moment(moment);
         }
+        self.tally.forgotten = self.gate.as_ref().map_or(0, |gate| gate.store().evicted_keys());
     }
 
-    fn request(&mut self, text: &str) {
-        // Only lines that were understood are held.
-        let Ok(line) = line::parse(text) else { return };
+    fn moment(&mut self, moment: Moment) {
+        moment.lines().for_each(|line| self.request(&line));
+        self.order.recycle(moment);
+    }
+
+    fn request(&mut self, line: &Line<'_>) {
         self.clock.set(line.time);
         let gate = self.gate.get_or_insert_with(|| {
             Gate::new(self.policy.clone(), MemoryStore::with(self.clock.clone(), self.max_keys))
         });
         let request = Request::new(self.domain, Descriptor::new(line.attributes()));
-        let ruling = gate.check_now(&request);
-        self.tally.count(gate.policy(), &line, &ruling);
+        let applied = gate.policy().apply(&request);
+        let ruling = gate.check_applied_now(&applied);
+        self.tally.count(line.time, &applied, &ruling);
     }
 }
 
@@ -107,4 +123,54 @@ impl<'a> Replay<'a> {
 fn excerpt(text: &str) -> String {
     let start = &text[..text.floor_char_boundary(LONGEST_EXCERPT)];
     format!("{start:?}{}", if start.len() < text.len() { "…" } else { "" })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Limits of every algorithm; whether it may allow, or deny, what an exact log would not; and the most
+    /// units that it promises for any window.
+    const PROMISES: [(&str, bool, bool, u64); 7] = [
+        ("{ max: 3, window: 10s, algorithm: sliding_log }", false, false, 3),
+        ("{ max: 2, window: 1500ms, algorithm: sliding_log }", false, false, 2),
+        ("{ max: 4, window: 13d, algorithm: sliding_log }", false, false, 4),
+        ("{ max: 3, window: 10s, algorithm: sliding_buckets }", false, true, 3),
+        ("{ max: 3, window: 10s, algorithm: sliding_window }", true, true, 5),
+        ("{ max: 3, window: 10s, algorithm: fixed_window }", true, false, 6),
+        ("{ max: 3, window: 10s, algorithm: token_bucket }", true, false, 6),
+    ];
+
+    proptest! {
+        /// Whatever the log. Lines may also be late, by less than the shortest window.
+        #[test]
+        fn every_algorithm_is_found_to_keep_its_promises(
+            asked in proptest::collection::vec((0..3u8, 0..5u64, 0..2u64), 0..150),
+        ) {
+            for (limit, may_allow, may_deny, most) in PROMISES {
+                let yaml = format!("rules: [ {{ name: all, per: [ip], limits: [{limit}] }} ]");
+                let policy = Policy::from_yaml(&yaml).unwrap();
+                let options = Options { max_keys: 1000, reorder: Duration::ZERO, demand: false };
+                let mut replay = Replay::new(&policy, "default", options);
+                let mut now = 100;
+                for (ip, step, late) in &asked {
+                    now += step / 2;
+                    let (minute, second) = ((now - late) / 60, (now - late) % 60);
+                    let time = format!("01/Jan/2026:03:{minute:02}:{second:02} +0000");
+                    let line = format!("10.0.0.{ip} - - [{time}] \"GET / HTTP/1.1\" 200 1");
+                    replay.line(line.as_bytes()).unwrap();
+                }
+                replay.finish();
+                let tally = &replay.tally().rules[0];
+                prop_assert_eq!(tally.counts.asked, asked.len() as u64);
+                let (allows, denies) = (tally.deviation.false_allows, tally.deviation.false_denies);
+                prop_assert!(may_allow || allows == 0, "{limit} allowed {allows}");
+                prop_assert!(may_deny || denies == 0, "{limit} denied {denies}");
+                let worst = tally.limits[0].accuracy.worst.units;
+                prop_assert!(worst <= most, "{limit} let {worst} pass");
+            }
+        }
+    }
 }

@@ -1,15 +1,20 @@
 //! What the gate said of the requests of a log, in numbers.
 
-use serde::Serialize;
-use slidegate::policy::{Rule, RuleLimit};
-use slidegate::{Policy, Ruling, Standing, Timestamp};
+use std::borrow::Cow;
 
+use serde::Serialize;
+use slidegate::policy::{Applied, Match, Rule, RuleLimit};
+use slidegate::{Admission, Policy, Ruling, Standing, Timestamp, Value};
+
+use super::accuracy::{Accuracy, Deviation, Said};
+use super::demand::Demand;
 use super::keys::Keys;
-use super::line::Line;
 
 pub struct Tally {
     pub counts: Counts,
     pub unparsable: u64,
+    /// Counts that the gate's store had to forget, for want of room.
+    pub forgotten: u64,
     /// Requests that are older than the one before them: too late to be put in order.
     pub out_of_order: u64,
     /// The time of the last line.
@@ -27,55 +32,70 @@ pub struct Counts {
     pub asked: u64,
     /// Requests that passed.
     pub allowed: u64,
-    /// Requests that did not fit. What fitted may still be denied, by another limit.
+    /// Requests that were denied because they did not fit. What fitted may still be denied, by another
+    /// limit.
     pub denied: u64,
+    /// Requests that did not fit, where the rule only watches or charges what has been spent.
+    pub observed: u64,
 }
 
 /// What one rule said.
 pub struct RuleTally {
     pub counts: Counts,
+    /// The rule as a whole beside exact logs of all its limits.
+    pub deviation: Deviation,
     /// In the order of the rule.
     pub limits: Vec<LimitTally>,
+    /// What its keys asked for, if that is to be known.
+    pub demand: Option<Demand>,
 }
 
 /// What one limit said.
 pub struct LimitTally {
     pub limit: RuleLimit,
     pub counts: Counts,
+    pub accuracy: Accuracy,
+}
+
+/// A request of a key, decided.
+#[derive(Clone, Copy)]
+struct Decided {
+    at: Timestamp,
+    allowed: bool,
+    /// None if there are too many keys to count it.
+    key: Option<u64>,
 }
 
 impl Tally {
-    /// Nothing yet; counts at most `max_keys` keys one by one.
-    pub fn new(policy: &Policy, max_keys: usize) -> Self {
+    /// Nothing yet; counts at most `max_keys` keys one by one, and what they ask for if `demand` is to be
+    /// known.
+    pub fn new(policy: &Policy, max_keys: usize, demand: bool) -> Self {
+        let rule = |rule| RuleTally::new(rule, demand.then(Demand::default));
         Self {
             counts: Counts::default(),
             unparsable: 0,
+            forgotten: 0,
             out_of_order: 0,
             previous: Timestamp::default(),
             span: None,
-            rules: policy.rules().iter().map(RuleTally::new).collect(),
+            rules: policy.rules().iter().map(rule).collect(),
             keys: Keys::new(max_keys),
         }
     }
 
-    /// Counts what the gate of this policy said of a line.
-    pub fn count(&mut self, policy: &Policy, line: &Line<'_>, ruling: &Ruling) {
+    /// Counts what the gate said of a request, and how the policy applied to it.
+    pub fn count(&mut self, at: Timestamp, applied: &Applied<'_>, ruling: &Ruling) {
         let allowed = ruling.decision().is_allowed();
-        self.note_time(line.time);
-        self.counts.count(allowed, allowed);
-        let standings: Vec<Standing<'_>> = ruling.limits().collect();
-        for of_rule in standings.chunk_by(|one, next| std::ptr::eq(one.rule, next.rule)) {
-            let rule = of_rule[0].rule;
-            if let Some(nth) = policy.rules().element_offset(rule) {
-                let fits = self.rules[nth].count(of_rule, allowed);
-                let values: Vec<&str> = rule
-                    .per()
-                    .entries()
-                    .iter()
-                    .filter_map(|entry| entry.names().next())
-                    .map(|name| line.attribute(name))
-                    .collect();
-                self.keys.count(nth, &values, !fits);
+        self.note_time(at);
+        self.counts.count(allowed, if allowed { Fit::Yes } else { Fit::Denied });
+        let mut standings = ruling.limits();
+        for one in applied.matches() {
+            let of_rule = standings.by_ref().take(one.limits().len());
+            let nth = one.place();
+            let key = self.keys.ask(nth, key_values(one));
+            let fit = self.rules[nth].count(of_rule, Decided { at, allowed, key });
+            if let (Some(key), true) = (key, fit != Fit::Yes) {
+                self.keys.deny(key, nth, key_values(one));
             }
         }
     }
@@ -88,32 +108,87 @@ impl Tally {
     }
 }
 
+/// Whose counts a rule asked for: the names of `per` and their values.
+fn key_values<'a>(one: &Match<'a>) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
+    one.identity().map(|(name, value)| match value {
+        Value::Text(text) => (name, Cow::Borrowed(text)),
+        Value::Network(network) => (name, Cow::Owned(network.to_string())),
+    })
+}
+
+/// Whether a limit was charged. One that only observes is not, where it would have denied.
+fn is_charged(standing: &Standing<'_>, allowed: bool) -> bool {
+    match standing.admission {
+        Admission::Always => true,
+        Admission::Enforce | Admission::Observe => allowed && standing.outcome.fits(),
+    }
+}
+
+/// Whether a request fits, in the order of what weighs more.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Fit {
+    Yes,
+    /// No, but that did not deny it.
+    Observed,
+    Denied,
+}
+
+impl Fit {
+    fn of(standing: &Standing<'_>) -> Self {
+        match (standing.outcome.fits(), standing.admission) {
+            (true, _) => Self::Yes,
+            (false, Admission::Enforce) => Self::Denied,
+            (false, Admission::Observe | Admission::Always) => Self::Observed,
+        }
+    }
+}
+
 impl Counts {
-    fn count(&mut self, allowed: bool, fits: bool) {
+    fn count(&mut self, allowed: bool, fit: Fit) {
         self.asked += 1;
         self.allowed += u64::from(allowed);
-        self.denied += u64::from(!fits);
+        self.denied += u64::from(fit == Fit::Denied);
+        self.observed += u64::from(fit == Fit::Observed);
     }
 }
 
 impl RuleTally {
-    fn new(rule: &Rule) -> Self {
+    fn new(rule: &Rule, demand: Option<Demand>) -> Self {
         let limits = rule.terms().limits().iter().map(LimitTally::new);
-        Self { counts: Counts::default(), limits: limits.collect() }
+        Self {
+            counts: Counts::default(),
+            deviation: Deviation::default(),
+            limits: limits.collect(),
+            demand,
+        }
     }
 
-    /// Counts how the limits of this rule stand; says whether all fit.
-    fn count(&mut self, standings: &[Standing<'_>], allowed: bool) -> bool {
-        for Standing { limit, outcome, .. } in standings {
-            self.limit(limit).counts.count(allowed, outcome.fits());
+    /// Counts how the limits of this rule stand; says whether the request fits in all.
+    fn count<'s>(
+        &mut self,
+        standings: impl Iterator<Item = Standing<'s>>,
+        decided: Decided,
+    ) -> Fit {
+        let (mut fit, mut has_room) = (Fit::Yes, true);
+        for standing in standings {
+            fit = fit.max(Fit::of(&standing));
+            has_room &= self.limit(standing.limit).count(&standing, decided);
         }
-        let fits = standings.iter().all(|standing| standing.outcome.fits());
-        self.counts.count(allowed, fits);
-        fits
+        self.counts.count(decided.allowed, fit);
+        if let Some(key) = decided.key {
+            self.deviation.count(fit == Fit::Yes, has_room);
+            if let Some(demand) = &mut self.demand {
+                demand.note(key, decided.at);
+            }
+        }
+        fit
     }
 
     fn limit(&mut self, limit: &RuleLimit) -> &mut LimitTally {
-        let known = self.limits.iter().position(|own| own.limit.id() == limit.id());
+        let known = self
+            .limits
+            .iter()
+            .position(|own| own.limit.limit() == limit.limit() && own.limit.id() == limit.id());
         let nth = known.unwrap_or_else(|| {
             self.limits.push(LimitTally::new(limit));
             self.limits.len() - 1
@@ -124,6 +199,17 @@ impl RuleTally {
 
 impl LimitTally {
     fn new(limit: &RuleLimit) -> Self {
-        Self { limit: limit.clone(), counts: Counts::default() }
+        Self { limit: limit.clone(), counts: Counts::default(), accuracy: Accuracy::default() }
+    }
+
+    /// Counts how the limit stands; says whether an exact log has room, if the key is known.
+    fn count(&mut self, standing: &Standing<'_>, Decided { at, allowed, key }: Decided) -> bool {
+        let fits = standing.outcome.fits();
+        self.counts.count(allowed, Fit::of(standing));
+        key.is_none_or(|key| {
+            let quota = standing.limit.limit().quota();
+            self.accuracy
+                .count(key, Said { quota, at, fits, charged: is_charged(standing, allowed) })
+        })
     }
 }

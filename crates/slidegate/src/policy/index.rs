@@ -22,6 +22,9 @@ const FEW: usize = 4;
 /// The keys come from the policy, so nobody can choose them to collide.
 type Map<K, V> = HashMap<K, V, FixedState>;
 
+/// The places of rules, by what they want.
+type Rules<K> = Map<K, Vec<u32>>;
+
 /// The rules of one domain, by their anchors.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
@@ -35,11 +38,11 @@ pub(crate) struct Index {
 struct ByValue {
     /// They want it to be there.
     present: Vec<u32>,
-    literals: Map<Box<str>, Vec<u32>>,
+    literals: Rules<Box<str>>,
     /// What globs begin with, by length in bytes.
-    prefixes: Vec<(usize, Map<Box<str>, Vec<u32>>)>,
+    prefixes: Vec<(usize, Rules<Box<str>>)>,
     /// By length of the prefix.
-    networks: Vec<(u8, Map<IpNet, Vec<u32>>)>,
+    networks: Vec<(u8, Rules<IpNet>)>,
 }
 
 /// Something that is true of every request that a rule applies to.
@@ -134,10 +137,7 @@ fn around(address: IpAddr, length: u8) -> Option<IpNet> {
     IpNet::new(address, length).ok().map(|network| network.trunc())
 }
 
-fn of_length<L: PartialEq, K>(
-    all: &mut Vec<(L, Map<K, Vec<u32>>)>,
-    length: L,
-) -> &mut Map<K, Vec<u32>> {
+fn of_length<L: PartialEq, K>(all: &mut Vec<(L, Rules<K>)>, length: L) -> &mut Rules<K> {
     let known = all.iter().position(|(other, _)| *other == length);
     let nth = known.unwrap_or_else(|| {
         all.push((length, Map::default()));

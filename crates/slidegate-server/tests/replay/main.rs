@@ -1,6 +1,9 @@
 //! `slidegate replay`, held against a brute-force oracle.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
+mod accuracy;
+mod suggest;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
@@ -43,10 +46,15 @@ impl Files {
         self.0.to_str().unwrap()
     }
 
-    /// Runs `slidegate replay` beside the files.
+    /// Runs `slidegate replay` beside the files, with their policy.
     fn replay(&self, arguments: &[&str], stdin: &[u8]) -> Output {
+        self.run(&[&["--policy", "policy.yaml"], arguments].concat(), stdin)
+    }
+
+    /// Runs `slidegate replay` beside the files.
+    fn run(&self, arguments: &[&str], stdin: &[u8]) -> Output {
         let mut child = Command::new(env!("CARGO_BIN_EXE_slidegate"))
-            .args(["replay", "--policy", "policy.yaml"])
+            .arg("replay")
             .args(arguments)
             .current_dir(&self.0)
             .stdin(Stdio::piped())
@@ -134,7 +142,7 @@ fn requests() -> Vec<Asked> {
     let mut requests = Vec::new();
     for client in 0..300 {
         let ip = if client % 7 == 0 {
-            format!("2001:db8::{client}")
+            format!("2001:db8:0:{}::1", client + 1)
         } else {
             format!("10.0.{}.{}", client / 200, client % 200)
         };
@@ -154,6 +162,11 @@ fn requests() -> Vec<Asked> {
     }
     requests.sort_by_key(|request| request.at);
     requests
+}
+
+/// Whom an address counts for: of IPv6 it is the network of 64 bits.
+fn whose(ip: &str) -> String {
+    ip.strip_suffix("::1").map_or_else(|| ip.to_owned(), |network| format!("{network}::/64"))
 }
 
 /// What the oracle keeps of one counter or one rule.
@@ -199,7 +212,7 @@ impl Oracle {
 
     /// The limits of [`POLICY`] that apply: name, max, window, key.
     fn applying(request: &Asked) -> Vec<(Name, usize, i64, Key)> {
-        let ip = ("ip", request.ip.clone());
+        let ip = ("ip", whose(&request.ip));
         let of_ip = ("per-ip", vec![ip.clone()]);
         let mut applying =
             vec![(("per-ip", "1m"), 20, 60, of_ip.clone()), (("per-ip", "5m"), 45, 300, of_ip)];
@@ -329,7 +342,9 @@ fn text_and_json_tell_the_same() {
             expected += &format!("{name}: {max}/{window} {algorithm} {asked} {allowed} {denied}\n");
         }
     }
-    expected += "(What a limit neither allowed nor denied, another limit denied.)\n\nmost denied keys denied asked\n";
+    expected += "(What a limit neither allowed nor denied, another limit denied.)\n\n";
+    expected += &accuracy::table(&json);
+    expected += "\nmost denied keys denied asked\n";
     for top in json["top_denied"].as_array().unwrap() {
         let pairs = top["key"].as_object().unwrap().iter();
         let pairs: String =
@@ -341,6 +356,9 @@ fn text_and_json_tell_the_same() {
             top["asked"]
         );
     }
+    // What explains the tables stands in brackets; that of the first is in `expected`.
+    let (before, explained) = text.split_once("(A false allow").unwrap();
+    let text = before.to_owned() + &explained[explained.find("\n\n").unwrap() + 1..];
     assert_eq!(rows(&text), rows(&expected));
     assert_eq!(json["top_denied"].as_array().unwrap().len(), 3);
 }
@@ -368,6 +386,16 @@ per-ip                         25        4       0
 writes                         25        4      21
   burst: 4/10s sliding_log     25        4      21
 (What a limit neither allowed nor denied, another limit denied.)
+
+against an exact log        false allows  false denies    worst window
+per-ip                                 0             0
+  1m: 20/1m sliding_log                0             0  4 of 20 (20 %)
+  5m: 45/5m sliding_log                0             0   4 of 45 (9 %)
+writes                                 0             0
+  burst: 4/10s sliding_log             0             0  4 of 4 (100 %)
+(A false allow: the limit let a request pass though its window was full. A false deny: it said
+no though there was room. The worst window is the most that any one key was given within a time
+as long as the limit's window, and how much that is of max.)
 
 most denied keys                 denied  asked
 writes ip=192.0.2.7 path=/api/a      21     25
@@ -438,7 +466,7 @@ fn a_rule_counts_by_any_attribute_of_a_line() {
     files.write("access.log", line);
     let report = files.json(&["access.log"]);
     let values = names.map(|name| report["top_denied"][0]["key"][name].as_str().unwrap());
-    assert_eq!(values, ["GET", "/a", "e.org:80", "::1", "http://from/", "curl", "alice"]);
+    assert_eq!(values, ["GET", "/a", "e.org:80", "::/64", "http://from/", "curl", "alice"]);
 }
 
 #[test]

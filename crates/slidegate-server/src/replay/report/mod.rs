@@ -1,12 +1,21 @@
 //! What `slidegate replay` tells: for people as text, for programs as JSON.
 
+mod accuracy;
+mod snippet;
+mod suggestions;
+mod table;
+
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
-use slidegate::{Policy, Timestamp};
+use slidegate::{Algorithm, Policy, Timestamp};
 
+use self::accuracy::{DeviationReport, ExactReport};
+use self::suggestions::Suggestions;
+use self::table::harmless;
 use super::keys::{Count, Key};
+use super::suggest::Headroom;
 use super::tally::{Counts, LimitTally, Tally};
 
 /// What a policy would have done to the requests of the logs. Its fields are those of `--json`.
@@ -21,8 +30,12 @@ pub struct Report<'a> {
     last: Option<String>,
     rules: Vec<RuleReport<'a>>,
     top_denied: Vec<DeniedKey<'a>>,
-    /// Requests of keys beyond `--max-keys`, which `top_denied` leaves out.
+    /// Requests of keys beyond `--max-keys`, which `top_denied`, `exact` and `suggestions` leave out.
     uncounted_by_key: u64,
+    /// Counts that the limits had to forget, because there were more than `--max-keys`.
+    forgotten_counts: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    suggestions: Option<Suggestions<'a>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -30,6 +43,7 @@ struct RuleReport<'a> {
     rule: &'a str,
     #[serde(flatten)]
     counts: Counts,
+    exact: DeviationReport,
     limits: Vec<LimitReport<'a>>,
 }
 
@@ -39,8 +53,11 @@ struct LimitReport<'a> {
     algorithm: &'static str,
     #[serde(flatten)]
     counts: Counts,
+    exact: ExactReport,
     #[serde(skip)]
     text: String,
+    #[serde(skip)]
+    has_burst: bool,
 }
 
 /// As `/v1/check` names a limit.
@@ -68,6 +85,7 @@ impl<'a> Report<'a> {
             rules.filter(|(rule, _)| rule.domain() == domain).map(|(rule, tally)| RuleReport {
                 rule: rule.name(),
                 counts: tally.counts,
+                exact: DeviationReport::new(tally.deviation),
                 limits: tally.limits.iter().map(LimitReport::new).collect(),
             });
         Self {
@@ -86,12 +104,31 @@ impl<'a> Report<'a> {
                 .map(|top| DeniedKey::new(policy, top))
                 .collect(),
             uncounted_by_key: tally.keys.uncounted(),
+            forgotten_counts: tally.forgotten,
+            suggestions: None,
         }
+    }
+
+    /// The same, suggesting limits for the rules.
+    pub fn suggesting(
+        self,
+        policy: &'a Policy,
+        domain: &str,
+        tally: &Tally,
+        headroom: Headroom,
+    ) -> Self {
+        Self { suggestions: Some(Suggestions::new(policy, domain, tally, headroom)), ..self }
+    }
+
+    /// The same, where the user has no policy: its rules tell nothing.
+    pub fn without_policy(self) -> Self {
+        let suggestions = self.suggestions.map(Suggestions::without_policy);
+        Self { rules: Vec::new(), suggestions, ..self }
     }
 }
 
 impl<'a> LimitReport<'a> {
-    fn new(LimitTally { limit: own, counts }: &'a LimitTally) -> Self {
+    fn new(LimitTally { limit: own, counts, accuracy }: &'a LimitTally) -> Self {
         let (limit, quota) = (own.limit(), own.limit().quota());
         Self {
             limit: LimitName {
@@ -101,6 +138,8 @@ impl<'a> LimitReport<'a> {
             },
             algorithm: limit.algorithm().name(),
             counts: *counts,
+            exact: ExactReport::new(accuracy, quota.max()),
+            has_burst: matches!(limit.algorithm(), Algorithm::TokenBucket { .. }),
             text: format!("  {}: {limit}", own.id()),
         }
     }
@@ -109,9 +148,8 @@ impl<'a> LimitReport<'a> {
 impl<'a> DeniedKey<'a> {
     fn new(policy: &'a Policy, (Key { rule, values }, count): (&'a Key, Count)) -> Self {
         let rule = &policy.rules()[*rule];
-        let values = values.iter().map(|value| &**value);
-        let names = rule.per().entries().iter().flat_map(|entry| entry.names().next());
-        Self { rule: rule.name(), key: names.zip(values).collect(), count }
+        let key = values.iter().map(|(name, value)| (&**name, &**value)).collect();
+        Self { rule: rule.name(), key, count }
     }
 
     /// `per-ip ip=192.0.2.7`
@@ -131,15 +169,6 @@ fn moment(time: Timestamp) -> String {
     jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::MAX).to_string()
 }
 
-/// A client chooses its values, and a terminal obeys control characters.
-fn harmless(value: &str) -> String {
-    let escaped = |char: char| match char.is_control() {
-        true => char.escape_default().to_string(),
-        false => char.to_string(),
-    };
-    value.chars().map(escaped).collect()
-}
-
 fn as_map<S: Serializer>(pairs: &[(&str, &str)], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(pairs.iter().copied())
 }
@@ -147,11 +176,14 @@ fn as_map<S: Serializer>(pairs: &[(&str, &str)], serializer: S) -> Result<S::Ok,
 impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_summary(f)?;
-        self.write_rules(f)?;
+        if !self.rules.is_empty() {
+            self.write_rules(f)?;
+            accuracy::write(f, self)?;
+        }
         if self.denied > 0 {
             self.write_denied_keys(f)?;
         }
-        Ok(())
+        self.suggestions.iter().try_for_each(|suggestions| write!(f, "{suggestions}"))
     }
 }
 
@@ -171,15 +203,29 @@ impl Report<'_> {
     }
 
     fn write_rules(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let row = |name: String, counts: &Counts| {
-            (name, [counts.asked, counts.allowed, counts.denied].map(|count| count.to_string()))
-        };
-        let mut rows = Vec::new();
+        let mut rows: Vec<(String, &Counts)> = Vec::new();
         for rule in &self.rules {
-            rows.push(row(rule.rule.to_owned(), &rule.counts));
-            rows.extend(rule.limits.iter().map(|limit| row(limit.text.clone(), &limit.counts)));
+            rows.push((rule.rule.to_owned(), &rule.counts));
+            rows.extend(rule.limits.iter().map(|limit| (limit.text.clone(), &limit.counts)));
         }
-        write_table(f, "rule and its limits", ["asked", "allowed", "denied"], &rows)?;
+        let title = "rule and its limits";
+        if rows.iter().all(|(_, counts)| counts.observed == 0) {
+            let rows = rows.into_iter().map(|(name, counts)| {
+                (name, [counts.asked, counts.allowed, counts.denied].map(|n| n.to_string()))
+            });
+            table::write(f, title, ["asked", "allowed", "denied"], &rows.collect::<Vec<_>>())?;
+        } else {
+            let rows = rows.into_iter().map(|(name, counts)| {
+                let Counts { asked, allowed, denied, observed } = *counts;
+                (name, [asked, allowed, denied, observed].map(|n| n.to_string()))
+            });
+            let head = ["asked", "allowed", "denied", "observed"];
+            table::write(f, title, head, &rows.collect::<Vec<_>>())?;
+            writeln!(
+                f,
+                "(Observed: did not fit, but was not denied, since the rule only watches.)"
+            )?;
+        }
         writeln!(f, "(What a limit neither allowed nor denied, another limit denied.)")
     }
 
@@ -188,7 +234,7 @@ impl Report<'_> {
             (key.text(), [key.count.denied, key.count.asked].map(|n| n.to_string()))
         };
         let rows: Vec<_> = self.top_denied.iter().map(row).collect();
-        write_table(f, "most denied keys", ["denied", "asked"], &rows)?;
+        table::write(f, "most denied keys", ["denied", "asked"], &rows)?;
         match self.uncounted_by_key {
             0 => Ok(()),
             some => {
@@ -196,28 +242,4 @@ impl Report<'_> {
             }
         }
     }
-}
-
-/// Names to the left, numbers to the right.
-fn write_table<const N: usize>(
-    f: &mut fmt::Formatter<'_>,
-    title: &str,
-    head: [&str; N],
-    rows: &[(String, [String; N])],
-) -> fmt::Result {
-    let head = (title.to_owned(), head.map(str::to_owned));
-    let rows = || std::iter::once(&head).chain(rows);
-    let wide = rows().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
-    let widths: [usize; N] = std::array::from_fn(|nth| {
-        rows().map(|(_, numbers)| numbers[nth].len()).max().unwrap_or_default()
-    });
-    writeln!(f)?;
-    for (name, numbers) in rows() {
-        write!(f, "{name:<wide$}")?;
-        for (number, wide) in numbers.iter().zip(widths) {
-            write!(f, "  {number:>wide$}")?;
-        }
-        writeln!(f)?;
-    }
-    Ok(())
 }

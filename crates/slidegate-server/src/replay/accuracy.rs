@@ -1,0 +1,170 @@
+//! How far a limit's decisions are from those of an exact log.
+//!
+//! The exact log of a key remembers what the limit itself admitted within the last window, and has room
+//! for a request if one more makes at most `max`. That is the yardstick for every algorithm, also for a
+//! `token_bucket`, whose burst allows more than `max` in a window by design.
+
+use slidegate::{Quota, Timestamp};
+
+use super::exact::ExactLog;
+use super::keys::ByHash;
+
+/// Tables with fewer keys are not swept.
+const FEW: usize = 1024;
+
+/// One limit beside an exact log of each of its keys.
+#[derive(Default)]
+pub struct Accuracy {
+    logs: ByHash<ExactLog<1>>,
+    /// Sweep when there are so many keys.
+    sweep_at: usize,
+    pub deviation: Deviation,
+    pub worst: Peak,
+}
+
+/// How often the decision was another than that of an exact log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deviation {
+    /// It said that the request fits, where the window was full.
+    pub false_allows: u64,
+    /// It said that the request does not fit, where the window had room.
+    pub false_denies: u64,
+}
+
+/// The most units that one key was given in any window, and how many it should have been.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peak {
+    pub units: u64,
+    pub max: u64,
+}
+
+/// What a limit said of one request.
+#[derive(Clone, Copy)]
+pub struct Said {
+    pub quota: Quota,
+    pub at: Timestamp,
+    /// Whether the request fits.
+    pub fits: bool,
+    /// Whether the limit has charged it: it may fit, and another limit deny it.
+    pub charged: bool,
+}
+
+impl Accuracy {
+    /// Takes note of what the limit said of a request of a key; tells whether an exact log has room.
+    pub fn count(&mut self, key: u64, said: Said) -> bool {
+        let (now_us, max) = (said.at.as_micros(), said.quota.max());
+        let window_us = micros(said.quota);
+        let log = self.logs.get_mut(&key);
+        let inside = log.map_or(0, |log| u64::from(log.inside(now_us, &[window_us])[0]));
+        let has_room = inside < max;
+        self.deviation.count(said.fits, has_room);
+        if said.charged {
+            let [units] = self.log(key, now_us, window_us).add(now_us, &[window_us]);
+            self.worst = self.worst.larger(Peak { units: units.into(), max });
+        }
+        has_room
+    }
+
+    fn log(&mut self, key: u64, now_us: u64, window_us: u64) -> &mut ExactLog<1> {
+        if self.logs.len() >= self.sweep_at.max(FEW) && !self.logs.contains_key(&key) {
+            // At most half of the keys have nothing in their window: memory stays bounded by those that
+            // have, and each new key pays for at most two.
+            self.logs.retain(|_, log| log.shrink(now_us, &[window_us]));
+            self.sweep_at = 2 * self.logs.len();
+        }
+        self.logs.entry(key).or_default()
+    }
+}
+
+impl Deviation {
+    /// Compares one decision.
+    pub fn count(&mut self, fits: bool, has_room: bool) {
+        self.false_allows += u64::from(fits && !has_room);
+        self.false_denies += u64::from(!fits && has_room);
+    }
+}
+
+impl Peak {
+    /// The one that is the larger share of its max.
+    fn larger(self, other: Self) -> Self {
+        if other.units * self.max.max(1) > self.units * other.max.max(1) { other } else { self }
+    }
+
+    /// In percent of max, rounded up: more than max is never told as 100 %.
+    pub fn percent(self) -> Option<u64> {
+        (self.max > 0).then(|| (self.units * 100).div_ceil(self.max))
+    }
+
+    /// Units beyond max.
+    pub fn over(self) -> u64 {
+        self.units.saturating_sub(self.max)
+    }
+}
+
+fn micros(quota: Quota) -> u64 {
+    let window = quota.window();
+    window.as_secs() * 1_000_000 + u64::from(window.subsec_micros())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn quota(text: &str) -> Quota {
+        text.parse().unwrap()
+    }
+
+    proptest! {
+        /// Whatever a limit says, however foolish.
+        #[test]
+        fn every_number_is_that_of_a_look_at_all(
+            asked in proptest::collection::vec((0..3u64, 0..4u64, any::<bool>(), any::<bool>()), 0..300),
+        ) {
+            let (mut accuracy, mut now) = (Accuracy::default(), 0);
+            let mut admitted: HashMap<u64, Vec<u64>> = HashMap::new();
+            let (mut expected, mut worst) = (Deviation::default(), 0);
+            for (key, step, fits, passes) in asked {
+                now += step;
+                let charged = fits && passes;
+                let of_key = admitted.entry(key).or_default();
+                let inside = of_key.iter().filter(|&&at| at + 10 > now).count() as u64;
+                expected.false_allows += u64::from(fits && inside >= 3);
+                expected.false_denies += u64::from(!fits && inside < 3);
+                if charged {
+                    of_key.push(now);
+                    worst = worst.max(inside + 1);
+                }
+                let at = Timestamp::from_secs(now);
+                let said = Said { quota: quota("3/10s"), at, fits, charged };
+                prop_assert_eq!(accuracy.count(key, said), inside < 3);
+            }
+            prop_assert_eq!(accuracy.deviation, expected);
+            prop_assert_eq!(accuracy.worst.units, worst);
+        }
+    }
+
+    #[test]
+    fn keys_leave_when_their_windows_are_empty() {
+        let mut accuracy = Accuracy::default();
+        for key in 0..100_000 {
+            let at = Timestamp::from_secs(key / 100);
+            accuracy.count(key, Said { quota: quota("1/10s"), at, fits: true, charged: true });
+        }
+        // A thousand keys have something in their window at any moment.
+        assert!(accuracy.logs.len() <= 2 * FEW, "{}", accuracy.logs.len());
+    }
+
+    #[test]
+    fn the_worst_window_is_that_of_the_largest_share() {
+        let peak = |units, max| Peak { units, max };
+        assert_eq!(Peak::default().larger(peak(1, 100)), peak(1, 100));
+        assert_eq!(peak(14, 10).larger(peak(120, 100)), peak(14, 10));
+        assert_eq!((peak(14, 10).percent(), peak(14, 10).over()), (Some(140), 4));
+        assert_eq!(peak(1001, 1000).percent(), Some(101));
+        assert_eq!(peak(0, 0).percent(), None);
+    }
+}

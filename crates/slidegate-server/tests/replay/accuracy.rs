@@ -1,0 +1,149 @@
+//! What a limit does beside an exact log.
+
+use super::*;
+
+/// The table of the text report, as the JSON has its numbers.
+pub fn table(report: &Value) -> String {
+    let mut table = "against an exact log false allows false denies worst window\n".to_owned();
+    for rule in report["rules"].as_array().unwrap() {
+        let exact = &rule["exact"];
+        let name = rule["rule"].as_str().unwrap();
+        table += &format!("{name} {} {}\n", exact["false_allows"], exact["false_denies"]);
+        for limit in rule["limits"].as_array().unwrap() {
+            let (exact, worst) = (&limit["exact"], &limit["exact"]["worst_window"]);
+            let name = limit["limit"]["name"].as_str().unwrap();
+            let window = if name == "burst" { "10s" } else { name };
+            table += &format!(
+                "{name}: {}/{window} {} {} {} {} of {} ({} %)\n",
+                limit["limit"]["max"],
+                limit["algorithm"].as_str().unwrap(),
+                exact["false_allows"],
+                exact["false_denies"],
+                worst["units"],
+                worst["max"],
+                worst["percent"],
+            );
+        }
+    }
+    table
+}
+
+/// The report on a log under one limit per ip.
+fn report_of(test: &str, limit: &str, requests: &[Asked]) -> Value {
+    let files = Files::of(test);
+    files.write("policy.yaml", format!("rules: [ {{ name: all, per: [ip], limits: [{limit}] }} ]"));
+    files.write("access.log", log_of(requests));
+    files.json(&["access.log"])["rules"][0].clone()
+}
+
+/// So many requests of one client in one second.
+fn burst(seconds: i64, number: usize) -> Vec<Asked> {
+    burst_of("::1", seconds, number)
+}
+
+fn burst_of(ip: &str, seconds: i64, number: usize) -> Vec<Asked> {
+    let asked = Asked { at: START + seconds, ip: ip.into(), method: "GET", path: "/".into() };
+    vec![asked; number]
+}
+
+fn exact(false_allows: u64, false_denies: u64, units: u64, percent: u64, over: u64) -> Value {
+    json!({
+        "false_allows": false_allows,
+        "false_denies": false_denies,
+        "worst_window": { "units": units, "max": 10, "percent": percent, "over": over },
+    })
+}
+
+#[test]
+fn a_sliding_log_never_differs() {
+    let files = Files::of("exact-log");
+    files.write("access.log", log_of(&requests()));
+    let report = files.json(&["access.log"]);
+    for rule in report["rules"].as_array().unwrap() {
+        assert_eq!(rule["exact"], json!({ "false_allows": 0, "false_denies": 0 }));
+        assert!(rule["denied"].as_u64().unwrap() > 20);
+        for limit in rule["limits"].as_array().unwrap() {
+            let max = &limit["limit"]["max"];
+            let worst = json!({ "units": max, "max": max, "percent": 100, "over": 0 });
+            let expected = json!({ "false_allows": 0, "false_denies": 0, "worst_window": worst });
+            assert_eq!(limit["exact"], expected, "{limit}");
+        }
+    }
+}
+
+#[test]
+fn a_fixed_window_is_found_to_let_twice_its_max_pass() {
+    // Of most keys an edge lies between the bursts: windows begin at a key's own phase.
+    let clients = 0..20;
+    let at = |second| move |client| burst_of(&format!("10.0.0.{client}"), second, 10);
+    let requests: Vec<_> =
+        clients.clone().flat_map(at(0)).chain(clients.flat_map(at(59))).collect();
+    let limit = "{ max: 10, window: 1m, algorithm: fixed_window }";
+    let report = report_of("twice", limit, &requests);
+    let (allowed, denied) =
+        (report["allowed"].as_u64().unwrap(), report["denied"].as_u64().unwrap());
+    assert_eq!((allowed + denied, report["asked"].as_u64()), (400, Some(400)));
+    assert!(allowed > 200, "{report}");
+    // Whatever passed of the second bursts should not have.
+    assert_eq!(report["limits"][0]["exact"], exact(allowed - 200, 0, 20, 200, 10));
+}
+
+#[test]
+fn a_sliding_window_is_found_to_allow_what_came_late_in_a_window() {
+    // Half a window later, ten that came in its last second weigh as five.
+    let requests = [burst(59, 10), burst(90, 10)].concat();
+    let report = report_of("late-burst", "10/min", &requests);
+    assert_eq!(report["limits"][0]["exact"], exact(5, 0, 15, 150, 5));
+    assert_eq!(report["exact"], json!({ "false_allows": 5, "false_denies": 0 }));
+}
+
+#[test]
+fn a_sliding_window_is_found_to_deny_what_came_early_in_a_window() {
+    // A window later ten still weigh as ten, and after another half as five.
+    let requests = [burst(0, 10), burst(60, 10), burst(90, 10)].concat();
+    let report = report_of("early-burst", "10/min", &requests);
+    assert_eq!(report["limits"][0]["exact"], exact(0, 15, 10, 100, 0));
+}
+
+#[test]
+fn a_burst_shows_against_max() {
+    let limit = "{ max: 10, window: 1m, burst: 15, algorithm: token_bucket }";
+    let report = report_of("burst", limit, &burst(0, 20));
+    assert_eq!(report["limits"][0]["exact"], exact(5, 0, 15, 150, 5));
+
+    let files = Files::of("burst-text");
+    files.write("policy.yaml", format!("rules: [ {{ name: all, limits: [{limit}] }} ]"));
+    files.write("access.log", log_of(&burst(0, 20)));
+    assert!(files.text(&["access.log"]).contains("gives its burst on top of max"));
+}
+
+#[test]
+fn what_another_limit_denied_is_not_in_the_exact_log() {
+    let files = Files::of("vetoed");
+    files.write(
+        "policy.yaml",
+        "rules: [ { name: all, per: [ip], algorithm: sliding_log, limits: [3/s, 10/min] } ]",
+    );
+    files.write("access.log", log_of(&[burst(0, 9), burst(1, 9), burst(2, 9)].concat()));
+    let limits = &files.json(&["access.log"])["rules"][0]["limits"];
+    assert_eq!(limits[1]["exact"], exact(0, 0, 9, 90, 0));
+}
+
+#[test]
+fn keys_that_are_not_compared_are_told() {
+    let files = Files::of("cut");
+    files.write("access.log", log_of(&requests()));
+    let report = files.json(&["--max-keys", "64", "access.log"]);
+    assert_ne!(report["forgotten_counts"], 0);
+    let text = files.text(&["--max-keys", "64", "access.log"]);
+    assert!(text.contains("of keys beyond --max-keys are not compared"), "{text}");
+    assert!(text.contains("for want of room"), "{text}");
+    assert_eq!(files.json(&["access.log"])["forgotten_counts"], 0);
+}
+
+#[test]
+fn a_limit_of_nothing_has_no_percentage() {
+    let report = report_of("nothing", "0/min", &burst(0, 3));
+    let worst = json!({ "units": 0, "max": 0, "percent": null, "over": 0 });
+    assert_eq!(report["limits"][0]["exact"]["worst_window"], worst);
+}

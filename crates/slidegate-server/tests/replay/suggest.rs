@@ -1,0 +1,196 @@
+//! Limits that a log suggests.
+
+use slidegate::Policy;
+
+use super::*;
+
+const WINDOWS: [(&str, i64); 5] =
+    [("1s", 1), ("10s", 10), ("1m", 60), ("1h", 3_600), ("1d", 86_400)];
+
+/// The most requests of each client in any window of so many seconds.
+fn peaks(requests: &[Asked], client: impl Fn(&Asked) -> String, window: i64) -> Vec<usize> {
+    let mut clients: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+    for request in requests {
+        clients.entry(client(request)).or_default().push(request.at);
+    }
+    let inside = |times: &[i64], end: i64| {
+        times.iter().filter(|&&at| at > end - window && at <= end).count()
+    };
+    clients.values().filter_map(|times| times.iter().map(|&end| inside(times, end)).max()).collect()
+}
+
+fn number(value: &Value) -> usize {
+    value.as_u64().unwrap() as usize
+}
+
+#[test]
+fn a_suggested_max_is_the_smallest_that_denies_so_few() {
+    let files = Files::of("smallest");
+    let requests = requests();
+    files.write("access.log", log_of(&requests));
+    let report: Value = serde_json::from_str(&succeeded(
+        files.run(&["--suggest", "--json", "--headroom", "50%", "access.log"], b""),
+    ))
+    .unwrap();
+    assert_eq!((&report["rules"], &report["denied"]), (&json!([]), &json!(0)));
+    let rule = &report["suggestions"]["rules"][0];
+    assert_eq!((&rule["rule"], &rule["per"]), (&json!("per-ip"), &json!(["ip"])));
+    let windows = rule["windows"].as_array().unwrap();
+    // The log is half an hour long.
+    assert_eq!(windows.len(), 3);
+    for (told, (name, window)) in windows.iter().zip(WINDOWS) {
+        assert_eq!(told["window"], name);
+        let peaks = peaks(&requests, |request| request.ip.clone(), window);
+        assert_eq!(number(&rule["clients"]), peaks.len());
+        let denied = |max: usize| peaks.iter().filter(|&&peak| peak > max).count();
+        let choices = told["choices"].as_array().unwrap();
+        for (choice, per_mille) in choices.iter().zip([1, 10, 50]) {
+            let smallest =
+                (0..).find(|&max| denied(max) * 1000 <= peaks.len() * per_mille).unwrap();
+            assert_eq!(number(&choice["max"]), smallest, "{name}: {choice}");
+            assert_eq!(number(&choice["denied_clients"]), denied(smallest));
+            assert_eq!(number(&choice["may_deny_clients"]), peaks.len() * per_mille / 1000);
+            let suggested = number(&choice["suggested_max"]);
+            assert!(suggested * 2 >= smallest * 3 && suggested < smallest * 3, "{choice}");
+            assert_eq!(number(&choice["still_denied_clients"]), denied(suggested));
+        }
+    }
+}
+
+#[test]
+fn suggestions_are_for_the_requests_that_a_rule_applies_to() {
+    let files = Files::of("applies");
+    let requests = requests();
+    files.write("access.log", log_of(&requests));
+    let report = files.json(&["--suggest", "access.log"]);
+    let rules = report["suggestions"]["rules"].as_array().unwrap();
+    let named: Vec<_> = rules.iter().map(|rule| (&rule["rule"], &rule["per"])).collect();
+    assert_eq!(
+        named,
+        [(&json!("per-ip"), &json!(["ip"])), (&json!("writes"), &json!(["ip", "path"]))]
+    );
+    let writes: Vec<Asked> = requests
+        .into_iter()
+        .filter(|request| request.method == "POST" && request.path.starts_with("/api/"))
+        .collect();
+    let client = |request: &Asked| format!("{} {}", request.ip, request.path);
+    let most = peaks(&writes, client, 10).into_iter().max().unwrap();
+    assert_eq!(rules[1]["windows"][1]["choices"][0]["max"], most);
+    // Denied requests are asked for all the same.
+    assert_ne!(report["denied"], 0);
+}
+
+#[test]
+fn the_suggested_policy_is_one_and_denies_no_more_than_told() {
+    let files = Files::of("paste");
+    files.write("access.log", log_of(&requests()));
+    let text = succeeded(files.run(&["--suggest", "--headroom", "0", "access.log"], b""));
+    let yaml = &text[text.find("# Suggested by").unwrap()..];
+    let policy = Policy::from_yaml(yaml).unwrap();
+    assert_eq!((policy.rules().len(), policy.rules()[0].name()), (1, "per-ip"));
+    // 0.1 % of 300 clients is nobody.
+    files.write("policy.yaml", yaml);
+    let report = files.json(&["access.log"]);
+    assert_eq!(report["denied"], 0);
+    // The 5 % that stand beside it deny some, and no more of each limit than that.
+    let five = yaml.lines().find_map(|line| line.trim().strip_prefix("# 5 % instead of 0.1 %: "));
+    let rule = "name: per-ip, per: [ip], algorithm: sliding_log";
+    files.write("policy.yaml", format!("rules: [ {{ {rule}, limits: {} }} ]", five.unwrap()));
+    let report = files.json(&["--top", "1000", "access.log"]);
+    let clients = report["top_denied"].as_array().unwrap().len();
+    assert!((1..=3 * 15).contains(&clients), "{clients}");
+}
+
+#[test]
+fn few_clients_are_told_honestly() {
+    let files = Files::of("few");
+    let request =
+        |ip: i64| Asked { at: START, ip: format!("10.0.0.{ip}"), method: "GET", path: "/".into() };
+    let requests: Vec<_> = (1..=10).flat_map(|ip| vec![request(ip); ip as usize]).collect();
+    files.write("access.log", log_of(&requests));
+    assert_eq!(
+        succeeded(files.run(&["--suggest", "access.log"], b"")),
+        "\
+requests      55
+first         2026-01-02T03:04:00Z
+last          2026-01-02T03:04:00Z
+allowed       55
+denied        0
+unparsable    0
+out of order  0
+
+limits for per-ip, of 10 clients  max  clients denied  with 20 % headroom  clients denied
+1s: denying nobody                 10               0                  12               0
+(0.1 % or 1 % or 5 % of 10 clients is less than one, so max is the most that any client did.)
+
+(max is the smallest limit by which no more clients would have been denied, once or more often,
+counted exactly. Headroom is for days that are busier than this log; the sum is rounded up.)
+(Windows that are longer than the log are left out.)
+
+As a policy; replay the log with it to see what it would have denied:
+
+# Suggested by `slidegate replay --suggest`: at most 0.1 % of clients denied, 20 % headroom.
+version: 1
+rules:
+  - name: per-ip
+    per: [ip]
+    limits: [12/1s]
+    algorithm: sliding_log   # exact, as the figures are
+"
+    );
+}
+
+#[test]
+fn clients_are_told_apart_by_any_attributes() {
+    let files = Files::of("per");
+    files.write("access.log", log_of(&requests()));
+    let arguments = ["--suggest", "--json", "--per", "ip,header.user-agent", "access.log"];
+    let report: Value = serde_json::from_str(&succeeded(files.run(&arguments, b""))).unwrap();
+    let rule = &report["suggestions"]["rules"][0];
+    assert_eq!(rule["rule"], "per-ip-header.user-agent");
+    assert_eq!(rule["per"], json!(["ip", "header.user-agent"]));
+    assert!(Policy::from_yaml(report["suggestions"]["policy"].as_str().unwrap()).is_ok());
+}
+
+#[test]
+fn attributes_that_cannot_be_are_told_as_they_were_given() {
+    let files = Files::of("per-wrong");
+    files.write("access.log", "");
+    let told = failure(files.run(&["--suggest", "--per", "ip,ip", "access.log"], b""));
+    assert!(told.starts_with("--per ip,ip: `ip` stands"), "{told}");
+}
+
+#[test]
+fn a_log_of_nobody_suggests_nothing() {
+    let files = Files::of("nobody");
+    files.write("access.log", "");
+    let text = succeeded(files.run(&["--suggest", "access.log"], b""));
+    assert!(text.ends_with("so no limit is suggested.)\n"), "{text}");
+    let json = succeeded(files.run(&["--suggest", "--json", "access.log"], b""));
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert!(Policy::from_yaml(json["suggestions"]["policy"].as_str().unwrap()).is_ok());
+}
+
+#[test]
+fn clients_beyond_the_bound_are_told() {
+    let files = Files::of("suggest-bound");
+    files.write("access.log", log_of(&requests()));
+    let text = succeeded(files.run(&["--suggest", "--max-keys", "64", "access.log"], b""));
+    assert!(text.contains("limits for per-ip, of 64 clients"), "{text}");
+    assert!(text.contains("of keys beyond --max-keys are left out"), "{text}");
+}
+
+#[test]
+fn a_command_line_without_sense_is_refused() {
+    let files = Files::of("sense");
+    files.write("access.log", "");
+    for arguments in [
+        &["access.log"][..],
+        &["--per", "ip", "access.log"],
+        &["--suggest", "--policy", "policy.yaml", "--per", "ip", "access.log"],
+        &["--suggest", "--headroom", "-1%", "access.log"],
+        &["--policy", "policy.yaml", "--headroom", "10%", "access.log"],
+    ] {
+        assert_eq!(files.run(arguments, b"").status.code(), Some(2), "{arguments:?}");
+    }
+}
