@@ -9,7 +9,9 @@ use slidegate::Jitter;
 use slidegate::headers::Style;
 use tracing::level_filters::LevelFilter;
 
+use crate::command::explain::ExplainArgs;
 use crate::command::replay::ReplayArgs;
+use crate::command::validate::ValidateArgs;
 
 /// Limits how many requests pass, over sliding windows.
 ///
@@ -26,6 +28,22 @@ pub struct Args {
 pub enum Command {
     /// Answer over HTTP whether requests may pass
     Serve(ServeArgs),
+    /// Say what is wrong with policies, or what they would do
+    ///
+    /// Tells every mistake with its place and what would be right, and exits with 1 if there is any.
+    /// Otherwise tells in words what the policy enforces.
+    Validate(ValidateArgs),
+    /// Say what a policy makes of one request, rule by rule, and why
+    ///
+    /// Decides here, as if nobody had asked before: no server is asked, and nothing is counted.
+    ///
+    /// Example: slidegate explain --policy policy.yaml method=POST path=/login ip=192.0.2.7
+    Explain(ExplainArgs),
+    /// Print the JSON Schema of policies, by which editors complete and check them
+    ///
+    /// Write it to a file, and name that in the first line of a policy:
+    /// # yaml-language-server: $schema=./slidegate.schema.json
+    Schema,
     /// Try a policy on the requests of a log file
     Replay(ReplayArgs),
 }

@@ -7,6 +7,7 @@ mod policy_file;
 mod replay;
 mod settings;
 mod wire;
+mod words;
 
 use std::process::ExitCode;
 

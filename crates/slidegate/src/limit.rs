@@ -14,7 +14,7 @@ use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::algorithm::{Algorithm, Align, AnyCounter, with_counter};
 use crate::clock::micros_up;
-use crate::quota::{MAX_UNITS, Quota, QuotaError, write_window};
+use crate::quota::{MAX_UNITS, Quota, QuotaError, readable, write_window};
 
 /// A quota and the algorithm that enforces it: plain data, so that it can travel to a store.
 ///
@@ -41,7 +41,8 @@ pub enum LimitError {
     Quota(#[from] QuotaError),
     /// The precision is zero, finer than a microsecond, or does not divide the window.
     #[error(
-        "a precision of {precision:?} does not divide the window of {window}: take the window divided by a whole number"
+        "a precision of {} does not divide the window of {window}: take the window divided by a whole number, for example by 10",
+        readable(*precision)
     )]
     Precision {
         /// The precision asked for.
@@ -51,7 +52,8 @@ pub enum LimitError {
     },
     /// The precision makes too many buckets.
     #[error(
-        "a precision of {precision:?} makes {buckets} buckets of the window of {window}: at most {most}",
+        "a precision of {} makes {buckets} buckets of the window of {window}: at most {most}",
+        readable(*precision),
         most = sliding_buckets::MOST_BUCKETS
     )]
     Buckets {

@@ -54,6 +54,18 @@ impl Policy {
         self.routes.templates()
     }
 
+    /// The route that a path is of; what stands behind `?` or `#` is no part of the path.
+    ///
+    /// ```
+    /// let policy = slidegate::Policy::from_yaml("{ routes: ['/users/{id}'], rules: [] }")?;
+    /// assert_eq!(policy.route_of("/users/7?full"), Some("/users/{id}"));
+    /// assert_eq!(policy.route_of("/nowhere"), None);
+    /// # Ok::<(), slidegate::PolicyErrors>(())
+    /// ```
+    pub fn route_of(&self, path: &str) -> Option<&str> {
+        self.routes.of_path(path)
+    }
+
     /// The rules that apply to a request, and whose counts they ask for.
     pub fn apply<'r>(&'r self, request: &'r Request<'_>) -> Applied<'r> {
         let mut matches = SmallVec::new();

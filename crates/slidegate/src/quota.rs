@@ -56,10 +56,10 @@ pub enum QuotaError {
     #[error("a max of {0} is too large: at most {MAX_UNITS}")]
     TooMany(u64),
     /// The window is shorter than [`MIN_WINDOW`].
-    #[error("a window of {0:?} is too short: at least 1ms")]
+    #[error("a window of {} is too short: at least 1ms", readable(*.0))]
     TooShort(Duration),
     /// The window is longer than [`MAX_WINDOW`].
-    #[error("a window of {0:?} is too long: at most 366d")]
+    #[error("a window of {} is too long: at most 366d", readable(*.0))]
     TooLong(Duration),
     /// The window is finer than a microsecond.
     #[error("a window of {0:?} is not a whole number of microseconds")]
@@ -161,6 +161,15 @@ pub(crate) fn parse_window(text: &str) -> Result<Duration, QuotaError> {
     let unit = if unit == "min" { "m" } else { unit };
     let (_, unit_us) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
     Ok(Duration::from_micros(number.saturating_mul(*unit_us)))
+}
+
+/// A span as one writes a window, if it can be written so.
+pub(crate) fn readable(span: Duration) -> String {
+    match crate::clock::micros_up(span) {
+        0 => "0s".to_owned(),
+        micros if span.subsec_nanos().is_multiple_of(1_000_000) => write_window(micros),
+        _ => format!("{span:?}"),
+    }
 }
 
 /// Writes a window in the longest unit that divides it.

@@ -1,7 +1,7 @@
 //! `slidegate replay`: tries a policy on the requests of access logs.
 
 use std::error::Error;
-use std::io::{self, Write};
+use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -106,7 +106,11 @@ pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
         false => report,
     };
     let report = if args.policy.is_some() { report } else { report.without_policy() };
-    print(&report, args.json)?;
+    let report = report;
+    match args.json {
+        true => super::print(&format!("{}\n", serde_json::to_string(&report)?))?,
+        false => super::print(&report.to_string())?,
+    }
     Ok(())
 }
 
@@ -155,17 +159,4 @@ fn read_logs(logs: &[PathBuf], replay: &mut Replay<'_>) -> Result<(), ReplayErro
 
 fn show(log: &Path, line: &Unparsable, bar: &ProgressBar) {
     bar.suspend(|| eprintln!("{}:{}: {}", log.display(), line.number, line.reason));
-}
-
-fn print(report: &Report<'_>, json: bool) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    let written = match json {
-        true => writeln!(out, "{}", serde_json::to_string(report)?),
-        false => write!(out, "{report}"),
-    };
-    match written {
-        // Whoever reads only the first lines, as `head` does, has read enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written,
-    }
 }

@@ -23,11 +23,13 @@ impl Answers {
         Self { style, retry_jitter }
     }
 
-    /// 200 if the request may pass, else 429. Both carry the whole answer. Only headers are lengthened
-    /// by jitter: the JSON is exact.
+    /// 200 if the request may pass, else 429; or 503, if only the lack of a store denies it. All carry the
+    /// whole answer. Only headers are lengthened by jitter: the JSON is exact.
     pub fn respond(&self, ruling: &Ruling) -> Result<Response, Problem> {
-        let status = match ruling.decision().is_allowed() {
+        let decision = ruling.decision();
+        let status = match decision.is_allowed() {
             true => StatusCode::OK,
+            false if decision.is_refused() => StatusCode::SERVICE_UNAVAILABLE,
             false => StatusCode::TOO_MANY_REQUESTS,
         };
         let json = serde_json::to_vec(&Answer::of(ruling)).map_err(Problem::internal)?;

@@ -59,7 +59,8 @@ fn excerpt(place: Place, source: &str) -> Option<String> {
     let before = usize::try_from(place.column.checked_sub(1)?).ok()?;
     let line = source.lines().nth(nth)?;
     // Of a long line the part around the mistake.
-    let skipped = if before > SHOWN / 2 { before - SHOWN / 4 } else { 0 };
+    let is_long = line.chars().nth(SHOWN).is_some();
+    let skipped = if is_long { before.saturating_sub(SHOWN / 2) } else { 0 };
     let part: String = line.chars().skip(skipped).take(SHOWN).collect();
     let part = part.replace('\t', " ");
     let behind = part.chars().count().saturating_sub(before - skipped).max(1);

@@ -53,7 +53,10 @@ fn wrong_yaml(error: &serde_saphyr::Error, source: &str) -> PolicyError {
     // The place is told in front.
     let behind = format!(" at line {}, column {}", place.line, place.column);
     let message = message.strip_suffix(&behind).unwrap_or(&message);
-    PolicyError::new(place, format!("this is not YAML as it should be: {message}"), source)
+    let message = format!(
+        "this is not YAML as it should be: {message}; look for a bracket or quote that is not closed, or an indent that is not that of its neighbours, here or above"
+    );
+    PolicyError::new(place, message, source)
 }
 
 impl Place {

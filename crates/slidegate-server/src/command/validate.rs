@@ -1,0 +1,60 @@
+//! `slidegate validate`: says what is wrong with policies, or what they would do.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt::{self, Write};
+use std::path::PathBuf;
+
+use slidegate::Policy;
+use slidegate::policy::Rule;
+use thiserror::Error;
+
+use super::print;
+use crate::{policy_file, words};
+
+#[derive(Debug, clap::Args)]
+pub struct ValidateArgs {
+    /// Policies, YAML files
+    #[arg(required = true, value_name = "FILE")]
+    pub policies: Vec<PathBuf>,
+}
+
+/// All that is wrong with all files.
+#[derive(Debug, Error)]
+#[error("{0}")]
+struct Wrong(String);
+
+pub fn run(args: ValidateArgs) -> Result<(), Box<dyn Error>> {
+    let (mut told, mut wrong) = (String::new(), Vec::new());
+    for path in &args.policies {
+        match policy_file::read(path) {
+            Ok(policy) => describe(&mut told, &path.display(), &policy)?,
+            Err(error) => wrong.push(error.to_string()),
+        }
+    }
+    print(&told)?;
+    if wrong.is_empty() { Ok(()) } else { Err(Wrong(wrong.join("\n")).into()) }
+}
+
+fn describe(told: &mut String, path: &impl fmt::Display, policy: &Policy) -> fmt::Result {
+    let mut domains: BTreeMap<&str, Vec<&Rule>> = BTreeMap::new();
+    for rule in policy.rules() {
+        domains.entry(rule.domain()).or_default().push(rule);
+    }
+    writeln!(told, "{path}: fine, {}", counted(policy.rules().len(), "rule"))?;
+    for (domain, rules) in domains {
+        writeln!(told, "\ndomain `{domain}`")?;
+        for rule in rules {
+            writeln!(told, "  {}", rule.name())?;
+            for line in words::rule(rule) {
+                writeln!(told, "    {line}")?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn counted(number: usize, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
+}

@@ -1,0 +1,109 @@
+//! A policy in words, for `validate` and `explain`.
+
+use slidegate::policy::{Condition, Mode, OnStoreError, Override, Rule, Terms, When, WhenMissing};
+use slidegate::{Algorithm, Align, Limit};
+
+/// What a rule does, a line for each part.
+pub fn rule(rule: &Rule) -> Vec<String> {
+    let mut lines = Vec::new();
+    if rule.when().conditions().next().is_some() {
+        lines.push(format!("for requests whose {}", when(rule.when())));
+    }
+    lines.push(per(rule));
+    lines.extend(terms(rule.terms()));
+    if rule.has_overdraft() {
+        lines
+            .push("costs are charged even beyond max; a cost of 0 asks, and is denied then".into());
+    }
+    match rule.on_store_error() {
+        OnStoreError::Local => {}
+        OnStoreError::Allow => lines.push("while the store does not answer, all pass".into()),
+        OnStoreError::Deny => lines.push("while the store does not answer, none pass".into()),
+    }
+    for (nth, other) in rule.overrides().iter().enumerate() {
+        let changed = terms(other.terms()).join("; ");
+        lines.push(format!("{}, if {}: {changed}", override_name(nth, other), when(other.when())));
+    }
+    lines
+}
+
+/// ``override `pro` ``, or by its place if it has no name.
+pub fn override_name(nth: usize, other: &Override) -> String {
+    match other.name() {
+        Some(name) => format!("override `{name}`"),
+        None => format!("override {}", nth + 1),
+    }
+}
+
+fn when(when: &When) -> String {
+    let conditions = when.conditions().map(|(name, wanted)| format!("{name} is {wanted}"));
+    conditions.collect::<Vec<_>>().join(", and whose ")
+}
+
+/// ``must be `a` or `b` ``
+pub fn must(wanted: &Condition) -> String {
+    let wanted = wanted.to_string();
+    match wanted.strip_prefix("not ") {
+        Some(unwanted) => format!("must not be {unwanted}"),
+        None => format!("must be {wanted}"),
+    }
+}
+
+fn per(rule: &Rule) -> String {
+    let entries = rule.per().entries();
+    if entries.is_empty() {
+        return "all are counted as one".into();
+    }
+    let names = entries.iter().map(|entry| entry.names().collect::<Vec<_>>().join(", or else "));
+    let missing = match rule.when_missing() {
+        WhenMissing::Skip => "without it the rule does not apply",
+        WhenMissing::Deny => "without it nothing passes",
+    };
+    let prefix = match rule.per().ipv6_prefix() {
+        64 => String::new(),
+        bits => format!("; IPv6 by /{bits}"),
+    };
+    format!("counted per {}; {missing}{prefix}", names.collect::<Vec<_>>().join(" and "))
+}
+
+fn terms(terms: &Terms) -> Vec<String> {
+    let mode = match terms.mode() {
+        Mode::Off => return vec!["switched off".into()],
+        Mode::Enforce => None,
+        Mode::Observe => Some("only watches: what does not fit passes all the same".to_owned()),
+        Mode::EnforceFor(share) => {
+            Some(format!("denies for {share} of the keys, and watches the rest"))
+        }
+    };
+    match terms.limits() {
+        [] => vec!["everything passes".into()],
+        limits => limits.iter().map(|one| limit(one.limit())).chain(mode).collect(),
+    }
+}
+
+fn limit(limit: &Limit) -> String {
+    let quota = limit.quota();
+    let (max, window) = (quota.max(), quota.window_text());
+    if limit.capacity() == 0 {
+        return "nothing passes".into();
+    }
+    match limit.algorithm() {
+        Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => {
+            format!("never more than {max} in any {window} ({limit})")
+        }
+        Algorithm::SlidingWindow => format!("about {max} in any {window} ({limit})"),
+        Algorithm::FixedWindow { align } => {
+            let from = match align {
+                Align::Key => "",
+                Align::Clock => " of the clock",
+            };
+            format!("{max} in each {window}{from}, twice as many around its edge ({limit})")
+        }
+        Algorithm::TokenBucket { .. } => {
+            format!(
+                "{} at once, then {max} per {window} at a steady rate ({limit})",
+                limit.capacity()
+            )
+        }
+    }
+}

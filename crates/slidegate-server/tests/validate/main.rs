@@ -1,0 +1,231 @@
+//! `slidegate validate`, `explain` and `schema`, as a user runs them.
+
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use common::{TempFile, slidegate};
+use serde_json::Value;
+
+const POLICY: &str = r#"
+routes: ["/users/{id}", /v1/search]
+rules:
+  - name: search
+    when: { method: POST, route: /v1/search, ip: { not: [10.0.0.0/8] } }
+    per: [api_key|ip]
+    limits: [10/s, 600/min]
+    algorithm: sliding_log
+    overrides:
+      - { name: live, when: { key_type: live }, limits: unlimited }
+      - { when: { tenant: evil }, limits: denied, mode: enforce }
+    mode: observe
+  - name: tokens
+    domain: llm
+    per: [user]
+    when_missing: deny
+    limits:
+      - { name: day, max: 1000, window: 1d, algorithm: sliding_buckets, precision: 1h }
+      - { max: 5, window: 1m, algorithm: fixed_window, align: clock }
+      - { max: 5, window: 1s, algorithm: token_bucket, burst: 8 }
+    overdraft: true
+    on_store_error: deny
+    ipv6_prefix: 56
+"#;
+
+fn run(arguments: &[&str]) -> Output {
+    slidegate().args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    str::from_utf8(bytes).unwrap()
+}
+
+/// What the program prints when it succeeds.
+fn told(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout).to_owned()
+}
+
+/// What the program prints when it fails.
+fn error(arguments: &[&str], code: i32) -> String {
+    let output = run(arguments);
+    assert_eq!(output.status.code(), Some(code), "{}", text(&output.stdout));
+    text(&output.stderr).to_owned()
+}
+
+/// The files of a folder that end so, in order.
+fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> =
+        entries.filter(|path| path.extension().is_some_and(|own| own == ending)).collect();
+    files.sort();
+    files
+}
+
+/// Each file has the messages beside it, in a file of its name with `.txt`.
+#[test]
+fn every_broken_policy_is_told_what_to_change() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate/broken");
+    let broken = files(&folder, "yaml");
+    assert_eq!(broken.len(), 15);
+    for path in broken {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let output = slidegate().current_dir(&folder).args(["validate", name]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{name}");
+        let expected = fs::read_to_string(path.with_extension("txt")).unwrap();
+        assert_eq!(text(&output.stderr), expected, "{name}");
+        assert_eq!(text(&output.stdout), "", "{name}");
+    }
+}
+
+#[test]
+fn a_policy_that_is_fine_is_told_in_words() {
+    let file = TempFile::new(".yaml", POLICY);
+    let path = file.path().to_str().unwrap();
+    let expected = "\
+: fine, 2 rules
+
+domain `default`
+  search
+    for requests whose method is `POST`, and whose route is `/v1/search`, and whose ip is not `10.0.0.0/8`
+    counted per api_key, or else ip; without it the rule does not apply
+    never more than 10 in any 1s (10/1s sliding_log)
+    never more than 600 in any 1m (600/1m sliding_log)
+    only watches: what does not fit passes all the same
+    override `live`, if key_type is `live`: everything passes
+    override 2, if tenant is `evil`: nothing passes
+
+domain `llm`
+  tokens
+    counted per user; without it nothing passes; IPv6 by /56
+    never more than 1000 in any 1d (1000/1d sliding_buckets)
+    5 in each 1m of the clock, twice as many around its edge (5/1m fixed_window)
+    8 at once, then 5 per 1s at a steady rate (5/1s token_bucket)
+    costs are charged even beyond max; a cost of 0 asks, and is denied then
+    while the store does not answer, none pass
+";
+    assert_eq!(told(&["validate", path]), format!("{path}{expected}"));
+}
+
+#[test]
+fn of_several_policies_each_is_told_of() {
+    let (fine, wrong) = (TempFile::new(".yaml", POLICY), TempFile::new(".yaml", "rules: 5\n"));
+    let (fine, wrong) = (fine.path().to_str().unwrap(), wrong.path().to_str().unwrap());
+    let output = run(&["validate", wrong, fine, "/nowhere.yaml"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).starts_with(&format!("{fine}: fine, 2 rules")));
+    let wrong_lines = text(&output.stderr);
+    assert!(wrong_lines.starts_with(&format!("{wrong}:1:8: found `5` where a list")));
+    assert!(wrong_lines.contains("/nowhere.yaml: cannot be read: "), "{wrong_lines}");
+}
+
+#[test]
+fn a_request_is_explained_rule_by_rule() {
+    let file = TempFile::new(".yaml", POLICY);
+    let explain = |arguments: &[&str]| {
+        let policy = ["explain", "--policy", file.path().to_str().unwrap()];
+        told(&[&policy, arguments].concat())
+    };
+    assert_eq!(
+        explain(&["path=/v1/search?q=a=b", "method=POST", "ip=2001:db8::1"]),
+        "\
+its path gives it the route `/v1/search`
+search: applies
+  search.1s: 10/1s sliding_log: fits, 9 left (only watches)
+    counted as default:search:1s:{ip=(2001:db8::/64)}
+  search.1m: 600/1m sliding_log: fits, 599 left (only watches)
+    counted as default:search:1m:{ip=(2001:db8::/64)}
+allowed: nothing limits it
+"
+    );
+    assert_eq!(
+        explain(&["route=/v1/search", "method=POST", "api_key=k", "tenant=evil"]),
+        "\
+search: applies, by override 2
+  search: nothing passes: does not fit: denied
+    counted as default:search:denied:{api_key=k}
+denied by search
+"
+    );
+    assert_eq!(
+        explain(&["route=/v1/search", "method=POST", "key_type=live"]),
+        "search: applies, by override `live`: everything passes\nallowed: nothing limits it\n"
+    );
+    for (attributes, why) in [
+        (["path=/x", "method=GET"], "method is `GET`, and must be `POST`"),
+        (["path=/x", "a=b"], "there is no method, and it must be `POST`"),
+        (["route=/v1/search", "method=POST"], "there is no api_key or ip, per which it counts"),
+    ] {
+        let told = explain(&attributes);
+        assert!(told.contains(&format!("search: does not apply: {why}\n")), "{told}");
+    }
+    let inside = explain(&["route=/v1/search", "method=POST", "ip=10.1.2.3"]);
+    assert!(inside.contains("ip is `10.1.2.3`, and must not be `10.0.0.0/8`"), "{inside}");
+    let llm = explain(&["--domain", "llm", "--cost", "5000", "user=u"]);
+    assert!(llm.contains("tokens.day: 1000/1d sliding_buckets: does not fit, but is not denied"));
+    assert!(
+        explain(&["--domain", "llm"])
+            .ends_with("counted as llm:tokens:missing:{}\ndenied by tokens\n")
+    );
+}
+
+#[test]
+fn what_cannot_be_explained_says_why() {
+    let file = TempFile::new(".yaml", POLICY);
+    let explain = |arguments: &[&str], code: i32| {
+        error(&[&["explain", "--policy", file.path().to_str().unwrap()], arguments].concat(), code)
+    };
+    assert!(explain(&["ip"], 2).contains("an attribute is NAME=VALUE, such as ip=192.0.2.7"));
+    assert!(explain(&["ip=a", "ip=b"], 1).starts_with("`ip` is given twice"));
+    let unknown = explain(&["--domain", "api", "ip=a"], 1);
+    assert_eq!(
+        unknown,
+        "no rule is of domain `api`, so everything passes: the policy has `default`, `llm`\n"
+    );
+    assert!(explain(&["--cost", "many"], 2).contains("invalid value 'many'"));
+}
+
+/// A policy as JSON, as an editor sees it.
+fn json(yaml: &str) -> Value {
+    serde_saphyr::from_str(yaml).unwrap()
+}
+
+#[test]
+fn the_schema_takes_what_the_parser_takes_and_refuses_wrong_forms() {
+    let schema: Value = serde_json::from_str(&told(&["schema"])).unwrap();
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    let schema = jsonschema::draft202012::new(&schema).unwrap();
+    let fine = |yaml: &str| {
+        let errors: Vec<String> =
+            schema.iter_errors(&json(yaml)).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{errors:?}");
+    };
+    fine(POLICY);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    for example in files(&root, "yaml") {
+        fine(&fs::read_to_string(example).unwrap());
+    }
+    for wrong in [
+        "rule: []",
+        "{}",
+        "rules: [{ name: a }]",
+        "rules: [{ name: a, limits: 10/s }]",
+        "rules: [{ name: a, limits: [ten/s] }]",
+        "rules: [{ name: a, limits: [10/s], mode: obsrve }]",
+        "rules: [{ name: a, limits: [10/s], mode: { enforce: 5 } }]",
+        "rules: [{ name: a, limits: [{ max: 5 }] }]",
+        "rules: [{ name: a, limits: [10/s], algorithm: leaky }]",
+        "rules: [{ name: a, limits: [10/s], when: {} }]",
+        "rules: [{ name: A, limits: [10/s] }]",
+        "rules: [{ name: a, limits: [10/s], overrides: [{ limits: denied }] }]",
+        "{ version: 2, rules: [] }",
+    ] {
+        assert!(!schema.is_valid(&json(wrong)), "{wrong}");
+    }
+}
