@@ -106,7 +106,6 @@ pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
         false => report,
     };
     let report = if args.policy.is_some() { report } else { report.without_policy() };
-    let report = report;
     match args.json {
         true => super::print(&format!("{}\n", serde_json::to_string(&report)?))?,
         false => super::print(&report.to_string())?,
