@@ -1,7 +1,7 @@
 //! The policy file: YAML, read with places.
 //!
-//! Reading takes three steps: [`node`] makes a tree of the text, [`reading`] makes entries of the tree
-//! (what the file *says*, in the types of [`entries`]), and [`reader`] makes rules of the entries (what it
+//! Reading takes three steps: `node` makes a tree of the text, `reading` makes entries of the tree
+//! (what the file *says*, in the types of `entries`), and `reader` makes rules of the entries (what it
 //! *means*). The last two note every mistake, not the first only.
 
 mod condition;
