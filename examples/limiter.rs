@@ -4,8 +4,6 @@
 //! cargo run -p slidegate --example limiter
 //! ```
 
-use std::time::Duration;
-
 use slidegate::Verdict::{Allowed, Denied};
 use slidegate::{Limiter, LimiterError, ManualClock, MemoryStore, Timestamp};
 
@@ -26,8 +24,10 @@ fn main() -> Result<(), LimiterError> {
         }
     }
 
-    clock.advance(Duration::from_secs(1));
-    println!("a second later: {}", limiter.check(&("customer", 42)).is_allowed());
+    // Whoever waits for as long as was told is served.
+    let wait = limiter.peek(&("customer", 42), 1).decision().retry_after().unwrap_or_default();
+    clock.advance(wait);
+    println!("after {wait:?}: allowed is {}", limiter.check(&("customer", 42)).is_allowed());
 
     // What has been charged for nothing can be given back.
     let verdict = limiter.check_cost(&("customer", 7), 3);
@@ -43,6 +43,6 @@ fn main() -> Result<(), LimiterError> {
 // 2: served, 1 left
 // 3: served, 0 left
 // 4: denied, come back in Some(1.333334s)
-// a second later: false
+// after 1.333334s: allowed is true
 // left for a batch of 3: 0
 // after giving it back: 3
