@@ -49,11 +49,11 @@ fn every_example_program_prints_what_it_promises() {
     }
 }
 
-/// What an example program prints.
+/// What an example program prints. It is built as tests are, since most of that stands there.
 fn printed(name: &str) -> String {
     let output = Command::new(env!("CARGO"))
         .current_dir(root())
-        .args(["run", "--quiet", "-p", "slidegate", "--example", name])
+        .args(["run", "--quiet", "--profile", "test", "-p", "slidegate", "--example", name])
         .output()
         .unwrap();
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));

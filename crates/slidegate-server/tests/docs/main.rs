@@ -19,6 +19,7 @@ mod common;
 mod examples;
 mod fields;
 mod flags;
+mod links;
 mod markdown;
 mod output;
 mod policies;

@@ -136,14 +136,14 @@ impl Drop for Shell {
     }
 }
 
-/// `cargo`, as far as documents use it.
+/// `cargo`, as far as documents use it. Examples are built as tests are, since most of that stands there.
 fn cargo() -> String {
     let home = std::env::var("HOME").unwrap_or_default();
     let path = std::env::var("PATH").unwrap();
     format!(
         "case \"$1 $2 $3\" in\n\
          'run --release --') shift 3; exec slidegate \"$@\";;\n\
-         'run -p slidegate') shift; cd '{root}'; HOME='{home}' PATH='{path}' exec '{cargo}' run -q \"$@\";;\n\
+         'run -p slidegate') shift; cd '{root}'; HOME='{home}' PATH='{path}' exec '{cargo}' run -q --profile test \"$@\";;\n\
          esac\n\
          echo \"cargo $*: no document should say that\"; exit 2",
         root = root().display(),
