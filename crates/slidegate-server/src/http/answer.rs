@@ -50,7 +50,8 @@ impl Answers {
 /// no rule applies.
 #[derive(Serialize, JsonSchema)]
 pub struct Answer<'r> {
-    /// Whether the request may pass: true with the status 200, false with 429.
+    /// Whether the request may pass: true with the status 200, false with 429; or with 503, if only the
+    /// lack of a store denies it.
     allowed: bool,
     /// The rule that the decision hangs on.
     rule: Option<&'r str>,
@@ -147,7 +148,27 @@ fn millis_up(span: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use slidegate::testkit::awkward::{AwkwardStore, Faults};
+    use slidegate::{Descriptor, Gate, ManualClock, Policy, Request};
+
     use super::*;
+
+    /// The status under a policy, over a store that is not there.
+    async fn without_a_store(on_store_error: &str) -> StatusCode {
+        let policy =
+            format!("rules: [{{ name: a, limits: [1/s], on_store_error: {on_store_error} }}]");
+        let lost = Faults { unavailable: 100, ..Faults::default() };
+        let store = AwkwardStore::new(&ManualClock::default(), 1, lost, 1);
+        let gate = Gate::new(Policy::from_yaml(&policy).unwrap(), store);
+        let ruling = gate.check(&Request::new("default", Descriptor::new([]))).await;
+        Answers::new(Style::Ietf, Jitter::NONE).respond(&ruling).unwrap().status()
+    }
+
+    #[tokio::test]
+    async fn what_only_the_lack_of_a_store_denies_is_503() {
+        assert_eq!(without_a_store("deny").await, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(without_a_store("allow").await, StatusCode::OK);
+    }
 
     #[test]
     fn a_part_of_a_millisecond_counts_as_a_whole_one() {

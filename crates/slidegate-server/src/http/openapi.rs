@@ -110,6 +110,12 @@ fn decide(id: &str, summary: &str, ask: &Value, answer: &Value) -> Value {
                 answer,
                 &denied(),
             ),
+            "503": decision(
+                "The store of counts does not answer, and a rule says to deny meanwhile.",
+                &[],
+                answer,
+                &refused(),
+            ),
         })),
     })
 }
@@ -153,13 +159,12 @@ fn headers() -> Value {
     json!({
         "RateLimit-Policy": {
             "description": "Every limit that applies, as draft-ietf-httpapi-ratelimit-headers \
-                writes it. Missing if no rule applies.",
+                writes it. Missing if no rule applies, and where another style of headers is chosen.",
             "schema": { "type": "string" },
             "example": r#""per-client.10s";q=5;w=10, "everybody";q=1000;w=1"#,
         },
         "RateLimit": {
-            "description": "How the limit stands that the decision hangs on. Missing if no rule \
-                applies.",
+            "description": "How the limit stands that the decision hangs on. Missing with RateLimit-Policy.",
             "schema": { "type": "string" },
             "example": r#""per-client.10s";r=4;t=10"#,
         },
@@ -207,6 +212,19 @@ fn allowed() -> Value {
             "reset_after_ms": 10_000,
             "retry_after_ms": null,
         }],
+    })
+}
+
+fn refused() -> Value {
+    json!({
+        "allowed": false,
+        "rule": null,
+        "limit": null,
+        "remaining": null,
+        "reset_after_ms": null,
+        "retry_after_ms": null,
+        "degraded": true,
+        "limits": [],
     })
 }
 

@@ -14,6 +14,7 @@ use super::{MAX_BODY, MAX_HEAD};
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
 /// Why there is no decision.
+#[derive(Debug)]
 pub struct Problem {
     status: StatusCode,
     detail: String,

@@ -168,5 +168,5 @@ fn every_example_fits_its_schema() {
         }
         media.extend(value.as_object().into_iter().flat_map(|members| members.values()));
     }
-    assert_eq!(examples, 8, "two questions and two answers of each check and peek");
+    assert_eq!(examples, 10, "two questions and three answers of each check and peek");
 }
