@@ -14,6 +14,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
+use crate::limit::Numbers;
 use crate::outcome::Outcome;
 
 use fixed_window::FixedWindow;
@@ -163,6 +164,10 @@ impl Scale {
             tick_us *= 10;
         }
         Self { window: window_us.div_ceil(tick_us) as u32, tick_us: tick_us as u32 }
+    }
+
+    fn numbers(&self, max: u32, extra: u32) -> Numbers {
+        Numbers { max, extra, tick_us: u64::from(self.tick_us), window: self.window() }
     }
 
     /// Ticks in a window.

@@ -96,6 +96,50 @@ impl<'a> Key<'a> {
         Self(Parts::Hashed { digest, stable })
     }
 
+    /// The domain and the rule, written: `api:per-tenant`.
+    pub fn rule(&self) -> impl fmt::Display {
+        let parts = self.0;
+        fmt::from_fn(move |f| match parts {
+            Parts::Named { scope, .. } => {
+                escape(f, &scope.domain, false)?;
+                f.write_str(":")?;
+                escape(f, &scope.rule, false)
+            }
+            Parts::Hashed { .. } => Ok(()),
+        })
+    }
+
+    /// The id of the limit, written: `1m`.
+    pub fn limit(&self) -> impl fmt::Display {
+        let parts = self.0;
+        fmt::from_fn(move |f| match parts {
+            Parts::Named { scope, .. } => escape(f, &scope.limit, false),
+            Parts::Hashed { .. } => Ok(()),
+        })
+    }
+
+    /// Whose counts, written, whatever the rule: `{tenant=acme}`.
+    pub fn identity(&self) -> impl fmt::Display {
+        let parts = self.0;
+        fmt::from_fn(move |f| match parts {
+            Parts::Named { scope, values } => {
+                f.write_str("{")?;
+                for (nth, (name, value)) in scope.per.iter().zip(values).enumerate() {
+                    f.write_str(if nth == 0 { "" } else { "," })?;
+                    escape(f, name, true)?;
+                    f.write_str("=")?;
+                    match value {
+                        Value::Text(text) => escape(f, text, true)?,
+                        // No text has a bare parenthesis: a network is written like no text.
+                        Value::Network(network) => write!(f, "({network})")?,
+                    }
+                }
+                f.write_str("}")
+            }
+            Parts::Hashed { digest, .. } => write!(f, "#{digest:016x}"),
+        })
+    }
+
     /// Stands for this key and a limit's shape in 64 bits that nobody outside can foresee.
     #[inline]
     pub(crate) fn fingerprint(&self, secret: &impl BuildHasher, shape: u64) -> u64 {
@@ -117,7 +161,7 @@ impl<'a> Key<'a> {
     }
 
     /// FNV-1a (64 bits) of the key as written: the same in every process and language.
-    pub(crate) fn stable_hash(&self) -> u64 {
+    pub fn stable_hash(&self) -> u64 {
         struct Written(FnvHasher);
         impl fmt::Write for Written {
             fn write_str(&mut self, text: &str) -> fmt::Result {
@@ -140,25 +184,10 @@ impl<'a> Key<'a> {
 impl fmt::Display for Key<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Parts::Named { scope, values } => {
-                for part in [&scope.domain, &scope.rule, &scope.limit] {
-                    escape(f, part, false)?;
-                    f.write_str(":")?;
-                }
-                f.write_str("{")?;
-                for (nth, (name, value)) in scope.per.iter().zip(values).enumerate() {
-                    f.write_str(if nth == 0 { "" } else { "," })?;
-                    escape(f, name, true)?;
-                    f.write_str("=")?;
-                    match value {
-                        Value::Text(text) => escape(f, text, true)?,
-                        // No text has a bare parenthesis: a network is written like no text.
-                        Value::Network(network) => write!(f, "({network})")?,
-                    }
-                }
-                f.write_str("}")
+            Parts::Named { .. } => {
+                write!(f, "{}:{}:{}", self.rule(), self.limit(), self.identity())
             }
-            Parts::Hashed { digest, .. } => write!(f, "#{digest:016x}"),
+            Parts::Hashed { .. } => self.identity().fmt(f),
         }
     }
 }

@@ -76,7 +76,7 @@ pub use gate::{Gate, Ruling, Standing};
 pub use hit::{Admission, Hit};
 pub use jitter::{Jitter, JitterError, Lengthening};
 pub use key::{Key, Scope, Value};
-pub use limit::{Limit, LimitError};
+pub use limit::{Limit, LimitError, Numbers};
 pub use limiter::{Limiter, LimiterError, NeverFits};
 pub use outcome::Outcome;
 pub use policy::Policy;

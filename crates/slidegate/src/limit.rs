@@ -14,6 +14,7 @@ use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::algorithm::{Algorithm, Align, AnyCounter, with_counter};
 use crate::clock::micros_up;
+use crate::key::Key;
 use crate::quota::{MAX_UNITS, Quota, QuotaError, readable, write_window};
 
 /// A quota and the algorithm that enforces it: plain data, so that it can travel to a store.
@@ -31,6 +32,20 @@ use crate::quota::{MAX_UNITS, Quota, QuotaError, readable, write_window};
 pub struct Limit {
     counter: AnyCounter,
     shape: u64,
+}
+
+/// A limit in numbers. Time is divided into ticks: `now_us / tick_us`, rounded down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// Units that fit in a window.
+    pub max: u32,
+    /// The burst of a token bucket; how many buckets `sliding_buckets` counts, the running one among them; 0
+    /// of the others.
+    pub extra: u32,
+    /// Microseconds of a tick: for `sliding_buckets` the precision, for `fixed_window` 1.
+    pub tick_us: u64,
+    /// Ticks of a window.
+    pub window: u64,
 }
 
 /// Why a limit cannot be.
@@ -147,9 +162,20 @@ impl Limit {
         }
     }
 
+    /// The limit in numbers, for a store that counts elsewhere.
+    pub fn numbers(&self) -> Numbers {
+        with_counter!(self.counter, counter => counter.numbers())
+    }
+
+    /// By how much, in microseconds, the clock of a key's counter is ahead: fixed windows begin at a phase
+    /// that is a stable hash of the key.
+    pub fn phase_us(&self, key: &Key<'_>) -> u64 {
+        if self.has_phase() { key.stable_hash() % self.quota().window_us() } else { 0 }
+    }
+
     /// What makes two limits count apart on the same key: the algorithm, the window, and how it is
     /// divided. Not the max, nor the burst: counts survive their change.
-    pub(crate) fn shape_text(&self) -> String {
+    pub fn shape_text(&self) -> String {
         let window = self.quota().window_text();
         match self.counter {
             AnyCounter::SlidingBuckets(counter) => {

@@ -11,8 +11,9 @@ use thiserror::Error;
 use crate::decision::{Decision, Verdict};
 use crate::hit::{Admission, Hit};
 use crate::jitter::Jitter;
-use crate::key::Key;
+use crate::key::{Key, Scope, Value};
 use crate::limit::{Limit, LimitError};
+use crate::request::DEFAULT_DOMAIN;
 use crate::store::memory::MemoryStore;
 use crate::store::{LocalStore, Receipt, Store, StoreError};
 
@@ -38,7 +39,11 @@ pub struct Limiter<S = MemoryStore> {
     store: S,
     secret: foldhash::quality::RandomState,
     has_phase: bool,
+    scope: Scope,
 }
+
+/// The name by which a limiter's counts are known where others count too.
+const NAME: &str = "limiter";
 
 /// Why a limiter cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -115,7 +120,15 @@ impl<S> Limiter<S> {
             return Err(LimiterError::Empty);
         }
         let has_phase = limits.iter().any(Limit::has_phase);
-        Ok(Self { limits, store, secret: foldhash::quality::RandomState::default(), has_phase })
+        let secret = foldhash::quality::RandomState::default();
+        Ok(Self { limits, store, secret, has_phase, scope: scope(NAME) })
+    }
+
+    /// The name by which its counts are known in a store that several limiters share; `limiter` if none is
+    /// given. Those of one name share the counts of each key and limit.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        Self { scope: scope(name), ..self }
     }
 
     /// The limits, in the order of the outcomes of a decision.
@@ -289,43 +302,49 @@ impl<S: LocalStore> Limiter<S> {
     }
 }
 
+fn scope(name: &str) -> Scope {
+    Scope::new(DEFAULT_DOMAIN, name, "", &["key"])
+}
+
 /// One turn of waiting.
 enum Try {
     Allowed(Decision),
     After(Duration),
 }
 
-/// Over any store. A denial is a value; what is an error is that the store did not answer.
+/// Over any store. A denial is a value; what is an error is that the store did not answer. Keys are texts, as
+/// every process writes them alike; what is counted for one is apart from what the other methods count.
 impl<S: Store> Limiter<S> {
-    /// [`check_cost`](Self::check_cost), where the store may fail.
+    fn written_hits<'a>(&'a self, value: &'a [Value<'a>; 1], cost: u64) -> SmallVec<[Hit<'a>; 4]> {
+        let key = Key::new(&self.scope, value);
+        let hit = |limit| Hit { key, limit, cost, admission: Admission::Enforce };
+        self.limits.iter().map(hit).collect()
+    }
+
+    /// Takes `cost` units of `key` if every limit has room for them. A cost of 0 asks whether one unit
+    /// would fit, and takes nothing.
     ///
     /// # Errors
     /// If the store did not answer.
-    pub async fn try_check<K: Hash + ?Sized>(
-        &self,
-        key: &K,
-        cost: u64,
-    ) -> Result<Verdict, StoreError> {
-        let hits = self.hits(key, cost);
+    pub async fn try_check(&self, key: &str, cost: u64) -> Result<Verdict, StoreError> {
+        let value = [Value::Text(key)];
+        let hits = self.written_hits(&value, cost);
         let taken = self.store.take(&hits).await?;
         Ok(Decision::of_taken(&hits, taken).into())
     }
 
-    /// [`peek`](Self::peek), where the store may fail.
+    /// What [`try_check`](Self::try_check) would say. Takes nothing.
     ///
     /// # Errors
     /// If the store did not answer.
-    pub async fn try_peek<K: Hash + ?Sized>(
-        &self,
-        key: &K,
-        cost: u64,
-    ) -> Result<Verdict, StoreError> {
-        let hits = self.hits(key, cost);
+    pub async fn try_peek(&self, key: &str, cost: u64) -> Result<Verdict, StoreError> {
+        let value = [Value::Text(key)];
+        let hits = self.written_hits(&value, cost);
         let outcomes = self.store.peek(&hits).await?;
         Ok(Decision::of_peeked(&hits, outcomes).into())
     }
 
-    /// [`give_back`](Self::give_back), where the store may fail.
+    /// Gives back what a decision's receipt says was charged. Once only.
     ///
     /// # Errors
     /// If the store did not answer.
@@ -333,11 +352,12 @@ impl<S: Store> Limiter<S> {
         self.store.give_back(receipt).await
     }
 
-    /// [`reset`](Self::reset), where the store may fail.
+    /// Forgets the counts of a key.
     ///
     /// # Errors
     /// If the store did not answer.
-    pub async fn try_reset<K: Hash + ?Sized>(&self, key: &K) -> Result<(), StoreError> {
-        self.store.reset(&self.hits(key, 1)).await
+    pub async fn try_reset(&self, key: &str) -> Result<(), StoreError> {
+        let value = [Value::Text(key)];
+        self.store.reset(&self.written_hits(&value, 1)).await
     }
 }

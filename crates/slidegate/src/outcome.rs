@@ -3,8 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::clock::micros_up;
+
 /// Stands in `retry_after_us` for "it never can".
 const NEVER: u64 = u64::MAX;
+
+/// No longer span is told: 142 years. So the doubles in which a script counts tell the same.
+pub(crate) const LONGEST_US: u64 = 1 << 52;
 
 /// What a store says of one hit: whether it fits, and how its counter stands.
 ///
@@ -35,9 +40,18 @@ impl Outcome {
         } else if cost > capacity {
             NEVER
         } else {
-            fits_after_us(cost)
+            fits_after_us(cost).min(LONGEST_US)
         };
+        let reset_after_us = reset_after_us.min(LONGEST_US);
         Self { retry_after_us, reset_after_us, remaining: remaining as u32, fits }
+    }
+
+    /// What a store says that counts elsewhere: units that still fit, how long until the key is as if never
+    /// seen, and how long until this cost fits: zero if it does, `None` if it never can.
+    pub fn new(remaining: u32, reset_after: Duration, retry_after: Option<Duration>) -> Self {
+        let retry_after_us = retry_after.map_or(NEVER, |wait| micros_up(wait).min(LONGEST_US));
+        let reset_after_us = micros_up(reset_after).min(LONGEST_US);
+        Self { retry_after_us, reset_after_us, remaining, fits: retry_after_us == 0 }
     }
 
     /// This counter, seen by a hit that has been charged.

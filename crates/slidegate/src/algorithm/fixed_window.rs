@@ -5,6 +5,7 @@
 
 use super::{Align, Charged, Counter, lasts_us, saturate};
 use crate::clock::Timestamp;
+use crate::limit::Numbers;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 
@@ -31,6 +32,10 @@ impl FixedWindow {
 
     pub(crate) fn quota(&self) -> Quota {
         Quota::of_parts(self.max, self.window_us)
+    }
+
+    pub(crate) fn numbers(&self) -> Numbers {
+        Numbers { max: self.max, extra: 0, tick_us: 1, window: self.window_us }
     }
 
     fn max(&self) -> u64 {

@@ -6,6 +6,7 @@
 
 use super::{Charged, Counter, lasts_us, saturate};
 use crate::clock::Timestamp;
+use crate::limit::Numbers;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 
@@ -42,6 +43,11 @@ impl SlidingBuckets {
 
     pub(crate) fn quota(&self) -> Quota {
         Quota::of_parts(self.max, self.precision_us * u64::from(self.buckets))
+    }
+
+    pub(crate) fn numbers(&self) -> Numbers {
+        let (max, extra) = (self.max, u32::from(self.buckets) + 1);
+        Numbers { max, extra, tick_us: self.precision_us, window: u64::from(self.buckets) }
     }
 
     fn max(&self) -> u64 {

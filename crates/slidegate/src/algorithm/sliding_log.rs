@@ -12,6 +12,7 @@ mod ring;
 
 use super::{Charged, Counter, Scale, lasts_us, saturate};
 use crate::clock::Timestamp;
+use crate::limit::Numbers;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 
@@ -154,6 +155,10 @@ impl SlidingLog {
 
     pub(crate) fn quota(&self) -> Quota {
         Quota::of_parts(self.max, self.scale.window_us())
+    }
+
+    pub(crate) fn numbers(&self) -> Numbers {
+        self.scale.numbers(self.max, 0)
     }
 
     /// No log is longer than this. What fits in it never is; beyond, debts are merged into the newest

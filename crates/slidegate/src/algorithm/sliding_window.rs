@@ -6,6 +6,7 @@
 
 use super::{Charged, Counter, Scale, saturate};
 use crate::clock::Timestamp;
+use crate::limit::Numbers;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 
@@ -46,6 +47,10 @@ impl SlidingWindow {
 
     pub(crate) fn quota(&self) -> Quota {
         Quota::of_parts(self.max, self.scale.window_us())
+    }
+
+    pub(crate) fn numbers(&self) -> Numbers {
+        self.scale.numbers(self.max, 0)
     }
 
     fn max(&self) -> u64 {

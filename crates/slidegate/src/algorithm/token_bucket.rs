@@ -9,6 +9,7 @@
 
 use super::{Charged, Counter, Scale, lasts_us};
 use crate::clock::Timestamp;
+use crate::limit::Numbers;
 use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, Quota};
 
@@ -45,6 +46,10 @@ impl TokenBucket {
 
     pub(crate) fn quota(&self) -> Quota {
         Quota::of_parts(self.max, self.scale.window_us())
+    }
+
+    pub(crate) fn numbers(&self) -> Numbers {
+        self.scale.numbers(self.max, self.burst)
     }
 
     pub(crate) fn burst(&self) -> u64 {

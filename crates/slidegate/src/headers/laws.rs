@@ -7,6 +7,7 @@ use sfv::{BareItem, Item, List, ListEntry, Parser};
 
 use super::*;
 use crate::jitter::Jitter;
+use crate::outcome::LONGEST_US;
 use crate::quota::{MAX_UNITS, MAX_WINDOW};
 use crate::scripted::{self, Said};
 
@@ -31,8 +32,8 @@ fn any_micros() -> impl Strategy<Value = u64> {
         0..5_u64,
         0..4_000_000_u64,
         (0..400_000_000_u64).prop_map(|seconds| seconds * 1_000_000),
-        any::<u64>(),
-        Just(u64::MAX - 1),
+        0..=LONGEST_US,
+        Just(LONGEST_US),
     ]
 }
 
@@ -41,12 +42,10 @@ fn any_remaining() -> impl Strategy<Value = u32> {
 }
 
 fn any_said() -> impl Strategy<Value = Said> {
-    // u64::MAX stands for "never" inside of an outcome.
-    let wait = any_micros().prop_map(|wait| wait.min(u64::MAX - 1));
     prop_oneof![
         2 => (any_remaining(), any_micros())
             .prop_map(|(remaining, reset_us)| Said::Fits { remaining, reset_us }),
-        1 => (any_remaining(), any_micros(), prop::option::weighted(0.8, wait))
+        1 => (any_remaining(), any_micros(), prop::option::weighted(0.8, any_micros()))
             .prop_map(|(remaining, reset_us, wait_us)| Said::Denied { remaining, reset_us, wait_us }),
     ]
 }

@@ -36,9 +36,7 @@ pub(super) fn counter_name(hit: &Hit<'_>) -> Box<str> {
 }
 
 fn own_time(clock: &ManualClock, hit: &Hit<'_>) -> Timestamp {
-    let window_us = hit.limit.quota().window_us();
-    let phase_us = if hit.limit.has_phase() { hit.key.stable_hash() % window_us } else { 0 };
-    Timestamp::from_micros(clock.now().as_micros() + phase_us)
+    Timestamp::from_micros(clock.now().as_micros() + hit.limit.phase_us(&hit.key))
 }
 
 fn state_of<'s, C: Counter>(_: &C, states: &'s mut States, name: &str) -> &'s mut C::State {

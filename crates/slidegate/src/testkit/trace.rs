@@ -14,6 +14,9 @@ use crate::quota::{MAX_UNITS, MAX_WINDOW, Quota};
 /// How far the clock of a trace may step back. A store that forgets has to wait that much longer.
 pub const MOST_BACK: Duration = Duration::from_millis(50);
 
+/// The latest moment of a trace, in 2112: a script counts in doubles, and tells microseconds apart until then.
+const LATEST_US: u64 = 1 << 52;
+
 /// Windows with ticks of every size, and some that are no whole number of ticks.
 const WINDOWS_US: [u64; 12] = [
     1_000,
@@ -128,7 +131,7 @@ impl Tracer {
                 _ => now_us + self.rng.u64(..1_000),
             },
         };
-        self.now = Timestamp::from_micros(us);
+        self.now = Timestamp::from_micros(us.min(LATEST_US));
         self.now
     }
 
