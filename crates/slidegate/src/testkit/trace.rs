@@ -14,8 +14,8 @@ use crate::quota::{MAX_UNITS, MAX_WINDOW, Quota};
 /// How far the clock of a trace may step back. A store that forgets has to wait that much longer.
 pub const MOST_BACK: Duration = Duration::from_millis(50);
 
-/// The latest moment of a trace, in 2112: a script counts in doubles, and tells microseconds apart until then.
-const LATEST_US: u64 = 1 << 52;
+/// The latest moment of a trace, in 2103: scripts may count microseconds in doubles and seconds in 32 bits.
+const LATEST_US: u64 = 4_200_000_000_000_000;
 
 /// Windows with ticks of every size, and some that are no whole number of ticks.
 const WINDOWS_US: [u64; 12] = [

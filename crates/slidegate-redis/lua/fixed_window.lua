@@ -1,0 +1,31 @@
+-- Twin of algorithm/fixed_window.rs: one count per window. `last` is the moment of the last charge.
+local function decide(now, _, window, max, _, cost, take, last, _, count)
+  local ends = last - last % window + window
+  local reset = 0
+  if now >= ends then
+    count = 0
+  elseif count > 0 then
+    reset = ends - now
+  end
+  local remaining = max - count
+  if remaining < 0 then remaining = 0 end
+
+  local wanted = cost > 0 and cost or 1
+  local fits = wanted <= remaining
+  if take == 2 or (take == 1 and fits) then
+    count = count + cost
+    if count > MOST_UNITS then count = MOST_UNITS end
+    if now > last then last = now end
+    remaining = max - count
+    if remaining < 0 then remaining = 0 end
+    return true, remaining, last - last % window + window - now, 0, last, last, 0, count
+  end
+  if fits then return false, remaining, reset, 0, 0 end
+  if wanted > max then return false, remaining, reset, -1, 0 end
+  return false, remaining, reset, reset, 0
+end
+
+local function give_back(_, window, _, _, cost, at, last, _, count)
+  if at + window >= last - last % window + window then count = count > cost and count - cost or 0 end
+  return last, 0, count
+end

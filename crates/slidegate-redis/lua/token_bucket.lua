@@ -1,0 +1,64 @@
+-- Twin of algorithm/token_bucket.rs: GCRA, as a level in 1/window of a unit that leaks `rate` each tick.
+-- `last` is the tick of the last charge.
+local LONGEST = 4503599627370496
+
+-- Ticks until `excess` has leaked. The quotient may be rounded, the rest never is.
+local function leaks_in(excess, rate)
+  local ticks = excess / rate
+  ticks = ticks - ticks % 1
+  if excess - ticks * rate > 0 then ticks = ticks + 1 end
+  return ticks
+end
+
+local function until_tick(tick, tick_us, now)
+  local span = tick * tick_us - now
+  if span < 0 then return 0 end
+  if span > LONGEST then return LONGEST end
+  return span
+end
+
+local function decide(now, tick_us, window, max, burst, cost, take, last, level, rate)
+  local tick = now / tick_us
+  tick = tick - tick % 1
+  if tick < last then tick = last end
+  if max == 0 then burst = 0 end
+  if rate == 0 then rate = 1 end
+  local left = level - (tick - last) * rate
+  if left < 0 then left = 0 end
+  local free = burst * window - left
+  if free < 0 then free = 0 end
+  local remaining = free / window
+  remaining = remaining - remaining % 1
+
+  local wanted = cost > 0 and cost or 1
+  local fits = wanted <= remaining
+  if take == 2 or (take == 1 and fits) then
+    if cost > MOST_UNITS then cost = MOST_UNITS end
+    level = left + cost * window
+    if level > MOST_UNITS * window then level = MOST_UNITS * window end
+    rate = max == 0 and 1 or max
+    free = burst * window - level
+    if free < 0 then free = 0 end
+    remaining = free / window
+    remaining = remaining - remaining % 1
+    local reset = until_tick(tick + leaks_in(level, rate), tick_us, now)
+    return true, remaining, reset, 0, tick * tick_us, tick, level, rate
+  end
+
+  local reset = 0
+  if level > 0 then reset = until_tick(last + leaks_in(level, rate), tick_us, now) end
+  if fits then return false, remaining, reset, 0, 0 end
+  if wanted > burst then return false, remaining, reset, -1, 0 end
+  local excess = left - (burst - wanted) * window
+  return false, remaining, reset, until_tick(tick + leaks_in(excess, rate), tick_us, now), 0
+end
+
+-- A charge leaves by leaking: what of it may have leaked by the last charge has left.
+local function give_back(tick_us, window, max, _, cost, at, last, level, rate)
+  local tick = at / tick_us
+  local elapsed = last - (tick - tick % 1)
+  if elapsed < 0 then elapsed = 0 end
+  local left = cost * window - elapsed * (max > rate and max or rate)
+  if left > 0 then level = level > left and level - left or 0 end
+  return last, level, rate
+end

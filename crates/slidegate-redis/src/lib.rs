@@ -1,0 +1,13 @@
+//! slidegate's counts in Redis: every request is one atomic script call.
+//!
+//! `docs/REDIS.md` tells how keys are named, what the scripts take and answer, and what happens when Redis
+//! does not.
+
+mod call;
+mod connect;
+mod reply;
+mod script;
+mod store;
+
+pub use connect::{ConnectError, Settings};
+pub use store::RedisStore;

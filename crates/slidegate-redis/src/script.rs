@@ -1,0 +1,167 @@
+//! The scripts: the files in `lua/`, joined.
+
+use std::fmt::Write;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use slidegate::Algorithm;
+use tokio::sync::Mutex;
+
+const BASE: &str = include_str!("../lua/base.lua");
+const SLOTS: &str = include_str!("../lua/slots.lua");
+const ONE_SLOT: &str = include_str!("../lua/one_slot.lua");
+const ONE_OWN: &str = include_str!("../lua/one_own.lua");
+const SEVERAL: &str = include_str!("../lua/several.lua");
+const GIVE_BACK: &str = include_str!("../lua/give_back.lua");
+const RESET: &str = include_str!("../lua/reset.lua");
+
+/// How many sets of algorithms there are.
+const SETS: usize = 1 << Algorithm::ALL.len();
+
+/// How an algorithm's file is joined with others.
+struct Twin {
+    file: &'static str,
+    /// Its state is a slot of a value that is shared, and not a key of its own.
+    is_slot: bool,
+}
+
+fn twin(algorithm: &Algorithm) -> Twin {
+    let (file, is_slot) = match algorithm {
+        Algorithm::SlidingLog => (include_str!("../lua/sliding_log.lua"), false),
+        Algorithm::SlidingBuckets { .. } => (include_str!("../lua/sliding_buckets.lua"), false),
+        Algorithm::SlidingWindow => (include_str!("../lua/sliding_window.lua"), true),
+        Algorithm::FixedWindow { .. } => (include_str!("../lua/fixed_window.lua"), true),
+        Algorithm::TokenBucket { .. } => (include_str!("../lua/token_bucket.lua"), true),
+    };
+    Twin { file, is_slot }
+}
+
+/// Whether the state of an algorithm is a slot of a value that several limits share.
+pub fn is_slot(algorithm: &Algorithm) -> bool {
+    twin(algorithm).is_slot
+}
+
+/// The number of an algorithm in scripts: its place in [`Algorithm::ALL`], from 1.
+pub fn number(algorithm: &Algorithm) -> u8 {
+    match algorithm {
+        Algorithm::SlidingLog => 1,
+        Algorithm::SlidingBuckets { .. } => 2,
+        Algorithm::SlidingWindow => 3,
+        Algorithm::FixedWindow { .. } => 4,
+        Algorithm::TokenBucket { .. } => 5,
+    }
+}
+
+/// A set of algorithms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Set(u8);
+
+impl Set {
+    pub fn with(self, algorithm: &Algorithm) -> Self {
+        Self(self.0 | 1 << (number(algorithm) - 1))
+    }
+
+    fn all(self) -> impl Iterator<Item = Algorithm> {
+        Algorithm::ALL.into_iter().filter(move |algorithm| self.with(algorithm) == self)
+    }
+}
+
+/// A script, and what is known of it at the server.
+#[derive(Debug)]
+pub struct Script {
+    pub text: String,
+    pub sha: String,
+    /// How often it has been sent as a whole.
+    pub loads: AtomicU64,
+    /// Held by who sends it as a whole.
+    pub loading: Mutex<()>,
+}
+
+impl Script {
+    fn new(text: String) -> Self {
+        let sha = sha1_smol::Sha1::from(&text).hexdigest();
+        Self { text, sha, loads: AtomicU64::new(0), loading: Mutex::const_new(()) }
+    }
+
+    pub fn loads(&self) -> u64 {
+        self.loads.load(Ordering::Acquire)
+    }
+}
+
+/// All scripts; each is made when it is first needed.
+#[derive(Debug)]
+pub struct Scripts {
+    one: [OnceLock<Script>; Algorithm::ALL.len()],
+    several: [OnceLock<Script>; SETS],
+    give_back: [OnceLock<Script>; SETS],
+    reset: OnceLock<Script>,
+}
+
+impl Scripts {
+    pub fn new() -> Self {
+        Self {
+            one: [const { OnceLock::new() }; Algorithm::ALL.len()],
+            several: [const { OnceLock::new() }; SETS],
+            give_back: [const { OnceLock::new() }; SETS],
+            reset: OnceLock::new(),
+        }
+    }
+
+    /// Decides one hit under an algorithm.
+    pub fn one(&self, algorithm: &Algorithm) -> &Script {
+        self.one[usize::from(number(algorithm)) - 1].get_or_init(|| {
+            let Twin { file, is_slot } = twin(algorithm);
+            Script::new(match is_slot {
+                true => [BASE, SLOTS, file, ONE_SLOT].join("\n"),
+                false => [BASE, file, ONE_OWN].join("\n"),
+            })
+        })
+    }
+
+    /// Decides several hits under these algorithms.
+    pub fn several(&self, set: Set) -> &Script {
+        self.several[usize::from(set.0)].get_or_init(|| over(set, SEVERAL))
+    }
+
+    /// Gives back what was charged under these algorithms.
+    pub fn give_back(&self, set: Set) -> &Script {
+        self.give_back[usize::from(set.0)].get_or_init(|| over(set, GIVE_BACK))
+    }
+
+    /// Forgets counters.
+    pub fn reset(&self) -> &Script {
+        self.reset.get_or_init(|| Script::new([BASE, SLOTS, RESET].join("\n")))
+    }
+}
+
+/// A script that finds each algorithm's functions by its number.
+fn over(set: Set, decider: &str) -> Script {
+    let mut text = [BASE, SLOTS, "local own, slot = {}, {}\n"].join("\n");
+    for algorithm in set.all() {
+        let Twin { file, is_slot } = twin(&algorithm);
+        let number = number(&algorithm);
+        text.push_str(file);
+        // Writing into a string cannot fail.
+        let _ = match is_slot {
+            true => writeln!(text, "slot[{number}] = {{ decide = decide, give_back = give_back }}"),
+            false => writeln!(
+                text,
+                "own[{number}] = {{ load = load, decide = decide, save = save, give_back = give_back }}"
+            ),
+        };
+    }
+    text.push_str(decider);
+    Script::new(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_places() {
+        for (place, algorithm) in (1..).zip(&Algorithm::ALL) {
+            assert_eq!(number(algorithm), place);
+        }
+    }
+}

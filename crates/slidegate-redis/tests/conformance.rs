@@ -1,0 +1,48 @@
+//! The store is the model: over a real Redis, on an injected clock.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
+
+mod server;
+
+use std::time::Duration;
+
+use slidegate::testkit::conformance;
+use slidegate::{Algorithm, ManualClock};
+use slidegate_redis::{RedisStore, Settings};
+
+use server::Redis;
+
+/// Nothing may expire because an injected clock stands still.
+const FOREVER: Duration = Duration::from_secs(1_000_000);
+
+async fn hold(redis: &Redis, algorithms: &[Algorithm], seeds: std::ops::Range<u64>) {
+    let (mut tried, mut waits) = (0, 0);
+    for seed in seeds {
+        let clock = ManualClock::default();
+        let settings =
+            Settings { prefix: format!("{seed}:"), timeout: Duration::from_secs(3), keep: FOREVER };
+        let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
+        match conformance::hold(&store, &clock, algorithms, seed, 400).await {
+            Ok(held) => {
+                tried += held.decisions;
+                waits += held.waits;
+            }
+            Err(difference) => panic!("{algorithms:?}: {difference}"),
+        }
+        redis.command(&["FLUSHALL"]);
+    }
+    assert!(tried > 1_000 && waits > 100, "{tried} decisions, {waits} waits");
+}
+
+#[tokio::test]
+async fn every_algorithm_is_its_twin() {
+    let redis = Redis::start();
+    for algorithm in Algorithm::ALL {
+        hold(&redis, &[algorithm], 0..60).await;
+    }
+}
+
+#[tokio::test]
+async fn all_algorithms_together_are_the_model() {
+    let redis = Redis::start();
+    hold(&redis, &Algorithm::ALL, 1_000..1_150).await;
+}
