@@ -4,6 +4,7 @@
 local table_unpack = unpack
 local call, unpack, pack = redis.call, struct.unpack, struct.pack
 local SECOND, MOST_UNITS = 1000000, 536870912
+local FOREIGN = 'FOREIGN no value of slidegate stands at '
 
 -- Until when a key is known to last, in seconds, and the milliseconds to set for it; none if it lasts long
 -- enough already. It is set for a window more than it needs, so that it is not set at every charge, and for
@@ -16,8 +17,4 @@ local function lasts(now, reset, known, window_us, keep)
   known = known + -known % 1
   if known > 4294967295 then known = 4294967295 end
   return known, ms
-end
-
-local function foreign(key)
-  return redis.error_reply('FOREIGN the value of ' .. key .. ' is none that slidegate writes')
 end

@@ -24,8 +24,3 @@ local function decide(now, _, window, max, _, cost, take, last, _, count)
   if wanted > max then return false, remaining, reset, -1, 0 end
   return false, remaining, reset, reset, 0
 end
-
-local function give_back(_, window, _, _, cost, at, last, _, count)
-  if at + window >= last - last % window + window then count = count > cost and count - cost or 0 end
-  return last, 0, count
-end

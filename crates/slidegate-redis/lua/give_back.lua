@@ -6,11 +6,11 @@ for nth = 1, charges do
   local key = KEYS[place]
   if own[algorithm] then
     local state = own[algorithm].load(key, max, extra)
-    if not state then return foreign(key) end
+    if not state then return redis.error_reply(FOREIGN .. key) end
     own[algorithm].give_back(state, tick_us, cost, at)
   else
     local value = call('GET', key) or ''
-    if #value % 28 > 0 then return foreign(key) end
+    if #value % 28 > 0 then return redis.error_reply(FOREIGN .. key) end
     local found = find(value, tag)
     if found then
       local _, known, a, b, c = unpack(SLOT, value, found)

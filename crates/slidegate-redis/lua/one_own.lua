@@ -6,7 +6,7 @@ if now < 0 then
   now = time[1] * SECOND + time[2]
 end
 local state = load(KEYS[1], max, extra)
-if not state then return foreign(KEYS[1]) end
+if not state then return redis.error_reply(FOREIGN .. KEYS[1]) end
 local take = 0
 if mode == 1 and cost > 0 then take = admission == 2 and 2 or 1 end
 local charged, remaining, reset, retry, charged_at =

@@ -1,4 +1,5 @@
--- Decides one hit of an algorithm whose state is a slot.
+-- Decides one hit of an algorithm whose state is a slot (see slots.lua). Nearly always it is the only slot of its
+-- value, so the others are seen to here and not by functions, which would have to be made at each call.
 local now, mode, _, admission, _, tag, max, extra, keep, tick_us, window, cost, phase =
   unpack('<dBBBHI4I4I4I4dddd', ARGV[1])
 if now < 0 then
@@ -7,24 +8,33 @@ if now < 0 then
 end
 local key = KEYS[1]
 local value = call('GET', key)
-local known, at, a, b, c, _ = 0, nil, 0, 0, 0
+local known, a, b, c, others = 0, 0, 0, 0, nil
 if value then
-  if #value % 28 > 0 then return foreign(key) end
-  at = find(value, tag)
-  if at then _, known, a, b, c = unpack(SLOT, value, at) end
-  if #value > 28 or not at then known = latest(value) end
+  local found
+  if #value == 28 then found, known, a, b, c = unpack('<I4I4ddI4', value) end
+  if found ~= tag then
+    if #value % 28 > 0 then return redis.error_reply(FOREIGN .. key) end
+    known, a, b, c, others = 0, 0, 0, 0, ''
+    for at = 1, #value, 28 do
+      local other, lasting = unpack('<I4I4', value, at)
+      if other == tag then
+        a, b, c = unpack('<ddI4', value, at + 8)
+      elseif lasting * SECOND >= now then
+        others = others .. value:sub(at, at + 27)
+      end
+      if lasting > known then known = lasting end
+    end
+  end
 end
 local take = 0
 if mode == 1 and cost > 0 then take = admission == 2 and 2 or 1 end
 local charged, remaining, reset, retry, charged_at
 charged, remaining, reset, retry, charged_at, a, b, c =
   decide(now + phase, tick_us, window, max, extra, cost, take, a, b, c)
-if charged then
-  local ms
-  known, ms = lasts(now, reset, known, tick_us * window, keep)
-  local slot = pack(SLOT, tag, known, a, b, c)
-  if value and not (at and #value == 28) then slot = merged(value, { [tag] = slot }, now) end
-  if ms then call('SET', key, slot, 'PX', ms) else call('SET', key, slot, 'KEEPTTL') end
-  return pack('<Bdddd', 1, remaining, reset, 0, charged_at)
-end
-return pack('<Bdddd', 0, remaining, reset, retry, 0)
+if not charged then return pack('<Bdddd', 0, remaining, reset, retry, 0) end
+local ms
+if now + reset > known * SECOND then known, ms = lasts(now, reset, known, tick_us * window, keep) end
+value = pack('<I4I4ddI4', tag, known, a, b, c)
+if others then value = value .. others end
+if ms then call('SET', key, value, 'PX', ms) else call('SET', key, value, 'KEEPTTL') end
+return pack('<Bdddd', 1, remaining, reset, 0, charged_at)

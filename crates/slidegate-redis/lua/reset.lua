@@ -7,7 +7,7 @@ for nth = 1, counters do
     call('UNLINK', key)
   else
     local value = call('GET', key) or ''
-    if #value % 28 > 0 then return foreign(key) end
+    if #value % 28 > 0 then return redis.error_reply(FOREIGN .. key) end
     local found = find(value, tag)
     if found and #value == 28 then
       call('UNLINK', key)

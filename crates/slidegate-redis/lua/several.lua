@@ -17,12 +17,12 @@ for nth = 1, hits do
   if not counter then
     if own[algorithm] then
       counter = own[algorithm].load(key, max, extra)
-      if not counter then return foreign(key) end
+      if not counter then return redis.error_reply(FOREIGN .. key) end
     else
       local value = values[key]
       if not value then
         value = call('GET', key) or ''
-        if #value % 28 > 0 then return foreign(key) end
+        if #value % 28 > 0 then return redis.error_reply(FOREIGN .. key) end
         values[key] = value
       end
       local at = find(value, tag)

@@ -88,15 +88,3 @@ local function save(log, ms)
   local value = pack(HEAD, log.last, log.total, log.known) .. log.counts
   if ms then call('SET', log.key, value, 'PX', ms) else call('SET', log.key, value, 'KEEPTTL') end
 end
-
-local function give_back(log, precision_us, cost, at)
-  local bucket = at / precision_us
-  bucket = bucket - bucket % 1
-  local oldest, newest = held(log, precision_us)
-  if bucket < oldest or bucket > newest then return end
-  local count = count_of(log, bucket)
-  if cost > count then cost = count end
-  set_count(log, bucket, count - cost)
-  log.total = log.total - cost
-  save(log)
-end

@@ -47,15 +47,3 @@ local function decide(now, tick_us, window, max, _, cost, take, last, previous, 
   local late = room * window / previous
   return false, remaining, reset, (start + window - late + late % 1) * tick_us - now, 0
 end
-
-local function give_back(tick_us, window, _, _, cost, at, last, previous, current)
-  local start = last - last % window
-  local tick = at / tick_us
-  tick = tick - tick % 1
-  if tick >= start then
-    current = current > cost and current - cost or 0
-  elseif tick + window >= start then
-    previous = previous > cost and previous - cost or 0
-  end
-  return last, previous, current
-end

@@ -52,13 +52,3 @@ local function decide(now, tick_us, window, max, burst, cost, take, last, level,
   local excess = left - (burst - wanted) * window
   return false, remaining, reset, until_tick(tick + leaks_in(excess, rate), tick_us, now), 0
 end
-
--- A charge leaves by leaking: what of it may have leaked by the last charge has left.
-local function give_back(tick_us, window, max, _, cost, at, last, level, rate)
-  local tick = at / tick_us
-  local elapsed = last - (tick - tick % 1)
-  if elapsed < 0 then elapsed = 0 end
-  local left = cost * window - elapsed * (max > rate and max or rate)
-  if left > 0 then level = level > left and level - left or 0 end
-  return last, level, rate
-end

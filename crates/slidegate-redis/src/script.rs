@@ -18,22 +18,31 @@ const RESET: &str = include_str!("../lua/reset.lua");
 /// How many sets of algorithms there are.
 const SETS: usize = 1 << Algorithm::ALL.len();
 
-/// How an algorithm's file is joined with others.
+/// The files of an algorithm.
 struct Twin {
     file: &'static str,
+    give_back: &'static str,
     /// Its state is a slot of a value that is shared, and not a key of its own.
     is_slot: bool,
 }
 
 fn twin(algorithm: &Algorithm) -> Twin {
-    let (file, is_slot) = match algorithm {
-        Algorithm::SlidingLog => (include_str!("../lua/sliding_log.lua"), false),
-        Algorithm::SlidingBuckets { .. } => (include_str!("../lua/sliding_buckets.lua"), false),
-        Algorithm::SlidingWindow => (include_str!("../lua/sliding_window.lua"), true),
-        Algorithm::FixedWindow { .. } => (include_str!("../lua/fixed_window.lua"), true),
-        Algorithm::TokenBucket { .. } => (include_str!("../lua/token_bucket.lua"), true),
-    };
-    Twin { file, is_slot }
+    macro_rules! twin {
+        ($name:literal, $is_slot:literal) => {
+            Twin {
+                file: include_str!(concat!("../lua/", $name, ".lua")),
+                give_back: include_str!(concat!("../lua/give_back/", $name, ".lua")),
+                is_slot: $is_slot,
+            }
+        };
+    }
+    match algorithm {
+        Algorithm::SlidingLog => twin!("sliding_log", false),
+        Algorithm::SlidingBuckets { .. } => twin!("sliding_buckets", false),
+        Algorithm::SlidingWindow => twin!("sliding_window", true),
+        Algorithm::FixedWindow { .. } => twin!("fixed_window", true),
+        Algorithm::TokenBucket { .. } => twin!("token_bucket", true),
+    }
 }
 
 /// Whether the state of an algorithm is a slot of a value that several limits share.
@@ -110,22 +119,19 @@ impl Scripts {
     /// Decides one hit under an algorithm.
     pub fn one(&self, algorithm: &Algorithm) -> &Script {
         self.one[usize::from(number(algorithm)) - 1].get_or_init(|| {
-            let Twin { file, is_slot } = twin(algorithm);
-            Script::new(match is_slot {
-                true => [BASE, SLOTS, file, ONE_SLOT].join("\n"),
-                false => [BASE, file, ONE_OWN].join("\n"),
-            })
+            let Twin { file, is_slot, .. } = twin(algorithm);
+            Script::new([BASE, file, if is_slot { ONE_SLOT } else { ONE_OWN }].join("\n"))
         })
     }
 
     /// Decides several hits under these algorithms.
     pub fn several(&self, set: Set) -> &Script {
-        self.several[usize::from(set.0)].get_or_init(|| over(set, SEVERAL))
+        self.several[usize::from(set.0)].get_or_init(|| over(set, false, SEVERAL))
     }
 
     /// Gives back what was charged under these algorithms.
     pub fn give_back(&self, set: Set) -> &Script {
-        self.give_back[usize::from(set.0)].get_or_init(|| over(set, GIVE_BACK))
+        self.give_back[usize::from(set.0)].get_or_init(|| over(set, true, GIVE_BACK))
     }
 
     /// Forgets counters.
@@ -135,14 +141,17 @@ impl Scripts {
 }
 
 /// A script that finds each algorithm's functions by its number.
-fn over(set: Set, decider: &str) -> Script {
-    let mut text = [BASE, SLOTS, "local own, slot = {}, {}\n"].join("\n");
+fn over(set: Set, gives_back: bool, decider: &str) -> Script {
+    let mut text = [BASE, SLOTS, "local own, slot, give_back = {}, {}, nil\n"].join("\n");
     for algorithm in set.all() {
-        let Twin { file, is_slot } = twin(&algorithm);
+        let twin = twin(&algorithm);
         let number = number(&algorithm);
-        text.push_str(file);
+        text.push_str(twin.file);
+        if gives_back {
+            text.push_str(twin.give_back);
+        }
         // Writing into a string cannot fail.
-        let _ = match is_slot {
+        let _ = match twin.is_slot {
             true => writeln!(text, "slot[{number}] = {{ decide = decide, give_back = give_back }}"),
             false => writeln!(
                 text,
