@@ -1,0 +1,3 @@
+//! Counts in Redis, shared by many instances.
+
+pub mod breaker;
