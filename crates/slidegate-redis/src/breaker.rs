@@ -16,11 +16,12 @@
 mod tally;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::PoisonError;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use slidegate::Timestamp;
+
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
 use tally::Tally;
 
@@ -104,10 +105,10 @@ pub enum Cause {
 #[derive(Debug)]
 pub struct Breaker {
     settings: Settings,
-    /// The number of the state: even while closed. Written under the lock of `outage`, and after
-    /// `refuses_until`.
+    /// The number of the state: even while closed. Written under the lock of `outage`.
     epoch: AtomicU64,
-    /// While not closed: the moment from which somebody may probe.
+    /// While not closed: the moment from which somebody may probe. Written under the same lock, by which
+    /// whoever means to probe looks again.
     refuses_until: AtomicU64,
     /// How calls went since it closed.
     tally: Tally,
@@ -170,6 +171,11 @@ impl Breaker {
         self.open(&ticket, cause, now)
     }
 
+    /// What is written under the lock is whole at every moment, so a thread that panicked spoils nothing.
+    fn lock(&self) -> MutexGuard<'_, Outage> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn is_current(&self, ticket: &Ticket) -> bool {
         self.epoch.load(Ordering::Acquire) == ticket.epoch
     }
@@ -187,7 +193,7 @@ impl Breaker {
 
     #[cold]
     fn begin_probe(&self, now: Timestamp) -> Admit {
-        let _outage = self.outage.lock();
+        let _outage = self.lock();
         // Somebody may have been faster.
         if let Some(admit) = self.without_waiting(now) {
             return admit;
@@ -199,7 +205,7 @@ impl Breaker {
 
     #[cold]
     fn open(&self, ticket: &Ticket, cause: Cause, now: Timestamp) -> Option<Change> {
-        let mut outage = self.outage.lock();
+        let mut outage = self.lock();
         if !self.is_current(ticket) {
             return None;
         }
@@ -211,7 +217,7 @@ impl Breaker {
 
     /// A probe failed.
     fn wait_longer(&self, ticket: &Ticket, now: Timestamp) {
-        let mut outage = self.outage.lock();
+        let mut outage = self.lock();
         if self.is_current(ticket) {
             outage.wait = outage.wait.saturating_mul(2);
             self.wait(&mut outage, now);
@@ -220,7 +226,7 @@ impl Breaker {
     }
 
     fn close(&self, ticket: &Ticket, now: Timestamp) -> Option<Change> {
-        let outage = self.outage.lock();
+        let outage = self.lock();
         if !self.is_current(ticket) {
             return None;
         }

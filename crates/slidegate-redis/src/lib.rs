@@ -1,3 +1,5 @@
 //! Counts in Redis, shared by many instances.
 
 pub mod breaker;
+
+mod sync;

@@ -1,8 +1,8 @@
 //! When the breaker opens, probes and closes.
 
+#![cfg(not(shuttle))]
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
-use std::sync::Barrier;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -218,51 +218,6 @@ fn a_change_is_told_in_words() {
     assert_eq!(opened(share), format!("{not_asked} 12 of 23 calls within a second failed"));
     let closed = Change::Closed { after: Duration::from_millis(1_490) };
     assert_eq!(closed.to_string(), "the store is asked again, after 1.5 s");
-}
-
-#[test]
-fn of_many_threads_one_opens_it_one_probes_and_one_closes_it() {
-    const THREADS: usize = 4;
-    const ROUNDS: usize = 300;
-    let bench = bench();
-    let barrier = Barrier::new(THREADS);
-    let turn = |nth: usize, tally: &mut [usize; 3]| {
-        for _ in 0..ROUNDS {
-            // All begin their calls before any fails.
-            let calls: Vec<Ticket> = (0..10).map(|_| bench.call()).collect();
-            barrier.wait();
-            tally[0] += calls.into_iter().filter_map(|call| bench.fails(call)).count();
-            barrier.wait();
-            assert_eq!(bench.admit(), Admit::Refuse);
-            barrier.wait();
-            if nth == 0 {
-                bench.clock.advance(Duration::from_secs(1));
-            }
-            barrier.wait();
-            let admitted = bench.admit();
-            barrier.wait();
-            if let Admit::Probe(probe) = admitted {
-                tally[1] += 1;
-                tally[2] += usize::from(bench.succeeds(probe).is_some());
-            }
-            barrier.wait();
-        }
-    };
-    let tallies: Vec<[usize; 3]> = std::thread::scope(|scope| {
-        let turn = &turn;
-        let threads: Vec<_> = (0..THREADS)
-            .map(|nth| {
-                scope.spawn(move || {
-                    let mut tally = [0; 3];
-                    turn(nth, &mut tally);
-                    tally
-                })
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    let total = |of: usize| tallies.iter().map(|tally| tally[of]).sum::<usize>();
-    assert_eq!([total(0), total(1), total(2)], [ROUNDS; 3]);
 }
 
 /// What may happen to a breaker.

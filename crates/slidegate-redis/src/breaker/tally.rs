@@ -1,10 +1,9 @@
 //! How the calls of a closed breaker went.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
 use slidegate::Timestamp;
 
 use super::{Cause, Settings};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Calls are judged by windows of this length: long enough for some to have been made, short enough to
 /// forget what has passed.
