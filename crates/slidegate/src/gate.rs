@@ -153,8 +153,12 @@ impl<S> Gate<S> {
             return Ruling { rules, origins: SmallVec::new(), decision: Decision::refused() };
         }
         let applied = applied.without_store(&self.own_rules);
-        let decision = decide(&self.fallback.counts(), &applied.hits()).degraded();
-        Ruling { rules, origins: applied.origins(), decision }
+        let hits = applied.hits();
+        let decision = match hits.is_empty() {
+            true => Decision::unlimited(),
+            false => decide(&self.fallback.counts(), &hits),
+        };
+        Ruling { rules, origins: applied.origins(), decision: decision.degraded() }
     }
 
     /// Sees that the store answers again.
