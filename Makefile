@@ -5,6 +5,7 @@
 # Every test: unit, integration and documentation tests, the explored thread schedules, and the
 # server against its own description.
 test:
+	command -v curl >/dev/null || { apt-get update -q && apt-get install -y -q curl; }
 	cargo test --workspace --all-features
 	$(MAKE) test-shuttle
 	$(MAKE) fuzz-http

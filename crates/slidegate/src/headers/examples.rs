@@ -148,8 +148,8 @@ fn the_examples_of_the_third_draft_round_trip() {
 }
 
 #[test]
-fn the_readme_shows_what_every_style_writes() {
-    let readme = include_str!("../../../../README.md");
+fn the_documents_show_what_every_style_writes() {
+    let document = include_str!("../../../../docs/HTTP.md");
     let ruling = scripted::ruling(&rules(&[("per-tenant", "100/min")]), &[fits(99, 60)]);
     let now = Timestamp::from_secs(1_750_000_020);
     for style in Style::ALL {
@@ -157,6 +157,6 @@ fn the_readme_shows_what_every_style_writes() {
         let shown: String =
             headers.iter().map(|(name, value)| format!("`{name}: {value}` ")).collect();
         let row = format!("| `{style}` | {shown}|\n");
-        assert!(readme.contains(&row), "{row}");
+        assert!(document.contains(&row), "{row}");
     }
 }

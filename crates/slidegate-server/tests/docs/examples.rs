@@ -1,0 +1,61 @@
+//! What stands in `examples/`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::{policies, root};
+
+/// The examples of this kind, in order.
+fn examples(ending: &str) -> Vec<PathBuf> {
+    let files = fs::read_dir(root().join("examples")).unwrap().map(|file| file.unwrap().path());
+    let mut files: Vec<_> =
+        files.filter(|path| path.extension().is_some_and(|e| e == ending)).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn every_example_policy_is_right_and_says_how_to_start_it() {
+    let policies = examples("yaml");
+    assert!(policies.len() >= 4, "{policies:?}");
+    for path in policies {
+        let (yaml, name) = (fs::read_to_string(&path).unwrap(), path.file_name().unwrap());
+        policies::is_right(&yaml).unwrap_or_else(|wrong| panic!("{}: {wrong}", path.display()));
+        let start = format!("#   slidegate serve --policy examples/{}\n", name.display());
+        assert!(yaml.contains(&start), "{} should say{start}", path.display());
+    }
+}
+
+#[test]
+fn every_example_program_prints_what_it_promises() {
+    let programs = examples("rs");
+    assert!(programs.len() >= 2, "{programs:?}");
+    for path in programs {
+        let source = fs::read_to_string(&path).unwrap();
+        assert!(source.lines().count() < 60, "{}: a newcomer reads it", path.display());
+        // What it prints stands at its end, as a comment.
+        let (_, promised) = source.split_once("\n// It prints:\n//\n").expect("what it prints");
+        let promised: String = promised
+            .lines()
+            .map(|line| line.trim_start_matches("//").trim_start().to_owned() + "\n")
+            .collect();
+        assert_eq!(
+            printed(path.file_stem().unwrap().to_str().unwrap()),
+            promised,
+            "{}",
+            path.display()
+        );
+    }
+}
+
+/// What an example program prints. It is built as tests are, since most of that stands there.
+fn printed(name: &str) -> String {
+    let output = Command::new(env!("CARGO"))
+        .current_dir(root())
+        .args(["run", "--quiet", "--profile", "test", "-p", "slidegate", "--example", name])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}

@@ -1,0 +1,220 @@
+//! Commands in documents: the blocks `sh`, and `sh fails`, whose commands have to fail.
+//!
+//! They run in a folder of the document's own, which has `examples/`, `access.log.gz` and every `yaml` block
+//! that begins with its name, such as `# policy.yaml`. There are no programs but `slidegate`, `curl`, and `cargo run`
+//! of the former and of examples. `slidegate serve` goes on in the background, on a free port instead of
+//! its own; what is asked of `localhost:8080` then goes there, until another server is started. `make` and
+//! `git` are not run, but what is made has to be in the Makefile.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::common::{Server, slidegate};
+use crate::markdown::Block;
+use crate::{output, root};
+
+/// Where servers listen, by the documents.
+const DOCUMENTED: &str = "localhost:8080";
+
+/// A document's commands, and what has come of them.
+pub struct Shell {
+    folder: PathBuf,
+    server: Option<Server>,
+    /// What the last commands have printed, until it is told.
+    output: Option<String>,
+}
+
+impl Shell {
+    pub fn in_a_folder_of(document: &str) -> Self {
+        let name = format!("docs-{}-{}", document.replace('/', "-"), std::process::id());
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let programs = folder.join("bin");
+        fs::create_dir_all(&programs).unwrap();
+        symlink(root().join("examples"), folder.join("examples")).unwrap();
+        fs::write(folder.join("access.log.gz"), gzip(&access_log())).unwrap();
+        symlink(env!("CARGO_BIN_EXE_slidegate"), programs.join("slidegate")).unwrap();
+        let curl = which("curl").expect("`make` installs curl, which the documents use");
+        // It shows its progress wherever it writes to no terminal.
+        program(&programs.join("curl"), &format!("exec '{curl}' --no-progress-meter \"$@\""));
+        program(&programs.join("cargo"), &cargo());
+        Self { folder, server: None, output: None }
+    }
+
+    /// Writes a block that begins with the name of a file.
+    pub fn keep_file(&mut self, block: &Block) -> Result<(), String> {
+        self.output = None;
+        let first = block.text.lines().next().and_then(|line| line.strip_prefix("# "));
+        let plain = |char: char| char.is_ascii_alphanumeric() || "._-".contains(char);
+        if let Some(name) = first.filter(|name| name.ends_with(".yaml") && name.chars().all(plain))
+        {
+            fs::write(self.folder.join(name), &block.text).unwrap();
+        }
+        Ok(())
+    }
+
+    /// Runs the commands of a block.
+    pub fn run(&mut self, block: &Block) -> Result<(), String> {
+        self.output = None;
+        let fails = match block.mark() {
+            "" => false,
+            "fails" => true,
+            other => return Err(format!("`sh {other}` is not known")),
+        };
+        let text = block.text.replace("\\\n", " ");
+        let mut script = String::new();
+        for line in text.lines() {
+            let words: Vec<&str> =
+                line.split_whitespace().take_while(|word| *word != "#").collect();
+            match &words[..] {
+                ["make", target, ..] => is_made(target)?,
+                ["make", ..] | [] => {}
+                ["git" | "cd", ..] => {}
+                ["slidegate", "serve", flags @ ..]
+                | ["cargo", "run", "--release", "--", "serve", flags @ ..] => self.serve(flags)?,
+                _ => script = format!("{script}{line}\n"),
+            }
+        }
+        if !script.is_empty() {
+            self.output = Some(self.script(&script, fails)?);
+        }
+        Ok(())
+    }
+
+    fn serve(&mut self, flags: &[&str]) -> Result<(), String> {
+        if flags.iter().any(|flag| flag.contains(['\'', '"', '$', '|', '>'])) {
+            return Err(format!("serve {}: too much of a shell's language", flags.join(" ")));
+        }
+        let mut command = slidegate();
+        command.current_dir(&self.folder).arg("serve").args(flags).args(["--http", "127.0.0.1:0"]);
+        self.server = Some(Server::spawn(&mut command));
+        Ok(())
+    }
+
+    fn script(&self, script: &str, fails: bool) -> Result<String, String> {
+        let script = match &self.server {
+            Some(server) => script.replace(DOCUMENTED, &server.address().to_string()),
+            None if script.contains(DOCUMENTED) => return Err("no server was started".to_owned()),
+            None => script.to_owned(),
+        };
+        let ran = Command::new("/bin/sh")
+            .args(["-e", "-c", &format!("exec 2>&1\n{script}")])
+            .current_dir(&self.folder)
+            .env_clear()
+            .env("PATH", self.folder.join("bin"))
+            .output()
+            .unwrap();
+        let output = String::from_utf8(ran.stdout).unwrap();
+        // 127: no such program; 2: a usage that is no usage.
+        let as_expected = if fails { ran.status.code() == Some(1) } else { ran.status.success() };
+        match as_expected {
+            true => Ok(output),
+            false => Err(format!("{script}ended with {}:\n{output}", ran.status)),
+        }
+    }
+
+    /// Whether commands have printed something that no block has told yet.
+    pub fn has_output(&self) -> bool {
+        self.output.is_some()
+    }
+
+    /// Whether a block shows what the last commands have printed.
+    pub fn printed(&mut self, block: &Block) -> Result<(), String> {
+        let found = self.output.take().ok_or("no command stands above what this block shows")?;
+        output::compare(&block.text, &found)
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// `cargo`, as far as documents use it. Examples are built as tests are, since most of that stands there.
+fn cargo() -> String {
+    let home = std::env::var("HOME").unwrap_or_default();
+    let path = std::env::var("PATH").unwrap();
+    format!(
+        "case \"$1 $2 $3\" in\n\
+         'run --release --') shift 3; exec slidegate \"$@\";;\n\
+         'run -p slidegate') shift; cd '{root}'; HOME='{home}' PATH='{path}' exec '{cargo}' run -q --profile test \"$@\";;\n\
+         esac\n\
+         echo \"cargo $*: no document should say that\"; exit 2",
+        root = root().display(),
+        cargo = env!("CARGO"),
+    )
+}
+
+/// Half an hour of three clients: one asks every 10 seconds, one every 7, one 10 times within 10
+/// seconds and again 35 seconds later, where windows of a minute that are weighted err most.
+fn access_log() -> String {
+    let mut log = String::new();
+    for second in 0..1_800 {
+        for (ip, asks) in [
+            ("192.0.2.1", second % 10 == 0),
+            ("192.0.2.2", second % 7 == 0),
+            ("192.0.2.3", second % 127 < 10 || (45..55).contains(&(second % 127))),
+        ] {
+            if asks {
+                let (minute, second) = (second / 60, second % 60);
+                let time = format!("17/May/2026:10:{minute:02}:{second:02} +0000");
+                log += &format!("{ip} - - [{time}] \"GET /items HTTP/1.1\" 200 512\n");
+            }
+        }
+    }
+    log
+}
+
+fn gzip(text: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn program(path: &Path, script: &str) {
+    fs::write(path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn which(program: &str) -> Option<String> {
+    let path = std::env::var_os("PATH")?;
+    let mut found = std::env::split_paths(&path).map(|folder| folder.join(program));
+    found.find(|path| path.is_file())?.to_str().map(str::to_owned)
+}
+
+fn is_made(target: &str) -> Result<(), String> {
+    let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
+    let rule = format!("{target}:");
+    let made = makefile.lines().any(|line| line.starts_with(&rule));
+    if made { Ok(()) } else { Err(format!("the Makefile has no `{target}`")) }
+}
+
+#[test]
+fn what_is_not_understood_or_fails_is_a_mistake() {
+    let mut shell = Shell::in_a_folder_of("what-fails");
+    for (block, right) in [
+        ("sh\nslidegate --version", true),
+        ("sh\ncargo run --release -- --version", true),
+        ("sh\nmake test", true),
+        ("sh\nmake coffee", false),
+        ("sh\nwget localhost", false),
+        ("sh\ncargo publish", false),
+        ("sh\nslidegate --verson", false),
+        ("sh\nslidegate replay --policy nowhere.yaml nothing.log", false),
+        ("sh fails\nslidegate replay --policy nowhere.yaml nothing.log", true),
+        ("sh fails\nslidegate --version", false),
+        ("sh fails\nwget localhost", false),
+        ("sh\ncurl localhost:8080/healthz", false),
+        ("sh slowly\nslidegate --version", false),
+    ] {
+        let block = crate::markdown::blocks(&format!("```{block}\n```\n")).remove(0);
+        let ran = shell.run(&block);
+        assert_eq!(ran.is_ok(), right, "{block:?}: {ran:?}");
+    }
+}

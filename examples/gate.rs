@@ -1,0 +1,48 @@
+//! A policy file within your own program: no server, and the counts live in this process.
+//!
+//! ```sh
+//! cargo run -p slidegate --example gate
+//! ```
+
+use std::error::Error;
+
+use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Timestamp};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    // A wrong policy is an error that tells all its mistakes with their places.
+    let policy = Policy::from_yaml(include_str!("public-api.yaml"))?;
+    // A clock that stands still, so that this always prints the same. A service takes `MemoryStore::new()`.
+    let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
+    let gate = Gate::new(policy, MemoryStore::with(clock, 1_000_000));
+
+    for (method, path, key, plan) in [
+        ("GET", "/v1/items/7", "k1", "free"),
+        ("GET", "/v1/items/8", "k1", "pro"),
+        ("GET", "/v1/search?q=a", "k1", "pro"),
+        ("POST", "/v1/exports", "k1", "pro"),
+        ("POST", "/v1/exports", "k1", "pro"),
+        ("POST", "/v1/exports", "k1", "pro"),
+        ("GET", "/v1/items/7", "leaked", "free"),
+    ] {
+        let attributes = [("method", method), ("path", path), ("api_key", key), ("plan", plan)];
+        let ruling = gate.check_now(&Request::new("default", Descriptor::new(attributes)));
+        let (decision, limit) = (ruling.decision(), ruling.binding());
+        // The limit that is nearest to its end, or the one that denies.
+        let limit = limit.map_or("nothing", |limit| limit.policy_name());
+        match decision.is_allowed() {
+            true => println!("{method} {path}: {limit} has {} left", decision.remaining()),
+            false => println!("{method} {path}: denied by {limit}, {:?}", decision.retry_after()),
+        }
+    }
+    Ok(())
+}
+
+// It prints:
+//
+// GET /v1/items/7: per-caller.1s has 9 left
+// GET /v1/items/8: per-caller has 98 left
+// GET /v1/search?q=a: search has 4 left
+// POST /v1/exports: exports.1m has 1 left
+// POST /v1/exports: exports.1m has 0 left
+// POST /v1/exports: denied by exports.1m, Some(60s)
+// GET /v1/items/7: denied by per-caller, None

@@ -1,0 +1,48 @@
+//! Limits in code: each customer may send 3 requests in any second, and 10,000 units a day.
+//!
+//! ```sh
+//! cargo run -p slidegate --example limiter
+//! ```
+
+use slidegate::Verdict::{Allowed, Denied};
+use slidegate::{Limiter, LimiterError, ManualClock, MemoryStore, Timestamp};
+
+fn main() -> Result<(), LimiterError> {
+    // A clock that stands still until it is told to go on, so that this always prints the same. A service
+    // writes `Limiter::new(["3/s", "10000/d"])?`.
+    let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
+    let store = MemoryStore::with(clock.clone(), 1_000_000);
+    let limiter = Limiter::with_store(["3/s", "10000/d"], store)?;
+
+    // Anything that can be hashed is a key.
+    for nth in 1..=4 {
+        match limiter.check(&("customer", 42)) {
+            Allowed(decision) => println!("{nth}: served, {} left", decision.remaining()),
+            Denied(decision) => {
+                println!("{nth}: denied, come back in {:?}", decision.retry_after())
+            }
+        }
+    }
+
+    // Whoever waits for as long as was told is served.
+    let wait = limiter.peek(&("customer", 42), 1).decision().retry_after().unwrap_or_default();
+    clock.advance(wait);
+    println!("after {wait:?}: allowed is {}", limiter.check(&("customer", 42)).is_allowed());
+
+    // What has been charged for nothing can be given back.
+    let verdict = limiter.check_cost(&("customer", 7), 3);
+    println!("left for a batch of 3: {}", verdict.decision().remaining());
+    limiter.give_back(verdict.decision().receipt());
+    println!("after giving it back: {}", limiter.peek(&("customer", 7), 1).decision().remaining());
+    Ok(())
+}
+
+// It prints:
+//
+// 1: served, 2 left
+// 2: served, 1 left
+// 3: served, 0 left
+// 4: denied, come back in Some(1.333334s)
+// after 1.333334s: allowed is true
+// left for a batch of 3: 0
+// after giving it back: 3
