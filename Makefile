@@ -10,9 +10,9 @@ test:
 	$(MAKE) test-shuttle
 	$(MAKE) fuzz-http
 
-# The memory store under many thread schedules. A build of its own: locks and atomics are shuttle's.
+# The memory store and the breaker under many thread schedules. A build of its own: locks and atomics are shuttle's.
 test-shuttle:
-	RUSTFLAGS='--cfg shuttle' cargo test -p slidegate --test shuttle --target-dir target/shuttle
+	RUSTFLAGS='--cfg shuttle' cargo test -p slidegate -p slidegate-redis --test shuttle --target-dir target/shuttle
 
 # The server against its own OpenAPI document, by schemathesis (in a venv under target/).
 fuzz-http:

@@ -88,6 +88,13 @@ impl Link {
         shared.clone()
     }
 
+    /// Has the connection replaced that there is now.
+    pub fn replace_current(&self) {
+        if let Some(shared) = self.current.borrow().clone() {
+            self.replace(&shared);
+        }
+    }
+
     /// Has this connection replaced.
     pub fn replace(&self, shared: &Shared) {
         self.broken.send_if_modified(|nth| {

@@ -3,11 +3,14 @@
 //! `docs/REDIS.md` tells how keys are named, what the scripts take and answer, and what happens when Redis
 //! does not.
 
+pub mod breaker;
+
 mod call;
 mod connect;
 mod reply;
 mod script;
 mod store;
+mod sync;
 
 pub use connect::{ConnectError, Settings};
 pub use store::RedisStore;

@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use slidegate::store::Outcomes;
-use slidegate::{Clock, Hit, Receipt, Store, StoreError, Taken, Timestamp};
+use slidegate::{Clock, Hit, Receipt, Store, StoreError, SystemClock, Taken, Timestamp};
 
+use crate::breaker::{self, Admit, Breaker, Change};
 use crate::call::{Call, Mode, Wording, give_back};
 use crate::connect::{ConnectError, Link, Settings, Shared};
 use crate::reply;
@@ -18,7 +19,10 @@ pub struct RedisStore {
     wording: Wording,
     scripts: Scripts,
     link: Link,
-    /// None is Redis's own.
+    breaker: Breaker,
+    /// For the breaker.
+    time: SystemClock,
+    /// For counting. None is Redis's own.
     clock: Option<Arc<dyn Clock>>,
     settings: Settings,
 }
@@ -41,7 +45,12 @@ impl RedisStore {
             keep_s: settings.keep.as_secs().try_into().unwrap_or(u32::MAX),
         };
         let link = Link::open(address)?;
-        Ok(Self { wording, scripts: Scripts::new(), link, clock: None, settings })
+        let breaker = Breaker::new(breaker::Settings {
+            probe_limit: 2 * settings.timeout,
+            ..breaker::Settings::default()
+        });
+        let (scripts, time) = (Scripts::new(), SystemClock::new());
+        Ok(Self { wording, scripts, link, breaker, time, clock: None, settings })
     }
 
     /// Tells Redis the time, instead of asking it: cheaper for Redis, and good where clocks agree.
@@ -54,43 +63,73 @@ impl RedisStore {
         self.clock.as_ref().map(|clock| clock.now())
     }
 
-    /// Calls a script within the time-out.
+    /// Whether the breaker is open, so that Redis is not asked.
+    pub fn is_open(&self) -> bool {
+        self.breaker.is_open()
+    }
+
+    /// Calls a script, unless the breaker is open.
     async fn call(&self, call: &Call<'_>) -> Result<Vec<u8>, StoreError> {
-        let mut sent = None;
+        let (ticket, is_probe) = match self.breaker.admit(self.time.now()) {
+            Admit::Call(ticket) => (ticket, false),
+            Admit::Probe(ticket) => (ticket, true),
+            Admit::Refuse => return Err(StoreError::Open),
+        };
+        let answer = self.call_in_time(call).await;
+        let now = self.time.now();
+        let change = match &answer {
+            Err(Failure::Down(_)) => self.breaker.failed(ticket, now),
+            _ => self.breaker.succeeded(ticket, now),
+        };
+        if matches!(change, Some(Change::Opened(_))) || (is_probe && answer.is_err()) {
+            // Whoever hangs may do so for ever: a new connection finds out.
+            self.link.replace_current();
+        }
+        match (change, &answer) {
+            (Some(change @ Change::Opened(_)), Err(failure)) => {
+                tracing::warn!(error = %failure.error(), "Redis: {change}");
+            }
+            (Some(change), _) => tracing::info!("Redis: {change}"),
+            (None, _) => {}
+        }
+        answer.map_err(Failure::into_error)
+    }
+
+    /// Calls a script within the time-out.
+    async fn call_in_time(&self, call: &Call<'_>) -> Result<Vec<u8>, Failure> {
+        let mut sent = false;
         match tokio::time::timeout(self.settings.timeout, self.call_now(call, &mut sent)).await {
             Ok(answer) => answer,
-            Err(_) if sent.is_none() => Err(StoreError::Unavailable("no connection".to_owned())),
-            Err(_) => {
-                Err(StoreError::TimedOut(format!("no answer within {:?}", self.settings.timeout)))
-            }
+            Err(_) => Err(Failure::Down(match sent {
+                false => StoreError::Unavailable("no connection".to_owned()),
+                true => {
+                    StoreError::TimedOut(format!("no answer within {:?}", self.settings.timeout))
+                }
+            })),
         }
     }
 
     /// EVALSHA; and if Redis does not know the script, EVAL. Of many who find that at once, one sends the
     /// script, and the others wait for it.
-    async fn call_now(
-        &self,
-        call: &Call<'_>,
-        sent: &mut Option<Shared>,
-    ) -> Result<Vec<u8>, StoreError> {
+    async fn call_now(&self, call: &Call<'_>, sent: &mut bool) -> Result<Vec<u8>, Failure> {
         let Some(shared) = self.link.connection().await else {
-            return Err(StoreError::Unavailable("the store is closed".to_owned()));
+            return Err(Failure::Down(StoreError::Unavailable("the store is closed".to_owned())));
         };
         let script = call.script;
         let evalsha = command("EVALSHA", &script.sha, call);
         loop {
             let loads = script.loads();
-            *sent = Some(shared.clone());
+            *sent = true;
             match evalsha.query_async(&mut shared.connection.clone()).await {
                 Err(error) if is_no_script(&error) => {}
                 answer => return self.understood(answer, &shared),
             }
-            *sent = None;
+            *sent = false;
             let loading = script.loading.lock().await;
             if script.loads() != loads {
                 continue;
             }
-            *sent = Some(shared.clone());
+            *sent = true;
             let eval = command("EVAL", &script.text, call);
             let answer = eval.query_async(&mut shared.connection.clone()).await;
             script.loads.fetch_add(1, Ordering::Release);
@@ -103,25 +142,55 @@ impl RedisStore {
         &self,
         answer: Result<Value, RedisError>,
         shared: &Shared,
-    ) -> Result<Vec<u8>, StoreError> {
+    ) -> Result<Vec<u8>, Failure> {
         match answer {
             Ok(Value::BulkString(bytes)) => Ok(bytes),
             Ok(Value::Okay) => Ok(Vec::new()),
-            Ok(Value::SimpleString(_)) => Ok(Vec::new()),
             Ok(other) => {
                 self.link.replace(shared);
-                Err(StoreError::TimedOut(format!("no answer of a script: {other:?}")))
+                let error = StoreError::TimedOut(format!("no answer of a script: {other:?}"));
+                Err(Failure::Down(error))
             }
             // Redis has answered: a script that fails has written nothing.
+            Err(error) if is_of_a_key(&error) => {
+                Err(Failure::Key(StoreError::Unavailable(error.to_string())))
+            }
             Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
-                Err(StoreError::Unavailable(error.to_string()))
+                Err(Failure::Down(StoreError::Unavailable(error.to_string())))
             }
             Err(error) => {
                 self.link.replace(shared);
-                Err(StoreError::TimedOut(error.to_string()))
+                Err(Failure::Down(StoreError::TimedOut(error.to_string())))
             }
         }
     }
+}
+
+/// Why there is no answer.
+enum Failure {
+    /// Redis does not do its work: the breaker hears of it.
+    Down(StoreError),
+    /// Something else stands at this key; others are well.
+    Key(StoreError),
+}
+
+impl Failure {
+    fn error(&self) -> &StoreError {
+        match self {
+            Self::Down(error) | Self::Key(error) => error,
+        }
+    }
+
+    fn into_error(self) -> StoreError {
+        match self {
+            Self::Down(error) | Self::Key(error) => error,
+        }
+    }
+}
+
+/// Whether it is the value of a key that the script could not work with.
+fn is_of_a_key(error: &RedisError) -> bool {
+    matches!(error.code(), Some("WRONGTYPE" | "FOREIGN"))
 }
 
 fn command(name: &str, script: &str, call: &Call<'_>) -> Cmd {

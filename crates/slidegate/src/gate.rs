@@ -1,9 +1,13 @@
 //! Policy and store, and what to do when the store fails.
 
-use std::sync::{Arc, OnceLock};
+mod fallback;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::clock::{Clock, SystemClock};
 use crate::decision::Decision;
 use crate::hit::{Admission, Hit};
 use crate::outcome::Outcome;
@@ -11,6 +15,8 @@ use crate::policy::{Applied, OnStoreError, Origin, Policy, Rule, RuleLimit};
 use crate::request::Request;
 use crate::store::memory::MemoryStore;
 use crate::store::{LocalStore, Receipt, Store, StoreError};
+
+use fallback::{Counts, Fallback};
 
 /// Policy and store: asks the store what the policy makes of a request.
 ///
@@ -29,16 +35,18 @@ use crate::store::{LocalStore, Receipt, Store, StoreError};
 /// # Ok::<(), slidegate::PolicyErrors>(())
 /// ```
 pub struct Gate<S = MemoryStore> {
-    policy: Arc<Policy>,
+    policy: Policy,
     store: S,
-    /// Enforces while the store does not answer.
-    fallback: OnceLock<MemoryStore>,
+    /// The policy's rules as this instance enforces them while the store does not answer.
+    own_rules: Arc<[Rule]>,
+    fallback: Fallback,
 }
 
 /// A decision, and the rules that it comes from.
 #[derive(Clone, Debug)]
 pub struct Ruling {
-    policy: Arc<Policy>,
+    /// Those of the policy, with the limits that were enforced.
+    rules: Arc<[Rule]>,
     origins: SmallVec<[Origin; 3]>,
     decision: Decision,
 }
@@ -82,7 +90,7 @@ impl Ruling {
     /// How every limit stands that applies, in the order of the policy.
     pub fn limits(&self) -> impl Iterator<Item = Standing<'_>> {
         self.origins.iter().zip(self.decision.outcomes()).map(|(origin, outcome)| {
-            let rule = &self.policy.rules()[origin.rule as usize];
+            let rule = &self.rules[origin.rule as usize];
             let limit = &rule.limits(origin.chosen)[usize::from(origin.limit)];
             Standing { rule, limit, outcome, admission: origin.admission }
         })
@@ -97,7 +105,26 @@ impl Ruling {
 impl<S> Gate<S> {
     /// A gate that enforces a policy by a store.
     pub fn new(policy: Policy, store: S) -> Self {
-        Self { policy: Arc::new(policy), store, fallback: OnceLock::new() }
+        let own_rules = policy.shared_rules().clone();
+        let fallback = Fallback::new(Arc::new(SystemClock::new()));
+        Self { policy, store, own_rules, fallback }
+    }
+
+    /// The same, as one of so many instances that share the store. While it does not answer, each enforces
+    /// its part of every limit that is [`OnStoreError::Local`]: max(1, max / instances), and the same of a
+    /// burst. A max of 0 stays 0.
+    ///
+    /// The bound across an outage: in any window the store lets at most max pass, before and after, and the
+    /// instances together at most max, so at most 2*max pass (max + instances, if max is less than those).
+    /// Where an algorithm lets more than max pass in a window, it is twice what that promises. Local counts
+    /// are dropped when the store answers again, so each further outage in the same window adds its own max.
+    pub fn expecting_instances(self, instances: NonZeroU32) -> Self {
+        Self { own_rules: self.policy.rules_shared_by(instances), ..self }
+    }
+
+    /// The same with another clock for what is counted while the store does not answer.
+    pub fn with_local_clock(self, clock: impl Clock) -> Self {
+        Self { fallback: Fallback::new(Arc::new(clock)), ..self }
     }
 
     /// The policy.
@@ -111,26 +138,35 @@ impl<S> Gate<S> {
     }
 
     fn rule(&self, applied: &Applied<'_>, decision: Decision) -> Ruling {
-        Ruling { policy: self.policy.clone(), origins: applied.origins(), decision }
-    }
-
-    fn fallback(&self) -> &MemoryStore {
-        self.fallback.get_or_init(MemoryStore::new)
+        let rules = self.policy.shared_rules().clone();
+        Ruling { rules, origins: applied.origins(), decision }
     }
 
     /// What the rules want when the store did not answer.
-    fn without_store(
-        &self,
-        applied: Applied<'_>,
-        decide: impl FnOnce(&MemoryStore, &[Hit<'_>]) -> Decision,
+    fn without_store<'r>(
+        &'r self,
+        applied: Applied<'r>,
+        decide: impl FnOnce(&Counts, &[Hit<'_>]) -> Decision,
     ) -> Ruling {
+        let rules = self.own_rules.clone();
         if applied.on_store_error() == OnStoreError::Deny {
-            let policy = self.policy.clone();
-            return Ruling { policy, origins: SmallVec::new(), decision: Decision::refused() };
+            return Ruling { rules, origins: SmallVec::new(), decision: Decision::refused() };
         }
-        let applied = applied.without_store();
-        let decision = decide(self.fallback(), &applied.hits()).degraded();
-        self.rule(&applied, decision)
+        let applied = applied.without_store(&self.own_rules);
+        let hits = applied.hits();
+        let decision = match hits.is_empty() {
+            true => Decision::unlimited(),
+            false => decide(&self.fallback.counts(), &hits),
+        };
+        Ruling { rules, origins: applied.origins(), decision: decision.degraded() }
+    }
+
+    /// Sees that the store answers again.
+    fn heard<T>(&self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
+        if answer.is_ok() {
+            self.fallback.store_answered();
+        }
+        answer
     }
 }
 
@@ -156,7 +192,8 @@ impl<S: LocalStore> Gate<S> {
 }
 
 /// Over any store. While it does not answer, the decision is degraded: what each rule's
-/// [`OnStoreError`] says holds, the strictest of all rules that apply.
+/// [`OnStoreError`] says holds, the strictest of all rules that apply. How much passes then is said at
+/// [`expecting_instances`](Gate::expecting_instances).
 impl<S: Store> Gate<S> {
     /// Takes what the request costs if every limit has room for it.
     pub async fn check(&self, request: &Request<'_>) -> Ruling {
@@ -165,7 +202,7 @@ impl<S: Store> Gate<S> {
         if hits.is_empty() {
             return self.rule(&applied, Decision::unlimited());
         }
-        match self.store.take(&hits).await {
+        match self.heard(self.store.take(&hits).await) {
             Ok(taken) => self.rule(&applied, Decision::of_taken(&hits, taken)),
             Err(_) => {
                 drop(hits);
@@ -183,7 +220,7 @@ impl<S: Store> Gate<S> {
         if hits.is_empty() {
             return self.rule(&applied, Decision::unlimited());
         }
-        match self.store.peek(&hits).await {
+        match self.heard(self.store.peek(&hits).await) {
             Ok(outcomes) => self.rule(&applied, Decision::of_peeked(&hits, outcomes)),
             Err(_) => {
                 drop(hits);
@@ -194,16 +231,19 @@ impl<S: Store> Gate<S> {
         }
     }
 
-    /// Gives back what a decision's receipt says was charged. Once only.
+    /// Gives back what a decision's receipt says was charged. Once only. What was charged in memory while
+    /// the store did not answer is gone once it answers, and then there is nothing to give back.
     ///
     /// # Errors
     /// If the store did not answer.
     pub async fn give_back(&self, decision: &Decision) -> Result<(), StoreError> {
         let receipt: &Receipt = decision.receipt();
         if decision.is_degraded() {
-            self.fallback().give_back_now(receipt);
+            if let Some(counts) = self.fallback.present() {
+                counts.give_back_now(receipt);
+            }
             return Ok(());
         }
-        self.store.give_back(receipt).await
+        self.heard(self.store.give_back(receipt).await)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::hash::Hasher;
+use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -133,6 +134,27 @@ impl Limit {
         Self::of_counter(counter)
     }
 
+    /// What each of so many instances may enforce on its own: max and burst are divided, and at least 1.
+    /// What is 0 stays 0.
+    pub(crate) fn share_of(&self, instances: NonZeroU32) -> Self {
+        let share = |units: u64| (units / u64::from(instances.get())).max(units.min(1));
+        let quota = self.quota();
+        let quota = Quota::of_parts(share(quota.max()) as u32, quota.window_us());
+        Self::of_counter(match self.counter {
+            AnyCounter::SlidingLog(_) => AnyCounter::SlidingLog(SlidingLog::new(&quota)),
+            AnyCounter::SlidingBuckets(counter) => {
+                AnyCounter::SlidingBuckets(SlidingBuckets::new(&quota, counter.precision_us()))
+            }
+            AnyCounter::SlidingWindow(_) => AnyCounter::SlidingWindow(SlidingWindow::new(&quota)),
+            AnyCounter::FixedWindow(counter) => {
+                AnyCounter::FixedWindow(FixedWindow::new(&quota, counter.align()))
+            }
+            AnyCounter::TokenBucket(counter) => {
+                AnyCounter::TokenBucket(TokenBucket::new(&quota, share(counter.burst())))
+            }
+        })
+    }
+
     /// The quota. Its window is the one that is counted: a window that is no whole number of ticks counts
     /// as the next longer one that is.
     pub fn quota(&self) -> Quota {
@@ -240,5 +262,34 @@ impl fmt::Display for Limit {
 impl From<&Limit> for Limit {
     fn from(limit: &Limit) -> Self {
         *limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_divides_max_and_burst_and_nothing_else() {
+        let share = |limit: &Limit, instances| limit.share_of(NonZeroU32::new(instances).unwrap());
+        for algorithm in Algorithm::ALL {
+            // A window that is no whole number of ticks, too.
+            for quota in ["100/min", "7/d", "1/s", "0/h", "100/16777217ms"] {
+                let limit = Limit::new(quota.parse().unwrap(), algorithm).unwrap();
+                assert_eq!(share(&limit, 1), limit);
+                for instances in [2, 3, 10, 1_000, u32::MAX] {
+                    let (own, all) = (share(&limit, instances), limit.quota().max());
+                    let max = (all / u64::from(instances)).max(u64::from(all > 0));
+                    assert_eq!((own.quota().max(), own.capacity()), (max, max), "{limit}");
+                    assert_eq!(own.quota().window(), limit.quota().window(), "{limit}");
+                    assert_eq!(own.shape_text(), limit.shape_text(), "{limit}");
+                }
+            }
+        }
+        let burst = |burst| Algorithm::TokenBucket { burst: Some(burst) };
+        let bucket = |quota: &str, units| Limit::new(quota.parse().unwrap(), burst(units)).unwrap();
+        assert_eq!(share(&bucket("100/s", 50), 4), bucket("25/s", 12));
+        assert_eq!(share(&bucket("100/s", 3), 4), bucket("25/s", 1));
+        assert_eq!(share(&bucket("100/s", 0), 4), bucket("25/s", 0));
     }
 }

@@ -9,6 +9,8 @@ mod route;
 mod rule;
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -29,7 +31,7 @@ pub use rule::{Misfit, Override, Rule, RuleLimit, Terms, When};
 /// What is to be enforced: rules, by domain. Read it from YAML with [`Policy::from_yaml`].
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
-    rules: Vec<Rule>,
+    rules: Arc<[Rule]>,
     routes: Routes,
     by_domain: HashMap<Box<str>, Index>,
 }
@@ -41,12 +43,25 @@ impl Policy {
             by_domain.entry(&rule.domain).or_default().push((nth, rule));
         }
         let by_domain = by_domain.iter().map(|(&domain, of)| (domain.into(), Index::new(of)));
-        Self { by_domain: by_domain.collect(), rules, routes }
+        Self { by_domain: by_domain.collect(), rules: rules.into(), routes }
     }
 
     /// The rules, in the order of the file.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// The rules, to be kept beside the decisions that come from them.
+    pub(crate) fn shared_rules(&self) -> &Arc<[Rule]> {
+        &self.rules
+    }
+
+    /// The rules as each of so many instances enforces them on its own.
+    pub(crate) fn rules_shared_by(&self, instances: NonZeroU32) -> Arc<[Rule]> {
+        match instances {
+            NonZeroU32::MIN => self.rules.clone(),
+            _ => self.rules.iter().map(|rule| rule.share_of(instances)).collect(),
+        }
     }
 
     /// The route templates: a request's `path` gives it the attribute `route`.
@@ -90,7 +105,7 @@ impl Policy {
     ) -> impl Iterator<Item = (&'r Rule, Result<Match<'r>, Misfit<'r>>)> {
         request.descriptors.iter().flat_map(|descriptor| {
             let attributes = Attributes::new(descriptor, &self.routes);
-            let rules = (0..).zip(&self.rules).filter(|(_, rule)| *rule.domain == *request.domain);
+            let rules = (0..).zip(&*self.rules).filter(|(_, rule)| *rule.domain == *request.domain);
             rules.map(move |(nth, rule)| {
                 let fit = rule.fit(&attributes);
                 (rule, fit.map(|fit| Match { nth, rule, fit, cost: descriptor.cost }))
@@ -180,17 +195,26 @@ impl<'r> Applied<'r> {
     }
 
     /// Those that can do without the store: their rule wants its limits enforced locally, or nothing fits
-    /// whatever the counts are.
-    pub(crate) fn without_store(self) -> Self {
-        let local = |one: &Match<'_>| {
+    /// whatever the counts are. They apply as they stand in `own`, the policy's rules as this instance
+    /// enforces them alone.
+    pub(crate) fn without_store(self, own: &'r [Rule]) -> Self {
+        let can_do_without = |one: &Match<'_>| {
             one.rule.on_store_error == OnStoreError::Local
                 || one.fit.limits.iter().any(|limit| limit.limit.capacity() == 0)
         };
-        Self(self.0.into_iter().filter(local).collect())
+        let matches = self.0.into_iter().filter(can_do_without);
+        Self(matches.map(|one| one.under(own)).collect())
     }
 }
 
 impl<'r> Match<'r> {
+    /// The same under a copy of the policy's rules that has limits of its own.
+    fn under(mut self, rules: &'r [Rule]) -> Self {
+        self.rule = &rules[self.nth as usize];
+        self.fit.limits = self.rule.limits(self.fit.chosen);
+        self
+    }
+
     /// The rule.
     pub fn rule(&self) -> &'r Rule {
         self.rule

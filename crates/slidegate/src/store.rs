@@ -197,4 +197,7 @@ pub enum StoreError {
     /// No answer came in time: the charge may or may not have been made, so nothing may repeat it.
     #[error("the store did not answer in time: {0}")]
     TimedOut(String),
+    /// It failed too often of late, so a circuit breaker is open and it was not asked: nothing was charged.
+    #[error("the store is not asked: it has failed too often of late")]
+    Open,
 }

@@ -3,8 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 use slidegate::headers::{self, Header, Style};
-use slidegate::testkit::awkward::{AwkwardStore, Faults};
-use slidegate::testkit::block_on;
 use slidegate::{
     Descriptor, Gate, Lengthening, ManualClock, MemoryStore, Policy, Request, Ruling, Timestamp,
 };
@@ -103,25 +101,4 @@ fn headers_name_every_limit_and_the_one_that_binds() {
     let never = gate.check_now(&Request::new("api", Descriptor::new([("tenant", "b")]).cost(4)));
     let [_, (_, limit)] = &ietf(&never)[..] else { panic!("without: it never fits") };
     assert_eq!(limit, r#""per-tenant.1m";r=3"#);
-}
-
-#[test]
-fn without_its_store_a_gate_enforces_in_memory_and_says_so() {
-    let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-    for faults in [
-        Faults { unavailable: 100, ..Faults::default() },
-        Faults { lost_before: 100, ..Faults::default() },
-    ] {
-        let policy = "rules: [{ name: all, per: [tenant], limits: [2/d], algorithm: sliding_log }]";
-        let store = AwkwardStore::new(&clock, 1, faults, 1);
-        let gate = Gate::new(Policy::from_yaml(policy).unwrap(), store);
-        let request = Request::new("default", Descriptor::new([("tenant", "acme")]));
-        let check = || block_on(gate.check(&request));
-        let (first, second, third) = (check(), check(), check());
-        assert!([&first, &second, &third].iter().all(|ruling| ruling.decision().is_degraded()));
-        assert!(first.decision().is_allowed() && second.decision().is_allowed());
-        assert!(!third.decision().is_allowed());
-        block_on(gate.give_back(second.decision())).unwrap();
-        assert!(check().decision().is_allowed(), "given back where it was charged");
-    }
 }

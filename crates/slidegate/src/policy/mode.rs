@@ -115,7 +115,8 @@ pub enum WhenMissing {
 pub enum OnStoreError {
     /// Its limits are not asked.
     Allow,
-    /// Its limits are enforced in the memory of this process meanwhile.
+    /// Its limits are enforced in memory meanwhile, by each instance with max(1, max / expected instances),
+    /// so that in any window across an outage at most 2*max pass.
     #[default]
     Local,
     /// The request is denied.

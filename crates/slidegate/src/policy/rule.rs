@@ -1,5 +1,7 @@
 //! One rule: when it applies, per what it counts, and what then holds.
 
+use std::num::NonZeroU32;
+
 use super::Attributes;
 use super::mode::{Mode, OnStoreError, WhenMissing};
 use super::pattern::Condition;
@@ -122,6 +124,13 @@ impl Terms {
     pub fn limits(&self) -> &[RuleLimit] {
         &self.limits
     }
+
+    /// Those that each of so many instances enforces on its own.
+    fn share(&mut self, instances: NonZeroU32) {
+        for limit in &mut self.limits {
+            limit.limit = limit.limit.share_of(instances);
+        }
+    }
 }
 
 impl Override {
@@ -208,6 +217,14 @@ impl Rule {
     /// Other terms; the first whose `when` matches holds.
     pub fn overrides(&self) -> &[Override] {
         &self.overrides
+    }
+
+    /// The rule as each of so many instances enforces it on its own. What denies all denies all the same.
+    pub(crate) fn share_of(&self, instances: NonZeroU32) -> Self {
+        let mut own = self.clone();
+        own.terms.share(instances);
+        own.overrides.iter_mut().for_each(|other| other.terms.share(instances));
+        own
     }
 
     /// The limits under the terms that hold.

@@ -7,6 +7,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use fastrand::Rng;
@@ -31,11 +32,12 @@ pub struct Faults {
     pub lost_after: u32,
 }
 
-/// The awkward store.
+/// The awkward store. Clones are one store, seen from several instances.
+#[derive(Clone)]
 pub struct AwkwardStore {
-    slots: Vec<ModelStore>,
-    faults: Faults,
-    rng: Mutex<Rng>,
+    slots: Arc<[ModelStore]>,
+    faults: Arc<Mutex<Faults>>,
+    rng: Arc<Mutex<Rng>>,
 }
 
 /// Hits of a request that live in one slot, and their places in the request.
@@ -50,9 +52,18 @@ impl AwkwardStore {
     pub fn new(clock: &ManualClock, slots: usize, faults: Faults, seed: u64) -> Self {
         Self {
             slots: (0..slots).map(|_| ModelStore::new(clock.clone())).collect(),
-            faults,
-            rng: Mutex::new(Rng::with_seed(seed)),
+            faults: Arc::new(Mutex::new(faults)),
+            rng: Arc::new(Mutex::new(Rng::with_seed(seed))),
         }
+    }
+
+    /// From now on calls fail so often.
+    pub fn set_faults(&self, faults: Faults) {
+        *self.faults.lock() = faults;
+    }
+
+    fn faults(&self) -> Faults {
+        *self.faults.lock()
     }
 
     fn slot_of(&self, hit: &Hit<'_>) -> usize {
@@ -78,7 +89,7 @@ impl AwkwardStore {
     }
 
     fn may_be_unavailable(&self) -> Result<(), StoreError> {
-        match self.chance(self.faults.unavailable) {
+        match self.chance(self.faults().unavailable) {
             true => Err(StoreError::Unavailable("as arranged".into())),
             false => Ok(()),
         }
@@ -88,11 +99,11 @@ impl AwkwardStore {
     async fn call(&self, part: &Part<'_>) -> Result<Taken, StoreError> {
         Yield::default().await;
         let lost = || Err(StoreError::TimedOut("as arranged".into()));
-        if self.chance(self.faults.lost_before) {
+        if self.chance(self.faults().lost_before) {
             return lost();
         }
         let taken = self.slots[part.slot].take_now(&part.hits);
-        if self.chance(self.faults.lost_after) { lost() } else { Ok(taken) }
+        if self.chance(self.faults().lost_after) { lost() } else { Ok(taken) }
     }
 
     /// A request over several slots.
@@ -144,7 +155,7 @@ impl AwkwardStore {
 
     /// A slot that has not charged any of it has nothing to give back.
     async fn give_back_all(&self, receipt: &Receipt) {
-        for slot in &self.slots {
+        for slot in &*self.slots {
             Yield::default().await;
             slot.give_back_now(receipt);
         }

@@ -138,7 +138,7 @@ impl<S: Store> Run<'_, S> {
                 let model = self.model.take_now(&hits);
                 self.compare(plans, taken, model)
             }
-            Err(StoreError::Unavailable(_)) => {
+            Err(StoreError::Unavailable(_) | StoreError::Open) => {
                 self.tried.failures += 1;
                 Ok(Outcomes::new())
             }

@@ -1,0 +1,115 @@
+//! The breaker under schedules that shuttle picks: run it with `make test-shuttle`.
+
+#![cfg(shuttle)]
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shuttle::sync::atomic::{AtomicUsize, Ordering};
+use slidegate::Timestamp;
+use slidegate_redis::breaker::{Admit, Breaker, Change, Settings, Ticket};
+
+const ITERATIONS: usize = 2_000;
+
+const NOW: Timestamp = Timestamp::from_secs(1_750_000_020);
+
+fn explore(test: impl Fn() + Send + Sync + Copy + 'static) {
+    shuttle::check_random(test, ITERATIONS);
+    shuttle::check_pct(test, ITERATIONS, 3);
+}
+
+/// The sum of what `work` returns in three threads.
+fn together(work: impl Fn(usize) -> usize + Send + Sync + 'static) -> usize {
+    let work = Arc::new(work);
+    let total = Arc::new(AtomicUsize::new(0));
+    let threads: Vec<_> = (0..3)
+        .map(|nth| {
+            let (work, total) = (work.clone(), total.clone());
+            shuttle::thread::spawn(move || total.fetch_add(work(nth), Ordering::SeqCst))
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    total.load(Ordering::SeqCst)
+}
+
+/// A breaker that opens at the second failure.
+fn closed() -> Arc<Breaker> {
+    Arc::new(Breaker::new(Settings { failures_in_a_row: 2, ..Settings::default() }))
+}
+
+fn open() -> Arc<Breaker> {
+    let breaker = closed();
+    for _ in 0..2 {
+        let ticket = call(&breaker);
+        breaker.failed(ticket, NOW);
+    }
+    assert!(breaker.is_open());
+    breaker
+}
+
+fn call(breaker: &Breaker) -> Ticket {
+    let Admit::Call(ticket) = breaker.admit(NOW) else { panic!("it is open") };
+    ticket
+}
+
+#[test]
+fn one_of_many_failures_opens_it() {
+    explore(|| {
+        let breaker = closed();
+        let shared = breaker.clone();
+        let opened = together(move |_| {
+            let mut opened = 0;
+            for _ in 0..2 {
+                if let Admit::Call(ticket) = shared.admit(NOW) {
+                    opened += usize::from(shared.failed(ticket, NOW).is_some());
+                }
+            }
+            opened
+        });
+        assert!(breaker.is_open());
+        assert_eq!(opened, 1);
+    });
+}
+
+#[test]
+fn one_of_many_that_ask_probes() {
+    explore(|| {
+        let breaker = open();
+        let later = NOW.after(Duration::from_secs(1));
+        let probes = together(move |_| usize::from(breaker.admit(later) != Admit::Refuse));
+        assert_eq!(probes, 1);
+    });
+}
+
+#[test]
+fn what_is_late_does_not_disturb_a_probe() {
+    explore(|| {
+        let breaker = closed();
+        let early =
+            [call(&breaker), call(&breaker)].map(|ticket| std::sync::Mutex::new(Some(ticket)));
+        for ticket in [call(&breaker), call(&breaker)] {
+            breaker.failed(ticket, NOW);
+        }
+        let later = NOW.after(Duration::from_secs(1));
+        let shared = breaker.clone();
+        let changes = together(move |nth| {
+            let take = |nth: usize| early[nth].lock().unwrap().take().unwrap();
+            let told = match nth {
+                0 => shared.succeeded(take(0), later),
+                1 => shared.failed(take(1), later),
+                _ => {
+                    let Admit::Probe(probe) = shared.admit(later) else {
+                        panic!("nobody else asks")
+                    };
+                    shared.succeeded(probe, later)
+                }
+            };
+            assert!(told.is_none() || nth == 2);
+            usize::from(matches!(told, Some(Change::Closed { .. })))
+        });
+        assert_eq!((changes, breaker.is_open()), (1, false));
+    });
+}

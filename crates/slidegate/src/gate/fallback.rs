@@ -1,0 +1,66 @@
+//! Counts in memory for as long as the store does not answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::{ArcSwapOption, Guard};
+
+use crate::clock::Clock;
+use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
+
+/// What enforces while the store does not answer: made at the first decision without the store, dropped
+/// with all its counts at the store's next answer.
+pub(super) struct Fallback {
+    clock: Arc<dyn Clock>,
+    counts: ArcSwapOption<Counts>,
+    /// Whether there are counts to drop: all that a decision looks at while the store answers. Set after
+    /// `counts` and cleared before them, so that no counts outlast an answer unseen.
+    is_used: AtomicBool,
+}
+
+pub(super) type Counts = MemoryStore<Arc<dyn Clock>>;
+
+impl Fallback {
+    /// On a clock that is running: one that is started only once the store fails may take its time to.
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, counts: ArcSwapOption::empty(), is_used: AtomicBool::new(false) }
+    }
+
+    /// The counts of this outage.
+    pub(super) fn counts(&self) -> Arc<Counts> {
+        let counts = self.present().unwrap_or_else(|| self.begin());
+        if !self.is_used.load(Ordering::Acquire) {
+            self.is_used.store(true, Ordering::Release);
+        }
+        counts
+    }
+
+    /// The counts of this outage, unless it has not begun or is over.
+    pub(super) fn present(&self) -> Option<Arc<Counts>> {
+        self.counts.load_full()
+    }
+
+    #[cold]
+    fn begin(&self) -> Arc<Counts> {
+        let fresh = Arc::new(MemoryStore::with(self.clock.clone(), DEFAULT_MAX_KEYS));
+        let none: Option<Arc<Counts>> = None;
+        let before = self.counts.compare_and_swap(&none, Some(fresh.clone()));
+        // Somebody may have been faster.
+        Guard::into_inner(before).unwrap_or(fresh)
+    }
+
+    /// The store has answered: its counts are the only ones.
+    #[inline]
+    pub(super) fn store_answered(&self) {
+        if self.is_used.load(Ordering::Relaxed) {
+            self.end();
+        }
+    }
+
+    #[cold]
+    fn end(&self) {
+        if self.is_used.swap(false, Ordering::AcqRel) {
+            self.counts.store(None);
+        }
+    }
+}
