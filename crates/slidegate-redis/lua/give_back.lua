@@ -5,9 +5,8 @@ for nth = 1, charges do
     unpack('<BHI4I4I4dddd', ARGV[1], 3 + (nth - 1) * 47)
   local key = KEYS[place]
   if own[algorithm] then
-    local state = own[algorithm].load(key, max, extra)
-    if not state then return redis.error_reply(FOREIGN .. key) end
-    own[algorithm].give_back(state, tick_us, cost, at)
+    local done = own[algorithm].give_back(key, tick_us, max, extra, cost, at)
+    if not done then return redis.error_reply(FOREIGN .. key) end
   else
     local value = call('GET', key) or ''
     if #value % 28 > 0 then return redis.error_reply(FOREIGN .. key) end

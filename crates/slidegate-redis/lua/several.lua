@@ -15,10 +15,9 @@ for nth = 1, hits do
   local name = place * 4294967296 + tag
   local counter = counters[name]
   if not counter then
-    if own[algorithm] then
-      counter = own[algorithm].load(key, max, extra)
-      if not counter then return redis.error_reply(FOREIGN .. key) end
-    else
+    counter = { key = key, tag = tag, a = 0, b = 0, c = 0, pending = 0 }
+    counters[name] = counter
+    if slot[algorithm] then
       local value = values[key]
       if not value then
         value = call('GET', key) or ''
@@ -26,24 +25,22 @@ for nth = 1, hits do
         values[key] = value
       end
       local at = find(value, tag)
-      counter = { key = key, tag = tag, a = 0, b = 0, c = 0 }
       if at then
         local _
         _, _, counter.a, counter.b, counter.c = unpack(SLOT, value, at)
       end
     end
-    counter.pending = 0
-    counters[name] = counter
   end
 
   -- As if the hits before it were charged.
   local wanted = counter.pending + (cost > 0 and cost or 1)
-  local _, remaining, reset, retry
+  local known, remaining, reset, retry
   if own[algorithm] then
-    _, remaining, reset, retry =
-      own[algorithm].decide(counter, now + phase, tick_us, window, max, extra, wanted, 0)
+    known, remaining, reset, retry =
+      own[algorithm].decide(key, now, tick_us, window, max, extra, keep, wanted, 0)
+    if known == nil then return redis.error_reply(FOREIGN .. key) end
   else
-    _, remaining, reset, retry =
+    known, remaining, reset, retry =
       slot[algorithm].decide(now + phase, tick_us, window, max, extra, wanted, 0, counter.a, counter.b, counter.c)
   end
   if admission ~= 1 or retry == 0 then counter.pending = counter.pending + cost end
@@ -60,10 +57,7 @@ for nth = 1, hits do
     local _, at
     if own[algorithm] then
       _, remaining, reset, _, at =
-        own[algorithm].decide(counter, now + phase, tick_us, window, max, extra, cost, 2)
-      local ms
-      counter.known, ms = lasts(now, reset, counter.known, tick_us * window, keep)
-      own[algorithm].save(counter, ms)
+        own[algorithm].decide(counter.key, now, tick_us, window, max, extra, keep, cost, 2)
     else
       _, remaining, reset, _, at, counter.a, counter.b, counter.c =
         slot[algorithm].decide(now + phase, tick_us, window, max, extra, cost, 2, counter.a, counter.b, counter.c)

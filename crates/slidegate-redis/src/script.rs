@@ -155,7 +155,7 @@ fn over(set: Set, gives_back: bool, decider: &str) -> Script {
             true => writeln!(text, "slot[{number}] = {{ decide = decide, give_back = give_back }}"),
             false => writeln!(
                 text,
-                "own[{number}] = {{ load = load, decide = decide, save = save, give_back = give_back }}"
+                "own[{number}] = {{ decide = decide, give_back = give_back }}"
             ),
         };
     }
