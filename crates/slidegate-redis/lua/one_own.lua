@@ -1,12 +1,10 @@
 -- Decides one hit of an algorithm whose state has a key of its own.
-local now, mode, _, admission, _, _, max, extra, keep, tick_us, window, cost =
-  unpack('<dBBBHI4I4I4I4ddd', ARGV[1])
+local now, take, max, extra, keep, tick_us, window, cost =
+  unpack('<dBxxxxxxxxI4I4I4ddd', ARGV[1])
 if now < 0 then
   local time = call('TIME')
   now = time[1] * SECOND + time[2]
 end
-local take = 0
-if mode == 1 and cost > 0 then take = admission == 2 and 2 or 1 end
 local charged, remaining, reset, retry, charged_at =
   decide(KEYS[1], now, tick_us, window, max, extra, keep, cost, take)
 if charged == nil then return redis.error_reply(FOREIGN .. KEYS[1]) end

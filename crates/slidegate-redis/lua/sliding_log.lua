@@ -6,7 +6,7 @@
 -- spare, and begins with its oldest word. Of a large one only the head is read, the words that are asked
 -- for, and the words that are new are written.
 local HEAD, HEAD_BYTES = '<ddI4I4I4I4I4I4', 40
-local WRAP, SMALL = 2147483648, 256
+local WRAP, SMALL = 2147483648, 32
 
 -- Reads the nth word of a log, the oldest first: from its value, or 64 at a time from Redis.
 local function reader(key, value, first, cap)
@@ -122,7 +122,7 @@ local function decide(key, now, tick_us, window, max, _, keep, cost, take)
   local ms
   if now + reset > known * SECOND then known, ms = lasts(now, reset, known, tick_us * window, keep) end
 
-  if small or len > cap or (cap > 512 and len * 4 < cap) then
+  if small or len > cap or (cap > 128 and len * 4 < cap) then
     -- As a whole, the oldest word first.
     if not small then value = call('GETRANGE', key, 0, -1) end
     local from, words = first + gone, nil
@@ -137,7 +137,7 @@ local function decide(key, now, tick_us, window, max, _, keep, cost, take)
       cap = len
       value = pack(HEAD, tick, total, 0, len, cap, word, newest, known) .. words .. pushed
     else
-      cap = len + len / 8 + 64
+      cap = len + len / 8 + 16
       cap = cap - cap % 1
       value = pack(HEAD, tick, total, 0, len, cap, word, newest, known)
         .. words .. pushed .. ('\0'):rep((cap - len) * 4)

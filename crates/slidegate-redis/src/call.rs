@@ -61,12 +61,13 @@ impl Wording {
         let now = now.map_or(-1.0, |now| now.as_micros() as f64);
         let mut argument = Vec::with_capacity(11 + 52 * hits.len());
         argument.extend(now.to_le_bytes());
-        argument.push(mode as u8);
         if let [hit] = hits {
             let script = scripts.one(&hit.limit.algorithm());
+            argument.push(take(mode, hit));
             self.put_hit(&mut argument, hit, 1);
             return Call { script, keys: [self.key(hit)].into_iter().collect(), argument };
         }
+        argument.push(mode as u8);
         argument.extend((hits.len() as u16).to_le_bytes());
         let (mut keys, mut set) = (Keys::new(), Set::default());
         for hit in hits {
@@ -97,6 +98,15 @@ impl Wording {
             hit.limit.phase_us(&hit.key),
         ];
         argument.extend(doubles.iter().flat_map(|number| (*number as f64).to_le_bytes()));
+    }
+}
+
+/// Whether a hit that is alone is charged: not, if it fits, or in any case.
+fn take(mode: Mode, hit: &Hit<'_>) -> u8 {
+    match (mode, hit.cost, hit.admission) {
+        (Mode::Peek, ..) | (_, 0, _) => 0,
+        (_, _, Admission::Enforce | Admission::Observe) => 1,
+        (_, _, Admission::Always) => 2,
     }
 }
 

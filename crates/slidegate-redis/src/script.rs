@@ -153,10 +153,7 @@ fn over(set: Set, gives_back: bool, decider: &str) -> Script {
         // Writing into a string cannot fail.
         let _ = match twin.is_slot {
             true => writeln!(text, "slot[{number}] = {{ decide = decide, give_back = give_back }}"),
-            false => writeln!(
-                text,
-                "own[{number}] = {{ decide = decide, give_back = give_back }}"
-            ),
+            false => writeln!(text, "own[{number}] = {{ decide = decide, give_back = give_back }}"),
         };
     }
     text.push_str(decider);
