@@ -37,11 +37,11 @@ for nth = 1, hits do
   local known, remaining, reset, retry
   if own[algorithm] then
     known, remaining, reset, retry =
-      own[algorithm].decide(key, now, tick_us, window, max, extra, keep, wanted, 0)
+      own[algorithm](key, now, tick_us, window, max, extra, keep, wanted, 0)
     if known == nil then return redis.error_reply(FOREIGN .. key) end
   else
     known, remaining, reset, retry =
-      slot[algorithm].decide(now + phase, tick_us, window, max, extra, wanted, 0, counter.a, counter.b, counter.c)
+      slot[algorithm](now + phase, tick_us, window, max, extra, wanted, 0, counter.a, counter.b, counter.c)
   end
   if admission ~= 1 or retry == 0 then counter.pending = counter.pending + cost end
   if admission == 0 and retry ~= 0 then allowed = false end
@@ -57,10 +57,10 @@ for nth = 1, hits do
     local _, at
     if own[algorithm] then
       _, remaining, reset, _, at =
-        own[algorithm].decide(counter.key, now, tick_us, window, max, extra, keep, cost, 2)
+        own[algorithm](counter.key, now, tick_us, window, max, extra, keep, cost, 2)
     else
       _, remaining, reset, _, at, counter.a, counter.b, counter.c =
-        slot[algorithm].decide(now + phase, tick_us, window, max, extra, cost, 2, counter.a, counter.b, counter.c)
+        slot[algorithm](now + phase, tick_us, window, max, extra, cost, 2, counter.a, counter.b, counter.c)
       if not counter.charged then charged[#charged + 1] = counter end
       counter.charged, counter.reset, counter.window_us, counter.keep = true, reset, tick_us * window, keep
     end

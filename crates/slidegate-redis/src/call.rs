@@ -75,7 +75,11 @@ impl Wording {
             set = set.with(&hit.limit.algorithm());
             self.put_hit(&mut argument, hit, place);
         }
-        Call { script: scripts.several(set), keys, argument }
+        let script = match keys.len() == 1 && is_group(hits) {
+            true => scripts.group(set),
+            false => scripts.several(set),
+        };
+        Call { script, keys, argument }
     }
 
     fn put_hit(&self, argument: &mut Vec<u8>, hit: &Hit<'_>, place: u16) {
@@ -108,6 +112,15 @@ fn take(mode: Mode, hit: &Hit<'_>) -> u8 {
         (_, _, Admission::Enforce | Admission::Observe) => 1,
         (_, _, Admission::Always) => 2,
     }
+}
+
+/// Whether hits on one key are of different limits whose states share its value, and all enforced.
+fn is_group(hits: &[Hit<'_>]) -> bool {
+    hits.iter().enumerate().all(|(nth, hit)| {
+        hit.admission == Admission::Enforce
+            && is_slot(&hit.limit.algorithm())
+            && hits[..nth].iter().all(|other| tag(other) != tag(hit))
+    })
 }
 
 /// Where in the list a key stands, from 1; added if it does not.
