@@ -27,7 +27,7 @@ while nth <= last do
     slot[algorithm](now + phase, tick_us, window, max, extra, cost, cost > 0 and take or 0, a, b, c)
   if charged then
     if now + reset > known * SECOND then
-      known = lasts(now, reset, known, tick_us * window, keep)
+      known = lasts(now, reset, tick_us * window, keep)
       is_short = true
     end
     if known > lasting then lasting = known end

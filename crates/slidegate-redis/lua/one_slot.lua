@@ -31,7 +31,7 @@ charged, remaining, reset, retry, charged_at, a, b, c =
   decide(now + phase, tick_us, window, max, extra, cost, take, a, b, c)
 if not charged then return pack('<Bdddd', 0, remaining, reset, retry, 0) end
 local ms
-if now + reset > known * SECOND then known, ms = lasts(now, reset, known, tick_us * window, keep) end
+if now + reset > known * SECOND then known, ms = lasts(now, reset, tick_us * window, keep) end
 value = pack('<I4I4ddI4', tag, known, a, b, c)
 if others then value = value .. others end
 if ms then call('SET', key, value, 'PX', ms) else call('SET', key, value, 'KEEPTTL') end

@@ -70,7 +70,7 @@ local function decide(key, now, precision_us, window, max, counted, keep, cost, 
   local reset = (running + counted) * precision_us - now
   local ms
   if now + reset > known * SECOND then
-    known, ms = lasts(now, reset, known, precision_us * window, keep)
+    known, ms = lasts(now, reset, precision_us * window, keep)
   end
   value = pack(HEAD, moment, total, known)
     .. value:sub(HEAD_BYTES + 1, at) .. pack('<I4', sum) .. value:sub(at + 5)

@@ -120,7 +120,7 @@ local function decide(key, now, tick_us, window, max, _, keep, cost, take)
   if remaining < 0 then remaining = 0 end
   local reset = (at + window) * tick_us - now
   local ms
-  if now + reset > known * SECOND then known, ms = lasts(now, reset, known, tick_us * window, keep) end
+  if now + reset > known * SECOND then known, ms = lasts(now, reset, tick_us * window, keep) end
 
   if small or len > cap or (cap > 128 and len * 4 < cap) then
     -- As a whole, the oldest word first.
