@@ -1,4 +1,4 @@
-//! Any text as a policy, with a seed of good ones and a dictionary of their words.
+//! Any text as a policy.
 
 #![no_main]
 
