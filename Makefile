@@ -1,6 +1,6 @@
 # What a fresh Debian machine with a Rust toolchain needs beyond it, these targets install themselves.
 
-.PHONY: test test-shuttle fuzz-http lint doc instructions bench-memory flood ci
+.PHONY: test test-shuttle fuzz-http fuzz lint doc instructions bench-memory bench-policy flood ci
 
 # Every test: unit, integration and documentation tests, the explored thread schedules, and the
 # server against its own description.
@@ -18,6 +18,18 @@ test-shuttle:
 fuzz-http:
 	crates/slidegate-server/tests/schemathesis.sh
 
+# Any text as a policy, by libFuzzer: ten minutes for each target, or as many seconds as SECONDS says. It
+# begins with the repository's own policies, good and broken, and keeps what it learns in fuzz/corpus. What
+# takes ten seconds is a finding: most take milliseconds, but the machine may have other work.
+fuzz: SECONDS = 600
+fuzz:
+	rustup toolchain list | grep -q ^nightly || rustup toolchain install nightly --profile minimal
+	command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz
+	mkdir -p fuzz/corpus/policy
+	cp examples/*.yaml crates/slidegate-server/tests/validate/broken/*.yaml fuzz/corpus/policy
+	cargo +nightly fuzz run policy -- -dict=fuzz/policy.dict -timeout=10 -max_total_time=$(SECONDS) $(ARGS)
+	cargo +nightly fuzz run policy_of_parts -- -timeout=10 -max_total_time=$(SECONDS) $(ARGS)
+
 lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-features --all-targets -- -D warnings
@@ -34,6 +46,10 @@ instructions:
 # The memory store beside its peers, about five minutes; ARGS=--quick takes half a one.
 bench-memory:
 	cargo run --release -p lab --bin bench_memory -- $(ARGS)
+
+# Policies of a thousand rules, about two minutes; ARGS=--quick takes half a one.
+bench-policy:
+	cargo run --release -p lab --bin bench_policy -- $(ARGS)
 
 # 50 million keys through room for one million.
 flood:

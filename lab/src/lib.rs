@@ -4,5 +4,7 @@ pub mod keys;
 pub mod logs;
 pub mod measure;
 pub mod peers;
+pub mod policies;
 pub mod rss;
 pub mod table;
+pub mod targets;

@@ -37,11 +37,7 @@ impl fmt::Display for PolicyFileError {
         };
         for (nth, mistake) in mistakes.iter().enumerate() {
             let newline = if nth == 0 { "" } else { "\n" };
-            match mistake.line {
-                // Not every mistake has a place, but each has a file.
-                0 => write!(f, "{newline}{path}: {}", mistake.message)?,
-                _ => write!(f, "{newline}{path}:{mistake}")?,
-            }
+            write!(f, "{newline}{path}:{mistake}")?;
         }
         Ok(())
     }

@@ -2,31 +2,17 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
 
+use std::fmt::Write;
 use std::time::Duration;
 
+use proptest::prelude::*;
+use proptest::sample::Index;
+use slidegate::policy::file::{MAX_POLICY_BYTES, MAX_ROUTES, MAX_RULES, MAX_SCOPES};
 use slidegate::policy::{Mode, OnStoreError, Rule, WhenMissing};
-use slidegate::{Algorithm, Align, Policy};
+use slidegate::{Algorithm, Align, Policy, PolicyError};
 
-fn errors(yaml: &str) -> Vec<String> {
-    let errors = Policy::from_yaml(yaml).expect_err(yaml);
-    let told = errors.0.iter();
-    told.map(|error| format!("{}:{}: {}", error.line, error.column, error.message)).collect()
-}
-
-/// What is told of a rule with these fields.
-fn mistake(fields: &str) -> String {
-    errors(&format!("rules:\n  - {{ name: a, {fields} }}\n")).join("\n")
-}
-
-fn limits(rule: &Rule) -> Vec<String> {
-    let limits = rule.terms().limits().iter();
-    limits.map(|limit| format!("{} {}", limit.id(), limit.limit())).collect()
-}
-
-#[test]
-fn reads_every_field() {
-    let policy = Policy::from_yaml(
-        "
+/// A policy that says all that can be said.
+const EVERY_FIELD: &str = "
 version: 1
 defaults: { algorithm: token_bucket, on_store_error: deny, mode: observe, when_missing: deny, ipv6_prefix: 56 }
 routes: ['/users/{id}', /v1/search]
@@ -53,9 +39,27 @@ rules:
       - { max: 100, window: 1d, algorithm: sliding_buckets, precision: 1h }
       - { max: 7, window: h, algorithm: fixed_window, align: clock }
       - 9/w
-",
-    )
-    .unwrap();
+";
+
+fn errors(yaml: &str) -> Vec<String> {
+    let errors = Policy::from_yaml(yaml).expect_err(yaml);
+    let told = errors.0.iter();
+    told.map(|error| format!("{}:{}: {}", error.line, error.column, error.message)).collect()
+}
+
+/// What is told of a rule with these fields.
+fn mistake(fields: &str) -> String {
+    errors(&format!("rules:\n  - {{ name: a, {fields} }}\n")).join("\n")
+}
+
+fn limits(rule: &Rule) -> Vec<String> {
+    let limits = rule.terms().limits().iter();
+    limits.map(|limit| format!("{} {}", limit.id(), limit.limit())).collect()
+}
+
+#[test]
+fn reads_every_field() {
+    let policy = Policy::from_yaml(EVERY_FIELD).unwrap();
     let [client, login] = policy.rules() else { panic!("two rules") };
     assert_eq!(policy.routes().collect::<Vec<_>>(), ["/users/{id}", "/v1/search"]);
     assert_eq!((client.domain(), login.domain()), ("api", "default"));
@@ -301,4 +305,186 @@ fn a_bomb_of_anchors_is_an_error() {
     }
     let found = errors(&yaml);
     assert!(found[0].contains("not YAML as it should be"), "{found:?}");
+}
+
+/// Entries of a list, one a line.
+fn lines(count: usize, entry: impl Fn(usize) -> String) -> String {
+    (0..count).fold(String::new(), |mut text, nth| {
+        writeln!(text, "  - {}", entry(nth)).unwrap();
+        text
+    })
+}
+
+#[test]
+fn a_policy_of_mistakes_alone_tells_of_a_thousand() {
+    let filler = "x".repeat(400);
+    let rules =
+        lines(MAX_RULES, |nth| format!("{{ name: r{nth}, {filler}{nth}: 1, mode: {filler} }}"));
+    let text = format!("rules:\n{rules}");
+    assert!((MAX_POLICY_BYTES - 100_000..MAX_POLICY_BYTES).contains(&text.len()), "{}", text.len());
+    let errors = Policy::from_yaml(&text).unwrap_err().0;
+    let [told @ .., more] = &errors[..] else { panic!("no mistakes") };
+    assert_eq!(told.len(), 1_000);
+    assert_eq!(more.message, "there are more mistakes than these 1000");
+    let text_lines: Vec<&str> = text.lines().collect();
+    errors.iter().for_each(|error| assert_within(error, &text_lines));
+}
+
+#[test]
+fn one_mistake_that_many_rules_share_is_told_once() {
+    let rules = lines(200, |nth| match nth {
+        0 => "{ name: r0, limits: &usual [1/s, 2/fortnight] }".to_owned(),
+        _ => format!("{{ name: r{nth}, limits: *usual }}"),
+    });
+    let found = errors(&format!("rules:\n{rules}"));
+    // Who uses it stands elsewhere, and so does its mistake.
+    let unique: std::collections::HashSet<&String> = found.iter().collect();
+    assert_eq!(found.len(), unique.len());
+    let overrides = "{ when: { a: b }, algorithm: token_bucket },";
+    let found =
+        errors(&format!("rules: [{{ name: a, limits: [2/fortnight], overrides: [{overrides}] }}]"));
+    assert_eq!(found.len(), 1, "{found:?}");
+}
+
+#[test]
+fn what_a_policy_may_have_is_bounded() {
+    let no_rules = |text: String| errors(&format!("{text}\nrules: []"));
+    let long = no_rules("#".repeat(MAX_POLICY_BYTES));
+    assert_eq!(long, ["1:1: a policy has at most 8388608 bytes"]);
+    let route = |nth| format!("/{nth}");
+    let routes = no_rules(format!("routes:\n{}", lines(MAX_ROUTES + 1, route)));
+    assert_eq!(routes, ["2:3: 10001 routes are too many: at most 10000"]);
+    let rule = |nth| format!("{{ name: r{nth}, limits: [1/s] }}");
+    let rules = errors(&format!("rules:\n{}", lines(MAX_RULES + 1, rule)));
+    assert_eq!(rules, ["2:3: 10001 rules are too many: at most 10000"]);
+    // Each rule has 64 combinations and 2 limits.
+    let per = "per: [a|b, c|d, e|f, g|h, i|j, k|l]";
+    let rule = |nth| format!("{{ name: r{nth}, {per}, limits: [1/s, 1/m] }}");
+    let most = MAX_SCOPES / 128;
+    let at_most = format!("rules:\n{}", lines(most, rule));
+    assert!(Policy::from_yaml(&at_most).is_ok());
+    let scopes = errors(&format!("rules:\n{}", lines(most + 9, rule)));
+    assert_eq!(scopes.len(), 1, "{scopes:?}");
+    assert!(scopes[0].starts_with(&format!("{}:5: too much to count", most + 2)), "{scopes:?}");
+    let names: Vec<String> = (0..100_000).map(|nth| format!("a{nth}")).collect();
+    assert!(
+        mistake(&format!("per: ['{}'], limits: [1/s]", names.join("|"))).contains("at most 64")
+    );
+    let parameters = no_rules(format!("routes: ['{}']", "/{a}".repeat(26)));
+    assert!(parameters[0].ends_with("has too many parameters: at most 25"), "{parameters:?}");
+}
+
+/// A hundred million comparisons of long globs with long routes would take minutes.
+#[test]
+fn mistakes_that_take_many_comparisons_are_not_all_found() {
+    let long = "abcdefgh/".repeat(12);
+    let routes = lines(MAX_ROUTES, |nth| format!("/{long}{nth}"));
+    let rule = |nth| format!("{{ name: r{nth}, limits: [1/s], when: {{ route: '*a*b*{nth}c' }} }}");
+    let rules = lines(MAX_RULES, rule);
+    let found = errors(&format!("routes:\n{routes}\nrules:\n{rules}"));
+    assert!((1..1_000).contains(&found.len()), "{}", found.len());
+    assert!(found.iter().all(|told| told.contains("is none of `routes`")));
+}
+
+/// It stands in the text, and shows that.
+fn assert_within(error: &PolicyError, lines: &[&str]) {
+    let PolicyError { line, column, message, .. } = error;
+    assert!(!message.is_empty());
+    if lines.is_empty() {
+        assert_eq!((*line, *column, error.excerpt()), (1, 1, ""), "{message}");
+        return;
+    }
+    assert!((1..=lines.len() as u64).contains(line), "line {line} of {}: {message}", lines.len());
+    let length = lines[*line as usize - 1].chars().count() as u64;
+    assert!((1..=length + 1).contains(column), "column {column} of {length}: {message}");
+    let [shown, mark] = error.excerpt().lines().collect::<Vec<_>>()[..] else {
+        panic!("two lines: {:?}", error.excerpt())
+    };
+    assert!(shown.trim_start().starts_with(&format!("{line} |")), "{shown}");
+    assert!(mark.contains('^') && mark.find('|') == shown.find('|'), "{shown}\n{mark}");
+}
+
+/// What may happen to a text by a slip of the hand.
+#[derive(Clone, Debug)]
+enum Slip {
+    Delete(Index, usize),
+    Insert(Index, &'static str),
+    Repeat(Index),
+    Swap(Index, Index),
+    Indent(Index),
+}
+
+fn slip() -> impl Strategy<Value = Slip> {
+    const INSERTED: &[&str] = &[
+        " ", "\n", "\r\n", "\t", "'", "\"", "[", "]", "{", "}", ":", ": ", "- ", ",", "|", "*",
+        "&a ", "*a", "#", " #", "é", "\u{2028}", "\u{feff}", "\0", "%", "~", "!!str ", "? ",
+        "---\n", "0", "-1", "<<: ",
+    ];
+    let place = any::<Index>;
+    prop_oneof![
+        (place(), 1usize..8).prop_map(|(at, bytes)| Slip::Delete(at, bytes)),
+        (place(), proptest::sample::select(INSERTED)).prop_map(|(at, text)| Slip::Insert(at, text)),
+        place().prop_map(Slip::Repeat),
+        (place(), place()).prop_map(|(one, other)| Slip::Swap(one, other)),
+        place().prop_map(Slip::Indent),
+    ]
+}
+
+impl Slip {
+    fn happen(&self, text: &str) -> String {
+        let mut lines: Vec<&str> = text.split('\n').collect();
+        let cut = |at: &Index| text.split_at(text.floor_char_boundary(at.index(text.len() + 1)));
+        let indented;
+        match self {
+            Self::Delete(at, count) => {
+                let (before, behind) = cut(at);
+                return before.chars().chain(behind.chars().skip(*count)).collect();
+            }
+            Self::Insert(at, new) => {
+                let (before, behind) = cut(at);
+                return [before, new, behind].concat();
+            }
+            Self::Repeat(at) => {
+                let nth = at.index(lines.len());
+                lines.insert(nth, lines[nth]);
+            }
+            Self::Swap(one, other) => {
+                let (one, other) = (one.index(lines.len()), other.index(lines.len()));
+                lines.swap(one, other);
+            }
+            Self::Indent(at) => {
+                let nth = at.index(lines.len());
+                indented = format!(" {}", lines[nth]);
+                lines[nth] = &indented;
+            }
+        }
+        lines.join("\n")
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// And what is told, is the same each time.
+    #[test]
+    fn a_policy_with_slips_is_read_or_its_mistakes_have_their_places(
+        slips in proptest::collection::vec(slip(), 1..6),
+    ) {
+        let text = slips.iter().fold(EVERY_FIELD.to_owned(), |text, slip| slip.happen(&text));
+        let read = Policy::from_yaml(&text);
+        let again = Policy::from_yaml(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        match (read, again) {
+            (Err(errors), again) => {
+                prop_assert!(!errors.0.is_empty());
+                prop_assert!(errors.0.is_sorted_by_key(|error| (error.line, error.column)));
+                errors.0.iter().for_each(|error| assert_within(error, &lines));
+                prop_assert_eq!(Some(errors), again.err());
+            }
+            (Ok(policy), again) => {
+                let told = again.map(|again| format!("{:?}", again.rules()));
+                prop_assert_eq!(Ok(format!("{:?}", policy.rules())), told);
+            }
+        }
+    }
 }

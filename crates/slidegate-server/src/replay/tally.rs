@@ -83,10 +83,9 @@ impl Tally {
         }
     }
 
-    /// Counts what the gate said of a request, and how the policy applied to it.
+    /// Counts what the gate said of a request at a moment, and how the policy applied to it.
     pub fn count(&mut self, at: Timestamp, applied: &Applied<'_>, ruling: &Ruling) {
         let allowed = ruling.decision().is_allowed();
-        self.note_time(at);
         self.counts.count(allowed, if allowed { Fit::Yes } else { Fit::Denied });
         let mut standings = ruling.limits();
         for one in applied.matches() {
@@ -100,7 +99,8 @@ impl Tally {
         }
     }
 
-    fn note_time(&mut self, time: Timestamp) {
+    /// Notes the time of a line.
+    pub fn note_time(&mut self, time: Timestamp) {
         let (first, last) = self.span.unwrap_or((time, time));
         self.out_of_order += u64::from(time < self.previous);
         self.previous = time;

@@ -13,9 +13,9 @@ mod node;
 mod reader;
 mod reading;
 
-use super::Policy;
+use super::{Policy, Rule, route::Routes};
 use entries::PolicyEntry;
-use error::Place;
+use error::{Mistakes, Place};
 use node::{Kind, Node};
 use reader::Reader;
 
@@ -26,6 +26,9 @@ pub const MAX_POLICY_BYTES: usize = 8 << 20;
 
 /// Rules that a policy may have.
 pub const MAX_RULES: usize = 10_000;
+
+/// Route templates that a policy may have.
+pub const MAX_ROUTES: usize = 10_000;
 
 /// Limits that a rule may have.
 pub const MAX_LIMITS: usize = 16;
@@ -38,6 +41,10 @@ pub const MAX_PER: usize = 16;
 
 /// Combinations of the names of attributes that a rule may count per: `[a|b, c|d]` has four.
 pub const MAX_COMBINATIONS: usize = 64;
+
+/// Counts that a policy may tell apart before it knows any value: for each limit of each rule and of each
+/// override, the combinations of names that the rule counts per.
+pub const MAX_SCOPES: usize = 500_000;
 
 impl Policy {
     /// Reads a policy; `docs/POLICY.md` tells what it may say.
@@ -53,23 +60,28 @@ impl Policy {
     /// # Errors
     /// If it is not YAML, or has mistakes: all of them.
     pub fn from_yaml(text: &str) -> Result<Self, PolicyErrors> {
-        let one =
-            |message: &str| PolicyErrors(vec![PolicyError::new(Place::default(), message, "")]);
-        if text.len() > MAX_POLICY_BYTES {
-            return Err(one(&format!("a policy has at most {MAX_POLICY_BYTES} bytes")));
-        }
-        let node = Node::read(text).map_err(|error| PolicyErrors(vec![error]))?;
-        if matches!(node.kind, Kind::Null) {
-            return Err(one("the policy is empty: it needs `rules:`, a list of rules"));
-        }
-        let (entry, errors) = reading::read::<PolicyEntry>(&node, text);
-        let mut reader = Reader::new(text, errors);
-        let read = entry.map(|entry| reader.policy(&entry, node.place));
-        match (read, reader.errors()) {
-            (Some((rules, routes)), None) => Ok(Self::new(rules, routes)),
-            (_, errors) => Err(errors.unwrap_or_else(|| one("the policy cannot be read"))),
-        }
+        let mistakes = Mistakes::new(text);
+        let read = read(text, &mistakes);
+        let policy = read.map(|(rules, routes)| Self::new(rules, routes));
+        mistakes.into_errors().map_or_else(|| policy.ok_or_else(PolicyErrors::unknown), Err)
     }
+}
+
+/// The rules and routes that a text says; none only if something is wrong.
+fn read(text: &str, mistakes: &Mistakes<'_>) -> Option<(Vec<Rule>, Routes)> {
+    if text.len() > MAX_POLICY_BYTES {
+        let message = format_args!("a policy has at most {MAX_POLICY_BYTES} bytes");
+        mistakes.note(Place::default(), message);
+        return None;
+    }
+    let node = Node::read(text, mistakes)?;
+    if matches!(node.kind, Kind::Null) {
+        let message = "the policy is empty: it needs `rules:`, a list of rules";
+        mistakes.note(Place::default(), message);
+        return None;
+    }
+    let entry = reading::read::<PolicyEntry>(&node, mistakes)?;
+    Some(Reader::new(mistakes).policy(&entry, node.place))
 }
 
 /// The JSON Schema (draft 2020-12) of policy files: editors complete and check with it.

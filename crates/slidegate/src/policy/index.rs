@@ -4,13 +4,16 @@
 //! that is true of as few other rules as possible. Who has the request's attributes has the anchors that
 //! they make true, by a look-up each, and so the rules to look at.
 
+mod nested;
+
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::net::IpAddr;
 
 use foldhash::fast::FixedState;
 use ipnet::IpNet;
 use smallvec::SmallVec;
+
+use nested::Nested;
 
 use super::pattern::{Condition, address};
 use super::rule::Rule;
@@ -21,9 +24,6 @@ const FEW: usize = 4;
 
 /// The keys come from the policy, so nobody can choose them to collide.
 type Map<K, V> = HashMap<K, V, FixedState>;
-
-/// The places of rules, by what they want.
-type Rules<K> = Map<K, Vec<u32>>;
 
 /// The rules of one domain, by their anchors.
 #[derive(Clone, Debug, Default)]
@@ -38,11 +38,10 @@ pub(crate) struct Index {
 struct ByValue {
     /// They want it to be there.
     present: Vec<u32>,
-    literals: Rules<Box<str>>,
-    /// What globs begin with, by length in bytes.
-    prefixes: Vec<(usize, Rules<Box<str>>)>,
-    /// By length of the prefix.
-    networks: Vec<(u8, Rules<IpNet>)>,
+    literals: Map<Box<str>, Vec<u32>>,
+    /// What globs begin with.
+    prefixes: Nested<Box<str>>,
+    networks: Nested<IpNet>,
 }
 
 /// Something that is true of every request that a rule applies to.
@@ -80,22 +79,21 @@ impl Index {
                 None => index.everywhere.push(*nth),
             }
         }
+        for by_value in index.by_attribute.values_mut() {
+            by_value.prefixes.settle::<str>();
+            by_value.networks.settle::<IpNet>();
+        }
         index
     }
 
     fn add(&mut self, anchor: &Anchor<'_>, rule: u32) {
         let by_value = self.by_attribute.entry(anchor.attribute.into()).or_default();
-        let rules = match anchor.wanted {
-            Wanted::Present => &mut by_value.present,
-            Wanted::Literal(text) => by_value.literals.entry(text.into()).or_default(),
-            Wanted::Prefix(text) => {
-                of_length(&mut by_value.prefixes, text.len()).entry(text.into()).or_default()
-            }
-            Wanted::Network(network) => {
-                of_length(&mut by_value.networks, network.prefix_len()).entry(network).or_default()
-            }
-        };
-        rules.push(rule);
+        match anchor.wanted {
+            Wanted::Present => by_value.present.push(rule),
+            Wanted::Literal(text) => by_value.literals.entry(text.into()).or_default().push(rule),
+            Wanted::Prefix(text) => by_value.prefixes.add(text.into(), rule),
+            Wanted::Network(network) => by_value.networks.add(network, rule),
+        }
     }
 
     /// The rules that may apply, in the order of the policy.
@@ -119,31 +117,12 @@ impl Index {
 impl ByValue {
     fn collect(&self, value: &str, found: &mut SmallVec<[u32; 16]>) {
         found.extend_from_slice(&self.present);
-        let mut add = |rules: Option<&Vec<u32>>| found.extend_from_slice(rules.map_or(&[], |v| v));
-        add(self.literals.get(value));
-        for (length, prefixes) in &self.prefixes {
-            add(value.get(..*length).and_then(|prefix| prefixes.get(prefix)));
-        }
+        found.extend_from_slice(self.literals.get(value).map_or(&[], |rules| rules));
+        self.prefixes.around(value, |rules| found.extend_from_slice(rules));
         if let Some(address) = address(value).filter(|_| !self.networks.is_empty()) {
-            for (length, networks) in &self.networks {
-                add(around(address, *length).and_then(|network| networks.get(&network)));
-            }
+            self.networks.around(&IpNet::from(address), |rules| found.extend_from_slice(rules));
         }
     }
-}
-
-/// The network of that prefix around an address.
-fn around(address: IpAddr, length: u8) -> Option<IpNet> {
-    IpNet::new(address, length).ok().map(|network| network.trunc())
-}
-
-fn of_length<L: PartialEq, K>(all: &mut Vec<(L, Rules<K>)>, length: L) -> &mut Rules<K> {
-    let known = all.iter().position(|(other, _)| *other == length);
-    let nth = known.unwrap_or_else(|| {
-        all.push((length, Map::default()));
-        all.len() - 1
-    });
-    &mut all[nth].1
 }
 
 /// What a rule could hang on: of each choice one anchor is true wherever the rule applies.

@@ -3,6 +3,9 @@
 use matchit::{InsertError, Router};
 use thiserror::Error;
 
+/// Parameters that a template may have: the router names them by letters, and panics after `y`.
+const MAX_PARAMETERS: usize = 25;
+
 /// The templates of a policy, such as `/users/{id}`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Routes {
@@ -21,6 +24,8 @@ pub(crate) enum RouteError {
         "`{0}` has a `*`: write `{{name}}` for one segment of the path, or end it with `{{*name}}` for all that follow"
     )]
     Star(String),
+    #[error("`{0}` has too many parameters: at most {MAX_PARAMETERS}")]
+    Parameters(String),
     #[error(
         "some paths are of `{new}` and of `{old}`: take one away, or name their parameters alike"
     )]
@@ -37,14 +42,15 @@ impl Routes {
         if !template.starts_with('/') {
             return Err(RouteError::NoSlash(owned()));
         }
-        if self.templates.iter().any(|other| **other == *template) {
-            return Err(RouteError::Twice(owned()));
-        }
         if template.replace("{*", "{").contains('*') {
             return Err(RouteError::Star(owned()));
         }
+        if template.matches('{').count() > MAX_PARAMETERS {
+            return Err(RouteError::Parameters(owned()));
+        }
         let nth = u32::try_from(self.templates.len()).unwrap_or(u32::MAX);
         self.router.insert(template, nth).map_err(|error| match error {
+            InsertError::Conflict { with } if with == template => RouteError::Twice(with),
             InsertError::Conflict { with } => RouteError::Conflict { new: owned(), old: with },
             _ => RouteError::Form(owned()),
         })?;
@@ -59,7 +65,7 @@ impl Routes {
         self.templates.get(*found.value as usize).map(|template| &**template)
     }
 
-    pub(crate) fn templates(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn templates(&self) -> impl ExactSizeIterator<Item = &str> {
         self.templates.iter().map(|template| &**template)
     }
 
@@ -99,5 +105,7 @@ mod tests {
         assert!(error("/a/*").contains("write `{name}` for one segment"));
         assert!(error("/a/{b").starts_with("`/a/{b` is no template"));
         assert!(error("/x/{*y}/z").starts_with("`/x/{*y}/z` is no template"));
+        assert!(error(&"/{a}".repeat(26)).ends_with("has too many parameters: at most 25"));
+        assert!(routes.add(&"/{a}".repeat(25)).is_ok());
     }
 }

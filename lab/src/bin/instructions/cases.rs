@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use lab::policies::{SHAPES, Workload};
 use slidegate::{Algorithm, Limit, Limiter, ManualClock, MemoryStore, Timestamp, Verdict};
 
 const BATCH: usize = 16;
@@ -38,6 +39,8 @@ enum Ask {
     ByText,
     ByNumber,
     InBatches,
+    /// Through a gate, under a policy of so many rules, each for a route.
+    ByGate(usize),
 }
 
 /// Every case, in the order of the file.
@@ -58,6 +61,9 @@ pub fn all() -> Result<Vec<Case>, Box<dyn Error>> {
     cases.push(Case::allowed("three_limits", three, Ask::ByText));
     cases.push(Case::allowed("check_many", vec![window("100/min")?], Ask::InBatches));
     cases.push(Case::allowed("u64_key", vec![window("100/min")?], Ask::ByNumber));
+    for rules in [3, 1_000] {
+        cases.push(Case::allowed(&format!("gate_{rules}_rules"), vec![], Ask::ByGate(rules)));
+    }
     Ok(cases)
 }
 
@@ -87,13 +93,22 @@ impl Case {
     pub fn run(self) -> Result<(), Box<dyn Error>> {
         let clock = ManualClock::at(Timestamp::from_micros(START_US));
         let store = MemoryStore::with(clock.clone(), 10 * KEYS);
-        let limiter = Limiter::with_store(self.limits, store)?;
+        let pass_time =
+            |nth: usize| clock.set(Timestamp::from_micros(START_US + nth as u64 * self.step_us));
+        if let Ask::ByGate(rules) = self.ask {
+            let workload = Workload::with(SHAPES[0], rules, store)?;
+            return self.count(&|nth| {
+                pass_time(nth);
+                workload.check(nth).decision().is_allowed() == self.allowed
+            });
+        }
+        let limiter = Limiter::with_store(self.limits.clone(), store)?;
         let texts: Vec<String> = (0..KEYS).map(|nth| format!("tenant:{nth:013}")).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
 
         let is_as_expected = |verdict: &Verdict| verdict.is_allowed() == self.allowed;
-        let decide = |nth: usize| {
-            clock.set(Timestamp::from_micros(START_US + nth as u64 * self.step_us));
+        self.count(&|nth| {
+            pass_time(nth);
             match self.ask {
                 Ask::ByText => is_as_expected(&limiter.check(texts[nth % KEYS])),
                 Ask::ByNumber => is_as_expected(&limiter.check(&((nth % KEYS) as u64))),
@@ -101,16 +116,19 @@ impl Case {
                     let keys = &texts[nth % KEYS..][..BATCH];
                     limiter.check_many(keys).iter().all(is_as_expected)
                 }
-                Ask::InBatches => true,
+                Ask::InBatches | Ask::ByGate(_) => true,
             }
-        };
+        })
+    }
+
+    /// Decides until all is warm, and then what is counted.
+    fn count(&self, decide: &dyn Fn(usize) -> bool) -> Result<(), Box<dyn Error>> {
         (0..WARM_UP).for_each(|nth| {
             decide(nth);
         });
-        let unexpected = count_instructions(&decide);
-        match unexpected {
+        match count_instructions(decide) {
             0 => Ok(()),
-            _ => Err(format!("{unexpected} decisions are not {}", self.name).into()),
+            unexpected => Err(format!("{unexpected} decisions are not {}", self.name).into()),
         }
     }
 }

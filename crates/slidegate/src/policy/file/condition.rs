@@ -71,17 +71,7 @@ impl Reader<'_> {
                 );
                 self.wrong(at, message);
             }
-            "route" if !self.routes().is_empty() => {
-                let found = match &pattern {
-                    Pattern::Glob(glob) => {
-                        self.routes().templates().any(|route| glob.matches(route))
-                    }
-                    _ => self.routes().templates().any(|route| route == text),
-                };
-                if !found {
-                    self.no_route(text, at);
-                }
-            }
+            "route" => self.route(text, &pattern, at),
             _ => {}
         }
         Some((text, pattern))

@@ -1,11 +1,15 @@
 //! What is wrong with a policy, and where.
 
+use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use thiserror::Error;
 
 /// Characters of a line that are shown.
 const SHOWN: usize = 120;
+
+/// Mistakes that are told of one text. Who has more has another problem than to find them.
+pub(super) const MOST_TOLD: usize = 1_000;
 
 /// Where something stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,12 +22,70 @@ pub(super) struct Place {
     pub(super) width: u64,
 }
 
+impl Place {
+    /// The same within a text of these lines. What is missing at its end stands behind its last line; what
+    /// has no place, at its beginning.
+    fn within(self, lines: &[&str]) -> Self {
+        let start = Self { line: 1, column: 1, width: 1 };
+        match lines.last() {
+            Some(last) if self.line > lines.len() as u64 => {
+                let column = last.chars().count() as u64 + 1;
+                Self { line: lines.len() as u64, column, width: 1 }
+            }
+            Some(_) if self.line > 0 => Self { column: self.column.max(1), ..self },
+            _ => start,
+        }
+    }
+}
+
+/// The mistakes that are found in a text.
+pub(super) struct Mistakes<'s> {
+    lines: Vec<&'s str>,
+    found: RefCell<Vec<(Place, String)>>,
+    /// Whether there are more than are told.
+    more: Cell<bool>,
+}
+
+impl<'s> Mistakes<'s> {
+    /// None as yet.
+    pub(super) fn new(source: &'s str) -> Self {
+        Self { lines: source.lines().collect(), found: RefCell::default(), more: Cell::new(false) }
+    }
+
+    /// Notes a mistake, once.
+    pub(super) fn note(&self, at: Place, message: impl fmt::Display) {
+        let mut found = self.found.borrow_mut();
+        if found.len() == MOST_TOLD {
+            self.more.set(true);
+            return;
+        }
+        let message = printable(&message.to_string());
+        let known = |(place, told): &(Place, String)| *place == at && *told == message;
+        // What a rule and its overrides share is read for each of them.
+        if !found.iter().any(known) {
+            found.push((at, message));
+        }
+    }
+
+    /// What was wrong, in the order of the file.
+    pub(super) fn into_errors(self) -> Option<PolicyErrors> {
+        let mut found = self.found.into_inner();
+        found.sort_by_key(|(at, _)| (at.line, at.column));
+        if let Some(&(last, _)) = found.last().filter(|_| self.more.get()) {
+            found.push((last, format!("there are more mistakes than these {MOST_TOLD}")));
+        }
+        let told =
+            found.into_iter().map(|(at, message)| PolicyError::new(at, message, &self.lines));
+        Some(PolicyErrors(told.collect())).filter(|errors| !errors.0.is_empty())
+    }
+}
+
 /// One mistake in a policy, and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyError {
-    /// The line, from 1; 0 if unknown.
+    /// The line, from 1.
     pub line: u64,
-    /// The column, from 1; 0 if unknown.
+    /// The column, from 1.
     pub column: u64,
     /// What is wrong, and what would be right.
     pub message: String,
@@ -32,14 +94,15 @@ pub struct PolicyError {
 }
 
 impl PolicyError {
-    pub(super) fn new(place: Place, message: impl fmt::Display, source: &str) -> Self {
+    /// A mistake in a text of these lines.
+    fn new(place: Place, message: String, lines: &[&str]) -> Self {
+        let place = place.within(lines);
         let Place { line, column, .. } = place;
-        let message = printable(&message.to_string());
-        Self { line, column, message, excerpt: excerpt(place, source).unwrap_or_default() }
+        Self { line, column, message, excerpt: excerpt(place, lines).unwrap_or_default() }
     }
 
     /// The line as it is written with its number, and below it a mark: two lines; or nothing, if the
-    /// mistake has no place.
+    /// text has no lines.
     pub fn excerpt(&self) -> &str {
         &self.excerpt
     }
@@ -54,10 +117,10 @@ fn printable(text: &str) -> String {
     text.chars().map(printable).collect()
 }
 
-fn excerpt(place: Place, source: &str) -> Option<String> {
+fn excerpt(place: Place, lines: &[&str]) -> Option<String> {
     let nth = usize::try_from(place.line.checked_sub(1)?).ok()?;
     let before = usize::try_from(place.column.checked_sub(1)?).ok()?;
-    let line = source.lines().nth(nth)?;
+    let line = lines.get(nth)?;
     // Of a long line the part around the mistake.
     let is_long = line.chars().nth(SHOWN).is_some();
     let skipped = if is_long { before.saturating_sub(SHOWN / 2) } else { 0 };
@@ -77,9 +140,10 @@ fn excerpt(place: Place, source: &str) -> Option<String> {
 /// `12:5: message`, and the line below.
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            0 => f.write_str(&self.message),
-            _ => write!(f, "{}:{}: {}\n{}", self.line, self.column, self.message, self.excerpt),
+        write!(f, "{}:{}: {}", self.line, self.column, self.message)?;
+        match &*self.excerpt {
+            "" => Ok(()),
+            excerpt => write!(f, "\n{excerpt}"),
         }
     }
 }
@@ -88,3 +152,11 @@ impl fmt::Display for PolicyError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct PolicyErrors(pub Vec<PolicyError>);
+
+impl PolicyErrors {
+    /// Something is wrong that nobody has noted.
+    pub(super) fn unknown() -> Self {
+        let message = "the policy cannot be read".to_owned();
+        Self(vec![PolicyError::new(Place::default(), message, &[])])
+    }
+}

@@ -1,17 +1,24 @@
 //! What a misspelt word was meant to be.
 
+/// Bytes of a word that anybody may have misspelt. To compare two takes the product of their lengths.
+const MOST_BYTES: usize = 128;
+
 /// How much alike two words have to be, from 0 to 1.
 const ALIKE: f64 = 0.8;
 
 /// The word that was most likely meant.
 pub(super) fn meant<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+    if word.len() > MOST_BYTES {
+        return None;
+    }
     let word = word.to_lowercase();
     let alike = |other: &str| match strsim::osa_distance(&word, other) {
         // One slip of the finger, in words that are long enough to tell.
         1 if other.len() > 2 => 1.0,
         _ => strsim::jaro_winkler(&word, other),
     };
-    let known = known.into_iter().map(|other| (other, alike(other)));
+    let known = known.into_iter().filter(|other| other.len() <= MOST_BYTES);
+    let known = known.map(|other| (other, alike(other)));
     let best = known.max_by(|one, other| one.1.total_cmp(&other.1))?;
     (best.1 >= ALIKE).then_some(best.0)
 }

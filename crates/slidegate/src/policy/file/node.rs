@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
-use super::{Place, PolicyError};
+use super::{Mistakes, Place};
 
 /// Nodes that a document may have: 10,000 rules have about 250,000.
 const MAX_NODES: usize = 600_000;
@@ -30,8 +30,8 @@ pub(super) enum Kind {
 }
 
 impl Node {
-    /// Reads a document.
-    pub(super) fn read(source: &str) -> Result<Self, PolicyError> {
+    /// Reads a document, or notes what is wrong with it.
+    pub(super) fn read(source: &str, mistakes: &Mistakes<'_>) -> Option<Self> {
         let options = serde_saphyr::options! {
             with_snippet: false,
             budget: serde_saphyr::budget! {
@@ -41,22 +41,24 @@ impl Node {
             },
         };
         let read = serde_saphyr::from_str_with_options::<Spanned<Raw>>(source, options);
-        read.map(|raw| raw_node(raw, source)).map_err(|error| wrong_yaml(&error, source))
+        read.map(|raw| raw_node(raw, source)).map_err(|error| wrong_yaml(&error, mistakes)).ok()
     }
 }
 
 /// YAML's own mistakes are told by their place and what they are.
-fn wrong_yaml(error: &serde_saphyr::Error, source: &str) -> PolicyError {
+fn wrong_yaml(error: &serde_saphyr::Error, mistakes: &Mistakes<'_>) {
     let error = error.without_snippet();
     let place = error.location().map_or(Place::default(), |at| Place::at(&at));
     let message = error.to_string();
     // The place is told in front.
     let behind = format!(" at line {}, column {}", place.line, place.column);
     let message = message.strip_suffix(&behind).unwrap_or(&message);
-    let message = format!(
-        "this is not YAML as it should be: {message}; look for a bracket or quote that is not closed, or an indent that is not that of its neighbours, here or above"
+    mistakes.note(
+        place,
+        format_args!(
+            "this is not YAML as it should be: {message}; look for a bracket or quote that is not closed, or an indent that is not that of its neighbours, here or above"
+        ),
     );
-    PolicyError::new(place, message, source)
 }
 
 impl Place {

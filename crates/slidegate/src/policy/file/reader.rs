@@ -1,6 +1,6 @@
 //! Makes rules of what a policy file says, and notes every mistake.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use super::entries::{
@@ -11,11 +11,12 @@ use super::hint::did_you_mean;
 use super::limits::Counted;
 use super::reading::Field;
 use super::{
-    MAX_COMBINATIONS, MAX_OVERRIDES, MAX_PER, MAX_RULES, Place, PolicyError, PolicyErrors,
+    MAX_COMBINATIONS, MAX_OVERRIDES, MAX_PER, MAX_ROUTES, MAX_RULES, MAX_SCOPES, Mistakes, Place,
 };
 use crate::algorithm::Algorithm;
 use crate::key::Scope;
 use crate::policy::mode::{Mode, OnStoreError, WhenMissing};
+use crate::policy::pattern::Pattern;
 use crate::policy::per::Per;
 use crate::policy::route::Routes;
 use crate::policy::rule::{Override, Rule, RuleLimit, Terms, When};
@@ -27,11 +28,18 @@ const VERSION: u64 = 1;
 /// The prefix by which IPv6 addresses are counted: what one site commonly has.
 const IPV6_PREFIX: u8 = 64;
 
+/// Steps of comparing things with each other that are made to find what can never be, and what was meant
+/// instead: a second or so. In a policy that would need more, some of that is not found.
+const PATIENCE: usize = 200_000_000;
+
 /// Makes rules of entries, and collects what is wrong with them.
 pub(super) struct Reader<'s> {
-    source: &'s str,
-    errors: Vec<PolicyError>,
+    mistakes: &'s Mistakes<'s>,
     routes: Routes,
+    /// How many the rules have.
+    scopes: usize,
+    /// Steps of comparing that may still be made.
+    patience: usize,
 }
 
 /// What holds where a rule says nothing.
@@ -49,24 +57,18 @@ struct Frame<'f> {
     domain: &'f str,
     rule: &'f str,
     per: &'f Per,
+    /// Of the names that it counts per.
+    combinations: usize,
 }
 
 impl<'s> Reader<'s> {
     /// Goes on where the reading of the entries ended.
-    pub(super) fn new(source: &'s str, errors: Vec<PolicyError>) -> Self {
-        Self { source, errors, routes: Routes::default() }
-    }
-
-    /// What was wrong, in the order of the file.
-    pub(super) fn errors(mut self) -> Option<PolicyErrors> {
-        self.errors.sort_by_key(|error| (error.line, error.column));
-        // What a rule and its overrides share is read for each of them.
-        self.errors.dedup();
-        (!self.errors.is_empty()).then_some(PolicyErrors(self.errors))
+    pub(super) fn new(mistakes: &'s Mistakes<'s>) -> Self {
+        Self { mistakes, routes: Routes::default(), scopes: 0, patience: PATIENCE }
     }
 
     pub(super) fn wrong(&mut self, at: Place, message: impl fmt::Display) {
-        self.errors.push(PolicyError::new(at, message, self.source));
+        self.mistakes.note(at, message);
     }
 
     /// The value, if there is one; else its error is noted.
@@ -78,8 +80,11 @@ impl<'s> Reader<'s> {
         result.map_err(|error| self.wrong(at, error)).ok()
     }
 
-    pub(super) fn routes(&self) -> &Routes {
-        &self.routes
+    /// Whether so many steps of comparing may be made. They then are.
+    fn has_patience(&mut self, steps: usize) -> bool {
+        let left = self.patience.checked_sub(steps);
+        self.patience = left.unwrap_or(self.patience);
+        left.is_some()
     }
 
     /// The rules and routes; true only if nothing was wrong.
@@ -91,7 +96,13 @@ impl<'s> Reader<'s> {
                 format_args!("version {version} is not known: write `version: {VERSION}`");
             self.wrong(at, message);
         }
-        for route in entry.routes.get().into_iter().flatten() {
+        let templates = entry.routes.get().map_or(&[][..], |routes| routes);
+        if templates.len() > MAX_ROUTES {
+            let message =
+                format_args!("{} routes are too many: at most {MAX_ROUTES}", templates.len());
+            self.wrong(entry.routes.place(), message);
+        }
+        for route in templates.iter().take(MAX_ROUTES) {
             if let Some((template, at)) = route.given() {
                 let added = self.routes.add(template);
                 self.or_wrong(at, added);
@@ -137,12 +148,13 @@ impl<'s> Reader<'s> {
         let when = self.when(&entry.when);
         let mode = self.mode(&entry.mode).unwrap_or(defaults.mode);
         let by_default = algorithm(&entry.algorithm).unwrap_or(defaults.algorithm);
-        let frame = Frame { domain, rule: name, per: &per };
+        let combinations = per.entries().iter().map(|entry| entry.names().count()).product();
+        let frame = Frame { domain, rule: name, per: &per, combinations };
         if entry.limits.is_absent() {
             self.wrong(at, "a rule needs `limits`, for example `limits: [100/min]`");
         }
         let limits = self.limits(&entry.limits, by_default);
-        let terms = Terms { mode, limits: frame.limits(limits) };
+        let terms = Terms { mode, limits: self.rule_limits(limits, &frame, at) };
         let overrides = self.overrides(entry, by_default, mode, &when, &frame);
         let modes = [mode].into_iter().chain(overrides.iter().map(|other| other.terms.mode));
         self.share_of_keys(entry, at, modes, &per);
@@ -219,17 +231,17 @@ impl<'s> Reader<'s> {
 
     fn per(&mut self, entry: &RuleEntry, defaults: &Defaults) -> Per {
         let mut entries: Vec<Vec<Box<str>>> = Vec::new();
+        let mut known = HashSet::new();
         for entry in entry.per.get().into_iter().flatten() {
             let Some((text, at)) = entry.given() else { continue };
-            let mut names: Vec<Box<str>> = Vec::new();
-            for name in text.split('|').map(str::trim) {
+            let names = text.split('|').map(str::trim);
+            for name in names.clone() {
                 self.attribute_name(name, at);
-                if entries.iter().chain([&names]).flatten().any(|other| **other == *name) {
+                if !known.insert(name) {
                     self.wrong(at, format_args!("`{name}` stands in `per` twice: take one away"));
                 }
-                names.push(name.into());
             }
-            entries.push(names);
+            entries.push(names.map(Into::into).collect());
         }
         let combinations =
             entries.iter().try_fold(1usize, |all, names| all.checked_mul(names.len()));
@@ -322,7 +334,9 @@ impl<'s> Reader<'s> {
             }
             let when = self.override_when(own, at, rule_when);
             let same = |(other, _): &&(Override, Place)| !when.0.is_empty() && other.when == when;
-            if let Some((_, other)) = overrides.iter().find(same) {
+            if self.has_patience(overrides.len())
+                && let Some((_, other)) = overrides.iter().find(same)
+            {
                 let message = format_args!(
                     "never holds: the override in line {} has the same `when`, and the first that matches holds",
                     other.line
@@ -330,8 +344,8 @@ impl<'s> Reader<'s> {
                 self.wrong(at, message);
             }
             let limits = self.override_limits(own, at, &entry.limits, by_default);
-            let terms =
-                Terms { mode: self.mode(&own.mode).unwrap_or(mode), limits: frame.limits(limits) };
+            let mode = self.mode(&own.mode).unwrap_or(mode);
+            let terms = Terms { mode, limits: self.rule_limits(limits, frame, at) };
             let name = own.name.get().map(|name| name.as_str().into());
             overrides.push((Override { name, when, terms }, at));
         }
@@ -345,8 +359,14 @@ impl<'s> Reader<'s> {
         let when = self.when(&own.when);
         let conditions = own.when.get().map_or(&[][..], |WhenEntry(conditions)| conditions);
         for ((attribute, condition), (key, _)) in when.0.iter().zip(conditions) {
+            if !self.has_patience(rule_when.0.len()) {
+                break;
+            }
             let same = rule_when.0.iter().find(|(other, _)| other == attribute);
-            if let Some((_, wanted)) = same.filter(|(_, wanted)| condition.excludes(wanted)) {
+            if let Some((_, wanted)) = same
+                && self.has_patience(condition.literals().len() * (wanted.globs().len() + 1))
+                && condition.excludes(wanted)
+            {
                 let message = format_args!(
                     "never holds: the rule itself is only for requests whose `{attribute}` is {wanted}"
                 );
@@ -375,6 +395,27 @@ impl<'s> Reader<'s> {
         self.limits(limits, algorithm(&own.algorithm).unwrap_or(by_default))
     }
 
+    /// The limits with their scopes, unless these are too many for the memory.
+    fn rule_limits(
+        &mut self,
+        limits: Vec<Counted>,
+        frame: &Frame<'_>,
+        at: Place,
+    ) -> Box<[RuleLimit]> {
+        let before = self.scopes;
+        self.scopes += limits.len() * frame.combinations;
+        if self.scopes > MAX_SCOPES {
+            if before <= MAX_SCOPES {
+                let message = format_args!(
+                    "too much to count: the limits of all rules and overrides, each times the combinations of names in `per`, are at most {MAX_SCOPES}"
+                );
+                self.wrong(at, message);
+            }
+            return Box::default();
+        }
+        frame.limits(limits)
+    }
+
     pub(super) fn attribute_name(&mut self, name: &str, at: Place) {
         if name.is_empty() || name.len() > 128 {
             self.wrong(at, "the name of an attribute has 1 to 128 bytes");
@@ -387,9 +428,26 @@ impl<'s> Reader<'s> {
     }
 
     /// A route that no path can have is a mistake, if paths get their routes here.
-    pub(super) fn no_route(&mut self, pattern: &str, at: Place) {
-        let hint = did_you_mean(pattern, self.routes.templates());
-        self.wrong(at, format_args!("`{pattern}` is none of `routes`{hint}"));
+    pub(super) fn route(&mut self, text: &str, pattern: &Pattern, at: Place) {
+        let known = self.routes.templates().len();
+        let bytes: usize = self.routes.templates().map(str::len).sum();
+        let (is_one, steps): (&dyn Fn(&str) -> bool, _) = match pattern {
+            Pattern::Glob(glob) => (&|route| glob.matches(route), bytes),
+            _ => (&|route| route == text, known),
+        };
+        if known == 0 || !self.has_patience(steps) {
+            return;
+        }
+        if self.routes.templates().any(is_one) {
+            return;
+        }
+        // To find further mistakes is worth more than to guess.
+        let can_guess = self.patience > PATIENCE / 2;
+        let hint = match can_guess && self.has_patience(text.len().saturating_mul(bytes)) {
+            true => did_you_mean(text, self.routes.templates()),
+            false => String::new(),
+        };
+        self.wrong(at, format_args!("`{text}` is none of `routes`{hint}"));
     }
 }
 

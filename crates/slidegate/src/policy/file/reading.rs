@@ -2,7 +2,6 @@
 //!
 //! What may be wrong on its own is a [`Field`]: it takes any value, and says later whether it was right.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -15,20 +14,15 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 
 use super::node::{Kind, Node};
-use super::{Place, PolicyError, hint};
+use super::{Mistakes, Place, hint};
 
 /// The name by which a [`Field`] asks for its place.
 const FIELD: &str = "slidegate::Field";
 
-/// Reads a tree as a `T`, and all mistakes in it.
-pub(super) fn read<'n, T: Deserialize<'n>>(
-    node: &'n Node,
-    source: &str,
-) -> (Option<T>, Vec<PolicyError>) {
-    let mistakes = RefCell::default();
-    let reading = Reading { node, source, mistakes: &mistakes };
-    let read = reading.told(T::deserialize(reading)).ok();
-    (read, mistakes.into_inner())
+/// Reads a tree as a `T`, and notes all mistakes in it.
+pub(super) fn read<'n, T: Deserialize<'n>>(node: &'n Node, mistakes: &Mistakes<'_>) -> Option<T> {
+    let reading = Reading { node, mistakes };
+    reading.told(T::deserialize(reading)).ok()
 }
 
 /// A value that may be absent or wrong, and its place.
@@ -113,6 +107,8 @@ impl<T: schemars::JsonSchema> schemars::JsonSchema for Field<T> {
 #[derive(Debug)]
 pub(super) enum Fault {
     Message(String),
+    /// What was meant is sought only if it is told.
+    NotOneOf(String, &'static [&'static str]),
     /// It has been noted.
     Told,
 }
@@ -123,6 +119,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Message(message) => f.write_str(message),
+            Self::NotOneOf(word, known) => f.write_str(&hint::not_one_of(word, known)),
             Self::Told => f.write_str("told already"),
         }
     }
@@ -138,7 +135,7 @@ impl Error for Fault {
     }
 
     fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
-        Self::Message(hint::not_one_of(variant, expected))
+        Self::NotOneOf(variant.to_owned(), expected)
     }
 }
 
@@ -146,8 +143,7 @@ impl Error for Fault {
 #[derive(Clone, Copy)]
 struct Reading<'n, 'm> {
     node: &'n Node,
-    source: &'m str,
-    mistakes: &'m RefCell<Vec<PolicyError>>,
+    mistakes: &'m Mistakes<'m>,
 }
 
 impl<'n, 'm> Reading<'n, 'm> {
@@ -155,15 +151,15 @@ impl<'n, 'm> Reading<'n, 'm> {
         Self { node, ..self }
     }
 
-    fn note(&self, message: String) {
-        self.mistakes.borrow_mut().push(PolicyError::new(self.node.place, message, self.source));
+    fn note(&self, message: impl fmt::Display) {
+        self.mistakes.note(self.node.place, message);
     }
 
     /// The result, with its fault noted: whoever hands out a value sees to it.
     fn told<T>(self, result: Result<T, Fault>) -> Result<T, Fault> {
         result.map_err(|fault| {
-            if let Fault::Message(message) = fault {
-                self.note(message);
+            if !matches!(fault, Fault::Told) {
+                self.note(fault);
             }
             Fault::Told
         })
@@ -192,7 +188,8 @@ impl<'n, 'm> Reading<'n, 'm> {
         let known = |(key, _): &&(Node, Node)| match &key.kind {
             Kind::Text(name) if fields.contains(&&**name) => true,
             Kind::Text(name) => {
-                self.of(key).note(hint::no_field(name, fields));
+                let told = fmt::from_fn(|f| f.write_str(&hint::no_field(name, fields)));
+                self.of(key).note(told);
                 false
             }
             _ => false,

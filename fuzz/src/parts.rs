@@ -1,0 +1,196 @@
+//! Policies made of parts: mostly right, here and there not.
+
+use std::fmt::Write;
+
+use libfuzzer_sys::arbitrary::{Arbitrary, Result, Unstructured};
+
+/// The text of a policy.
+#[derive(Debug)]
+pub struct Draft(pub String);
+
+const NAMES: &[&str] = &["a", "b", "per-client", "x.y_z", "A", "''"];
+const DOMAINS: &[&str] = &["default", "api", "''"];
+const ATTRIBUTES: &[&str] =
+    &["ip", "path", "route", "method", "tenant", "plan", "header.x-key", "header.X", "''"];
+const PER: &[&str] = &["ip", "tenant", "'plan|ip'", "'a|b|c'", "path", "route", "ip|ip", "'a|'"];
+const PATTERNS: &[&str] = &[
+    "POST",
+    "post",
+    "/v1/*",
+    "/users/{id}",
+    "'*'",
+    "'*a*b*'",
+    "free",
+    "'a*'",
+    "10.0.0.0/8",
+    "10.1.0.0/16",
+    "'::1'",
+    "'2001:db8::/32'",
+    "0.0.0.0/0",
+    "10.0.0.0/33",
+    "'::ffff:1.2.3.4'",
+    "1e3",
+    "true",
+    "''",
+];
+const ROUTES: &[&str] = &[
+    "/",
+    "'/users/{id}'",
+    "'/users/{name}'",
+    "'/f/{*p}'",
+    "/v1",
+    "'/{a}/{b}'",
+    "'/é'",
+    "'/è{a}'",
+    "'/{a}é'",
+    "'/{a}è'",
+    "'/{{a}}'",
+    "'/}}{a}'",
+    "'/{'",
+    "v1",
+    "'/*'",
+];
+const ALGORITHMS: &[&str] =
+    &["sliding_log", "sliding_buckets", "sliding_window", "fixed_window", "token_bucket", "leaky"];
+const LIMITS: &[&str] = &[
+    "1/s",
+    "10/min",
+    "0/s",
+    "100/15m",
+    "536870912/w",
+    "536870913/w",
+    "1/0s",
+    "1/1ms",
+    "9/99999999w",
+    "x",
+    "7/7d",
+];
+const MAXES: &[&str] = &["0", "1", "100", "536870912", "99999999999999999999", "many", "-1"];
+const WINDOWS: &[&str] = &["s", "1ms", "7s", "1m", "1d", "52w", "0s", "10fortnights", "''"];
+const MODES: &[&str] = &[
+    "enforce",
+    "observe",
+    "'off'",
+    "{ enforce: 5% }",
+    "{ enforce: 0.01% }",
+    "{ enforce: 101% }",
+    "on",
+];
+const ON_ERROR: &[&str] = &["allow", "deny", "local", "never"];
+const MISSING: &[&str] = &["skip", "deny", "fail"];
+const BITS: &[&str] = &["1", "64", "128", "0", "129", "-1"];
+const BOOLS: &[&str] = &["true", "false", "yes"];
+
+impl<'a> Arbitrary<'a> for Draft {
+    fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
+        let mut text = String::new();
+        if u.ratio(1, 2)? {
+            let _ = writeln!(text, "defaults: {}", fields(u, DEFAULTS)?);
+        }
+        if u.ratio(1, 3)? {
+            let _ = writeln!(text, "routes: {}", list(u, |u| word(u, ROUTES))?);
+        }
+        text.push_str("rules:\n");
+        for _ in 0..u.int_in_range(0..=8)? {
+            let _ = writeln!(text, "  - {}", fields(u, RULE)?);
+        }
+        // What requests are made of.
+        let _ = write!(text, "# {}", u.arbitrary::<&str>()?.replace(char::is_control, " "));
+        Ok(Self(text))
+    }
+}
+
+/// A field's name, whether a policy can do without it, and what makes its value.
+type Field = (&'static str, bool, fn(&mut Unstructured<'_>) -> Result<String>);
+
+const DEFAULTS: &[Field] = &[
+    ("algorithm", true, |u| word(u, ALGORITHMS)),
+    ("when_missing", true, |u| word(u, MISSING)),
+    ("mode", true, |u| word(u, MODES)),
+    ("on_store_error", true, |u| word(u, ON_ERROR)),
+    ("ipv6_prefix", true, |u| word(u, BITS)),
+];
+
+const RULE: &[Field] = &[
+    ("name", false, |u| word(u, NAMES)),
+    ("limits", false, limits),
+    ("domain", true, |u| word(u, DOMAINS)),
+    ("when", true, when),
+    ("per", true, |u| list(u, |u| word(u, PER))),
+    ("overrides", true, |u| list(u, |u| fields(u, OVERRIDE))),
+    ("algorithm", true, |u| word(u, ALGORITHMS)),
+    ("when_missing", true, |u| word(u, MISSING)),
+    ("mode", true, |u| word(u, MODES)),
+    ("on_store_error", true, |u| word(u, ON_ERROR)),
+    ("overdraft", true, |u| word(u, BOOLS)),
+    ("ipv6_prefix", true, |u| word(u, BITS)),
+];
+
+const OVERRIDE: &[Field] = &[
+    ("when", false, when),
+    ("limits", true, limits),
+    ("name", true, |u| word(u, NAMES)),
+    ("algorithm", true, |u| word(u, ALGORITHMS)),
+    ("mode", true, |u| word(u, MODES)),
+];
+
+const LIMIT: &[Field] = &[
+    ("max", false, |u| word(u, MAXES)),
+    ("window", false, |u| word(u, WINDOWS)),
+    ("name", true, |u| word(u, NAMES)),
+    ("algorithm", true, |u| word(u, ALGORITHMS)),
+    ("precision", true, |u| word(u, WINDOWS)),
+    ("burst", true, |u| word(u, MAXES)),
+    ("align", true, |u| word(u, &["clock", "key", "moon"])),
+];
+
+fn fields(u: &mut Unstructured<'_>, fields: &[Field]) -> Result<String> {
+    let mut map = Vec::new();
+    for (name, optional, value) in fields {
+        let leaves_out = if *optional { u.ratio(3, 4)? } else { u.ratio(1, 40)? };
+        if !leaves_out {
+            map.push(format!("{name}: {}", value(u)?));
+        }
+    }
+    Ok(format!("{{ {} }}", map.join(", ")))
+}
+
+fn list(
+    u: &mut Unstructured<'_>,
+    mut item: impl FnMut(&mut Unstructured<'_>) -> Result<String>,
+) -> Result<String> {
+    let items = (0..u.int_in_range(0..=3)?).map(|_| item(u)).collect::<Result<Vec<_>>>()?;
+    Ok(format!("[{}]", items.join(", ")))
+}
+
+fn limits(u: &mut Unstructured<'_>) -> Result<String> {
+    match u.int_in_range(0..=9)? {
+        0 => Ok("unlimited".to_owned()),
+        1 => Ok("denied".to_owned()),
+        _ => list(u, |u| if u.arbitrary()? { word(u, LIMITS) } else { fields(u, LIMIT) }),
+    }
+}
+
+fn when(u: &mut Unstructured<'_>) -> Result<String> {
+    let mut map = Vec::new();
+    for _ in 0..u.int_in_range(0..=3)? {
+        let name = word(u, ATTRIBUTES)?;
+        let patterns = match u.arbitrary()? {
+            true => word(u, PATTERNS)?,
+            false => list(u, |u| word(u, PATTERNS))?,
+        };
+        map.push(match u.ratio(1, 4)? {
+            true => format!("{name}: {{ not: {patterns} }}"),
+            false => format!("{name}: {patterns}"),
+        });
+    }
+    Ok(format!("{{ {} }}", map.join(", ")))
+}
+
+/// One of these; now and then any text.
+fn word(u: &mut Unstructured<'_>, words: &[&str]) -> Result<String> {
+    Ok(match u.ratio(1, 24)? {
+        true => format!("'{}'", u.arbitrary::<&str>()?.replace('\'', "''")),
+        false => (*u.choose(words)?).to_owned(),
+    })
+}
