@@ -50,12 +50,9 @@ async fn replies_that_are_spoilt() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replies_that_claim_to_be_vast() {
-    spoilt(&[
-        Mode::Insert(b"*2000000000\r\n"),
-        Mode::Insert(b"$-7\r\n"),
-        Mode::Insert(b"*1\r\n*1\r\n*1\r\n*1\r\n"),
-    ])
-    .await;
+    // Not among them: whole replies that nobody asked for. Whose is whose after such a one nobody can tell,
+    // and no network does that.
+    spoilt(&[Mode::Insert(b"*2000000000\r\n"), Mode::Insert(b"*1\r\n*1\r\n*1\r\n*1\r\n")]).await;
 }
 
 /// A store whose every call is one unit of one key.
