@@ -25,11 +25,6 @@ for nth = 1, hits do
         values[key] = value
       end
       local at = find(value, tag)
-      -- The length may be right by chance; no state begins with anything but a whole number.
-      for other = 9, at and 0 or #value, 28 do
-        local last = unpack('<d', value, other)
-        if last < 0 or last > 2 ^ 53 or last % 1 ~= 0 then return redis.error_reply(FOREIGN .. key) end
-      end
       if at then counter.a, counter.b, counter.c = unpack('<ddI4', value, at + 8) end
     end
   end

@@ -78,7 +78,8 @@ async fn a_string_that_is_not_ours_is_an_error_for_that_key_alone() {
     let mut rng = fastrand::Rng::with_seed(7);
     for algorithm in Algorithm::ALL {
         for max in [10, 1_000] {
-            let limit = limit(max, MINUTE, algorithm);
+            let (limit, longer) =
+                (limit(max, MINUTE, algorithm), limit(max, 2 * MINUTE, algorithm));
             let key = key_of(&redis, &one, &limit).await;
             let mut connection = redis.connection();
             for length in (1..130).chain([200, 280, 4_000, 5_600, 100_000]) {
@@ -92,6 +93,7 @@ async fn a_string_that_is_not_ours_is_an_error_for_that_key_alone() {
                     let hit = one.hit(&limit);
                     one.store.take(&[hit]).await.expect_err(&what);
                     one.store.take(&[hit, hit]).await.expect_err(&what);
+                    one.store.take(&[hit, Hit { limit: &longer, ..hit }]).await.expect_err(&what);
                     one.store.peek(&[hit]).await.expect_err(&what);
                     let stands: Vec<u8> =
                         redis::cmd("GET").arg(&key).query(&mut connection).unwrap();
