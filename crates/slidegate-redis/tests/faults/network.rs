@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use slidegate::{
-    Admission, Algorithm, Hit, Key, Limit, ManualClock, Scope, Store, StoreError, Timestamp, Value,
+    Admission, Algorithm, Clock, Hit, Key, Limit, ManualClock, Scope, Store, StoreError,
+    SystemClock, Timestamp, Value,
 };
 use slidegate_redis::{RedisStore, Settings};
 
@@ -154,4 +155,58 @@ async fn what_may_have_been_charged_is_not_charged_again() {
     let most = went.charged + went.unknown;
     assert!((went.charged..=most).contains(&charged), "{charged} charged, {went:?}");
     redis.assert_all_expire();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_is_one_round_trip_and_in_order_also_when_scripts_are_gone() {
+    const LATE: Duration = Duration::from_millis(300);
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.port()).await;
+    let one = Counted::open(&proxy.address(), Settings { timeout: LONG, ..patient() });
+    let small = Limit::new("20/d".parse().unwrap(), Algorithm::SlidingWindow).unwrap();
+    let (log, window) = (one.hit(), Hit { limit: &small, ..one.hit() });
+    let hits: Vec<[Hit<'_>; 1]> =
+        (0..60).map(|nth| if nth % 2 == 0 { [log] } else { [window] }).collect();
+    let asks: Vec<&[Hit<'_>]> = hits.iter().map(|hits| &hits[..]).collect();
+    for round in 0..3 {
+        let taken = one.store.take_many(&asks).await.unwrap();
+        for (nth, taken) in taken.iter().enumerate() {
+            assert_eq!(taken.receipt.charges.len(), usize::from(taken.allowed));
+            let is_allowed = nth % 2 == 0 || (round == 0 && nth < 40);
+            assert_eq!(taken.allowed, is_allowed, "round {round}, the {nth}th");
+        }
+        redis.command(&["SCRIPT", "FLUSH"]);
+    }
+    assert_eq!(one.charged().await, 90);
+    // Those that found no script were called again, once, and each script was sent once a round.
+    assert_eq!((redis.calls_of("evalsha"), redis.calls_of("script|load")), (60 * 5 + 1, 6));
+    one.store.take_many(&asks).await.unwrap();
+    proxy.set(Mode::Delay(LATE));
+    let clock = SystemClock::new();
+    let began = clock.now();
+    one.store.take_many(&asks).await.unwrap();
+    let took = Duration::from_micros(clock.now().as_micros() - began.as_micros());
+    // The proxy delays each bundle of replies, of which there may be a few.
+    assert!(took < 6 * LATE, "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_that_fails_for_one_may_have_been_charged_for_others() {
+    let redis = Redis::start();
+    let one = Counted::open(&redis.address(), Settings { timeout: LONG, ..patient() });
+    let other = Scope::new("faults", "spoilt", "limit", &["who"]);
+    let (good, bad) =
+        (one.hit(), Hit { key: Key::new(&other, &[Value::Text("all")]), ..one.hit() });
+    one.store.take(&[bad]).await.unwrap();
+    let key = redis.keys().remove(0);
+    redis.command(&["DEL", &key]);
+    redis.command(&["LPUSH", &key, "x"]);
+    let error = one.store.take_many(&[&[good], &[bad]]).await.unwrap_err();
+    assert!(matches!(error, StoreError::TimedOut(_)), "{error}");
+    let error = one.store.take_many(&[&[bad]]).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+    assert_eq!(one.charged().await, 1);
+    assert!(one.store.take_many(&[&[], &[good], &[]]).await.unwrap().iter().all(|one| one.allowed));
+    assert_eq!(one.store.take_many(&[&[], &[]]).await.unwrap().len(), 2);
+    assert!(one.store.take_many(&[]).await.unwrap().is_empty());
 }

@@ -135,7 +135,7 @@ fn spawn(port: u16, args: &[String]) -> Child {
         .args(args)
         .stdout(Stdio::null())
         .spawn()
-        .expect("redis-server; `make test` installs it")
+        .unwrap_or_else(|error| panic!("redis-server, which `make test` installs: {error}"))
 }
 
 /// Waits until it listens, and not somebody else.
