@@ -16,7 +16,8 @@ if value then
     if #value % 28 > 0 then return redis.error_reply(FOREIGN .. key) end
     known, a, b, c, others = 0, 0, 0, 0, ''
     for at = 1, #value, 28 do
-      local other, lasting = unpack('<I4I4', value, at)
+      local other, lasting, last = unpack('<I4I4d', value, at)
+      if last < 0 or last > 2 ^ 53 or last % 1 ~= 0 then return redis.error_reply(FOREIGN .. key) end
       if other == tag then
         a, b, c = unpack('<ddI4', value, at + 8)
       elseif lasting * SECOND >= now then

@@ -11,6 +11,8 @@ local function decide(key, now, precision_us, window, max, counted, keep, cost, 
     return nil
   else
     last, total, known = unpack(HEAD, value)
+    -- Something else of the same length, taken for ours, could loop for ever.
+    if last < 0 or last > 2 ^ 53 or last % 1 ~= 0 then return nil end
   end
   local moment = now > last and now or last
   local running = moment / precision_us

@@ -30,7 +30,9 @@ local function decide(key, now, tick_us, window, max, _, keep, cost, take)
     return nil
   else
     last, total, first, len, cap, oldest, newest, known = unpack(HEAD, value)
-    if len > cap or (small and #value ~= HEAD_BYTES + cap * 4) then return nil end
+    -- Of a large one only the head is at hand: that of something else, taken for ours, could loop for minutes.
+    if len > cap or last < 0 or last > 2 ^ 53 or last % 1 ~= 0 then return nil end
+    if small and #value ~= HEAD_BYTES + cap * 4 then return nil end
   end
   local tick = now / tick_us
   tick = tick - tick % 1

@@ -2,10 +2,15 @@
 -- tells the limit, until when the key is known to last, and the three numbers of its state.
 local SLOT = '<I4I4ddI4'
 
--- Where the slot of a tag begins.
+-- Where the slot of a tag begins. What has none may be no value of ours whose length is right by chance: a state
+-- begins with a whole number always.
 local function find(value, tag)
   for at = 1, #value, 28 do
     if unpack('<I4', value, at) == tag then return at end
+  end
+  for at = 9, #value, 28 do
+    local last = unpack('<d', value, at)
+    if last < 0 or last > 2 ^ 53 or last % 1 ~= 0 then error(FOREIGN .. 'a key', 0) end
   end
 end
 
