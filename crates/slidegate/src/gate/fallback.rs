@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::{ArcSwapOption, Guard};
 
 use crate::clock::Clock;
-use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
+use crate::store::memory::MemoryStore;
 
 /// What enforces while the store does not answer: made at the first decision without the store, dropped
 /// with all its counts at the store's next answer.
 pub(super) struct Fallback {
     clock: Arc<dyn Clock>,
+    max_keys: usize,
     counts: ArcSwapOption<Counts>,
     /// Whether there are counts to drop: all that a decision looks at while the store answers. Set after
     /// `counts` and cleared before them, so that no counts outlast an answer unseen.
@@ -22,8 +23,18 @@ pub(super) type Counts = MemoryStore<Arc<dyn Clock>>;
 
 impl Fallback {
     /// On a clock that is running: one that is started only once the store fails may take its time to.
-    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, counts: ArcSwapOption::empty(), is_used: AtomicBool::new(false) }
+    pub(super) fn new(clock: Arc<dyn Clock>, max_keys: usize) -> Self {
+        Self { clock, max_keys, counts: ArcSwapOption::empty(), is_used: AtomicBool::new(false) }
+    }
+
+    /// The same, yet unused, on another clock.
+    pub(super) fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self::new(clock, self.max_keys)
+    }
+
+    /// The same, yet unused, with room for so many keys.
+    pub(super) fn with_max_keys(self, max_keys: usize) -> Self {
+        Self::new(self.clock, max_keys)
     }
 
     /// The counts of this outage.
@@ -42,7 +53,7 @@ impl Fallback {
 
     #[cold]
     fn begin(&self) -> Arc<Counts> {
-        let fresh = Arc::new(MemoryStore::with(self.clock.clone(), DEFAULT_MAX_KEYS));
+        let fresh = Arc::new(MemoryStore::with(self.clock.clone(), self.max_keys));
         let none: Option<Arc<Counts>> = None;
         let before = self.counts.compare_and_swap(&none, Some(fresh.clone()));
         // Somebody may have been faster.
