@@ -6,9 +6,16 @@ use std::str::FromStr;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use thiserror::Error;
 
+use crate::connect::{ConnectError, Settings};
+use crate::store::RedisStore;
+
 /// An address of a Redis: `redis://`, `rediss://` (TLS) or `unix://`. As text it has neither user nor password.
 #[derive(Clone)]
-pub struct Address(Box<ConnectionInfo>);
+pub struct Address {
+    /// As it was given.
+    secret: Box<str>,
+    shown: Box<str>,
+}
 
 /// Why a text is no address of a Redis. It has nothing of the text, which may have a password.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -24,13 +31,12 @@ pub enum AddressError {
 }
 
 impl Address {
-    pub(crate) fn into_info(self) -> ConnectionInfo {
-        *self.0
-    }
-
-    /// Whether the connection is encrypted.
-    pub(crate) fn has_tls(&self) -> bool {
-        matches!(self.0.addr(), ConnectionAddr::TcpTls { .. })
+    /// [`RedisStore::open`] at this address.
+    ///
+    /// # Errors
+    /// If no client can be made of the settings.
+    pub fn open(&self, settings: Settings) -> Result<RedisStore, ConnectError> {
+        RedisStore::open(&self.secret, settings)
     }
 }
 
@@ -58,28 +64,32 @@ impl FromStr for Address {
         if info.redis_settings().db() < 0 {
             return wrong("a database has a number from 0");
         }
-        Ok(Self(Box::new(info)))
+        Ok(Self { secret: text.into(), shown: shown(&info).into() })
     }
 }
 
-/// Without user and password.
+/// An address without user and password.
+fn shown(info: &ConnectionInfo) -> String {
+    let db = info.redis_settings().db();
+    let host = |host: &str| match host.contains(':') {
+        true => format!("[{host}]"),
+        false => host.to_owned(),
+    };
+    match info.addr() {
+        ConnectionAddr::Tcp(name, port) => format!("redis://{}:{port}/{db}", host(name)),
+        ConnectionAddr::TcpTls { host: name, port, .. } => {
+            format!("rediss://{}:{port}/{db}", host(name))
+        }
+        ConnectionAddr::Unix(path) if db == 0 => format!("unix://{}", path.display()),
+        ConnectionAddr::Unix(path) => format!("unix://{}?db={db}", path.display()),
+        // Kinds that are yet to come.
+        _ => "redis".to_owned(),
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let db = self.0.redis_settings().db();
-        let host = |host: &str| match host.contains(':') {
-            true => format!("[{host}]"),
-            false => host.to_owned(),
-        };
-        match self.0.addr() {
-            ConnectionAddr::Tcp(name, port) => write!(f, "redis://{}:{port}/{db}", host(name)),
-            ConnectionAddr::TcpTls { host: name, port, .. } => {
-                write!(f, "rediss://{}:{port}/{db}", host(name))
-            }
-            ConnectionAddr::Unix(path) if db == 0 => write!(f, "unix://{}", path.display()),
-            ConnectionAddr::Unix(path) => write!(f, "unix://{}?db={db}", path.display()),
-            // Kinds that are yet to come.
-            _ => f.write_str("redis"),
-        }
+        f.write_str(&self.shown)
     }
 }
 

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client};
+use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo};
+use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-
-use crate::address::{Address, AddressError};
 
 /// How long to wait for a new connection.
 const CONNECTING: Duration = Duration::from_secs(2);
@@ -37,6 +36,19 @@ impl Default for Settings {
     }
 }
 
+/// Why there can be no store at an address.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    /// The address is none.
+    #[error("`{address}` is no address of a Redis: {message}")]
+    Address {
+        /// As it was given, without its password.
+        address: String,
+        /// What is wrong.
+        message: String,
+    },
+}
+
 /// A connection that is shared, and replaced when it is lost.
 #[derive(Debug)]
 pub struct Link {
@@ -54,13 +66,12 @@ pub struct Shared {
 
 impl Link {
     /// Begins to connect.
-    pub fn open(address: Address) -> Result<Self, AddressError> {
-        if address.has_tls() {
-            // Where the program has chosen its cryptography, this is an error, and nothing changes.
-            let _ = rustls::crypto::ring::default_provider().install_default();
-        }
-        let client = Client::open(address.into_info())
-            .map_err(|error| AddressError::Form(error.to_string()))?;
+    pub fn open(address: &str) -> Result<Self, ConnectError> {
+        let wrong = |error: redis::RedisError| ConnectError::Address {
+            address: without_password(address),
+            message: error.to_string(),
+        };
+        let client = Client::open(address.into_connection_info().map_err(wrong)?).map_err(wrong)?;
         let (publish, current) = watch::channel(None);
         let (broken, reported) = watch::channel(0);
         let keeper = tokio::spawn(keep(client, publish, reported));
@@ -125,5 +136,13 @@ async fn keep(
                 pause = (2 * pause).min(MOST_PAUSE);
             }
         }
+    }
+}
+
+/// An address as one may show it.
+fn without_password(address: &str) -> String {
+    match (address.find("://"), address.rfind('@')) {
+        (Some(scheme), Some(at)) => format!("{}…{}", &address[..scheme + 3], &address[at..]),
+        _ => address.to_owned(),
     }
 }

@@ -14,5 +14,5 @@ mod store;
 mod sync;
 
 pub use address::{Address, AddressError};
-pub use connect::Settings;
+pub use connect::{ConnectError, Settings};
 pub use store::RedisStore;

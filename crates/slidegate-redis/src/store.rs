@@ -8,10 +8,9 @@ use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use slidegate::store::Outcomes;
 use slidegate::{Clock, Hit, Receipt, Store, StoreError, SystemClock, Taken, Timestamp};
 
-use crate::address::{Address, AddressError};
 use crate::breaker::{self, Admit, Breaker, Change};
 use crate::call::{Call, Mode, Wording, give_back};
-use crate::connect::{Link, Settings, Shared};
+use crate::connect::{ConnectError, Link, Settings, Shared};
 use crate::reply;
 use crate::script::Scripts;
 
@@ -40,15 +39,7 @@ impl RedisStore {
     ///
     /// # Errors
     /// If this is no address. That nobody answers there is none: the store says so when it is asked.
-    pub fn open(address: &str, settings: Settings) -> Result<Self, AddressError> {
-        Self::at(address.parse()?, settings)
-    }
-
-    /// [`open`](Self::open), where the address has been read already.
-    ///
-    /// # Errors
-    /// If no client can be made for the address.
-    pub fn at(address: Address, settings: Settings) -> Result<Self, AddressError> {
+    pub fn open(address: &str, settings: Settings) -> Result<Self, ConnectError> {
         let wording = Wording {
             prefix: settings.prefix.clone(),
             keep_s: settings.keep.as_secs().try_into().unwrap_or(u32::MAX),

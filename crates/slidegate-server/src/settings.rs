@@ -96,14 +96,14 @@ impl StoreChoice {
         if args.store.0 == "memory" {
             return Ok(Self::Memory);
         }
-        let keep = match args.redis_clock {
-            RedisClock::Server => slidegate_redis::Settings::default().keep,
-            RedisClock::Client => CLOCKS_DIFFER,
-        };
         let settings = slidegate_redis::Settings {
             prefix: args.redis_prefix,
             timeout: args.redis_timeout,
-            keep,
+            ..slidegate_redis::Settings::default()
+        };
+        let settings = match args.redis_clock {
+            RedisClock::Server => settings,
+            RedisClock::Client => slidegate_redis::Settings { keep: CLOCKS_DIFFER, ..settings },
         };
         Ok(Self::Redis { address: args.store.0.parse()?, settings, clock: args.redis_clock })
     }

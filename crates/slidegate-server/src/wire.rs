@@ -2,7 +2,7 @@
 
 use slidegate::store::Outcomes;
 use slidegate::{Gate, Hit, MemoryStore, Receipt, StoreError, SystemClock, Taken, WallClock};
-use slidegate_redis::{AddressError, RedisStore};
+use slidegate_redis::{ConnectError, RedisStore};
 
 use crate::args::RedisClock;
 use crate::settings::{Settings, StoreChoice};
@@ -15,7 +15,7 @@ pub enum Store {
 
 /// A gate that enforces the policy by the store of the settings. Within a runtime: a store elsewhere
 /// connects in the background.
-pub fn gate(settings: Settings) -> Result<Gate<Store>, AddressError> {
+pub fn gate(settings: Settings) -> Result<Gate<Store>, ConnectError> {
     let max_keys = settings.max_keys.get();
     let store = Store::open(settings.store, max_keys)?;
     Ok(Gate::new(settings.policy, store)
@@ -24,14 +24,14 @@ pub fn gate(settings: Settings) -> Result<Gate<Store>, AddressError> {
 }
 
 impl Store {
-    fn open(choice: StoreChoice, max_keys: usize) -> Result<Self, AddressError> {
+    fn open(choice: StoreChoice, max_keys: usize) -> Result<Self, ConnectError> {
         let (address, settings, clock) = match choice {
             StoreChoice::Memory => {
                 return Ok(Self::Memory(MemoryStore::with(SystemClock::new(), max_keys)));
             }
             StoreChoice::Redis { address, settings, clock } => (address, settings, clock),
         };
-        let store = RedisStore::at(address, settings)?;
+        let store = address.open(settings)?;
         Ok(Self::Redis(Box::new(match clock {
             RedisClock::Server => store,
             // The clocks of several machines have to agree, and what keeps them together adjusts the wall
