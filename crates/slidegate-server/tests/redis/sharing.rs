@@ -20,9 +20,10 @@ fn start(policy: &str, address: &str, flags: &[&str]) -> Server {
 
 /// How many of so many requests pass that are sent to servers at the same time.
 fn allowed_of_a_storm(servers: &[Server], requests: usize) -> usize {
+    let addresses = &servers.iter().map(Server::address).collect::<Vec<_>>();
     let start = &Barrier::new(CONNECTIONS);
-    let storm = |nth: usize| {
-        let client = Client::of(&servers[nth % servers.len()]);
+    let storm = move |nth: usize| {
+        let client = Client::at(addresses[nth % addresses.len()]);
         let ask = json!({"attributes": {"tenant": "acme"}});
         start.wait();
         let answers = (0..requests / CONNECTIONS).map(|_| client.check(&ask));
