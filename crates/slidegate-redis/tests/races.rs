@@ -14,7 +14,7 @@ use slidegate::{
 };
 use slidegate_redis::{RedisStore, Settings};
 
-use server::{LONG, Redis};
+use server::{LONG, Redis, until};
 
 const PROCESSES: usize = 8;
 const CONNECTIONS: usize = 50;
@@ -69,13 +69,18 @@ async fn one_of_the_processes() {
         })
         .collect();
     let scope = Scope::new("races", "rule", "limit", &["who"]);
+    let key = Key::new(&scope, &[Value::Text("all")]);
+    for store in &stores {
+        let hit = Hit { key, limit: &limit, cost: 1, admission: Admission::Enforce };
+        store.peek(&[hit]).await.unwrap();
+    }
+    meet(&address).await;
     let mut askers = tokio::task::JoinSet::new();
     for store in stores {
         let scope = scope.clone();
         askers.spawn(async move {
             let key = Key::new(&scope, &[Value::Text("all")]);
             let hit = Hit { key, limit: &limit, cost: 1, admission: Admission::Enforce };
-            store.peek(&[hit]).await.unwrap();
             let mut allowed = 0;
             for _ in 0..ASKS {
                 allowed += u64::from(store.take(&[hit]).await.unwrap().allowed);
@@ -84,6 +89,21 @@ async fn one_of_the_processes() {
         });
     }
     println!("{ALLOWED}{}", askers.join_all().await.iter().sum::<u64>());
+}
+
+/// Waits until all processes have come so far.
+async fn meet(address: &str) {
+    let client = redis::Client::open(address).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let name = format!("ready:{}", std::process::id());
+    let set = redis::cmd("SET").arg(name).arg("").arg("EX").arg(60).to_owned();
+    set.exec_async(&mut connection).await.unwrap();
+    until("all processes are ready", LONG, async || {
+        let ready: Vec<String> =
+            redis::cmd("KEYS").arg("ready:*").query_async(&mut connection).await.unwrap();
+        ready.len() == PROCESSES
+    })
+    .await;
 }
 
 fn process(redis: &Redis, number: usize, skew: Option<i64>) -> Child {
