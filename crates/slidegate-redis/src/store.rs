@@ -2,9 +2,9 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use slidegate::store::Outcomes;
 use slidegate::{Clock, Hit, Receipt, Store, StoreError, SystemClock, Taken, Timestamp};
 
@@ -38,13 +38,13 @@ impl RedisStore {
     /// runtime.
     ///
     /// # Errors
-    /// If this is no address. That nobody answers there is none: the store says so when it is asked.
+    /// If this is no address, or the file of certificates is none. That nobody answers there is none: the store says so when it is asked.
     pub fn open(address: &str, settings: Settings) -> Result<Self, ConnectError> {
         let wording = Wording {
             prefix: settings.prefix.clone(),
             keep_s: settings.keep.as_secs().try_into().unwrap_or(u32::MAX),
         };
-        let link = Link::open(address)?;
+        let link = Link::open(address, settings.ca_file.as_deref())?;
         let breaker = Breaker::new(breaker::Settings {
             probe_limit: 2 * settings.timeout,
             ..breaker::Settings::default()
@@ -68,21 +68,28 @@ impl RedisStore {
         self.breaker.is_open()
     }
 
-    /// Calls a script, unless the breaker is open.
-    async fn call(&self, call: &Call<'_>) -> Result<Vec<u8>, StoreError> {
+    /// Asks Redis, unless the breaker is open. `asking` is not begun then, so whatever it takes to word the
+    /// question belongs into it.
+    async fn ask<T>(
+        &self,
+        sent: &Sent,
+        asking: impl Future<Output = Result<T, Failure>> + Send,
+    ) -> Result<T, StoreError> {
         let (ticket, is_probe) = match self.breaker.admit(self.time.now()) {
             Admit::Call(ticket) => (ticket, false),
             Admit::Probe(ticket) => (ticket, true),
             Admit::Refuse => return Err(StoreError::Open),
         };
-        let answer = self.call_in_time(call).await;
+        let answer = self.in_time(sent, asking).await;
         let now = self.time.now();
-        let change = match &answer {
-            Err(Failure::Down(_)) => self.breaker.failed(ticket, now),
-            _ => self.breaker.succeeded(ticket, now),
+        let is_down = matches!(answer, Err(Failure::Down(_)));
+        let change = match is_down {
+            true => self.breaker.failed(ticket, now),
+            false => self.breaker.succeeded(ticket, now),
         };
-        if matches!(change, Some(Change::Opened(_))) || (is_probe && answer.is_err()) {
-            // Whoever hangs may do so for ever: a new connection finds out.
+        if matches!(change, Some(Change::Opened(_))) || (is_probe && is_down) {
+            // Whoever hangs may do so for ever, and another may have its name now: a new connection finds
+            // out.
             self.link.replace_current();
         }
         match (change, &answer) {
@@ -95,13 +102,16 @@ impl RedisStore {
         answer.map_err(Failure::into_error)
     }
 
-    /// Calls a script within the time-out.
-    async fn call_in_time(&self, call: &Call<'_>) -> Result<Vec<u8>, Failure> {
-        let mut sent = false;
-        match tokio::time::timeout(self.settings.timeout, self.call_now(call, &mut sent)).await {
+    /// Waits for an answer, but no longer than the time-out.
+    async fn in_time<T>(
+        &self,
+        sent: &Sent,
+        asking: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        match tokio::time::timeout(self.settings.timeout, asking).await {
             Ok(answer) => answer,
-            Err(_) => Err(Failure::Down(match sent {
-                false => StoreError::Unavailable("no connection".to_owned()),
+            Err(_) => Err(Failure::Down(match sent.get() {
+                false => StoreError::Unavailable(self.no_connection()),
                 true => {
                     StoreError::TimedOut(format!("no answer within {:?}", self.settings.timeout))
                 }
@@ -109,48 +119,121 @@ impl RedisStore {
         }
     }
 
+    fn no_connection(&self) -> String {
+        format!("no connection: {}", self.link.trouble())
+    }
+
+    async fn connection(&self) -> Result<Shared, Failure> {
+        let closed = || Failure::Down(StoreError::Unavailable(self.no_connection()));
+        self.link.connection().await.ok_or_else(closed)
+    }
+
     /// EVALSHA; and if Redis does not know the script, EVAL. Of many who find that at once, one sends the
     /// script, and the others wait for it.
-    async fn call_now(&self, call: &Call<'_>, sent: &mut bool) -> Result<Vec<u8>, Failure> {
-        let Some(shared) = self.link.connection().await else {
-            return Err(Failure::Down(StoreError::Unavailable("the store is closed".to_owned())));
-        };
+    async fn call<T>(
+        &self,
+        call: &Call<'_>,
+        sent: &Sent,
+        read: impl Fn(&Value) -> Option<T>,
+    ) -> Result<T, Failure> {
+        let shared = self.connection().await?;
         let script = call.script;
         let evalsha = command("EVALSHA", &script.sha, call);
         loop {
             let loads = script.loads();
-            *sent = true;
+            sent.set(true);
             match evalsha.query_async(&mut shared.connection.clone()).await {
-                Err(error) if is_no_script(&error) => {}
-                answer => return self.understood(answer, &shared),
+                // Nothing was charged.
+                Err(error) if is_no_script(&error) => sent.set(false),
+                answer => return self.understood(answer, &shared, read),
             }
-            *sent = false;
             let loading = script.loading.lock().await;
             if script.loads() != loads {
                 continue;
             }
-            *sent = true;
+            sent.set(true);
             let eval = command("EVAL", &script.text, call);
             let answer = eval.query_async(&mut shared.connection.clone()).await;
             script.loads.fetch_add(1, Ordering::Release);
             drop(loading);
-            return self.understood(answer, &shared);
+            return self.understood(answer, &shared, read);
         }
     }
 
-    fn understood(
+    /// All calls in one round trip, in their order. Those whose script Redis has forgotten are called again
+    /// after it was sent, in their order, behind the others.
+    async fn call_each<T>(
         &self,
-        answer: Result<Value, RedisError>,
-        shared: &Shared,
-    ) -> Result<Vec<u8>, Failure> {
-        match answer {
-            Ok(Value::BulkString(bytes)) => Ok(bytes),
-            Ok(Value::Okay) => Ok(Vec::new()),
-            Ok(other) => {
-                self.link.replace(shared);
-                let error = StoreError::TimedOut(format!("no answer of a script: {other:?}"));
-                Err(Failure::Down(error))
+        calls: &[Call<'_>],
+        sent: &Sent,
+        read: impl Fn(usize, &Value) -> Option<T>,
+    ) -> Result<Vec<T>, Failure> {
+        let shared = self.connection().await?;
+        for call in calls.iter().filter(|call| call.script.loads() == 0) {
+            self.send_script(call, 0, &shared).await?;
+        }
+        let mut answers: Vec<Option<T>> = calls.iter().map(|_| None).collect();
+        let mut open: Vec<usize> = (0..calls.len()).collect();
+        let mut error = None;
+        while !open.is_empty() && error.is_none() {
+            let loads: Vec<u64> = open.iter().map(|&nth| calls[nth].script.loads()).collect();
+            sent.set(true);
+            let replies = evalsha_each(open.iter().map(|&nth| &calls[nth]), &shared).await;
+            let replies = replies.map_err(|error| self.lost(&error, &shared))?;
+            let mut forgotten = Vec::new();
+            for ((&nth, loads), reply) in open.iter().zip(loads).zip(replies) {
+                match reply {
+                    Err(error) if is_no_script(&error) => forgotten.push((nth, loads)),
+                    reply => match self.understood(reply, &shared, |value| read(nth, value)) {
+                        Ok(answer) => answers[nth] = Some(answer),
+                        Err(failure) => error = Some(failure),
+                    },
+                }
             }
+            for &(nth, loads) in &forgotten {
+                self.send_script(&calls[nth], loads, &shared).await?;
+            }
+            open = forgotten.into_iter().map(|(nth, _)| nth).collect();
+        }
+        match error {
+            None => Ok(answers.into_iter().flatten().collect()),
+            Some(failure) if calls.len() > 1 => Err(failure.of_several()),
+            Some(failure) => Err(failure),
+        }
+    }
+
+    /// Sends a script alone, unless somebody else has sent it since it had been sent so often.
+    async fn send_script(
+        &self,
+        call: &Call<'_>,
+        loads: u64,
+        shared: &Shared,
+    ) -> Result<(), Failure> {
+        let script = call.script;
+        let _loading = script.loading.lock().await;
+        if script.loads() != loads {
+            return Ok(());
+        }
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(&script.text);
+        let answer = load.query_async(&mut shared.connection.clone()).await;
+        script.loads.fetch_add(1, Ordering::Release);
+        self.understood(answer, shared, |_| Some(()))
+    }
+
+    /// What Redis said of a call. `read` knows what it may say.
+    fn understood<T>(
+        &self,
+        answer: RedisResult<Value>,
+        shared: &Shared,
+        read: impl Fn(&Value) -> Option<T>,
+    ) -> Result<T, Failure> {
+        match answer {
+            Ok(value) => read(&value).ok_or_else(|| {
+                // Who knows whose answer this is: whatever else comes by this connection is as doubtful.
+                self.link.replace(shared);
+                Failure::Down(StoreError::TimedOut("no answer of a script".to_owned()))
+            }),
             // Redis has answered: a script that fails has written nothing.
             Err(error) if is_of_a_key(&error) => {
                 Err(Failure::Key(StoreError::Unavailable(error.to_string())))
@@ -158,11 +241,28 @@ impl RedisStore {
             Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
                 Err(Failure::Down(StoreError::Unavailable(error.to_string())))
             }
-            Err(error) => {
-                self.link.replace(shared);
-                Err(Failure::Down(StoreError::TimedOut(error.to_string())))
-            }
+            Err(error) => Err(self.lost(&error, shared)),
         }
+    }
+
+    /// A connection was lost, and with it what became of calls.
+    fn lost(&self, error: &RedisError, shared: &Shared) -> Failure {
+        self.link.replace(shared);
+        Failure::Down(StoreError::TimedOut(error.to_string()))
+    }
+}
+
+/// Whether a call may have reached Redis: only then may it have been charged.
+#[derive(Debug, Default)]
+struct Sent(AtomicBool);
+
+impl Sent {
+    fn set(&self, sent: bool) {
+        self.0.store(sent, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
 }
 
@@ -186,11 +286,31 @@ impl Failure {
             Self::Down(error) | Self::Key(error) => error,
         }
     }
+
+    /// The same of several calls, of which others may have been charged.
+    fn of_several(self) -> Self {
+        let timed_out = |error: StoreError| StoreError::TimedOut(error.to_string());
+        match self {
+            Self::Down(error) => Self::Down(timed_out(error)),
+            Self::Key(error) => Self::Key(timed_out(error)),
+        }
+    }
 }
+
+/// What Redis says when it cannot write at all. Up to 6.2 the error of a script only quotes it.
+const CANNOT_WRITE: [&str; 4] = ["-OOM", "-READONLY", "-MISCONF", "-NOREPLICAS"];
 
 /// Whether it is the value of a key that the script could not work with.
 fn is_of_a_key(error: &RedisError) -> bool {
-    matches!(error.code(), Some("WRONGTYPE" | "FOREIGN"))
+    let text = error.detail().unwrap_or_default();
+    match error.code() {
+        Some("WRONGTYPE" | "FOREIGN") => true,
+        // The script stumbled, over what it has read: all else is the same for every key.
+        Some("ERR") => {
+            text.contains("user_script") && !CANNOT_WRITE.iter().any(|why| text.contains(why))
+        }
+        _ => false,
+    }
 }
 
 fn command(name: &str, script: &str, call: &Call<'_>) -> Cmd {
@@ -199,56 +319,102 @@ fn command(name: &str, script: &str, call: &Call<'_>) -> Cmd {
     command
 }
 
+/// One round trip. An error is one of the connection; what Redis says to each call stands in its place.
+async fn evalsha_each<'c>(
+    calls: impl Iterator<Item = &'c Call<'c>>,
+    shared: &Shared,
+) -> RedisResult<Vec<RedisResult<Value>>> {
+    let mut pipeline = Pipeline::new();
+    for call in calls {
+        pipeline.add_command(command("EVALSHA", &call.script.sha, call));
+    }
+    pipeline.ignore_errors().query_async(&mut shared.connection.clone()).await
+}
+
 fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-fn strange() -> StoreError {
-    StoreError::TimedOut("the answer of a script is not of its form".to_owned())
+fn bytes(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes),
+        _ => None,
+    }
+}
+
+/// The answer to no hits.
+fn nothing() -> Taken {
+    Taken { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() }
+}
+
+impl RedisStore {
+    fn read_taken(&self, hits: &[Hit<'_>], value: &Value) -> Option<Taken> {
+        reply::taken(hits, |hit| self.wording.key(hit), bytes(value)?)
+    }
 }
 
 impl Store for RedisStore {
     async fn take(&self, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
         if hits.is_empty() {
-            return Ok(Taken {
-                allowed: true,
-                outcomes: Outcomes::new(),
-                receipt: Receipt::default(),
-            });
+            return Ok(nothing());
         }
-        let call = self.wording.ask(&self.scripts, Mode::Take, self.now(), hits);
-        let reply = self.call(&call).await?;
-        reply::taken(hits, |hit| self.wording.key(hit), &reply).ok_or_else(strange)
+        let sent = Sent::default();
+        let asking = async {
+            let call = self.wording.ask(&self.scripts, Mode::Take, self.now(), hits);
+            self.call(&call, &sent, |value| self.read_taken(hits, value)).await
+        };
+        self.ask(&sent, asking).await
     }
 
     async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<Taken>, StoreError> {
-        let mut taken = Vec::with_capacity(asks.len());
-        for hits in asks {
-            taken.push(self.take(hits).await?);
+        let some: Vec<&[Hit<'_>]> = asks.iter().copied().filter(|hits| !hits.is_empty()).collect();
+        if some.is_empty() {
+            return Ok(asks.iter().map(|_| nothing()).collect());
         }
-        Ok(taken)
+        let sent = Sent::default();
+        let asking = async {
+            let now = self.now();
+            let call = |hits: &&[Hit<'_>]| self.wording.ask(&self.scripts, Mode::Take, now, hits);
+            let calls: Vec<Call<'_>> = some.iter().map(call).collect();
+            self.call_each(&calls, &sent, |nth, value| self.read_taken(some[nth], value)).await
+        };
+        let mut taken = self.ask(&sent, asking).await?.into_iter();
+        let one = |hits: &&[Hit<'_>]| match hits.is_empty() {
+            true => Some(nothing()),
+            false => taken.next(),
+        };
+        Ok(asks.iter().filter_map(one).collect())
     }
 
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         if hits.is_empty() {
             return Ok(Outcomes::new());
         }
-        let call = self.wording.ask(&self.scripts, Mode::Peek, self.now(), hits);
-        let reply = self.call(&call).await?;
-        reply::outcomes(hits, &reply).ok_or_else(strange)
+        let sent = Sent::default();
+        let asking = async {
+            let call = self.wording.ask(&self.scripts, Mode::Peek, self.now(), hits);
+            self.call(&call, &sent, |value| reply::outcomes(hits, bytes(value)?)).await
+        };
+        self.ask(&sent, asking).await
     }
 
     async fn give_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        match give_back(&self.scripts, receipt) {
-            Some(call) => self.call(&call).await.map(drop),
-            None => Ok(()),
-        }
+        let Some(call) = give_back(&self.scripts, receipt) else { return Ok(()) };
+        let sent = Sent::default();
+        self.ask(&sent, self.call(&call, &sent, done)).await
     }
 
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
         if hits.is_empty() {
             return Ok(());
         }
-        self.call(&self.wording.reset(&self.scripts, hits)).await.map(drop)
+        let call = self.wording.reset(&self.scripts, hits);
+        let sent = Sent::default();
+        self.ask(&sent, self.call(&call, &sent, done)).await
     }
+}
+
+/// The answer of a script that has nothing to say.
+fn done(value: &Value) -> Option<()> {
+    (bytes(value)? == b"OK").then_some(())
 }

@@ -18,8 +18,12 @@ async fn hold(redis: &Redis, algorithms: &[Algorithm], seeds: std::ops::Range<u6
     let (mut tried, mut waits) = (0, 0);
     for seed in seeds {
         let clock = ManualClock::default();
-        let settings =
-            Settings { prefix: format!("{seed}:"), timeout: Duration::from_secs(3), keep: FOREVER };
+        let settings = Settings {
+            prefix: format!("{seed}:"),
+            timeout: Duration::from_secs(3),
+            keep: FOREVER,
+            ..Settings::default()
+        };
         let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
         match conformance::hold(&store, &clock, algorithms, seed, 400).await {
             Ok(held) => {

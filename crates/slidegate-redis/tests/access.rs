@@ -1,0 +1,207 @@
+//! The ways in: passwords, users, databases, sockets, TLS; and what is said where there is none.
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+mod server;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use slidegate::{Admission, Algorithm, Hit, Key, Limit, Scope, Store, StoreError, Value};
+use slidegate_redis::{ConnectError, RedisStore, Settings};
+use tracing_subscriber::fmt::MakeWriter;
+
+use server::{LONG, Redis, free_port};
+
+/// One unit.
+async fn take(store: &RedisStore) -> Result<u64, StoreError> {
+    let scope = Scope::new("access", "rule", "limit", &["who"]);
+    let limit = Limit::new("10/h".parse().unwrap(), Algorithm::SlidingLog).unwrap();
+    let key = Key::new(&scope, &[Value::Text("all")]);
+    let hit = Hit { key, limit: &limit, cost: 1, admission: Admission::Enforce };
+    Ok(store.take(&[hit]).await?.outcomes[0].remaining())
+}
+
+fn patient() -> Settings {
+    Settings { timeout: LONG, ..Settings::default() }
+}
+
+async fn take_at(address: &str, settings: Settings) -> Result<u64, StoreError> {
+    take(&RedisStore::open(address, settings).unwrap()).await
+}
+
+/// A folder of a test's own.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let name = format!("slidegate-{}-{:x}", std::process::id(), fastrand::u64(..));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn by_a_password() {
+    let redis = Redis::with(&["--requirepass", "se cret/@:1"]);
+    let address = redis.address().replace("//", "//:se%20cret%2F%40%3A1@");
+    assert_eq!(take_at(&address, patient()).await, Ok(9));
+}
+
+#[tokio::test]
+async fn by_a_user_who_may_only_call_scripts_on_our_keys() {
+    let rights = ["on", ">secret", "~slidegate:*", "+evalsha", "+eval", "+script|load"];
+    let writes = ["+get", "+set", "+getrange", "+setrange", "+pexpire", "+unlink", "+time"];
+    let redis = Redis::start();
+    redis.command(&[&["ACL", "SETUSER", "gate"], &rights[..], &writes[..]].concat());
+    redis.command(&["ACL", "SETUSER", "default", "off"]);
+    let address = redis.address().replace("//", "//gate:secret@");
+    assert_eq!(take_at(&address, patient()).await, Ok(9));
+}
+
+#[tokio::test]
+async fn in_a_numbered_database() {
+    let redis = Redis::start();
+    assert_eq!(take_at(&format!("{}3", redis.address()), patient()).await, Ok(9));
+    assert!(redis.keys().is_empty(), "none in database 0");
+    let mut third = redis.connection();
+    redis::cmd("SELECT").arg(3).exec(&mut third).unwrap();
+    let keys: u64 = redis::cmd("DBSIZE").query(&mut third).unwrap();
+    assert_eq!(keys, 1);
+}
+
+#[tokio::test]
+async fn by_a_unix_socket() {
+    let folder = Folder::new();
+    let path = folder.file("redis.sock");
+    let _redis = Redis::with(&["--unixsocket", &path]);
+    assert_eq!(take_at(&format!("unix://{path}"), patient()).await, Ok(9));
+}
+
+/// Certificates of a private authority and of a server that it vouches for.
+fn certify(folder: &Folder) {
+    let write = |name: &str, text: String| std::fs::write(folder.file(name), text).unwrap();
+    let authority_key = rcgen::KeyPair::generate().unwrap();
+    let mut authority = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    write("ca.pem", authority.self_signed(&authority_key).unwrap().pem());
+    let issuer = rcgen::Issuer::new(authority, authority_key);
+    let server_key = rcgen::KeyPair::generate().unwrap();
+    let server = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    write("server.pem", server.signed_by(&server_key, &issuer).unwrap().pem());
+    write("server.key", server_key.serialize_pem());
+}
+
+#[tokio::test]
+async fn by_tls_where_the_authority_is_trusted_and_only_there() {
+    let folder = Folder::new();
+    certify(&folder);
+    let port = free_port();
+    let file = |name: &str| folder.file(name);
+    let _redis = Redis::with(&[
+        "--tls-port",
+        &port.to_string(),
+        "--tls-cert-file",
+        &file("server.pem"),
+        "--tls-key-file",
+        &file("server.key"),
+        "--tls-ca-cert-file",
+        &file("ca.pem"),
+        "--tls-auth-clients",
+        "no",
+    ]);
+    let address = format!("rediss://localhost:{port}/");
+    let trusting = Settings { ca_file: Some(file("ca.pem").into()), ..patient() };
+    assert_eq!(take_at(&address, trusting).await, Ok(9));
+    let timeout = Duration::from_millis(500);
+    let error = take_at(&address, Settings { timeout, ..Settings::default() }).await.unwrap_err();
+    assert!(error.to_string().contains("UnknownIssuer"), "{error}");
+}
+
+#[tokio::test]
+async fn a_file_of_certificates_that_is_none_is_an_error_at_once() {
+    let folder = Folder::new();
+    std::fs::write(folder.file("not.pem"), "-----BEGIN CERTIFICATE-----\n?").unwrap();
+    for (address, name) in
+        [("rediss://h", "missing.pem"), ("rediss://h", "not.pem"), ("redis://h", "not.pem")]
+    {
+        let ca_file = Some(Path::new(&folder.file(name)).to_owned());
+        let error = RedisStore::open(address, Settings { ca_file, ..patient() }).unwrap_err();
+        assert!(matches!(error, ConnectError::Ca { .. }), "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+    }
+}
+
+/// What is logged, for all to read.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_told_in_the_log_and_to_callers_but_never_shown() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
+    let _logging = tracing::subscriber::set_default(subscriber);
+    let redis = Redis::with(&["--requirepass", "right"]);
+    let timeout = Duration::from_millis(200);
+    for user in ["//:wr0ng@", "//gate:wr0ng@", "//"] {
+        let address = redis.address().replace("//", user);
+        let store =
+            RedisStore::open(&address, Settings { timeout, ..Settings::default() }).unwrap();
+        for _ in 0..7 {
+            let error = take(&store).await.unwrap_err();
+            if error != StoreError::Open {
+                let text = error.to_string().to_lowercase();
+                assert!(text.contains("auth"), "{text}");
+                assert!(!text.contains("wr0ng"), "{text}");
+            }
+        }
+        assert!(store.is_open());
+        assert!(!format!("{store:?}").contains("wr0ng"));
+    }
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(text.matches("Redis refuses the connection").count(), 2, "{text}");
+    assert_eq!(text.matches("the store is not asked any more").count(), 3, "{text}");
+    assert!(!text.contains("wr0ng"), "{text}");
+}
+
+#[tokio::test]
+async fn an_address_that_is_none_is_an_error_without_its_password() {
+    for address in
+        ["http://:s3cret@h/", "redis://:s3cret@h:port/", "s3cret", "unix:", "redis://u:s3cret@"]
+    {
+        let Err(error) = RedisStore::open(address, Settings::default()) else {
+            panic!("`{address}` is an address");
+        };
+        assert!(address == "s3cret" || !error.to_string().contains("s3cret"), "{error}");
+    }
+}

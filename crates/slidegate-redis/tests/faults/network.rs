@@ -1,0 +1,160 @@
+//! What happens between a store and Redis.
+
+use std::time::Duration;
+
+use slidegate::{
+    Admission, Algorithm, Hit, Key, Limit, ManualClock, Scope, Store, StoreError, Timestamp, Value,
+};
+use slidegate_redis::{RedisStore, Settings};
+
+use super::load::{RECOVERY, TIMEOUT, Trial, patient};
+use crate::proxy::{Mode, Proxy};
+use crate::server::{LONG, Redis, until};
+
+/// Under load: replies are spoilt in some way, until many have been, and then no more.
+async fn spoilt(modes: &[Mode]) {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.port()).await;
+    let trial = Trial::begin(&proxy.address()).await;
+    for &mode in modes {
+        proxy.set(mode);
+        let before = proxy.spoilt();
+        until("replies are spoilt", LONG, async || proxy.spoilt() >= before + 10).await;
+        trial.all_see("degraded decisions", 50, |told| told.degraded).await;
+        proxy.set(Mode::Pass);
+        trial.recovers().await;
+    }
+    trial.end(&redis, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_that_are_late_or_never_come() {
+    spoilt(&[Mode::Delay(3 * TIMEOUT), Mode::Swallow]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_end_in_the_midst_of_a_reply() {
+    spoilt(&[Mode::Cut]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_that_are_spoilt() {
+    spoilt(&[
+        Mode::Flip,
+        Mode::Shorten,
+        Mode::Insert(b"\0\xff no reply\r\n"),
+        Mode::Insert(b"$999999999\r\n"),
+    ])
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_that_claim_to_be_vast() {
+    spoilt(&[
+        Mode::Insert(b"*2000000000\r\n"),
+        Mode::Insert(b"$-7\r\n"),
+        Mode::Insert(b"*1\r\n*1\r\n*1\r\n*1\r\n"),
+    ])
+    .await;
+}
+
+/// A store whose every call is one unit of one key.
+struct Counted {
+    store: RedisStore,
+    scope: Scope,
+    limit: Limit,
+}
+
+impl Counted {
+    fn open(address: &str, settings: Settings) -> Self {
+        let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
+        let store = RedisStore::open(address, settings).unwrap().with_clock(clock);
+        let scope = Scope::new("faults", "rule", "limit", &["who"]);
+        let limit = Limit::new("100000/d".parse().unwrap(), Algorithm::SlidingLog).unwrap();
+        Self { store, scope, limit }
+    }
+
+    fn hit(&self) -> Hit<'_> {
+        let key = Key::new(&self.scope, &[Value::Text("all")]);
+        Hit { key, limit: &self.limit, cost: 1, admission: Admission::Enforce }
+    }
+
+    async fn charged(&self) -> u64 {
+        100_000 - self.store.peek(&[self.hit()]).await.unwrap()[0].remaining()
+    }
+}
+
+/// How calls went: those that were charged, that may have been, and that were not.
+#[derive(Debug, Default)]
+struct Went {
+    charged: u64,
+    unknown: u64,
+    not: u64,
+}
+
+impl Went {
+    fn note<T>(&mut self, answer: Result<T, StoreError>, units: u64) {
+        match answer {
+            Ok(_) => self.charged += units,
+            Err(StoreError::TimedOut(_)) => self.unknown += units,
+            Err(_) => self.not += units,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_may_have_been_charged_is_not_charged_again() {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.port()).await;
+    let settings = Settings { timeout: Duration::from_millis(30), ..Settings::default() };
+    let far = Counted::open(&proxy.address(), settings);
+    let near = Counted::open(&redis.address(), Settings { timeout: LONG, ..patient() });
+    let mut went = Went::default();
+    until("it answers", RECOVERY, async || {
+        let answer = far.store.take(&[far.hit()]).await;
+        let is_ok = answer.is_ok();
+        went.note(answer, 1);
+        is_ok
+    })
+    .await;
+    for mode in [Mode::Swallow, Mode::Cut, Mode::Delay(Duration::from_millis(60)), Mode::Shorten] {
+        proxy.set(mode);
+        // As many as the breaker lets through in a while; between them, some go well.
+        for nth in 0..40 {
+            let hit = far.hit();
+            if nth % 2 == 0 {
+                went.note(far.store.take(&[hit]).await, 1);
+            } else {
+                went.note(far.store.take_many(&[&[hit], &[hit], &[hit]]).await, 3);
+            }
+            if nth % 8 == 7 {
+                proxy.set(Mode::Pass);
+                until("it answers", RECOVERY, async || {
+                    let answer = far.store.take(&[far.hit()]).await;
+                    let is_ok = answer.is_ok();
+                    went.note(answer, 1);
+                    is_ok
+                })
+                .await;
+                redis.command(&["SCRIPT", "FLUSH"]);
+                proxy.set(mode);
+            }
+        }
+        proxy.set(Mode::Pass);
+        until("it answers", RECOVERY, async || {
+            let answer = far.store.take(&[far.hit()]).await;
+            let is_ok = answer.is_ok();
+            went.note(answer, 1);
+            is_ok
+        })
+        .await;
+    }
+    // What was on its way has arrived.
+    drop(far);
+    let charged = near.charged().await;
+    println!("{went:?}, charged {charged}");
+    assert!(went.unknown >= 20, "{went:?}");
+    let most = went.charged + went.unknown;
+    assert!((went.charged..=most).contains(&charged), "{charged} charged, {went:?}");
+    redis.assert_all_expire();
+}

@@ -1,0 +1,208 @@
+//! What else may stand at a key.
+
+use std::time::Duration;
+
+use slidegate::{
+    Admission, Algorithm, Hit, Key, Limit, ManualClock, Scope, Store, Timestamp, Value,
+};
+use slidegate_redis::{RedisStore, Settings};
+
+use super::load::{Trial, gate, patient, request};
+use crate::server::{LONG, Redis};
+
+/// One key, by a clock that stands.
+struct One {
+    store: RedisStore,
+    scope: Scope,
+    clock: ManualClock,
+}
+
+impl One {
+    fn open(redis: &Redis) -> Self {
+        let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
+        let settings = Settings { timeout: LONG, ..Settings::default() };
+        let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
+        Self { store, scope: Scope::new("values", "rule", "limit", &["who"]), clock }
+    }
+
+    fn hit<'a>(&'a self, limit: &'a Limit) -> Hit<'a> {
+        let key = Key::new(&self.scope, &[Value::Text("all")]);
+        Hit { key, limit, cost: 1, admission: Admission::Enforce }
+    }
+}
+
+fn limit(max: u64, window: Duration, algorithm: Algorithm) -> Limit {
+    Limit::new(slidegate::Quota::new(max, window).unwrap(), algorithm).unwrap()
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// The key that a limit is counted at.
+async fn key_of(redis: &Redis, one: &One, limit: &Limit) -> String {
+    redis.command(&["FLUSHALL"]);
+    assert!(one.store.take(&[one.hit(limit)]).await.unwrap().allowed);
+    redis.keys().remove(0)
+}
+
+#[tokio::test]
+async fn another_type_at_a_key_is_an_error_for_that_key_alone() {
+    let redis = Redis::start();
+    let one = One::open(&redis);
+    let other = Scope::new("values", "other", "limit", &["who"]);
+    for algorithm in Algorithm::ALL {
+        for max in [10, 1_000] {
+            let limit = limit(max, MINUTE, algorithm);
+            let key = key_of(&redis, &one, &limit).await;
+            redis.command(&["DEL", &key]);
+            redis.command(&["LPUSH", &key, "x"]);
+            let bad = one.hit(&limit);
+            let good = Hit { key: Key::new(&other, &[Value::Text("all")]), ..bad };
+            for _ in 0..30 {
+                one.store.take(&[bad]).await.unwrap_err();
+                one.store.take(&[good, bad]).await.unwrap_err();
+                one.store.peek(&[bad]).await.unwrap_err();
+                one.store.take_many(&[&[good], &[bad]]).await.unwrap_err();
+            }
+            assert!(!one.store.is_open(), "others are well");
+            one.store.take(&[good]).await.unwrap();
+            redis.command(&["DEL", &key]);
+            one.store.take(&[bad]).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_string_that_is_not_ours_hangs_nobody_and_opens_no_breaker() {
+    let redis = Redis::start();
+    let one = One::open(&redis);
+    let mut rng = fastrand::Rng::with_seed(7);
+    let (mut refused, mut taken_for_ours) = (0, Vec::new());
+    for algorithm in Algorithm::ALL {
+        for max in [10, 1_000] {
+            let limit = limit(max, MINUTE, algorithm);
+            let key = key_of(&redis, &one, &limit).await;
+            for length in (0..130).chain([200, 280, 4_000, 5_600, 100_000]) {
+                for kind in ["x", "0", "random"] {
+                    let value: Vec<u8> = match kind {
+                        "random" => (0..length).map(|_| rng.u8(..)).collect(),
+                        letter => letter.as_bytes().repeat(length),
+                    };
+                    let mut connection = redis.connection();
+                    redis::cmd("SET").arg(&key).arg(&value[..]).exec(&mut connection).unwrap();
+                    let answer = one.store.take(&[one.hit(&limit)]).await;
+                    if answer.is_err() {
+                        refused += 1;
+                    } else if length > 0 {
+                        taken_for_ours.push((algorithm, max, length, kind));
+                        let charged = !answer.unwrap().receipt.is_empty();
+                        if charged && redis.lives(&key) == -1 {
+                            println!("{algorithm:?} {max} {length} {kind}: stays for ever");
+                        }
+                    }
+                    assert!(!one.store.is_open(), "{algorithm:?}, {length} bytes");
+                }
+            }
+        }
+    }
+    println!("{refused} refused, taken for ours: {}", taken_for_ours.len());
+    for one in taken_for_ours {
+        println!("{one:?}");
+    }
+    assert!(refused > 3_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_load_another_type_at_a_key_degrades_that_key_alone() {
+    let redis = Redis::start();
+    let trial = Trial::begin(&redis.address()).await;
+    let gate = gate(&redis.address(), "local", patient());
+    gate.check(&request("spoilt")).await;
+    let spoilt = redis.keys().into_iter().filter(|key| key.contains("spoilt"));
+    for key in spoilt {
+        redis.command(&["DEL", &key]);
+        redis.command(&["LPUSH", &key, "x"]);
+        redis.command(&["EXPIRE", &key, "60"]);
+    }
+    let mut degraded = 0;
+    for _ in 0..200 {
+        degraded += u64::from(gate.check(&request("spoilt")).await.decision().is_degraded());
+    }
+    assert!(degraded >= 198, "{degraded}");
+    assert!(!gate.store().is_open());
+    trial.recovers().await;
+    trial.end(&redis, false).await;
+}
+
+#[tokio::test]
+async fn every_key_that_is_written_expires() {
+    let redis = Redis::start();
+    let one = One::open(&redis);
+    let windows = [Duration::from_millis(1), Duration::from_millis(700), MINUTE, 60 * 24 * MINUTE];
+    for window in windows {
+        for algorithm in Algorithm::ALL {
+            for max in [1, 10, 1_000] {
+                let limit = limit(max, window, algorithm);
+                redis.command(&["FLUSHALL"]);
+                // Often, for what is written in part is written then; and all of it given back.
+                let mut receipts = Vec::new();
+                for _ in 0..3 {
+                    let taken = one.store.take(&[one.hit(&limit)]).await.unwrap();
+                    receipts.push(taken.receipt);
+                    one.clock.advance(window / 2);
+                    let lives = redis.keys().iter().map(|key| redis.lives(key)).max().unwrap();
+                    // A tick of a window may round it up.
+                    let most = 3 * window + Duration::from_secs(3);
+                    assert!(lives >= 0, "{limit} stays for ever");
+                    assert!(lives <= most.as_millis() as i64, "{limit} stays for {lives} ms");
+                }
+                let both = [one.hit(&limit), Hit { cost: 2, ..one.hit(&limit) }];
+                one.store.take(&both).await.unwrap();
+                redis.assert_all_expire();
+                for receipt in receipts {
+                    one.store.give_back(&receipt).await.unwrap();
+                }
+                redis.assert_all_expire();
+                one.store.reset(&[one.hit(&limit)]).await.unwrap();
+                redis.assert_all_expire();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_change_of_max_keeps_the_counts() {
+    let redis = Redis::start();
+    let one = One::open(&redis);
+    for algorithm in Algorithm::ALL {
+        redis.command(&["FLUSHALL"]);
+        let remaining = async |max: u64| {
+            let limit = limit(max, MINUTE, algorithm);
+            one.store.take(&[one.hit(&limit)]).await.unwrap().outcomes[0].remaining()
+        };
+        assert_eq!(remaining(1_000).await, 999, "{algorithm:?}");
+        // A large log is written in parts, a small one as a whole.
+        assert_eq!(remaining(10).await, 8, "{algorithm:?}");
+        assert_eq!(remaining(2_000).await, 1_997, "{algorithm:?}");
+        assert_eq!(redis.keys().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn another_algorithm_or_window_meets_no_foreign_bytes() {
+    let redis = Redis::start();
+    let one = One::open(&redis);
+    for window in [MINUTE, 2 * MINUTE] {
+        for algorithm in Algorithm::ALL {
+            let limit = limit(10, window, algorithm);
+            let taken = one.store.take(&[one.hit(&limit)]).await.unwrap();
+            assert_eq!(taken.outcomes[0].remaining(), 9, "{limit} counts anew");
+        }
+    }
+    for window in [MINUTE, 2 * MINUTE] {
+        for algorithm in Algorithm::ALL {
+            let limit = limit(10, window, algorithm);
+            let peeked = one.store.peek(&[one.hit(&limit)]).await.unwrap();
+            assert_eq!(peeked[0].remaining(), 9, "{limit} has its own count");
+        }
+    }
+}

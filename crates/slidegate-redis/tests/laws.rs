@@ -1,0 +1,116 @@
+//! The promises, held by the Redis store.
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+mod server;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use slidegate::testkit::laws;
+use slidegate::{Algorithm, Align, Limit, ManualClock, Quota};
+use slidegate_redis::{RedisStore, Settings};
+
+use server::{LONG, Redis};
+
+/// Nothing may expire because an injected clock stands still.
+const FOREVER: Duration = Duration::from_secs(1_000_000);
+
+const WINDOWS: [Duration; 4] = [
+    Duration::from_millis(100),
+    Duration::from_secs(60),
+    Duration::from_secs(3_600),
+    Duration::from_secs(7 * 86_400),
+];
+
+fn limits() -> Vec<Limit> {
+    let algorithms = [
+        Algorithm::SlidingLog,
+        Algorithm::SlidingBuckets { precision: None },
+        Algorithm::SlidingWindow,
+        Algorithm::FixedWindow { align: Align::Key },
+        Algorithm::FixedWindow { align: Align::Clock },
+        Algorithm::TokenBucket { burst: None },
+        Algorithm::TokenBucket { burst: Some(3) },
+    ];
+    let mut limits = Vec::new();
+    for window in WINDOWS {
+        for max in [2, 10, 1_000] {
+            let quota = Quota::new(max, window).unwrap();
+            limits.extend(algorithms.map(|algorithm| Limit::new(quota, algorithm).unwrap()));
+        }
+    }
+    limits
+}
+
+/// Stores that share nothing, on one clock.
+struct Bench {
+    redis: Redis,
+    clock: ManualClock,
+    stores: AtomicU64,
+}
+
+impl Bench {
+    fn start() -> Self {
+        Self { redis: Redis::start(), clock: ManualClock::default(), stores: AtomicU64::new(0) }
+    }
+
+    /// A store that is empty.
+    fn store(&self) -> RedisStore {
+        let prefix = format!("{}:", self.stores.fetch_add(1, Ordering::Relaxed));
+        let settings = Settings { prefix, timeout: LONG, keep: FOREVER, ..Settings::default() };
+        RedisStore::open(&self.redis.address(), settings).unwrap().with_clock(self.clock.clone())
+    }
+}
+
+/// Runs a law for every limit and some seeds, each on an empty store.
+macro_rules! hold {
+    ($law:path, seeds: $seeds:expr) => {
+        let bench = Bench::start();
+        for limit in limits() {
+            for seed in $seeds {
+                $law(&bench.store(), &bench.clock, &limit, seed).await;
+            }
+        }
+    };
+    ($law:path) => {
+        let bench = Bench::start();
+        for limit in limits() {
+            $law(&bench.store(), &bench.clock, &limit).await;
+        }
+    };
+}
+
+#[tokio::test]
+async fn never_above_the_bound_in_any_window() {
+    hold!(laws::never_above_the_bound, seeds: [3]);
+}
+
+#[tokio::test]
+async fn retry_after_and_reset_after_are_exact() {
+    hold!(laws::waits_are_exact, seeds: [1, 2]);
+}
+
+#[tokio::test]
+async fn what_never_fits_never_waits() {
+    hold!(laws::what_never_fits_never_waits);
+}
+
+#[tokio::test]
+async fn a_denial_changes_nothing() {
+    hold!(laws::a_denial_changes_nothing);
+}
+
+#[tokio::test]
+async fn give_back_undoes_exactly_its_charge() {
+    hold!(laws::give_back_undoes_its_charge, seeds: 0..4);
+}
+
+#[tokio::test]
+async fn the_order_of_limits_and_rules_changes_no_decision() {
+    let bench = Bench::start();
+    let limits: Vec<Limit> = limits().into_iter().step_by(6).collect();
+    for seed in 0..10 {
+        let (store, twin) = (bench.store(), bench.store());
+        laws::the_order_of_hits_is_nothing((&store, &twin), &bench.clock, &limits, seed).await;
+    }
+}

@@ -1,0 +1,116 @@
+//! A proxy between a store and Redis that does to replies what networks do, and worse.
+#![allow(dead_code, reason = "not every test needs all of it")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+/// What becomes of replies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Mode {
+    Pass,
+    /// They come so much later.
+    Delay(Duration),
+    /// They never come.
+    Swallow,
+    /// The connection ends in the midst of one.
+    Cut,
+    /// Some have one byte changed.
+    Flip,
+    /// This stands before every fourth.
+    Insert(&'static [u8]),
+    /// Some lack their end.
+    Shorten,
+}
+
+pub struct Proxy {
+    port: u16,
+    mode: Arc<Mutex<Mode>>,
+    /// How many bundles of replies were not passed as they came.
+    spoilt: Arc<AtomicU64>,
+    server: JoinHandle<()>,
+}
+
+impl Proxy {
+    pub async fn start(to: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mode = Arc::new(Mutex::new(Mode::Pass));
+        let spoilt = Arc::default();
+        let server = tokio::spawn(serve(listener, to, Arc::clone(&mode), Arc::clone(&spoilt)));
+        Self { port, mode, spoilt, server }
+    }
+
+    pub fn address(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    pub fn set(&self, mode: Mode) {
+        *self.mode.lock().unwrap() = mode;
+    }
+
+    pub fn spoilt(&self) -> u64 {
+        self.spoilt.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+async fn serve(listener: TcpListener, to: u16, mode: Arc<Mutex<Mode>>, spoilt: Arc<AtomicU64>) {
+    loop {
+        let (client, _) = listener.accept().await.unwrap();
+        let Ok(server) = TcpStream::connect(("127.0.0.1", to)).await else { continue };
+        let (mut from_client, to_client) = client.into_split();
+        let (from_server, mut to_server) = server.into_split();
+        tokio::spawn(async move {
+            let _ = tokio::io::copy(&mut from_client, &mut to_server).await;
+        });
+        tokio::spawn(replies(from_server, to_client, Arc::clone(&mode), Arc::clone(&spoilt)));
+    }
+}
+
+async fn replies(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mode: Arc<Mutex<Mode>>,
+    spoilt: Arc<AtomicU64>,
+) {
+    let mut buffer = vec![0; 16_384];
+    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        let mode = *mode.lock().unwrap();
+        let mut bytes = buffer[..read].to_vec();
+        let is_hit = fastrand::u8(..4) == 0;
+        match mode {
+            Mode::Pass => {}
+            Mode::Delay(span) => tokio::time::sleep(span).await,
+            Mode::Swallow => bytes.clear(),
+            Mode::Cut => {
+                bytes.truncate(fastrand::usize(..bytes.len()));
+            }
+            Mode::Flip if is_hit => {
+                let at = fastrand::usize(..bytes.len());
+                bytes[at] ^= 1 << fastrand::u8(..8);
+            }
+            Mode::Insert(what) if is_hit => drop(bytes.splice(..0, what.iter().copied())),
+            Mode::Shorten if is_hit => {
+                bytes.truncate(bytes.len() - fastrand::usize(1..=bytes.len().min(3)))
+            }
+            Mode::Flip | Mode::Insert(_) | Mode::Shorten => {}
+        }
+        if bytes != buffer[..read] || matches!(mode, Mode::Delay(_)) {
+            spoilt.fetch_add(1, Ordering::Relaxed);
+        }
+        if to.write_all(&bytes).await.is_err() || mode == Mode::Cut {
+            return;
+        }
+    }
+}

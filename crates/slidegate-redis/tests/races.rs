@@ -1,0 +1,164 @@
+//! Many processes at once on one key: together they get exactly what the limit has, and no more.
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+mod server;
+
+use std::env;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use slidegate::testkit::laws::most_in_a_window;
+use slidegate::{
+    Admission, Algorithm, Clock, Hit, Key, Limit, Quota, Scope, Store, SystemClock, Timestamp,
+    Value,
+};
+use slidegate_redis::{RedisStore, Settings};
+
+use server::{LONG, Redis, until};
+
+const PROCESSES: usize = 8;
+const CONNECTIONS: usize = 50;
+
+/// Each connection asks so often: eight times in all what the limit has.
+const ASKS: usize = 20;
+
+const MAX: u64 = 1_000;
+
+/// So long that nothing leaves while the test runs.
+const WINDOW: Duration = Duration::from_secs(24 * 3_600);
+
+/// What a process is told in its environment.
+const ADDRESS: &str = "SLIDEGATE_RACES_ADDRESS";
+const ALGORITHM: &str = "SLIDEGATE_RACES_ALGORITHM";
+const SKEW: &str = "SLIDEGATE_RACES_SKEW_US";
+
+/// Where a process says what it was allowed.
+const ALLOWED: &str = "allowed in all: ";
+
+/// The machine's clock, wrong by the same span always.
+struct Skewed {
+    clock: SystemClock,
+    micros: i64,
+}
+
+impl Clock for Skewed {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.clock.now().as_micros().saturating_add_signed(self.micros))
+    }
+}
+
+fn limit(number: usize) -> Limit {
+    Limit::new(Quota::new(MAX, WINDOW).unwrap(), Algorithm::ALL[number]).unwrap()
+}
+
+/// Not a test: one of the processes of those below, which start it.
+#[tokio::test]
+#[ignore = "is started by the others"]
+async fn one_of_the_processes() {
+    let Ok(address) = env::var(ADDRESS) else { return };
+    let limit = limit(env::var(ALGORITHM).unwrap().parse().unwrap());
+    let skew: Option<i64> = env::var(SKEW).ok().map(|skew| skew.parse().unwrap());
+    let stores: Vec<RedisStore> = (0..CONNECTIONS)
+        .map(|_| {
+            let settings = Settings { timeout: LONG, ..Settings::default() };
+            let store = RedisStore::open(&address, settings).unwrap();
+            match skew {
+                Some(micros) => store.with_clock(Skewed { clock: SystemClock::new(), micros }),
+                None => store,
+            }
+        })
+        .collect();
+    let scope = Scope::new("races", "rule", "limit", &["who"]);
+    let key = Key::new(&scope, &[Value::Text("all")]);
+    for store in &stores {
+        let hit = Hit { key, limit: &limit, cost: 1, admission: Admission::Enforce };
+        store.peek(&[hit]).await.unwrap();
+    }
+    meet(&address).await;
+    let mut askers = tokio::task::JoinSet::new();
+    for store in stores {
+        let scope = scope.clone();
+        askers.spawn(async move {
+            let key = Key::new(&scope, &[Value::Text("all")]);
+            let hit = Hit { key, limit: &limit, cost: 1, admission: Admission::Enforce };
+            let mut allowed = 0;
+            for _ in 0..ASKS {
+                allowed += u64::from(store.take(&[hit]).await.unwrap().allowed);
+            }
+            allowed
+        });
+    }
+    println!("{ALLOWED}{}", askers.join_all().await.iter().sum::<u64>());
+}
+
+/// Waits until all processes have come so far.
+async fn meet(address: &str) {
+    let client = redis::Client::open(address).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let name = format!("ready:{}", std::process::id());
+    let set = redis::cmd("SET").arg(name).arg("").arg("EX").arg(60).to_owned();
+    set.exec_async(&mut connection).await.unwrap();
+    until("all processes are ready", LONG, async || {
+        let ready: Vec<String> =
+            redis::cmd("KEYS").arg("ready:*").query_async(&mut connection).await.unwrap();
+        ready.len() == PROCESSES
+    })
+    .await;
+}
+
+fn process(redis: &Redis, number: usize, skew: Option<i64>) -> Child {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command
+        .args(["--exact", "one_of_the_processes", "--ignored", "--nocapture"])
+        .env(ADDRESS, redis.address())
+        .env(ALGORITHM, number.to_string())
+        .stdout(Stdio::piped());
+    if let Some(skew) = skew {
+        command.env(SKEW, skew.to_string());
+    }
+    command.spawn().unwrap()
+}
+
+/// What all processes were allowed together.
+fn raced(number: usize, is_skewed: bool) -> u64 {
+    let redis = Redis::with(&["--maxclients", "2000"]);
+    // From 200 ms slow to 200 ms fast.
+    let skew = |nth: usize| (nth as i64 * 2 - 7) * 200_000 / 7;
+    let processes: Vec<Child> =
+        (0..PROCESSES).map(|nth| process(&redis, number, is_skewed.then(|| skew(nth)))).collect();
+    let count = |child: Child| {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success());
+        let text = String::from_utf8(output.stdout).unwrap();
+        let allowed = text.lines().find_map(|line| line.split_once(ALLOWED));
+        allowed.unwrap().1.parse::<u64>().unwrap()
+    };
+    let allowed = processes.into_iter().map(count).sum();
+    let asked = (PROCESSES * CONNECTIONS * (ASKS + 1)) as u64;
+    let called = redis.calls_of("evalsha") + redis.calls_of("eval");
+    assert!(called >= asked, "{called} calls: they all asked Redis");
+    redis.assert_all_expire();
+    allowed
+}
+
+/// Exactly max where the algorithm is strict; else what it promises, and no less than max.
+fn hold(is_skewed: bool) {
+    for (number, algorithm) in Algorithm::ALL.iter().enumerate() {
+        let allowed = raced(number, is_skewed);
+        let most = match algorithm {
+            Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => MAX,
+            _ => most_in_a_window(&limit(number)),
+        };
+        assert!((MAX..=most).contains(&allowed), "{algorithm:?}: {allowed}, at most {most}");
+    }
+}
+
+#[test]
+fn eight_processes_by_the_clock_of_redis_get_exactly_max() {
+    hold(false);
+}
+
+#[test]
+fn eight_processes_whose_clocks_differ_get_exactly_max() {
+    hold(true);
+}
