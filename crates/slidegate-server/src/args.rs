@@ -149,6 +149,10 @@ pub struct StoreArgs {
     )]
     pub redis_prefix: String,
 
+    /// For rediss://: a PEM file with the certificates to trust; without it, those that browsers do
+    #[arg(long, value_name = "FILE", env = "SLIDEGATE_REDIS_CA_FILE")]
+    pub redis_ca_file: Option<PathBuf>,
+
     /// How many instances share the store; while it does not answer, each enforces its part of every
     /// limit
     #[arg(long, value_name = "N", env = "SLIDEGATE_EXPECTED_INSTANCES", default_value = "1")]

@@ -99,6 +99,7 @@ impl StoreChoice {
         let settings = slidegate_redis::Settings {
             prefix: args.redis_prefix,
             timeout: args.redis_timeout,
+            ca_file: args.redis_ca_file,
             ..slidegate_redis::Settings::default()
         };
         let settings = match args.redis_clock {

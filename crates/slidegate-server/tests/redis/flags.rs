@@ -57,6 +57,15 @@ fn wrong_flags_are_told_with_what_would_be_right() {
 }
 
 #[test]
+fn a_file_of_certificates_that_is_none_is_named() {
+    let flags = ["--store", "rediss://localhost", "--redis-ca-file", "/nowhere/ca.pem"];
+    let output = serve(&flags);
+    assert_eq!(output.status.code(), Some(1));
+    let told = "cannot trust the certificates in `/nowhere/ca.pem`: No such file";
+    assert!(stderr(&output).contains(told), "{}", stderr(&output));
+}
+
+#[test]
 fn the_log_tells_where_counts_live() {
     let redis = Redis::start();
     for (store, told) in
