@@ -30,7 +30,7 @@ fn a_wrong_address_is_told_with_what_would_be_right() {
         ("redis://h/zero", "redis://user:password@host:6379/0"),
         ("redis://h/-1", "a database has a number from 0"),
         ("rediss://h/#insecure", "nothing may stand behind a `#`"),
-        ("unix://", "unix://path"),
+        ("unix://", "unix:///path"),
     ] {
         let output = serve(&["--store", wrong]);
         assert_eq!(output.status.code(), Some(1), "{wrong}: {}", stderr(&output));

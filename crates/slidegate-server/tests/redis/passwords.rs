@@ -13,8 +13,8 @@ const POLICY: &str = "rules: [{ name: a, limits: [3/h] }]";
 
 /// A Redis that asks for a password: this one of `ann`, and of whoever gives no name.
 const PASSWORD: &str = "sesame-4711";
-const GUARDED: [&str; 6] =
-    ["--requirepass", PASSWORD, "--user", "ann on >sesame-4711 ~* +@all", "--databases", "4"];
+const GUARDED: [&str; 8] =
+    ["--requirepass", PASSWORD, "--user", "ann", "on", ">sesame-4711", "~*", "+@all"];
 
 /// What is left of an outcome once the server has answered twice: whether Redis was heard, and all that it
 /// has told at its most talkative.
