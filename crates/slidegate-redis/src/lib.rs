@@ -5,6 +5,7 @@
 
 pub mod breaker;
 
+mod address;
 mod call;
 mod connect;
 mod reply;
@@ -12,5 +13,6 @@ mod script;
 mod store;
 mod sync;
 
+pub use address::{Address, AddressError};
 pub use connect::{ConnectError, Settings};
 pub use store::RedisStore;

@@ -13,7 +13,7 @@ use crate::hit::{Admission, Hit};
 use crate::outcome::Outcome;
 use crate::policy::{Applied, OnStoreError, Origin, Policy, Rule, RuleLimit};
 use crate::request::Request;
-use crate::store::memory::MemoryStore;
+use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
 use crate::store::{LocalStore, Receipt, Store, StoreError};
 
 use fallback::{Counts, Fallback};
@@ -106,7 +106,7 @@ impl<S> Gate<S> {
     /// A gate that enforces a policy by a store.
     pub fn new(policy: Policy, store: S) -> Self {
         let own_rules = policy.shared_rules().clone();
-        let fallback = Fallback::new(Arc::new(SystemClock::new()));
+        let fallback = Fallback::new(Arc::new(SystemClock::new()), DEFAULT_MAX_KEYS);
         Self { policy, store, own_rules, fallback }
     }
 
@@ -124,7 +124,12 @@ impl<S> Gate<S> {
 
     /// The same with another clock for what is counted while the store does not answer.
     pub fn with_local_clock(self, clock: impl Clock) -> Self {
-        Self { fallback: Fallback::new(Arc::new(clock)), ..self }
+        Self { fallback: self.fallback.with_clock(Arc::new(clock)), ..self }
+    }
+
+    /// The same with room for so many keys in what is counted while the store does not answer.
+    pub fn with_local_max_keys(self, max_keys: usize) -> Self {
+        Self { fallback: self.fallback.with_max_keys(max_keys), ..self }
     }
 
     /// The policy.

@@ -41,16 +41,17 @@ fn log_to_stderr(level: LevelFilter) -> Result<(), SetGlobalDefaultError> {
     tracing::subscriber::set_global_default(subscriber)
 }
 
-async fn serve(settings: Settings) -> io::Result<()> {
+async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let mut stop = StopSignal::register()?;
     let listener = listen(settings.http).await?;
     let address = listener.local_addr()?;
     let rules = settings.policy.rules().len();
     let clients = settings.clients;
     let answers = http::Answers::new(settings.headers, settings.retry_jitter);
-    let router = http::router(wire::gate(settings), answers, clients.patience);
+    let store = settings.store.to_string();
+    let router = http::router(wire::gate(settings)?, answers, clients.patience);
     let connections = Connections::new(router, clients);
-    info!(rules, "listening on http://{address}");
+    info!(rules, %store, "listening on http://{address}");
     until_stopped(listener, connections, &mut stop).await;
     Ok(())
 }

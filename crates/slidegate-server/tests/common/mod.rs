@@ -54,6 +54,8 @@ impl Drop for TempFile {
 pub struct Server {
     child: Child,
     address: SocketAddr,
+    /// The line of the log that says so.
+    listening: String,
     log: Receiver<String>,
 }
 
@@ -80,15 +82,21 @@ impl Server {
             // The channel ends when the process does.
             stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
-        let mut server = Self { child, address: SocketAddr::from(([0; 4], 0)), log };
-        let line = server.wait_for_log("listening on http://");
-        let address = line.split("listening on http://").nth(1).unwrap();
+        let listening = String::new();
+        let mut server = Self { child, address: SocketAddr::from(([0; 4], 0)), listening, log };
+        server.listening = server.wait_for_log("listening on http://");
+        let address = server.listening.split("listening on http://").nth(1).unwrap();
         server.address = address.split_whitespace().next().unwrap().parse().unwrap();
         server
     }
 
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The line of the log that tells where it listens.
+    pub fn listening(&self) -> &str {
+        &self.listening
     }
 
     /// Waits for a line of the log that has this in it.

@@ -8,7 +8,7 @@ use crate::shell::Shell;
 use crate::{documents, read};
 
 /// Flags of other programs, which documents name too.
-const OF_OTHERS: [&str; 4] = ["--release", "--example", "--path", "--quick"];
+const OF_OTHERS: [&str; 5] = ["--release", "--example", "--path", "--quick", "--port"];
 
 /// The help of the program and of each of its commands.
 fn helps() -> String {

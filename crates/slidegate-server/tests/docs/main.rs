@@ -23,6 +23,8 @@ mod links;
 mod markdown;
 mod output;
 mod policies;
+#[path = "../../../slidegate-redis/tests/server/mod.rs"]
+mod redis_server;
 mod requests;
 mod shell;
 

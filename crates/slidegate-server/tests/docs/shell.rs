@@ -1,11 +1,13 @@
 //! Commands in documents: the blocks `sh`, and `sh fails`, whose commands have to fail.
 //!
 //! They run in a folder of the document's own, which has `examples/`, `access.log.gz` and every `yaml` block
-//! that begins with its name, such as `# policy.yaml`. There are no programs but `slidegate`, `curl`, and `cargo run`
-//! of the former and of examples. `slidegate serve` goes on in the background, on a free port instead of
-//! its own; what is asked of `localhost:8080` then goes there, until another server is started. `make` and
-//! `git` are not run, but what is made has to be in the Makefile.
+//! that begins with its name, such as `# policy.yaml`. There are no programs but `slidegate`, `curl`, `redis-cli`, and
+//! `cargo run` of the first and of examples. `slidegate serve` goes on in the background, on a free port
+//! instead of its own; what is asked of its own (`localhost:8080`) then goes there, until another server is
+//! started on that. So does `redis-server --port 6379`, which `localhost:6379` and `redis-cli` mean; servers wait for
+//! it as long as they must. `make` and `git` are not run, but what is made has to be in the Makefile.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -17,15 +19,21 @@ use flate2::write::GzEncoder;
 
 use crate::common::{Server, slidegate};
 use crate::markdown::Block;
+use crate::redis_server::Redis;
 use crate::{output, root};
 
-/// Where servers listen, by the documents.
-const DOCUMENTED: &str = "localhost:8080";
+/// Where servers listen that do not say where.
+const USUAL: &str = "localhost:8080";
+
+/// Where Redis listens, by the documents.
+const REDIS: &str = "localhost:6379";
 
 /// A document's commands, and what has come of them.
 pub struct Shell {
     folder: PathBuf,
-    server: Option<Server>,
+    /// By the addresses that they have in the document.
+    servers: BTreeMap<String, Server>,
+    redis: Option<Redis>,
     /// What the last commands have printed, until it is told.
     output: Option<String>,
 }
@@ -43,7 +51,7 @@ impl Shell {
         // It shows its progress wherever it writes to no terminal.
         program(&programs.join("curl"), &format!("exec '{curl}' --no-progress-meter \"$@\""));
         program(&programs.join("cargo"), &cargo());
-        Self { folder, server: None, output: None }
+        Self { folder, servers: BTreeMap::new(), redis: None, output: None }
     }
 
     /// Writes a block that begins with the name of a file.
@@ -75,6 +83,7 @@ impl Shell {
                 ["make", target, ..] => is_made(target)?,
                 ["make", ..] | [] => {}
                 ["git" | "cd", ..] => {}
+                ["redis-server", "--port", "6379"] => self.start_redis(),
                 ["slidegate", "serve", flags @ ..]
                 | ["cargo", "run", "--release", "--", "serve", flags @ ..] => self.serve(flags)?,
                 _ => script = format!("{script}{line}\n"),
@@ -90,18 +99,40 @@ impl Shell {
         if flags.iter().any(|flag| flag.contains(['\'', '"', '$', '|', '>'])) {
             return Err(format!("serve {}: too much of a shell's language", flags.join(" ")));
         }
+        let mut flags: Vec<String> = flags.iter().map(|flag| self.at_real_ports(flag)).collect();
+        let mut documented = USUAL.to_owned();
+        if let Some(at) = flags.iter().position(|flag| flag == "--http") {
+            documented = flags.remove(at + 1).replace("127.0.0.1", "localhost");
+            flags.remove(at);
+        }
         let mut command = slidegate();
         command.current_dir(&self.folder).arg("serve").args(flags).args(["--http", "127.0.0.1:0"]);
-        self.server = Some(Server::spawn(&mut command));
+        command.env("SLIDEGATE_REDIS_TIMEOUT", "30s");
+        self.servers.remove(&documented);
+        self.servers.insert(documented, Server::spawn(&mut command));
         Ok(())
     }
 
+    fn start_redis(&mut self) {
+        let redis = Redis::start();
+        let cli = which("redis-cli").expect("`make` installs redis, which the documents use");
+        let cli = format!("exec '{cli}' -p {} \"$@\"", redis.port());
+        program(&self.folder.join("bin/redis-cli"), &cli);
+        self.redis = Some(redis);
+    }
+
+    /// With the ports at which servers listen here instead of those of the document.
+    fn at_real_ports(&self, text: &str) -> String {
+        let redis = self.redis.iter().map(|redis| (REDIS, format!("localhost:{}", redis.port())));
+        let servers = self.servers.iter().map(|(at, server)| (&**at, server.address().to_string()));
+        redis.chain(servers).fold(text.to_owned(), |text, (at, real)| text.replace(at, &real))
+    }
+
     fn script(&self, script: &str, fails: bool) -> Result<String, String> {
-        let script = match &self.server {
-            Some(server) => script.replace(DOCUMENTED, &server.address().to_string()),
-            None if script.contains(DOCUMENTED) => return Err("no server was started".to_owned()),
-            None => script.to_owned(),
-        };
+        if self.servers.is_empty() && script.contains(USUAL) {
+            return Err("no server was started".to_owned());
+        }
+        let script = self.at_real_ports(script);
         let ran = Command::new("/bin/sh")
             .args(["-e", "-c", &format!("exec 2>&1\n{script}")])
             .current_dir(&self.folder)

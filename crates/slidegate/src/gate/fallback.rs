@@ -7,7 +7,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwapOption, Guard};
 
 use crate::clock::{Clock, Timestamp};
-use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
+use crate::store::memory::MemoryStore;
 
 /// How long nobody must have needed the counts before they are dropped: a store that answers only now and
 /// then has not recovered, and whoever it fails must not find the counts empty each time.
@@ -20,6 +20,7 @@ const NEVER: u64 = u64::MAX;
 /// with all its counts once the store has answered everybody for a second.
 pub(super) struct Fallback {
     clock: Arc<dyn Clock>,
+    max_keys: usize,
     counts: ArcSwapOption<Counts>,
     /// When the counts were last used, in microseconds: all that a decision looks at while the store
     /// answers. Set after `counts` and cleared before them, so that no counts are forgotten.
@@ -30,8 +31,18 @@ pub(super) type Counts = MemoryStore<Arc<dyn Clock>>;
 
 impl Fallback {
     /// On a clock that is running: one that is started only once the store fails may take its time to.
-    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, counts: ArcSwapOption::empty(), used_at: AtomicU64::new(NEVER) }
+    pub(super) fn new(clock: Arc<dyn Clock>, max_keys: usize) -> Self {
+        Self { clock, max_keys, counts: ArcSwapOption::empty(), used_at: AtomicU64::new(NEVER) }
+    }
+
+    /// The same, yet unused, on another clock.
+    pub(super) fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self::new(clock, self.max_keys)
+    }
+
+    /// The same, yet unused, with room for so many keys.
+    pub(super) fn with_max_keys(self, max_keys: usize) -> Self {
+        Self::new(self.clock, max_keys)
     }
 
     /// The counts of this outage.
@@ -48,7 +59,7 @@ impl Fallback {
 
     #[cold]
     fn begin(&self) -> Arc<Counts> {
-        let fresh = Arc::new(MemoryStore::with(self.clock.clone(), DEFAULT_MAX_KEYS));
+        let fresh = Arc::new(MemoryStore::with(self.clock.clone(), self.max_keys));
         let none: Option<Arc<Counts>> = None;
         let before = self.counts.compare_and_swap(&none, Some(fresh.clone()));
         // Somebody may have been faster.

@@ -1,0 +1,77 @@
+//! What is wrong with the flags of a store is told before anything starts.
+
+use std::process::Output;
+
+use crate::common::{Server, TempFile, slidegate};
+use crate::server::Redis;
+
+const POLICY: &str = "rules: [{ name: a, limits: [3/h] }]";
+
+fn serve(flags: &[&str]) -> Output {
+    let policy = TempFile::new(".yaml", POLICY);
+    let mut command = slidegate();
+    command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
+    command.args(flags).output().unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    str::from_utf8(&output.stderr).unwrap()
+}
+
+#[test]
+fn a_wrong_address_is_told_with_what_would_be_right() {
+    for (wrong, told) in [
+        ("", "begins with redis://, rediss:// (TLS) or unix://"),
+        ("Memory", "neither `memory` nor an address of a Redis"),
+        ("localhost:6379", "begins with redis://"),
+        ("http://localhost", "begins with redis://"),
+        ("redis://", "redis://user:password@host:6379/0"),
+        ("redis://h:port", "redis://user:password@host:6379/0"),
+        ("redis://h/zero", "redis://user:password@host:6379/0"),
+        ("redis://h/-1", "a database has a number from 0"),
+        ("rediss://h/#insecure", "nothing may stand behind a `#`"),
+        ("unix://", "unix:///path"),
+    ] {
+        let output = serve(&["--store", wrong]);
+        assert_eq!(output.status.code(), Some(1), "{wrong}: {}", stderr(&output));
+        let line = stderr(&output);
+        assert!(line.starts_with("--store (SLIDEGATE_STORE)") && line.contains(told), "{line}");
+        assert_eq!(line.lines().count(), 1, "{line}");
+    }
+}
+
+#[test]
+fn wrong_flags_are_told_with_what_would_be_right() {
+    for (flag, wrong, told) in [
+        ("--redis-timeout", "0ms", "write it as 15ms or 1s, from 1ms to 60s"),
+        ("--redis-timeout", "15", "write it as 15ms or 1s, from 1ms to 60s"),
+        ("--redis-clock", "sun", "[possible values: server, client]"),
+        ("--redis-prefix", "{a}", "for example `slidegate:eu:`"),
+        ("--redis-prefix", "", "for example `slidegate:eu:`"),
+        ("--expected-instances", "0", "number would be zero"),
+    ] {
+        let output = serve(&[flag, wrong]);
+        assert_eq!(output.status.code(), Some(2), "{flag} {wrong}");
+        assert!(stderr(&output).contains(told), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_file_of_certificates_that_is_none_is_named() {
+    let flags = ["--store", "rediss://localhost", "--redis-ca-file", "/nowhere/ca.pem"];
+    let output = serve(&flags);
+    assert_eq!(output.status.code(), Some(1));
+    let told = "cannot trust the certificates in `/nowhere/ca.pem`: No such file";
+    assert!(stderr(&output).contains(told), "{}", stderr(&output));
+}
+
+#[test]
+fn the_log_tells_where_counts_live() {
+    let redis = Redis::start();
+    for (store, told) in
+        [("memory", "store=memory".to_owned()), (&redis.address(), format!("{}0", redis.address()))]
+    {
+        let server = Server::start_with(POLICY, &["--store", store]);
+        assert!(server.listening().ends_with(&told), "{}", server.listening());
+    }
+}

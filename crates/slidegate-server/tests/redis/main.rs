@@ -1,0 +1,15 @@
+//! The server over a Redis: real processes, real sockets.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+#[path = "../http/client.rs"]
+#[allow(dead_code, reason = "the tests of HTTP use all of it")]
+mod client;
+#[path = "../common/mod.rs"]
+mod common;
+mod flags;
+mod outage;
+mod passwords;
+#[path = "../../../slidegate-redis/tests/server/mod.rs"]
+mod server;
+mod sharing;
