@@ -1,6 +1,6 @@
 # What a fresh Debian machine with a Rust toolchain needs beyond it, these targets install themselves.
 
-.PHONY: test test-shuttle fuzz-http lint doc instructions bench-memory flood ci
+.PHONY: test test-shuttle fuzz-http lint doc instructions bench-memory bench-redis flood ci
 
 # Every test: unit, integration and documentation tests, the explored thread schedules, and the
 # server against its own description.
@@ -34,6 +34,11 @@ instructions:
 # The memory store beside its peers, about five minutes; ARGS=--quick takes half a one.
 bench-memory:
 	cargo run --release -p lab --bin bench_memory -- $(ARGS)
+
+# The Redis scripts beside plain ones, about eight minutes; ARGS=--quick takes one and a half.
+bench-redis:
+	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
+	cargo run --release -p lab --bin bench_redis -- $(ARGS)
 
 # 50 million keys through room for one million.
 flood:

@@ -6,3 +6,4 @@ pub mod measure;
 pub mod peers;
 pub mod rss;
 pub mod table;
+pub mod targets;

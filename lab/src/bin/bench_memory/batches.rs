@@ -7,7 +7,7 @@ use lab::table::Table;
 
 use crate::Scope;
 use crate::decisions::DECISIONS;
-use crate::targets::{Bound, Targets};
+use lab::targets::{Bound, Targets};
 
 /// Measures a limiter that holds these keys.
 pub fn run(scope: &Scope, keys: &Keys, slidegate: &Slidegate, targets: &mut Targets) {

@@ -11,7 +11,7 @@ use lab::table::Table;
 
 use crate::Scope;
 use crate::batches;
-use crate::targets::{Bound, Targets};
+use lab::targets::{Bound, Targets};
 
 /// Decisions of a thread in a round.
 pub const DECISIONS: usize = 2_000_000;

@@ -7,7 +7,7 @@ use lab::table::Table;
 use slidegate::{Limiter, MAX_UNITS};
 
 use crate::Scope;
-use crate::targets::{Bound, Targets};
+use lab::targets::{Bound, Targets};
 
 /// Decisions of all threads in a round.
 const DECISIONS: usize = 4_000_000;

@@ -9,7 +9,7 @@ use lab::rss;
 use lab::table::Table;
 
 use crate::Scope;
-use crate::targets::{Bound, Targets};
+use lab::targets::{Bound, Targets};
 
 /// The argument that makes this program a child which fills one log.
 pub const CHILD: &str = "log-child";

@@ -8,12 +8,11 @@ mod decisions;
 mod footprint;
 mod hot_key;
 mod log;
-mod targets;
 
 use std::env;
 use std::error::Error;
 
-use targets::Targets;
+use lab::targets::Targets;
 
 /// How long and how large.
 pub struct Scope {

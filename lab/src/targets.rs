@@ -1,6 +1,6 @@
 //! What was aimed at, and whether it is met.
 
-use lab::table::Table;
+use crate::table::Table;
 
 /// The targets in the order of their first measure, each with its worst.
 #[derive(Default)]
@@ -15,7 +15,9 @@ struct Target {
 /// On which side of the aim is well.
 #[derive(Clone, Copy)]
 pub enum Bound {
+    /// More is well.
     AtLeast(f64),
+    /// Less is well.
     AtMost(f64),
 }
 
