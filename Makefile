@@ -6,6 +6,7 @@
 # server against its own description.
 test:
 	command -v curl >/dev/null || { apt-get update -q && apt-get install -y -q curl; }
+	crates/slidegate-redis/tests/everybody.sh
 	cargo test --workspace --all-features
 	$(MAKE) test-shuttle
 	$(MAKE) fuzz-http

@@ -29,6 +29,7 @@ impl Redis {
     }
 
     /// A command, by a connection of its own.
+    #[allow(dead_code)] // Not every test commands.
     pub fn command(&self, words: &[&str]) -> redis::Value {
         let client = redis::Client::open(self.address()).unwrap();
         let mut connection = client.get_connection().unwrap();

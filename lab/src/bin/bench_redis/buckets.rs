@@ -18,34 +18,38 @@ const KEYS: usize = 100_000;
 
 const QUOTAS: [&str; 3] = ["10/s", "600/min", "10000/h"];
 
-/// Window and precision in seconds, and max. As in the article only the longest window slides.
-const LIMITS: [(u64, u64, u64); 3] = [(1, 1, 10), (60, 60, 600), (3600, 60, 10_000)];
+/// Window and precision in seconds, and max.
+type Limits = [(u64, u64, u64); 3];
 
-/// Since how many minutes identities have been asking.
-const SINCE: [u64; 2] = [2, 60];
+/// As in the article, where only the longest window slides.
+const ONE_SLIDES: Limits = [(1, 1, 10), (60, 60, 600), (3600, 60, 10_000)];
+
+/// Where the minute does, too.
+const TWO_SLIDE: Limits = [(1, 1, 10), (60, 5, 600), (3600, 60, 10_000)];
 
 /// Measures young and old identities with the caller's clock, and old ones with Redis's.
 pub fn run(scope: Scope, targets: &mut Targets) -> Result<(), Box<dyn Error>> {
     println!("### Three limits of one identity beside a hash of buckets\n");
     println!(
-        "10/s, 600/min and 10000/h; the hash has buckets of a second, a minute and a minute (in it HGET, HGET and HDEL of \
-         what has left, HINCRBY and HSET of each limit, EXPIRE). {KEYS} identities; every other one is full, by the \
-         minute or the hour (with TIME: by the hour).\n"
+        "10/s, 600/min and 10000/h; the hash has buckets of a second, a minute (or 5 s, so that two windows slide) and a minute; limits \
+         as JSON; HGET, HGET and HDEL of what has left, HINCRBY and HSET of each limit, EXPIRE. {KEYS} identities; every other one is full, by the \
+         minute or the hour (with TIME: by the hour). Young ones have been asking for 2 minutes, old ones for an hour.\n"
     );
     let (mut costs, mut memory) = (table(), memory_table());
     let half_past = Timestamp::from_secs(500_000 * 3600 + 1805);
-    for minutes in SINCE {
-        let name = format!("{minutes} minutes old, caller's clock");
-        let case = Case { name, minutes, start: half_past, told: true };
+    for (age, minutes, limits, told) in [
+        ("young", 2, ONE_SLIDES, true),
+        ("old", 60, ONE_SLIDES, true),
+        ("old, two slide", 60, TWO_SLIDE, true),
+        ("old", 60, ONE_SLIDES, false),
+    ] {
+        let (clock, start) = match told {
+            true => ("caller's clock", half_past),
+            false => ("TIME", SystemClock::new().now()),
+        };
+        let case = Case { name: format!("{age}, {clock}"), minutes, limits, start, told };
         measure(scope, &case, &mut costs, &mut memory, targets)?;
     }
-    let case = Case {
-        name: format!("{} minutes old, TIME", SINCE[0]),
-        minutes: SINCE[0],
-        start: SystemClock::new().now(),
-        told: false,
-    };
-    measure(scope, &case, &mut costs, &mut memory, targets)?;
     println!("{costs}\n{memory}");
     Ok(())
 }
@@ -54,6 +58,7 @@ struct Case {
     name: String,
     /// Since when identities have been asking.
     minutes: u64,
+    limits: Limits,
     start: Timestamp,
     /// Whether callers tell the time.
     told: bool,
@@ -78,10 +83,11 @@ fn measure(
     targets: &mut Targets,
 ) -> Result<(), Box<dyn Error>> {
     let slidegate = Slidegate::new(&QUOTAS, Algorithm::SlidingWindow)?;
+    let json = case.limits.map(|(window, precision, max)| format!("[{window},{max},{precision}]"));
+    let json = format!("[{}]", json.join(","));
     let plain = Plain::new(include_str!("plain/buckets.lua"), |ask: Ask| {
         let now_s = ask.now.map_or(String::new(), |now| (now.as_micros() / 1_000_000).to_string());
-        let limits = LIMITS.iter().flat_map(|(window, precision, max)| [window, max, precision]);
-        [now_s, "1".to_owned()].into_iter().chain(limits.map(u64::to_string)).collect()
+        vec![json.clone(), now_s, "1".to_owned()]
     });
     let mut seats = [Seat::new(&slidegate)?, Seat::new(&plain)?];
     seats[0].server.load(&slidegate.script_of_one())?;
@@ -92,7 +98,7 @@ fn measure(
     let step = Duration::from_micros(30_000_000 / (3 * scope.rounds * scope.decisions) as u64);
     let time = case.told.then_some((case.start, step));
     let mut course = Course { who: KEYS, time, passed: 0 };
-    let turn = Turn { unmeasured: 0, measured: scope.decisions };
+    let turn = Turn { before: None, measured: scope.decisions };
     let ratio = compare(scope, &case.name, &mut seats, &mut course, PIPELINED, turn, costs)?;
     targets.hold("three limits beside the hash of buckets, CPU", Bound::AtMost(0.35), ratio);
     if case.told {
@@ -111,8 +117,8 @@ fn fill(
     eprintln!("filling {KEYS} identities, {}", case.name);
     let start_s = case.start.as_micros() / 1_000_000;
     let own = (0..KEYS).flat_map(|who| {
-        (0..LIMITS.len()).flat_map(move |nth| {
-            let (window, _, max) = LIMITS[nth];
+        (0..case.limits.len()).flat_map(move |nth| {
+            let (window, _, max) = case.limits[nth];
             let now = if case.full(who) == Some(nth) { max } else { 1 };
             let before = Timestamp::from_secs(start_s - window);
             let before =
@@ -129,10 +135,10 @@ fn fill(
 fn history(who: usize, now_s: u64, case: &Case) -> Cmd {
     let mut command = redis::cmd("HSET");
     command.arg(plain_key(who));
-    for (nth, (window, precision, max)) in LIMITS.into_iter().enumerate() {
+    for (nth, (window, precision, max)) in case.limits.into_iter().enumerate() {
         let (running, held) = (now_s / precision, window / precision);
         let name = format!("{window}:{precision}:");
-        let buckets = case.minutes.min(held);
+        let buckets = (case.minutes * 60 / precision).min(held);
         let older = buckets - 1;
         let newest = if case.full(who) == Some(nth) { max - older } else { 1 };
         command.arg(format!("{name}o")).arg(running - held + 1);

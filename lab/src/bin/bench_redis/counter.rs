@@ -76,7 +76,7 @@ fn caller_clock(
     let usage = [seats[0].server.memory_usage()?, seats[1].server.memory_usage()?];
     memory_row("two counts, MEMORY USAGE", usage.map(|bytes| bytes / KEYS as f64), memory);
 
-    let turn = Turn { unmeasured: 0, measured: scope.decisions };
+    let turn = Turn { before: None, measured: scope.decisions };
     let name = "caller's clock";
     let ratio = compare(scope, name, &mut seats, &mut course, PIPELINED, turn, costs)?;
     let text = "two-count window beside two keys, caller's clock, CPU";
@@ -98,7 +98,7 @@ fn redis_clock(
     let mut seats = [Seat::new(&slidegate)?, Seat::new(&plain)?];
     let mut course = Course { who: KEYS, time: None, passed: 0 };
     fill(&mut seats, &slidegate, SystemClock::new().now())?;
-    let turn = Turn { unmeasured: 0, measured: scope.decisions };
+    let turn = Turn { before: None, measured: scope.decisions };
     let ratio = compare(scope, "TIME", &mut seats, &mut course, PIPELINED, turn, costs)?;
     let text = "two-count window beside two keys, TIME, CPU";
     targets.hold(text, Bound::AtMost(0.85), ratio);

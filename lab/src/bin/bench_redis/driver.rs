@@ -46,7 +46,9 @@ impl Driver {
                 let mut bytes = Vec::new();
                 let wave = commands.by_ref().take(pace.depth);
                 let count = wave.map(|command| command.write_packed_command(&mut bytes)).count();
-                connection.send_packed_command(&bytes)?;
+                if count > 0 {
+                    connection.send_packed_command(&bytes)?;
+                }
                 pending.push(count);
             }
             sent += pending.iter().sum::<usize>() as u64;

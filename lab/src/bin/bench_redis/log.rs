@@ -24,7 +24,7 @@ const LIMITS: [(usize, f64, Option<f64>); 4] = [
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Where Redis tells the time, windows are short, and asks are as many as make half of them denied.
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT: Duration = Duration::from_secs(4);
 const SHORT_ASKS: usize = 40_000;
 
 /// Measures logs of each max.
@@ -33,7 +33,7 @@ pub fn run(scope: Scope, targets: &mut Targets) -> Result<(), Box<dyn Error>> {
     println!(
         "ZREMRANGEBYSCORE, ZCARD, then ZADD and EXPIRE, or ZRANGE on a denial; members of 12 bytes. Asked twice as \
          much as fits, {} charges in all logs together. With the caller's clock an hour passes in {} asks; by TIME \
-         windows are of 2 s, and asked at an even pace of 20,000/s.\n",
+         windows are of 4 s, asked at an even pace of 10,000/s.\n",
         scope.log_charges,
         2 * scope.log_charges
     );
@@ -89,23 +89,25 @@ fn caller_clock(
         let window_ms = HOUR.as_millis();
         vec![now_ms.to_string(), window_ms.to_string(), max.to_string(), "3610".into(), member(nth)]
     });
-    let asks_in_window = 2 * scope.log_charges;
-    let mut course = Course {
-        who: scope.log_charges / max,
-        time: Some((Timestamp::from_secs(1_800_000_000), HOUR / asks_in_window as u32)),
-        passed: 0,
-    };
+    let charges = scope.log_charges;
+    let step = HOUR / (2 * charges) as u32;
+    let start = Timestamp::from_secs(1_800_000_000);
+    let who = charges / max;
+    // Filled at half the pace, so that in the hour after it charges leave at an even pace.
+    let filling = Course { who, time: Some((start, 2 * step)), passed: 0 };
+    eprintln!("filling {who} logs of {max}");
     let mut seats = [Seat::new(&slidegate)?, Seat::new(&plain)?];
-    // Full after half a window; after one and a half, what leaves has been spread out.
-    let filling = asks_in_window * 3 / 2;
-    eprintln!("filling {} logs of {max}", course.who);
     for seat in &mut seats {
-        seat.ask(&course, filling)?;
+        seat.ask(&filling, charges)?;
     }
-    course.passed += filling as u64;
+    let mut course = Course {
+        who,
+        time: Some((start.after(step * charges as u32), step)),
+        passed: charges as u64,
+    };
 
     let name = format!("max {max}, caller's clock");
-    let turn = Turn { unmeasured: 0, measured: scope.decisions };
+    let turn = Turn { before: None, measured: scope.decisions };
     let ratio = compare(scope, &name, &mut seats, &mut course, PIPELINED, turn, costs)?;
     if max == 100 {
         let turn = Turn { measured: scope.decisions / 2, ..turn };
@@ -137,7 +139,7 @@ fn per_key(seats: &mut Seats<'_>, keys: usize) -> Result<[f64; 2], Box<dyn Error
 fn redis_clock(scope: Scope, max: usize, costs: &mut Table) -> Result<f64, Box<dyn Error>> {
     let slidegate = Slidegate::new(&[&format!("{max}/2s")], Algorithm::SlidingLog)?;
     let plain = Plain::new(include_str!("plain/log_time.lua"), move |Ask { nth, .. }| {
-        vec![SHORT.as_micros().to_string(), max.to_string(), "12".into(), member(nth)]
+        vec![SHORT.as_micros().to_string(), max.to_string(), "14".into(), member(nth)]
     });
     let sides: [&dyn Side; 2] = [&slidegate, &plain];
     let [own, sorted_set] = sides.map(Seat::new);
@@ -145,8 +147,9 @@ fn redis_clock(scope: Scope, max: usize, costs: &mut Table) -> Result<f64, Box<d
     let mut course = Course { who: SHORT_ASKS / 2 / max, time: None, passed: 0 };
     let per_second = SHORT_ASKS as u64 / SHORT.as_secs();
     let pace = Pace { per_second: Some(per_second), ..PIPELINED };
-    let turn = Turn { unmeasured: SHORT_ASKS * 5 / 4, measured: SHORT_ASKS };
-    let scope = Scope { rounds: scope.rounds.min(5), ..scope };
+    let filling = Pace { per_second: Some(per_second / 2), ..PIPELINED };
+    let turn = Turn { before: Some((filling, SHORT_ASKS / 2)), measured: SHORT_ASKS / 2 };
+    let scope = Scope { rounds: scope.rounds.min(3), ..scope };
     compare(scope, &format!("max {max}, TIME"), &mut seats, &mut course, pace, turn, costs)
 }
 

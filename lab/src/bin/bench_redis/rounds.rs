@@ -44,8 +44,11 @@ impl<'a> Seat<'a> {
     fn turn(&mut self, course: &Course, pace: Pace, turn: Turn) -> Result<Cost, Box<dyn Error>> {
         let side = self.side;
         let mut driver = Driver::new(&self.server)?;
-        driver.run(pace, course.next(turn.unmeasured).map(|ask| side.take(ask)), |_| {})?;
-        let measured = Course { passed: course.passed + turn.unmeasured as u64, ..*course };
+        let mut measured = *course;
+        if let Some((pace, count)) = turn.before {
+            driver.run(pace, course.next(count).map(|ask| side.take(ask)), |_| {})?;
+            measured.passed += count as u64;
+        }
         let (before, mut denied) = (self.server.cpu_us()?, 0);
         driver.run(pace, measured.next(turn.measured).map(|ask| side.take(ask)), |answer| {
             denied += usize::from(!side.admits(answer));
@@ -59,8 +62,9 @@ impl<'a> Seat<'a> {
 /// How many asks a turn has.
 #[derive(Clone, Copy)]
 pub struct Turn {
-    /// Before it is measured.
-    pub unmeasured: usize,
+    /// Before it is measured, and at which pace.
+    pub before: Option<(Pace, usize)>,
+    /// While it is.
     pub measured: usize,
 }
 
@@ -91,7 +95,7 @@ pub fn compare(
         for at in [nth % 2, 1 - nth % 2] {
             costs[at] = seats[at].turn(course, pace, turn)?;
         }
-        course.passed += (turn.unmeasured + turn.measured) as u64;
+        course.passed += (turn.before.map_or(0, |(_, count)| count) + turn.measured) as u64;
         rounds.push(costs);
     }
     let median = |of: &dyn Fn(&[Cost; 2]) -> f64| {

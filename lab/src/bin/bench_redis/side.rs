@@ -125,7 +125,7 @@ fn user(who: usize) -> String {
     format!("{who:08}")
 }
 
-/// The key of an identity as plain scripts have it.
+/// The key of an identity for plain scripts: as long as slidegate's, so that naming is not what is compared.
 pub fn plain_key(who: usize) -> String {
-    format!("rate_limit:user:{who:08}")
+    format!("ratelimit:api:per-user:{{user={}}}", user(who))
 }

@@ -1,15 +1,15 @@
 -- One hash for all limits of an identity. Of each limit it holds the sum, a count for every bucket in the
 -- window, and the number of the oldest bucket; buckets that have left are taken off the sum and deleted.
 -- All limits are checked, then all are charged.
--- ARGV: now (s), cost, and for each limit its window (s), max and precision (s). Without a now: Redis's clock.
-local key, now, cost = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
+-- ARGV: the limits as JSON, each [window (s), max, precision (s)]; now (s), or '' for Redis's clock; the cost.
+local key, now, cost = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 if not now then now = tonumber(redis.call('TIME')[1]) end
 local limits, longest = {}, 0
-for at = 3, #ARGV, 3 do
-  local window, max, precision = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+for _, limit in ipairs(cjson.decode(ARGV[1])) do
+  local window, max, precision = limit[1], limit[2], limit[3]
   local running, held = math.floor(now / precision), math.ceil(window / precision)
   local first = running - held + 1
-  local name = ARGV[at] .. ':' .. ARGV[at + 2] .. ':'
+  local name = window .. ':' .. precision .. ':'
   local oldest = tonumber(redis.call('HGET', key, name .. 'o')) or first
   local gone, fields = 0, {}
   for bucket = oldest, math.min(first, oldest + held) - 1 do
