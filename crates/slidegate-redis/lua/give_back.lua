@@ -5,16 +5,15 @@ for nth = 1, charges do
     unpack('<BHI4I4I4dddd', ARGV[1], 3 + (nth - 1) * 47)
   local key = KEYS[place]
   if own[algorithm] then
-    local state = own[algorithm].load(key, max, extra)
-    if not state then return redis.error_reply(FOREIGN .. key) end
-    own[algorithm].give_back(state, tick_us, cost, at)
+    local done = own[algorithm](key, tick_us, max, extra, cost, at)
+    if not done then return redis.error_reply(FOREIGN .. key) end
   else
     local value = call('GET', key) or ''
     if #value % 28 > 0 then return redis.error_reply(FOREIGN .. key) end
     local found = find(value, tag)
     if found then
       local _, known, a, b, c = unpack(SLOT, value, found)
-      a, b, c = slot[algorithm].give_back(tick_us, window, max, extra, cost, at, a, b, c)
+      a, b, c = slot[algorithm](tick_us, window, max, extra, cost, at, a, b, c)
       value = value:sub(1, found - 1) .. pack(SLOT, tag, known, a, b, c) .. value:sub(found + 28)
       call('SET', key, value, 'KEEPTTL')
     end

@@ -1,7 +1,7 @@
 -- Decides one hit of an algorithm whose state is a slot (see slots.lua). Nearly always it is the only slot of its
 -- value, so the others are seen to here and not by functions, which would have to be made at each call.
-local now, mode, _, admission, _, tag, max, extra, keep, tick_us, window, cost, phase =
-  unpack('<dBBBHI4I4I4I4dddd', ARGV[1])
+local now, take, tag, max, extra, keep, tick_us, window, cost, phase =
+  unpack('<dBxxxxI4I4I4I4dddd', ARGV[1])
 if now < 0 then
   local time = call('TIME')
   now = time[1] * SECOND + time[2]
@@ -26,14 +26,12 @@ if value then
     end
   end
 end
-local take = 0
-if mode == 1 and cost > 0 then take = admission == 2 and 2 or 1 end
 local charged, remaining, reset, retry, charged_at
 charged, remaining, reset, retry, charged_at, a, b, c =
   decide(now + phase, tick_us, window, max, extra, cost, take, a, b, c)
 if not charged then return pack('<Bdddd', 0, remaining, reset, retry, 0) end
 local ms
-if now + reset > known * SECOND then known, ms = lasts(now, reset, known, tick_us * window, keep) end
+if now + reset > known * SECOND then known, ms = lasts(now, reset, tick_us * window, keep) end
 value = pack('<I4I4ddI4', tag, known, a, b, c)
 if others then value = value .. others end
 if ms then call('SET', key, value, 'PX', ms) else call('SET', key, value, 'KEEPTTL') end

@@ -4,21 +4,20 @@ if now < 0 then
   local time = call('TIME')
   now = time[1] * SECOND + time[2]
 end
+local HIT = '<BBHI4I4I4I4dddd'
 
--- What the hits count on, each once: `values` of groups of slots by key, `counters` by key and tag.
-local values, counters, asked = {}, {}, {}
-local allowed = true
+-- What is counted, each once: the values of groups of slots by key, and counters by key and tag.
+local values, counters, waits, replies = {}, {}, {}, {}
+local allowed, charges = true, false
 for nth = 1, hits do
   local algorithm, admission, place, tag, max, extra, keep, tick_us, window, cost, phase =
-    unpack('<BBHI4I4I4I4dddd', ARGV[1], 12 + (nth - 1) * 52)
-  local key = KEYS[place]
-  local name = place * 4294967296 + tag
+    unpack(HIT, ARGV[1], nth * 52 - 40)
+  local key, name = KEYS[place], place * 4294967296 + tag
   local counter = counters[name]
   if not counter then
-    if own[algorithm] then
-      counter = own[algorithm].load(key, max, extra)
-      if not counter then return redis.error_reply(FOREIGN .. key) end
-    else
+    counter = { pending = 0, a = 0, b = 0, c = 0 }
+    counters[name] = counter
+    if slot[algorithm] then
       local value = values[key]
       if not value then
         value = call('GET', key) or ''
@@ -26,74 +25,64 @@ for nth = 1, hits do
         values[key] = value
       end
       local at = find(value, tag)
-      counter = { key = key, tag = tag, a = 0, b = 0, c = 0 }
-      if at then
-        local _
-        _, _, counter.a, counter.b, counter.c = unpack(SLOT, value, at)
-      end
+      if at then counter.a, counter.b, counter.c = unpack('<ddI4', value, at + 8) end
     end
-    counter.pending = 0
-    counters[name] = counter
   end
 
   -- As if the hits before it were charged.
   local wanted = counter.pending + (cost > 0 and cost or 1)
-  local _, remaining, reset, retry
+  local charged, remaining, reset, retry
   if own[algorithm] then
-    _, remaining, reset, retry =
-      own[algorithm].decide(counter, now + phase, tick_us, window, max, extra, wanted, 0)
+    charged, remaining, reset, retry =
+      own[algorithm](key, now, tick_us, window, max, extra, keep, wanted, 0)
+    if charged == nil then return redis.error_reply(FOREIGN .. key) end
   else
-    _, remaining, reset, retry =
-      slot[algorithm].decide(now + phase, tick_us, window, max, extra, wanted, 0, counter.a, counter.b, counter.c)
+    charged, remaining, reset, retry =
+      slot[algorithm](now + phase, tick_us, window, max, extra, wanted, 0, counter.a, counter.b, counter.c)
   end
   if admission ~= 1 or retry == 0 then counter.pending = counter.pending + cost end
   if admission == 0 and retry ~= 0 then allowed = false end
-  asked[nth] = { counter, algorithm, admission, max, extra, keep, tick_us, window, cost, phase, remaining, reset, retry }
+  if admission == 2 then charges = true end
+  waits[nth] = retry
+  replies[nth] = pack('<Bdddd', 0, remaining, reset, retry, 0)
 end
 
-local replies, charged = {}, {}
-for nth = 1, hits do
-  local counter, algorithm, admission, max, extra, keep, tick_us, window, cost, phase, remaining, reset, retry =
-    table_unpack(asked[nth])
-  local take = admission == 2 or (allowed and (admission == 0 or retry == 0))
-  if mode == 1 and cost > 0 and take then
-    local _, at
+-- Slots that are charged, by key and tag; and until when their keys are to last.
+local changed, lasting, kept = {}, {}, {}
+for nth = 1, mode == 1 and (allowed or charges) and hits or 0 do
+  local algorithm, admission, place, tag, max, extra, keep, tick_us, window, cost, phase =
+    unpack(HIT, ARGV[1], nth * 52 - 40)
+  if cost > 0 and (admission == 2 or (allowed and (admission == 0 or waits[nth] == 0))) then
+    local key = KEYS[place]
+    local _, remaining, reset, at
     if own[algorithm] then
       _, remaining, reset, _, at =
-        own[algorithm].decide(counter, now + phase, tick_us, window, max, extra, cost, 2)
-      local ms
-      counter.known, ms = lasts(now, reset, counter.known, tick_us * window, keep)
-      own[algorithm].save(counter, ms)
+        own[algorithm](key, now, tick_us, window, max, extra, keep, cost, 2)
     else
+      local counter = counters[place * 4294967296 + tag]
       _, remaining, reset, _, at, counter.a, counter.b, counter.c =
-        slot[algorithm].decide(now + phase, tick_us, window, max, extra, cost, 2, counter.a, counter.b, counter.c)
-      if not counter.charged then charged[#charged + 1] = counter end
-      counter.charged, counter.reset, counter.window_us, counter.keep = true, reset, tick_us * window, keep
+        slot[algorithm](now + phase, tick_us, window, max, extra, cost, 2, counter.a, counter.b, counter.c)
+      local slots = changed[key]
+      if not slots then
+        slots, lasting[key] = {}, latest(values[key])
+        changed[key] = slots
+      end
+      local known = lasting[key]
+      if now + reset > known * SECOND then
+        known = lasts(now, reset, tick_us * window, keep)
+        lasting[key], kept[key] = known, keep
+      end
+      slots[tag] = pack(SLOT, tag, known, counter.a, counter.b, counter.c)
     end
     replies[nth] = pack('<Bdddd', 1, remaining, reset, 0, at)
+  end
+end
+for key, slots in pairs(changed) do
+  local value = merged(values[key], slots, now)
+  if kept[key] then
+    call('SET', key, value, 'PX', lasting[key] * 1000 - now / 1000 + now / 1000 % 1 + kept[key] * 1000)
   else
-    replies[nth] = pack('<Bdddd', 0, remaining, reset, retry, 0)
+    call('SET', key, value, 'KEEPTTL')
   end
-end
-
--- Every group of slots is written once.
-local written = {}
-for nth = 1, #charged do
-  local counter = charged[nth]
-  local group = written[counter.key]
-  if not group then
-    group = { changed = {}, known = latest(values[counter.key]) }
-    written[counter.key] = group
-    written[#written + 1] = counter.key
-  end
-  local known, ms = lasts(now, counter.reset, group.known, counter.window_us, counter.keep)
-  group.known, group.ms = known, ms or group.ms
-  group.changed[counter.tag] = pack(SLOT, counter.tag, known, counter.a, counter.b, counter.c)
-end
-for nth = 1, #written do
-  local key = written[nth]
-  local group = written[key]
-  local value = merged(values[key], group.changed, now)
-  if group.ms then call('SET', key, value, 'PX', group.ms) else call('SET', key, value, 'KEEPTTL') end
 end
 return table.concat(replies)

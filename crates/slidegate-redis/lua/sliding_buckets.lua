@@ -2,89 +2,78 @@
 -- of 20 bytes and a ring of 32-bit counts: bucket number b stands at b modulo `counted`.
 local HEAD, HEAD_BYTES = '<ddI4', 20
 
-local function count_of(log, bucket)
-  return unpack('<I4', log.counts, bucket % log.counted * 4 + 1)
-end
-
-local function set_count(log, bucket, count)
-  local at = bucket % log.counted * 4
-  log.counts = log.counts:sub(1, at) .. pack('<I4', count) .. log.counts:sub(at + 5)
-end
-
-local function load(key, _, counted)
+local function decide(key, now, precision_us, window, max, counted, keep, cost, take)
   local value = call('GET', key)
+  local last, total, known = 0, 0, 0
   if not value then
-    return { key = key, counted = counted, last = 0, total = 0, known = 0, counts = ('\0'):rep(counted * 4) }
+    value = ('\0'):rep(HEAD_BYTES + counted * 4)
+  elseif #value ~= HEAD_BYTES + counted * 4 then
+    return nil
+  else
+    last, total, known = unpack(HEAD, value)
   end
-  if #value ~= HEAD_BYTES + counted * 4 then return nil end
-  local last, total, known = unpack(HEAD, value)
-  return { key = key, counted = counted, last = last, total = total, known = known, counts = value:sub(HEAD_BYTES + 1) }
-end
-
--- The numbers of the oldest and of the newest bucket that are held.
-local function held(log, precision_us)
-  local newest = log.last / precision_us
-  newest = newest - newest % 1
-  local oldest = newest - log.counted + 1
-  return oldest > 0 and oldest or 0, newest
-end
-
-local function expires(log, precision_us, now)
-  if log.total == 0 then return 0 end
-  local oldest, bucket = held(log, precision_us)
-  while bucket > oldest and count_of(log, bucket) == 0 do bucket = bucket - 1 end
-  local span = (bucket + log.counted) * precision_us - now
-  return span > 0 and span or 0
-end
-
-local function decide(log, now, precision_us, _, max, counted, cost, take)
-  local moment = now > log.last and now or log.last
+  local moment = now > last and now or last
   local running = moment / precision_us
   running = running - running % 1
-  local oldest, newest = held(log, precision_us)
-  local used = log.total
+  local newest = last / precision_us
+  newest = newest - newest % 1
+  local oldest = newest - counted + 1
+  if oldest < 0 then oldest = 0 end
+
+  local used = total
   if running - counted + 1 > newest then
     used = 0
   else
-    for bucket = oldest, running - counted do used = used - count_of(log, bucket) end
+    for bucket = oldest, running - counted do
+      used = used - unpack('<I4', value, HEAD_BYTES + bucket % counted * 4 + 1)
+    end
   end
   local remaining = max - used
   if remaining < 0 then remaining = 0 end
-
   local wanted = cost > 0 and cost or 1
   local fits = wanted <= remaining
-  if take == 2 or (take == 1 and fits) then
-    local stale = running - newest
-    if stale >= counted then
-      log.counts = ('\0'):rep(counted * 4)
-    else
-      for bucket = newest + 1, running do
-        if count_of(log, bucket) > 0 then set_count(log, bucket, 0) end
+  if take == 0 or (take == 1 and not fits) then
+    local reset = 0
+    if total > 0 then
+      while newest > oldest and unpack('<I4', value, HEAD_BYTES + newest % counted * 4 + 1) == 0 do
+        newest = newest - 1
       end
+      reset = (newest + counted) * precision_us - now
+      if reset < 0 then reset = 0 end
     end
-    local count = count_of(log, running)
-    local sum = count + cost
-    if sum > MOST_UNITS then sum = MOST_UNITS end
-    set_count(log, running, sum)
-    log.total, log.last = used + sum - count, moment
-    remaining = max - log.total
-    if remaining < 0 then remaining = 0 end
-    return true, remaining, expires(log, precision_us, now), 0, moment
+    if fits then return false, remaining, reset, 0, 0 end
+    if wanted > max then return false, remaining, reset, -1, 0 end
+    -- The oldest buckets leave one by one, until what is left of the total makes room.
+    while total + wanted > max do
+      total = total - unpack('<I4', value, HEAD_BYTES + oldest % counted * 4 + 1)
+      oldest = oldest + 1
+    end
+    return false, remaining, reset, (oldest - 1 + counted) * precision_us - now, 0
   end
 
-  local reset = expires(log, precision_us, now)
-  if fits then return false, remaining, reset, 0, 0 end
-  if wanted > max then return false, remaining, reset, -1, 0 end
-  -- The oldest buckets leave one by one, until what is left of the total makes room.
-  local kept, bucket = log.total, oldest
-  while kept + wanted > max do
-    kept = kept - count_of(log, bucket)
-    bucket = bucket + 1
+  -- The buckets that have begun since the last charge are empty.
+  if running - newest >= counted then
+    value = ('\0'):rep(HEAD_BYTES + counted * 4)
+  else
+    for bucket = newest + 1, running do
+      local at = HEAD_BYTES + bucket % counted * 4
+      value = value:sub(1, at) .. '\0\0\0\0' .. value:sub(at + 5)
+    end
   end
-  return false, remaining, reset, (bucket - 1 + counted) * precision_us - now, 0
-end
-
-local function save(log, ms)
-  local value = pack(HEAD, log.last, log.total, log.known) .. log.counts
-  if ms then call('SET', log.key, value, 'PX', ms) else call('SET', log.key, value, 'KEEPTTL') end
+  local at = HEAD_BYTES + running % counted * 4
+  local count = unpack('<I4', value, at + 1)
+  local sum = count + cost
+  if sum > MOST_UNITS then sum = MOST_UNITS end
+  total = used + sum - count
+  remaining = max - total
+  if remaining < 0 then remaining = 0 end
+  local reset = (running + counted) * precision_us - now
+  local ms
+  if now + reset > known * SECOND then
+    known, ms = lasts(now, reset, precision_us * window, keep)
+  end
+  value = pack(HEAD, moment, total, known)
+    .. value:sub(HEAD_BYTES + 1, at) .. pack('<I4', sum) .. value:sub(at + 5)
+  if ms then call('SET', key, value, 'PX', ms) else call('SET', key, value, 'KEEPTTL') end
+  return true, remaining, reset, 0, moment
 end

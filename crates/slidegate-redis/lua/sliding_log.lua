@@ -2,176 +2,158 @@
 -- holds the tick of a charge modulo 2^31; a charge of more than one unit takes a second word for its cost,
 -- and both have their top bit set.
 --
--- A value is a head of 40 bytes and the ring. A small one is read and written as a whole, and has no room to
--- spare; of a large one the head, the words that are asked for, and the words that are new.
+-- A value is a head of 40 bytes and the ring. A small one is read and written as a whole: it has no room to
+-- spare, and begins with its oldest word. Of a large one only the head is read, the words that are asked
+-- for, and the words that are new are written.
 local HEAD, HEAD_BYTES = '<ddI4I4I4I4I4I4', 40
-local WRAP = 2147483648
-local SMALL = 256
+local WRAP, SMALL = 2147483648, 32
 
-local function cost_of(log, nth, word)
-  if word < WRAP then return 1 end
-  return log:word(nth + 1) % WRAP
-end
-
-local function words_of(word)
-  return word < WRAP and 1 or 2
-end
-
--- How many ticks before `last + 1` the charge was made that begins with `word`.
-local function age(log, word)
-  return (log.last + 1 - word) % WRAP
-end
-
-local function tick_of(log, word)
-  local tick = log.last + 1 - age(log, word)
-  return tick > 0 and tick or 0
-end
-
--- The nth word, the oldest first; they are fetched 64 at a time.
-local function word_at(log, nth)
-  local at = (log.first + nth) % log.cap * 4 + HEAD_BYTES
-  if at + 4 <= #log.value then return unpack('<I4', log.value, at + 1) end
-  if not log.from or at < log.from or at >= log.from + #log.chunk then
-    log.from = at
-    log.chunk = call('GETRANGE', log.key, at, at + 255)
+-- Reads the nth word of a log, the oldest first: from its value, or 64 at a time from Redis.
+local function reader(key, value, first, cap)
+  local chunk, from = value, 0
+  return function(nth)
+    local at = (first + nth) % cap * 4 + HEAD_BYTES
+    if at < from or at + 4 > from + #chunk then
+      chunk, from = call('GETRANGE', key, at, at + 255), at
+    end
+    return unpack('<I4', chunk, at - from + 1)
   end
-  return unpack('<I4', log.chunk, at - log.from + 1)
 end
 
--- So many words from the nth on, as they stand.
-local function words_from(log, nth, len)
-  local value = log.value
-  local first = (log.first + nth) % (log.cap > 0 and log.cap or 1)
-  local fore = log.cap - first
-  if len <= fore then return value:sub(HEAD_BYTES + first * 4 + 1, HEAD_BYTES + (first + len) * 4) end
-  return value:sub(HEAD_BYTES + first * 4 + 1) .. value:sub(HEAD_BYTES + 1, HEAD_BYTES + (len - fore) * 4)
-end
-
-local function load(key, max)
+local function decide(key, now, tick_us, window, max, _, keep, cost, take)
   local small = max <= SMALL
-  local value
-  if small then value = call('GET', key) or '' else value = call('GETRANGE', key, 0, HEAD_BYTES - 1) end
-  local log = { key = key, value = value, small = small, word = word_at }
-  if #value == 0 then
-    log.known, log.last, log.total, log.first, log.len, log.cap, log.oldest, log.newest =
-      0, 0, 0, 0, 0, 0, 0, 0
-    return log
+  local value, last, total, first, len, cap, oldest, newest, known, word_at
+  if small then value = call('GET', key) or '' else value = call('GETRANGE', key, '0', '39') end
+  if value == '' then
+    last, total, first, len, cap, oldest, newest, known = 0, 0, 0, 0, 0, 0, 0, 0
+  elseif #value < HEAD_BYTES then
+    return nil
+  else
+    last, total, first, len, cap, oldest, newest, known = unpack(HEAD, value)
+    if len > cap or (small and #value ~= HEAD_BYTES + cap * 4) then return nil end
   end
-  if #value < HEAD_BYTES then return nil end
-  log.last, log.total, log.first, log.len, log.cap, log.oldest, log.newest, log.known =
-    unpack(HEAD, value)
-  if log.len > log.cap or (small and #value ~= HEAD_BYTES + 4 * log.cap) then return nil end
-  return log
-end
-
--- How many words the charges before `tick` take, and the sum of their costs.
-local function before(log, tick)
-  local oldest_age = log.last + 1 - tick
-  if oldest_age < 0 then return log.len, log.total end
-  local nth, units = 0, 0
-  local word = log.oldest
-  while nth < log.len and age(log, word) > oldest_age do
-    units = units + cost_of(log, nth, word)
-    nth = nth + words_of(word)
-    if nth < log.len then word = log:word(nth) end
-  end
-  return nth, units, word
-end
-
-local function expires(log, tick_us, window, now)
-  if log.len == 0 then return 0 end
-  local span = (tick_of(log, log.newest) + window) * tick_us - now
-  return span > 0 and span or 0
-end
-
-local function decide(log, now, tick_us, window, max, _, cost, take)
   local tick = now / tick_us
   tick = tick - tick % 1
-  if tick < log.last then tick = log.last end
-  local begins = tick + 1 - window
-  if begins < 0 then begins = 0 end
-  local gone, units, oldest = before(log, begins)
-  local used = log.total - units
+  if tick < last then tick = last end
+
+  -- What has left: the words before `gone`, and their units. A word's age is how many ticks before
+  -- `last + 1` its charge was made.
+  local gone, word, used = 0, oldest, total
+  local oldest_age = last + window - tick
+  if oldest_age > last + 1 then oldest_age = last + 1 end
+  if oldest_age < 0 then
+    gone, used = len, 0
+  elseif len > 0 and (last + 1 - word) % WRAP > oldest_age then
+    word_at = reader(key, value, first, cap)
+    repeat
+      if word < WRAP then
+        gone, used = gone + 1, used - 1
+      else
+        gone, used = gone + 2, used - word_at(gone + 1) % WRAP
+      end
+      if gone >= len then break end
+      word = word_at(gone)
+    until (last + 1 - word) % WRAP <= oldest_age
+  end
+
   local remaining = max - used
   if remaining < 0 then remaining = 0 end
-
   local wanted = cost > 0 and cost or 1
   local fits = wanted <= remaining
-  if take == 2 or (take == 1 and fits) then
-    log.gone, log.len, log.total, log.oldest = gone, log.len - gone, used, oldest
-    log.last = tick
-    local at = tick
-    if tick * tick_us ~= now and tick_us > 1 then at = tick + 1 end
-    if cost > MOST_UNITS then cost = MOST_UNITS end
-    log.popped = 0
-    if log.len > 0 then
-      local newest = tick_of(log, log.newest)
-      if newest > at then at = newest end
-      if at == newest or log.len >= 2 * (max + 32) then
-        -- The newest charge is taken out, and goes back in with what is added to it.
-        log.popped = words_of(log.newest)
-        local merged = 1
-        if log.popped == 2 then merged = log:word(gone + log.len - 1) % WRAP end
-        log.len, log.total = log.len - log.popped, log.total - merged
-        cost = cost + merged
-        if cost > MOST_UNITS then cost = MOST_UNITS end
-      end
+  if take == 0 or (take == 1 and not fits) then
+    local reset = 0
+    if len > 0 then
+      local late = last + 1 - (last + 1 - newest) % WRAP
+      if late < 0 then late = 0 end
+      reset = (late + window) * tick_us - now
+      if reset < 0 then reset = 0 end
     end
-    local word = at % WRAP
-    log.pushed = cost == 1 and pack('<I4', word) or pack('<I4I4', word + WRAP, cost + WRAP)
-    if cost ~= 1 then word = word + WRAP end
-    log.newest = word
-    if log.len == 0 then log.oldest = word end
-    log.kept = log.len
-    log.len, log.total = log.len + #log.pushed / 4, log.total + cost
-    remaining = max - log.total
-    if remaining < 0 then remaining = 0 end
-    return true, remaining, expires(log, tick_us, window, now), 0, at * tick_us
+    if fits then return false, remaining, reset, 0, 0 end
+    if wanted > max then return false, remaining, reset, -1, 0 end
+    -- The oldest charges leave one by one, until what is left makes room.
+    local excess, nth = used + wanted - max, gone
+    if excess > 1 or word >= WRAP then word_at = word_at or reader(key, value, first, cap) end
+    while true do
+      if word < WRAP then
+        nth, excess = nth + 1, excess - 1
+      else
+        nth, excess = nth + 2, excess - word_at(nth + 1) % WRAP
+      end
+      if excess <= 0 then break end
+      word = word_at(nth)
+    end
+    local leaves = last + 1 - (last + 1 - word) % WRAP
+    if leaves < 0 then leaves = 0 end
+    return false, remaining, reset, (leaves + window) * tick_us - now, 0
   end
 
-  local reset = expires(log, tick_us, window, now)
-  if fits then return false, remaining, reset, 0, 0 end
-  if wanted > max then return false, remaining, reset, -1, 0 end
-  -- The oldest charges leave one by one, until what is left makes room.
-  local excess, nth, word, left = used + wanted - max, gone, oldest, 0
-  while true do
-    left = left + cost_of(log, nth, word)
-    nth = nth + words_of(word)
-    if left >= excess then break end
-    word = log:word(nth)
+  -- A charge is entered at its tick rounded up, and never before the newest.
+  local at, kept = tick, len - gone
+  if tick_us > 1 and tick * tick_us ~= now then at = tick + 1 end
+  if cost > MOST_UNITS then cost = MOST_UNITS end
+  if kept > 0 then
+    local late = tick + 1 - (tick + 1 - newest) % WRAP
+    if late > at then at = late end
+    if at == late or kept >= 2 * (max + 32) then
+      -- The newest charge is taken out, and goes back in with what is added to it.
+      local merged = 1
+      if newest >= WRAP then
+        word_at = word_at or reader(key, value, first, cap)
+        merged, kept = word_at(len - 1) % WRAP, kept - 1
+      end
+      used, kept = used - merged, kept - 1
+      cost = cost + merged
+      if cost > MOST_UNITS then cost = MOST_UNITS end
+    end
   end
-  return false, remaining, reset, (tick_of(log, word) + window) * tick_us - now, 0
-end
-
-local function head(log)
-  return pack(HEAD, log.last, log.total, log.first, log.len, log.cap, log.oldest, log.newest, log.known)
-end
-
--- Writes the log as a whole, with room for `cap` words.
-local function rewrite(log, cap, ms)
-  if not log.small then log.value = call('GETRANGE', log.key, 0, -1) end
-  local words = words_from(log, log.gone, log.kept) .. log.pushed
-  log.first, log.cap = 0, cap
-  local value = head(log) .. words .. ('\0'):rep(cap * 4 - #words)
-  log.value = value
-  if ms then call('SET', log.key, value, 'PX', ms) else call('SET', log.key, value, 'KEEPTTL') end
-end
-
-local function save(log, ms)
-  if log.small then return rewrite(log, log.len, ms) end
-  if log.len > log.cap or (log.cap > 512 and log.len * 4 < log.cap) then
-    local cap = log.len + log.len / 8 + 64
-    return rewrite(log, cap - cap % 1, ms)
-  end
-  log.first = (log.first + log.gone) % log.cap
-  log.value, log.from = head(log), nil
-  call('SETRANGE', log.key, 0, log.value)
-  local at = (log.first + log.kept) % log.cap
-  if at + #log.pushed / 4 <= log.cap then
-    call('SETRANGE', log.key, HEAD_BYTES + at * 4, log.pushed)
+  newest = at % WRAP
+  local pushed
+  if cost == 1 then
+    pushed = pack('<I4', newest)
   else
-    call('SETRANGE', log.key, HEAD_BYTES + at * 4, log.pushed:sub(1, 4))
-    call('SETRANGE', log.key, HEAD_BYTES, log.pushed:sub(5))
+    newest = newest + WRAP
+    pushed = pack('<I4I4', newest, cost + WRAP)
   end
-  if ms then call('PEXPIRE', log.key, ms) end
+  if kept == 0 then word = newest end
+  total, len = used + cost, kept + #pushed / 4
+  remaining = max - total
+  if remaining < 0 then remaining = 0 end
+  local reset = (at + window) * tick_us - now
+  local ms
+  if now + reset > known * SECOND then known, ms = lasts(now, reset, tick_us * window, keep) end
+
+  if small or len > cap or (cap > 128 and len * 4 < cap) then
+    -- As a whole, the oldest word first.
+    if not small then value = call('GETRANGE', key, 0, -1) end
+    local from, words = first + gone, nil
+    if from >= cap then from = from - cap end
+    if from + kept <= cap then
+      words = value:sub(HEAD_BYTES + from * 4 + 1, HEAD_BYTES + (from + kept) * 4)
+    else
+      words = value:sub(HEAD_BYTES + from * 4 + 1)
+        .. value:sub(HEAD_BYTES + 1, HEAD_BYTES + (from + kept - cap) * 4)
+    end
+    if small then
+      cap = len
+      value = pack(HEAD, tick, total, 0, len, cap, word, newest, known) .. words .. pushed
+    else
+      cap = len + len / 8 + 16
+      cap = cap - cap % 1
+      value = pack(HEAD, tick, total, 0, len, cap, word, newest, known)
+        .. words .. pushed .. ('\0'):rep((cap - len) * 4)
+    end
+    if ms then call('SET', key, value, 'PX', ms) else call('SET', key, value, 'KEEPTTL') end
+  else
+    first = (first + gone) % cap
+    call('SETRANGE', key, '0', pack(HEAD, tick, total, first, len, cap, word, newest, known))
+    local place = (first + kept) % cap
+    if place + #pushed / 4 <= cap then
+      call('SETRANGE', key, HEAD_BYTES + place * 4, pushed)
+    else
+      call('SETRANGE', key, HEAD_BYTES + place * 4, pushed:sub(1, 4))
+      call('SETRANGE', key, HEAD_BYTES, pushed:sub(5))
+    end
+    if ms then call('PEXPIRE', key, ms) end
+  end
+  return true, remaining, reset, 0, at * tick_us
 end

@@ -69,12 +69,13 @@ impl Wording {
         let now = now.map_or(-1.0, |now| now.as_micros() as f64);
         let mut argument = Vec::with_capacity(11 + 52 * hits.len());
         argument.extend(now.to_le_bytes());
-        argument.push(mode as u8);
         if let [hit] = hits {
             let script = scripts.one(&hit.limit.algorithm());
+            argument.push(take(mode, hit));
             self.put_hit(&mut argument, hit, 1);
             return Call { script, keys: [self.key(hit)].into_iter().collect(), argument };
         }
+        argument.push(mode as u8);
         argument.extend((hits.len() as u16).to_le_bytes());
         let (mut keys, mut set) = (Keys::new(), Set::default());
         for hit in hits {
@@ -82,7 +83,11 @@ impl Wording {
             set = set.with(&hit.limit.algorithm());
             self.put_hit(&mut argument, hit, place);
         }
-        Call { script: scripts.several(set), keys, argument }
+        let script = match keys.len() == 1 && is_group(hits) {
+            true => scripts.group(set),
+            false => scripts.several(set),
+        };
+        Call { script, keys, argument }
     }
 
     fn put_hit(&self, argument: &mut Vec<u8>, hit: &Hit<'_>, place: u16) {
@@ -106,6 +111,24 @@ impl Wording {
         ];
         argument.extend(doubles.iter().flat_map(|number| (*number as f64).to_le_bytes()));
     }
+}
+
+/// Whether a hit that is alone is charged: not, if it fits, or in any case.
+fn take(mode: Mode, hit: &Hit<'_>) -> u8 {
+    match (mode, hit.cost, hit.admission) {
+        (Mode::Peek, ..) | (_, 0, _) => 0,
+        (_, _, Admission::Enforce | Admission::Observe) => 1,
+        (_, _, Admission::Always) => 2,
+    }
+}
+
+/// Whether hits on one key are of different limits whose states share its value, and all enforced.
+fn is_group(hits: &[Hit<'_>]) -> bool {
+    hits.iter().enumerate().all(|(nth, hit)| {
+        hit.admission == Admission::Enforce
+            && is_slot(&hit.limit.algorithm())
+            && hits[..nth].iter().all(|other| tag(other) != tag(hit))
+    })
 }
 
 /// Where in the list a key stands, from 1; added if it does not.

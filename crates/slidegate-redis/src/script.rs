@@ -11,6 +11,7 @@ const BASE: &str = include_str!("../lua/base.lua");
 const SLOTS: &str = include_str!("../lua/slots.lua");
 const ONE_SLOT: &str = include_str!("../lua/one_slot.lua");
 const ONE_OWN: &str = include_str!("../lua/one_own.lua");
+const GROUP: &str = include_str!("../lua/group.lua");
 const SEVERAL: &str = include_str!("../lua/several.lua");
 const GIVE_BACK: &str = include_str!("../lua/give_back.lua");
 const RESET: &str = include_str!("../lua/reset.lua");
@@ -101,6 +102,7 @@ impl Script {
 #[derive(Debug)]
 pub struct Scripts {
     one: [OnceLock<Script>; Algorithm::ALL.len()],
+    group: [OnceLock<Script>; SETS],
     several: [OnceLock<Script>; SETS],
     give_back: [OnceLock<Script>; SETS],
     reset: OnceLock<Script>,
@@ -110,6 +112,7 @@ impl Scripts {
     pub fn new() -> Self {
         Self {
             one: [const { OnceLock::new() }; Algorithm::ALL.len()],
+            group: [const { OnceLock::new() }; SETS],
             several: [const { OnceLock::new() }; SETS],
             give_back: [const { OnceLock::new() }; SETS],
             reset: OnceLock::new(),
@@ -124,14 +127,19 @@ impl Scripts {
         })
     }
 
-    /// Decides several hits under these algorithms.
+    /// Decides several hits whose states share one value, under these algorithms.
+    pub fn group(&self, set: Set) -> &Script {
+        self.group[usize::from(set.0)].get_or_init(|| over(set, Deed::Decide, GROUP))
+    }
+
+    /// Decides any several hits under these algorithms.
     pub fn several(&self, set: Set) -> &Script {
-        self.several[usize::from(set.0)].get_or_init(|| over(set, false, SEVERAL))
+        self.several[usize::from(set.0)].get_or_init(|| over(set, Deed::Decide, SEVERAL))
     }
 
     /// Gives back what was charged under these algorithms.
     pub fn give_back(&self, set: Set) -> &Script {
-        self.give_back[usize::from(set.0)].get_or_init(|| over(set, true, GIVE_BACK))
+        self.give_back[usize::from(set.0)].get_or_init(|| over(set, Deed::GiveBack, GIVE_BACK))
     }
 
     /// Forgets counters.
@@ -140,26 +148,31 @@ impl Scripts {
     }
 }
 
-/// A script that finds each algorithm's functions by its number.
-fn over(set: Set, gives_back: bool, decider: &str) -> Script {
-    let mut text = [BASE, SLOTS, "local own, slot, give_back = {}, {}, nil\n"].join("\n");
+/// What a script does with an algorithm.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Deed {
+    Decide,
+    GiveBack,
+}
+
+/// A script that finds each algorithm's function by its number.
+fn over(set: Set, deed: Deed, driver: &str) -> Script {
+    let mut text = [BASE, SLOTS, "local own, slot = {}, {}\n"].join("\n");
     for algorithm in set.all() {
         let twin = twin(&algorithm);
-        let number = number(&algorithm);
         text.push_str(twin.file);
-        if gives_back {
-            text.push_str(twin.give_back);
-        }
-        // Writing into a string cannot fail.
-        let _ = match twin.is_slot {
-            true => writeln!(text, "slot[{number}] = {{ decide = decide, give_back = give_back }}"),
-            false => writeln!(
-                text,
-                "own[{number}] = {{ load = load, decide = decide, save = save, give_back = give_back }}"
-            ),
+        let function = match deed {
+            Deed::Decide => "decide",
+            Deed::GiveBack => {
+                text.push_str(twin.give_back);
+                "give_back"
+            }
         };
+        let family = if twin.is_slot { "slot" } else { "own" };
+        // Writing into a string cannot fail.
+        let _ = writeln!(text, "{family}[{}] = {function}", number(&algorithm));
     }
-    text.push_str(decider);
+    text.push_str(driver);
     Script::new(text)
 }
 

@@ -45,8 +45,10 @@ impl Fleet {
         self.store.set_faults(DOWN);
     }
 
+    /// The store answers, and nobody has needed the local counts for a second.
     fn up(&self) {
         self.store.set_faults(UP);
+        self.clock.advance(Duration::from_secs(1));
     }
 
     fn check(&self, nth: usize) -> Ruling {
@@ -147,6 +149,20 @@ fn local_counts_are_dropped_when_the_store_answers_again() {
     assert_eq!(fleet.allowed(), [2], "the store was charged nothing meanwhile");
     fleet.down();
     assert_eq!(fleet.allowed(), [2], "the next outage begins with nothing counted");
+}
+
+#[test]
+fn a_store_that_answers_now_and_then_has_not_recovered() {
+    let fleet = Fleet::of_limit(1, "2/d", "sliding_log");
+    fleet.down();
+    assert_eq!(fleet.allowed(), [2]);
+    for _ in 0..10 {
+        fleet.store.set_faults(UP);
+        fleet.clock.advance(Duration::from_millis(900));
+        fleet.check(0);
+        fleet.down();
+        assert_eq!(fleet.allowed(), [0], "whom the store fails does not find the counts empty");
+    }
 }
 
 #[test]

@@ -1,11 +1,16 @@
-local function give_back(log, precision_us, cost, at)
-  local bucket = at / precision_us
-  bucket = bucket - bucket % 1
-  local oldest, newest = held(log, precision_us)
-  if bucket < oldest or bucket > newest then return end
-  local count = count_of(log, bucket)
+local function give_back(key, precision_us, _, counted, cost, at)
+  local value = call('GET', key)
+  if not value then return true end
+  if #value ~= HEAD_BYTES + counted * 4 then return nil end
+  local last, total, known = unpack(HEAD, value)
+  local bucket, newest = at / precision_us, last / precision_us
+  bucket, newest = bucket - bucket % 1, newest - newest % 1
+  if bucket > newest or bucket + counted <= newest then return true end
+  local place = HEAD_BYTES + bucket % counted * 4
+  local count = unpack('<I4', value, place + 1)
   if cost > count then cost = count end
-  set_count(log, bucket, count - cost)
-  log.total = log.total - cost
-  save(log)
+  value = pack(HEAD, last, total - cost, known)
+    .. value:sub(HEAD_BYTES + 1, place) .. pack('<I4', count - cost) .. value:sub(place + 5)
+  call('SET', key, value, 'KEEPTTL')
+  return true
 end

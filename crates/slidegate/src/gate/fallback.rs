@@ -1,21 +1,29 @@
 //! Counts in memory for as long as the store does not answer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use arc_swap::{ArcSwapOption, Guard};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
 
+/// How long nobody must have needed the counts before they are dropped: a store that answers only now and
+/// then has not recovered, and whoever it fails must not find the counts empty each time.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Stands in `used_at` for "never".
+const NEVER: u64 = u64::MAX;
+
 /// What enforces while the store does not answer: made at the first decision without the store, dropped
-/// with all its counts at the store's next answer.
+/// with all its counts once the store has answered everybody for a second.
 pub(super) struct Fallback {
     clock: Arc<dyn Clock>,
     counts: ArcSwapOption<Counts>,
-    /// Whether there are counts to drop: all that a decision looks at while the store answers. Set after
-    /// `counts` and cleared before them, so that no counts outlast an answer unseen.
-    is_used: AtomicBool,
+    /// When the counts were last used, in microseconds: all that a decision looks at while the store
+    /// answers. Set after `counts` and cleared before them, so that no counts are forgotten.
+    used_at: AtomicU64,
 }
 
 pub(super) type Counts = MemoryStore<Arc<dyn Clock>>;
@@ -23,15 +31,13 @@ pub(super) type Counts = MemoryStore<Arc<dyn Clock>>;
 impl Fallback {
     /// On a clock that is running: one that is started only once the store fails may take its time to.
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, counts: ArcSwapOption::empty(), is_used: AtomicBool::new(false) }
+        Self { clock, counts: ArcSwapOption::empty(), used_at: AtomicU64::new(NEVER) }
     }
 
     /// The counts of this outage.
     pub(super) fn counts(&self) -> Arc<Counts> {
         let counts = self.present().unwrap_or_else(|| self.begin());
-        if !self.is_used.load(Ordering::Acquire) {
-            self.is_used.store(true, Ordering::Release);
-        }
+        self.used_at.store(self.clock.now().as_micros(), Ordering::Release);
         counts
     }
 
@@ -49,17 +55,24 @@ impl Fallback {
         Guard::into_inner(before).unwrap_or(fresh)
     }
 
-    /// The store has answered: its counts are the only ones.
+    /// The store has answered: once it has for a while, its counts are the only ones.
     #[inline]
     pub(super) fn store_answered(&self) {
-        if self.is_used.load(Ordering::Relaxed) {
-            self.end();
+        let used_at = self.used_at.load(Ordering::Relaxed);
+        if used_at != NEVER {
+            self.end_if_quiet(used_at);
         }
     }
 
     #[cold]
-    fn end(&self) {
-        if self.is_used.swap(false, Ordering::AcqRel) {
+    fn end_if_quiet(&self, used_at: u64) {
+        let quiet_until = Timestamp::from_micros(used_at).after(QUIET);
+        let is_last_use = |used_at| {
+            self.used_at
+                .compare_exchange(used_at, NEVER, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        };
+        if self.clock.now() >= quiet_until && is_last_use(used_at) {
             self.counts.store(None);
         }
     }

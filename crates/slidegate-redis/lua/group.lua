@@ -1,0 +1,59 @@
+-- Decides several hits of one request whose states are slots of one value, each once, and all enforced: the
+-- limits of one rule. (What is not so simple, several.lua decides.)
+local now, mode, hits = unpack('<dBH', ARGV[1])
+if now < 0 then
+  local time = call('TIME')
+  now = time[1] * SECOND + time[2]
+end
+local key = KEYS[1]
+local value = call('GET', key) or ''
+if #value % 28 > 0 then return redis.error_reply(FOREIGN .. key) end
+
+-- Each is charged, until one does not fit; then those before it are asked once more, of what is written.
+local take, nth, last, in_order, is_short = mode, 1, hits, #value == hits * 28, false
+local slots, replies, lasting, kept, again = {}, {}, 0, 0, nil
+while nth <= last do
+  local algorithm, tag, max, extra, keep, tick_us, window, cost, phase =
+    unpack('<BxxxI4I4I4I4dddd', ARGV[1], nth * 52 - 40)
+  local at, found, known, a, b, c = nth * 28 - 27, nil, 0, 0, 0, 0
+  if at < #value then found, known, a, b, c = unpack(SLOT, value, at) end
+  if found ~= tag then
+    in_order, at, known, a, b, c = false, find(value, tag), 0, 0, 0, 0
+    if at then found, known, a, b, c = unpack(SLOT, value, at) end
+  end
+
+  local charged, remaining, reset, retry, charged_at
+  charged, remaining, reset, retry, charged_at, a, b, c =
+    slot[algorithm](now + phase, tick_us, window, max, extra, cost, cost > 0 and take or 0, a, b, c)
+  if charged then
+    if now + reset > known * SECOND then
+      known = lasts(now, reset, tick_us * window, keep)
+      is_short = true
+    end
+    if known > lasting then lasting = known end
+    kept = keep
+    slots[nth] = pack(SLOT, tag, known, a, b, c)
+  end
+  replies[nth] = pack('<Bdddd', charged and 1 or 0, remaining, reset, retry, charged_at)
+  if retry ~= 0 and take == 1 then take, again = 0, nth - 1 end
+  nth = nth + 1
+  if nth > hits and again then nth, last, again = 1, again, nil end
+end
+
+if take == 1 and lasting > 0 then
+  if in_order and #slots == hits then
+    value = table.concat(slots)
+  else
+    local changed = {}
+    for _, bytes in pairs(slots) do changed[unpack('<I4', bytes)] = bytes end
+    local others = latest(value)
+    if others > lasting then lasting = others end
+    value = merged(value, changed, now)
+  end
+  if is_short then
+    call('SET', key, value, 'PX', lasting * 1000 - now / 1000 + now / 1000 % 1 + kept * 1000)
+  else
+    call('SET', key, value, 'KEEPTTL')
+  end
+end
+return table.concat(replies)
