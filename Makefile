@@ -36,7 +36,7 @@ instructions:
 bench-memory:
 	cargo run --release -p lab --bin bench_memory -- $(ARGS)
 
-# The Redis scripts beside plain ones, about eight minutes; ARGS=--quick takes one and a half.
+# The Redis scripts beside plain ones, about ten minutes; ARGS=--quick takes four.
 bench-redis:
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
 	cargo run --release -p lab --bin bench_redis -- $(ARGS)

@@ -14,12 +14,8 @@ use crate::rounds::{PIPELINED, SINGLE, Seat, Seats, Turn, compare, table};
 use crate::side::{Plain, Side, Slidegate};
 
 /// Each max, and the most that CPU and memory may be of the sorted set's.
-const LIMITS: [(usize, f64, Option<f64>); 4] = [
-    (10, 1.0, None),
-    (100, 0.8, Some(1.0 / 3.0)),
-    (1_000, 0.8, Some(1.0 / 12.0)),
-    (10_000, 1.0, None),
-];
+const LIMITS: [(usize, f64, Option<f64>); 4] =
+    [(10, 1.0, None), (100, 0.8, Some(0.333)), (1_000, 0.8, Some(0.083)), (10_000, 1.0, None)];
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -137,7 +133,8 @@ fn per_key(seats: &mut Seats<'_>, keys: usize) -> Result<[f64; 2], Box<dyn Error
 }
 
 fn redis_clock(scope: Scope, max: usize, costs: &mut Table) -> Result<f64, Box<dyn Error>> {
-    let slidegate = Slidegate::new(&[&format!("{max}/2s")], Algorithm::SlidingLog)?;
+    let slidegate =
+        Slidegate::new(&[&format!("{max}/{}s", SHORT.as_secs())], Algorithm::SlidingLog)?;
     let plain = Plain::new(include_str!("plain/log_time.lua"), move |Ask { nth, .. }| {
         vec![SHORT.as_micros().to_string(), max.to_string(), "14".into(), member(nth)]
     });

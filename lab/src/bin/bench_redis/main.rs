@@ -1,7 +1,7 @@
 //! Measures what slidegate's scripts cost Redis beside plain scripts as they are commonly published, and says
 //! which targets are met.
 //!
-//! `cargo run --release -p lab --bin bench_redis [-- --quick]`: about eight minutes, or one and a half.
+//! `cargo run --release -p lab --bin bench_redis [-- --quick]`: about ten minutes, or four.
 //! Starts redis-servers of its own. Tables in markdown go to standard output, progress to standard error.
 
 mod buckets;
