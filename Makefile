@@ -1,12 +1,13 @@
 # What a fresh Debian machine with a Rust toolchain needs beyond it, these targets install themselves.
 
-.PHONY: test test-shuttle fuzz-http fuzz lint doc instructions bench-memory bench-policy flood ci
+.PHONY: test test-shuttle fuzz-http fuzz lint doc instructions bench-memory bench-policy bench-redis flood ci
 
 # Every test: unit, integration and documentation tests, the explored thread schedules, and the
 # server against its own description.
 test:
 	command -v curl >/dev/null || { apt-get update -q && apt-get install -y -q curl; }
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
+	crates/slidegate-redis/tests/everybody.sh
 	cargo test --workspace --all-features
 	$(MAKE) test-shuttle
 	$(MAKE) fuzz-http
@@ -51,6 +52,11 @@ bench-memory:
 # Policies of a thousand rules, about two minutes; ARGS=--quick takes half a one.
 bench-policy:
 	cargo run --release -p lab --bin bench_policy -- $(ARGS)
+
+# The Redis scripts beside plain ones, about ten minutes; ARGS=--quick takes four.
+bench-redis:
+	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
+	cargo run --release -p lab --bin bench_redis -- $(ARGS)
 
 # 50 million keys through room for one million.
 flood:

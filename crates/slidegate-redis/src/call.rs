@@ -6,6 +6,7 @@ use slidegate::store::CounterName;
 use slidegate::{Admission, Hit, Receipt, Timestamp};
 use smallvec::SmallVec;
 
+use crate::connect::Settings;
 use crate::script::{Script, Scripts, Set, is_slot, number};
 
 /// Costs above this are not told apart: nothing has room for them.
@@ -39,6 +40,13 @@ pub struct Wording {
 }
 
 impl Wording {
+    pub fn of(settings: &Settings) -> Self {
+        Self {
+            prefix: settings.prefix.clone(),
+            keep_s: settings.keep.as_secs().try_into().unwrap_or(u32::MAX),
+        }
+    }
+
     /// The key at which a hit is counted.
     pub fn key(&self, hit: &Hit<'_>) -> String {
         let mut key = String::with_capacity(64);

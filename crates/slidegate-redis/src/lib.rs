@@ -10,6 +10,8 @@ mod call;
 mod connect;
 mod reply;
 mod script;
+#[doc(hidden)]
+pub mod sent;
 mod store;
 mod sync;
 

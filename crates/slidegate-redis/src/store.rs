@@ -40,10 +40,7 @@ impl RedisStore {
     /// # Errors
     /// If this is no address, or the file of certificates is none. That nobody answers there is none: the store says so when it is asked.
     pub fn open(address: &str, settings: Settings) -> Result<Self, ConnectError> {
-        let wording = Wording {
-            prefix: settings.prefix.clone(),
-            keep_s: settings.keep.as_secs().try_into().unwrap_or(u32::MAX),
-        };
+        let wording = Wording::of(&settings);
         let link = Link::open(address, settings.ca_file.as_deref())?;
         let breaker = Breaker::new(breaker::Settings {
             probe_limit: 2 * settings.timeout,
@@ -313,7 +310,8 @@ fn is_of_a_key(error: &RedisError) -> bool {
     }
 }
 
-fn command(name: &str, script: &str, call: &Call<'_>) -> Cmd {
+/// Calls a script, by the command of this name.
+pub(crate) fn command(name: &str, script: &str, call: &Call<'_>) -> Cmd {
     let mut command = redis::cmd(name);
     command.arg(script).arg(call.keys.len()).arg(&call.keys[..]).arg(&call.argument[..]);
     command

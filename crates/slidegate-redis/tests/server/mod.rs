@@ -46,6 +46,7 @@ impl Redis {
     }
 
     /// A command, by a connection of its own.
+    #[allow(dead_code)] // Not every test commands.
     pub fn command(&self, words: &[&str]) -> redis::Value {
         redis::cmd(words[0]).arg(&words[1..]).query(&mut self.connection()).unwrap()
     }

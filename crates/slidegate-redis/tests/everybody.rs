@@ -1,0 +1,177 @@
+//! The programs in `examples/redis` and a gate of slidegate's count the same.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
+
+mod server;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use slidegate::{Descriptor, Gate, Policy, Request};
+use slidegate_redis::{RedisStore, Settings};
+
+use server::Redis;
+
+const MAX: usize = 5;
+
+/// Python or Node with what the programs need.
+struct Programs {
+    examples: PathBuf,
+    home: PathBuf,
+}
+
+impl Programs {
+    fn find() -> Self {
+        let home = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("everybody");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap();
+        for needed in ["venv/bin/python", "node_modules/redis"] {
+            let needed = home.join(needed);
+            assert!(
+                needed.exists(),
+                "{} is missing: crates/slidegate-redis/tests/everybody.sh installs it (`make test` runs that)",
+                needed.display()
+            );
+        }
+        Self { examples: root.join("examples/redis"), home }
+    }
+
+    /// Takes so often.
+    fn python(&self, ask: &Ask<'_>) -> Command {
+        let mut python = Command::new(self.home.join("venv/bin/python"));
+        python.arg(self.examples.join("limit.py"));
+        ask.put(python)
+    }
+
+    /// As [`python`](Self::python). Node looks for packages beside the program: a copy stands where they are.
+    fn node(&self, ask: &Ask<'_>) -> Command {
+        let copy = self.home.join("examples/redis/limit.mjs");
+        fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        fs::copy(self.examples.join("limit.mjs"), &copy).unwrap();
+        let lua = self.home.join("crates/slidegate-redis/lua");
+        fs::create_dir_all(lua.parent().unwrap()).unwrap();
+        let _ = fs::remove_file(&lua);
+        let origin = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+        std::os::unix::fs::symlink(origin, &lua).unwrap();
+        let mut node = Command::new("node");
+        node.arg(copy);
+        ask.put(node)
+    }
+}
+
+struct Ask<'a> {
+    address: &'a str,
+    algorithm: &'a str,
+    client: &'a str,
+    times: usize,
+}
+
+impl Ask<'_> {
+    fn put(&self, mut command: Command) -> Command {
+        command.args([self.address, self.algorithm, self.client]).arg(self.times.to_string());
+        command
+    }
+}
+
+/// What a program printed, line by line.
+fn lines(program: &str, output: Output) -> Vec<String> {
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{program}: {errors}");
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+fn run(mut command: Command) -> Vec<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output =
+        command.output().unwrap_or_else(|error| panic!("{program}: {error}; is it installed?"));
+    lines(&program, output)
+}
+
+fn gate(redis: &Redis, algorithm: &str) -> Gate<RedisStore> {
+    let rule = format!(
+        "rules: [{{ name: per-client, per: [client], limits: [{MAX}/h], algorithm: {algorithm} }}]"
+    );
+    let settings = Settings { timeout: Duration::from_secs(10), ..Settings::default() };
+    let store = RedisStore::open(&redis.address(), settings).unwrap();
+    Gate::new(Policy::from_yaml(&rule).unwrap(), store)
+}
+
+/// What the programs would print of the gate's answer.
+async fn ask_gate(gate: &Gate<RedisStore>, client: &str) -> String {
+    let ruling = gate.check(&Request::new("default", Descriptor::new([("client", client)]))).await;
+    let decision = ruling.decision();
+    assert!(!decision.is_degraded(), "Redis was asked");
+    match decision.is_allowed() {
+        true => format!("allowed, {} left", decision.remaining()),
+        false => {
+            format!("denied, try again in {:.3} s", decision.retry_after().unwrap().as_secs_f64())
+        }
+    }
+}
+
+/// Algorithms of the programs, with identities that have to be escaped.
+const CASES: [(&str, &str); 4] = [
+    ("sliding_log", "alice"),
+    ("sliding_log", "é=a*b!'(c)"),
+    ("sliding_window", "203.0.113.7:443"),
+    ("sliding_window", "{x},%/@+~_.-"),
+];
+
+#[tokio::test]
+async fn python_node_and_a_gate_continue_each_others_counts() {
+    let (redis, programs) = (Redis::start(), Programs::find());
+    let address = redis.address();
+    for (algorithm, client) in CASES {
+        let gate = gate(&redis, algorithm);
+        let ask = Ask { address: &address, algorithm, client, times: 1 };
+        let mut told = run(programs.python(&ask));
+        told.push(ask_gate(&gate, client).await);
+        told.extend(run(programs.node(&ask)));
+        told.extend(run(programs.python(&ask)));
+        told.push(ask_gate(&gate, client).await);
+        let expected = (0..MAX).rev().map(|left| format!("allowed, {left} left"));
+        assert_eq!(told, expected.collect::<Vec<_>>(), "{algorithm} {client}");
+
+        // The waits of the denied, in the order of asking: the same moment, ever nearer.
+        let denied = [
+            run(programs.node(&ask)).remove(0),
+            ask_gate(&gate, client).await,
+            run(programs.python(&ask)).remove(0),
+        ];
+        let waits = denied.map(|told| {
+            let wait =
+                told.strip_prefix("denied, try again in ").and_then(|wait| wait.strip_suffix(" s"));
+            wait.unwrap_or_else(|| panic!("{told}")).parse::<f64>().unwrap()
+        });
+        assert!(
+            waits[0] >= waits[1] && waits[1] >= waits[2] && waits[2] > waits[0] - 60.0,
+            "{waits:?}"
+        );
+        assert!(waits[0] > 0.0 && waits[0] < 2.0 * 3600.0, "{waits:?}");
+    }
+}
+
+#[tokio::test]
+async fn python_node_and_a_gate_at_once_are_allowed_exactly_max() {
+    let (redis, programs) = (Redis::start(), Programs::find());
+    let address = redis.address();
+    for (algorithm, client) in CASES {
+        let gate = gate(&redis, algorithm);
+        let mut told = vec![ask_gate(&gate, client).await, ask_gate(&gate, client).await];
+        let ask = Ask { address: &address, algorithm, client, times: MAX };
+        let programs = [
+            programs.python(&ask),
+            programs.node(&ask),
+            programs.python(&ask),
+            programs.node(&ask),
+        ];
+        let running = programs.map(|program| std::thread::spawn(move || run(program)));
+        for program in running {
+            told.extend(program.join().unwrap());
+            told.push(ask_gate(&gate, client).await);
+        }
+        assert_eq!(told.len(), 2 + 4 * (MAX + 1));
+        let allowed = told.iter().filter(|told| told.starts_with("allowed")).count();
+        assert_eq!(allowed, MAX, "{algorithm} {client}: {told:?}");
+    }
+}

@@ -1,0 +1,57 @@
+// Counts in Redis with slidegate's scripts and without slidegate, on the very keys that
+//
+//     slidegate serve --store redis://…
+//
+// uses for this rule (docs/REDIS.md tells what goes into the scripts and comes out):
+//
+//     rules: [{ name: per-client, per: [client], limits: [5/h], algorithm: sliding_log }]
+//
+//     npm install redis
+//     node limit.mjs redis://127.0.0.1/ sliding_log alice [how often]
+import { createHash } from 'node:crypto'
+import { readFileSync } from 'node:fs'
+import { createClient, RESP_TYPES } from 'redis'
+
+const [PREFIX, MAX, WINDOW_US] = ['slidegate:', 5, 3_600_000_000]
+// The number of an algorithm, its tick of an hour (in microseconds), and its decider: of a state with a key of
+// its own, or of one that is a slot of a value which limits share.
+const ALGORITHMS = { sliding_log: [1, 10, 'one_own'], sliding_window: [3, 1000, 'one_slot'] }
+
+const lua = (file) => readFileSync(new URL(`../../crates/slidegate-redis/lua/${file}.lua`, import.meta.url), 'utf8')
+const escape = (text) => encodeURIComponent(text)
+  .replace(/[!*'()]/g, (one) => `%${one.charCodeAt(0).toString(16).toUpperCase()}`)
+  .replace(/%(2F|40|2B|3A)/g, decodeURIComponent)
+const fnv1a = (text) => Buffer.from(text).reduce((hash, byte) => Math.imul(hash ^ byte, 0x01000193) >>> 0, 0x811c9dc5)
+
+// Takes one unit: whether it fits, how many remain, and in how many seconds it would fit.
+async function take(connection, algorithm, client) {
+  const [number, tickUs, decider] = ALGORITHMS[algorithm]
+  const counter = `1h:${algorithm}:1h` // the limit's id, and its shape: algorithm and window
+  // (An IPv6 address counts by its network, whose text is not escaped: {client=(2001:db8::/64)}.)
+  const key = `${PREFIX}default:per-client:{client=${escape(client)}}` + (decider === 'one_own' ? `:${counter}` : '')
+  const argument = Buffer.alloc(61)
+  argument.writeDoubleLE(-1, 0) // Redis tells the time
+  argument.set([1, number, 0], 8) // take; one hit, enforced
+  argument.writeUInt16LE(1, 11) // at the first key; no extra, and kept a second longer:
+  for (const [nth, word] of [fnv1a(counter), MAX, 0, 1].entries()) argument.writeUInt32LE(word, 13 + 4 * nth)
+  // The window in ticks, one unit, no phase.
+  for (const [nth, double] of [tickUs, WINDOW_US / tickUs, 1, 0].entries()) argument.writeDoubleLE(double, 29 + 8 * nth)
+  const text = ['base', algorithm, decider].map(lua).join('\n')
+  const sha = createHash('sha1').update(text).digest('hex')
+  const call = { keys: [key], arguments: [argument] }
+  const reply = await connection.evalSha(sha, call).catch((error) => {
+    if (!error.message.startsWith('NOSCRIPT')) throw error
+    return connection.eval(text, call)
+  })
+  const [remaining, retry] = [reply.readDoubleLE(1), reply.readDoubleLE(17)]
+  return { allowed: retry === 0, remaining, retry: retry / 1e6 }
+}
+
+const [address, algorithm, client, times = 1] = process.argv.slice(2)
+const connection = createClient({ url: address }).withTypeMapping({ [RESP_TYPES.BLOB_STRING]: Buffer })
+await connection.connect()
+for (let nth = 0; nth < times; nth++) {
+  const { allowed, remaining, retry } = await take(connection, algorithm, client)
+  console.log(allowed ? `allowed, ${remaining} left` : `denied, try again in ${retry.toFixed(3)} s`)
+}
+connection.destroy()

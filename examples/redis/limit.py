@@ -1,0 +1,59 @@
+"""Counts in Redis with slidegate's scripts and without slidegate, on the very keys that
+
+    slidegate serve --store redis://…
+
+uses for this rule (docs/REDIS.md tells what goes into the scripts and comes out):
+
+    rules: [{ name: per-client, per: [client], limits: [5/h], algorithm: sliding_log }]
+
+    pip install redis
+    python limit.py redis://127.0.0.1/ sliding_log alice [how often]
+"""
+import functools, hashlib, struct, sys
+from pathlib import Path
+from urllib.parse import quote
+import redis
+
+PREFIX, MAX, WINDOW_US = "slidegate:", 5, 3_600_000_000
+# The number of an algorithm, its tick of an hour (in microseconds), and its decider: of a state with a key of
+# its own, or of one that is a slot of a value which limits share.
+ALGORITHMS = {"sliding_log": (1, 10, "one_own"), "sliding_window": (3, 1000, "one_slot")}
+LUA = Path(__file__).parents[2] / "crates/slidegate-redis/lua"
+
+
+@functools.cache
+def script(algorithm, decider):
+    text = "\n".join((LUA / f"{file}.lua").read_text() for file in ("base", algorithm, decider))
+    return text, hashlib.sha1(text.encode()).hexdigest()
+
+
+def fnv1a(text):
+    return functools.reduce(lambda hash, byte: (hash ^ byte) * 0x01000193 % 2**32, text.encode(), 0x811C9DC5)
+
+
+def take(connection, algorithm, client):
+    """Takes one unit: whether it fits, how many remain, and in how many seconds it would fit."""
+    number, tick_us, decider = ALGORITHMS[algorithm]
+    counter = f"1h:{algorithm}:1h"  # the limit's id, and its shape: algorithm and window
+    # (An IPv6 address counts by its network, whose text is not escaped: {client=(2001:db8::/64)}.)
+    key = f"{PREFIX}default:per-client:{{client={quote(client, safe='/@+:')}}}"
+    key += f":{counter}" if decider == "one_own" else ""
+    # -1: Redis tells the time. 1: take. One hit, enforced (0), at the first key. No extra; kept a second longer.
+    head = struct.pack("<dBBBHIIII", -1, 1, number, 0, 1, fnv1a(counter), MAX, 0, 1)
+    # The window in ticks, one unit, no phase.
+    argument = head + struct.pack("<dddd", tick_us, WINDOW_US // tick_us, 1, 0)
+    text, sha = script(algorithm, decider)
+    try:
+        reply = connection.evalsha(sha, 1, key, argument)
+    except redis.exceptions.NoScriptError:
+        reply = connection.eval(text, 1, key, argument)
+    _charged, remaining, _reset, retry, _at = struct.unpack("<Bdddd", reply)
+    return retry == 0, int(remaining), retry / 1e6
+
+
+if __name__ == "__main__":
+    address, algorithm, client = sys.argv[1:4]
+    connection = redis.Redis.from_url(address)
+    for _ in range(int(sys.argv[4]) if len(sys.argv) > 4 else 1):
+        allowed, remaining, retry = take(connection, algorithm, client)
+        print(f"allowed, {remaining} left" if allowed else f"denied, try again in {retry:.3f} s")

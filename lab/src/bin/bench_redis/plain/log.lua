@@ -1,0 +1,13 @@
+-- The sorted set: a member for each charge, scored by its time in milliseconds.
+-- ARGV: now (ms), window (ms), max, seconds to live, a member of its own.
+local key = KEYS[1]
+local now, window, max = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+redis.call('ZREMRANGEBYSCORE', key, '-inf', now - window)
+local count = redis.call('ZCARD', key)
+if count < max then
+  redis.call('ZADD', key, now, ARGV[5])
+  redis.call('EXPIRE', key, ARGV[4])
+  return { 1, max - count - 1, 0 }
+end
+local oldest = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+return { 0, 0, oldest[2] and oldest[2] + window - now or 0 }

@@ -1,0 +1,15 @@
+-- The sorted set, by Redis's clock, in microseconds.
+-- ARGV: window (us), max, seconds to live, a member of its own.
+local key = KEYS[1]
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local window, max = tonumber(ARGV[1]), tonumber(ARGV[2])
+redis.call('ZREMRANGEBYSCORE', key, '-inf', now - window)
+local count = redis.call('ZCARD', key)
+if count < max then
+  redis.call('ZADD', key, now, ARGV[4])
+  redis.call('EXPIRE', key, ARGV[3])
+  return { 1, max - count - 1, 0 }
+end
+local oldest = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+return { 0, 0, oldest[2] and oldest[2] + window - now or 0 }

@@ -1,0 +1,121 @@
+//! Rounds in which both sides take turns over the same asks.
+
+use std::error::Error;
+
+use lab::table::Table;
+
+use crate::Scope;
+use crate::course::Course;
+use crate::driver::{CONNECTIONS, Driver, Pace};
+use crate::server::Server;
+use crate::side::Side;
+
+/// What the tables say.
+pub const EXPLAINED: &str = "Each side has a redis-server of its own; both are asked the same, in turns, by 50 \
+    connections that each send 16 asks before they read the answers (\"16\"), or one (\"1\"). CPU is that of Redis' \
+    main thread, in microseconds per decision: the median of the rounds. The ratio is the median of the rounds' ratios.";
+
+/// As published benchmarks ask.
+pub const PIPELINED: Pace = Pace { depth: 16, per_second: None };
+
+/// Without pipelining.
+pub const SINGLE: Pace = Pace { depth: 1, per_second: None };
+
+/// A side at its server.
+pub struct Seat<'a> {
+    pub server: Server,
+    side: &'a dyn Side,
+}
+
+impl<'a> Seat<'a> {
+    /// Starts a server that knows the side's script.
+    pub fn new(side: &'a dyn Side) -> Result<Self, Box<dyn Error>> {
+        let mut server = Server::start()?;
+        server.load(&side.script())?;
+        Ok(Self { server, side })
+    }
+
+    /// Asks without measuring.
+    pub fn ask(&mut self, course: &Course, count: usize) -> Result<(), Box<dyn Error>> {
+        let side = self.side;
+        self.server.send_all(course.next(count).map(|ask| side.take(ask)))
+    }
+
+    fn turn(&mut self, course: &Course, pace: Pace, turn: Turn) -> Result<Cost, Box<dyn Error>> {
+        let side = self.side;
+        let mut driver = Driver::new(&self.server)?;
+        let mut measured = *course;
+        if let Some((pace, count)) = turn.before {
+            driver.run(pace, course.next(count).map(|ask| side.take(ask)), |_| {})?;
+            measured.passed += count as u64;
+        }
+        let (before, mut denied) = (self.server.cpu_us()?, 0);
+        driver.run(pace, measured.next(turn.measured).map(|ask| side.take(ask)), |answer| {
+            denied += usize::from(!side.admits(answer));
+        })?;
+        let decisions = turn.measured as f64;
+        let us = (self.server.cpu_us()? - before) / decisions;
+        Ok(Cost { us, denied: denied as f64 / decisions })
+    }
+}
+
+/// How many asks a turn has.
+#[derive(Clone, Copy)]
+pub struct Turn {
+    /// Before it is measured, and at which pace.
+    pub before: Option<(Pace, usize)>,
+    /// While it is.
+    pub measured: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Cost {
+    us: f64,
+    denied: f64,
+}
+
+/// slidegate's seat and that of the plain script.
+pub type Seats<'a> = [Seat<'a>; 2];
+
+/// Lets both take turns; adds a row, and gives the ratio.
+pub fn compare(
+    scope: Scope,
+    name: &str,
+    seats: &mut Seats<'_>,
+    course: &mut Course,
+    pace: Pace,
+    turn: Turn,
+    table: &mut Table,
+) -> Result<f64, Box<dyn Error>> {
+    eprintln!("{name}: {} connections, pipelines of {}", CONNECTIONS, pace.depth);
+    let mut rounds = Vec::new();
+    for nth in 0..scope.rounds {
+        // Who comes first changes, too.
+        let mut costs = [Cost { us: 0.0, denied: 0.0 }; 2];
+        for at in [nth % 2, 1 - nth % 2] {
+            costs[at] = seats[at].turn(course, pace, turn)?;
+        }
+        course.passed += (turn.before.map_or(0, |(_, count)| count) + turn.measured) as u64;
+        rounds.push(costs);
+    }
+    let median = |of: &dyn Fn(&[Cost; 2]) -> f64| {
+        let mut all: Vec<f64> = rounds.iter().map(of).collect();
+        all.sort_unstable_by(f64::total_cmp);
+        all[all.len() / 2]
+    };
+    let ratio = median(&|[own, plain]| own.us / plain.us);
+    table.row([
+        name.to_owned(),
+        pace.depth.to_string(),
+        format!("{:.1}", median(&|costs| costs[0].us)),
+        format!("{:.1}", median(&|costs| costs[1].us)),
+        format!("{ratio:.2}x"),
+        format!("{:.2}, {:.2}", median(&|costs| costs[0].denied), median(&|costs| costs[1].denied)),
+    ]);
+    Ok(ratio)
+}
+
+/// The head of what [`compare`] adds to.
+pub fn table() -> Table {
+    Table::new(["", "pipeline", "slidegate, us", "plain, us", "ratio", "denied"])
+}
