@@ -38,7 +38,8 @@ impl RedisStore {
     /// runtime.
     ///
     /// # Errors
-    /// If this is no address, or the file of certificates is none. That nobody answers there is none: the store says so when it is asked.
+    /// If this is no address, or the file of certificates is none. That nobody answers there is none: the
+    /// store says so when it is asked.
     pub fn open(address: &str, settings: Settings) -> Result<Self, ConnectError> {
         let wording = Wording::of(&settings);
         let link = Link::open(address, settings.ca_file.as_deref())?;

@@ -91,8 +91,9 @@ impl Clock for SystemClock {
     }
 }
 
-/// The machine's wall clock as it stands at this moment. For dates that others compare with a clock of
-/// their own. Never for counting: it may be adjusted.
+/// The machine's wall clock as it stands at this moment. For what others compare with a clock of their own:
+/// dates, and counts in a store that several machines share. Within one process count by a [`SystemClock`]:
+/// this one may be adjusted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WallClock;
 

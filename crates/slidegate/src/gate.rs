@@ -117,7 +117,8 @@ impl<S> Gate<S> {
     /// The bound across an outage: in any window the store lets at most max pass, before and after, and the
     /// instances together at most max, so at most 2*max pass (max + instances, if max is less than those).
     /// Where an algorithm lets more than max pass in a window, it is twice what that promises. Local counts
-    /// are dropped when the store has answered again for a second, so each further outage in the same window adds its own max.
+    /// are dropped when the store has answered again for a second, so each further outage in the same window
+    /// adds its own max.
     pub fn expecting_instances(self, instances: NonZeroU32) -> Self {
         Self { own_rules: self.policy.rules_shared_by(instances), ..self }
     }
