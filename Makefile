@@ -53,7 +53,7 @@ bench-memory:
 bench-policy:
 	cargo run --release -p lab --bin bench_policy -- $(ARGS)
 
-# The Redis scripts beside plain ones, about ten minutes; ARGS=--quick takes four.
+# The Redis scripts beside plain ones, about a quarter of an hour; ARGS=--quick takes five minutes.
 bench-redis:
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
 	cargo run --release -p lab --bin bench_redis -- $(ARGS)

@@ -146,7 +146,7 @@ fn redis_clock(scope: Scope, max: usize, costs: &mut Table) -> Result<f64, Box<d
     let pace = Pace { per_second: Some(per_second), ..PIPELINED };
     let filling = Pace { per_second: Some(per_second / 2), ..PIPELINED };
     let turn = Turn { before: Some((filling, SHORT_ASKS / 2)), measured: SHORT_ASKS / 2 };
-    let scope = Scope { rounds: scope.rounds.min(3), ..scope };
+    let scope = Scope { rounds: scope.slow_rounds, ..scope };
     compare(scope, &format!("max {max}, TIME"), &mut seats, &mut course, pace, turn, costs)
 }
 
