@@ -13,12 +13,13 @@ local function decide(now, _, window, max, _, cost, take, last, _, count)
   local wanted = cost > 0 and cost or 1
   local fits = wanted <= remaining
   if take == 2 or (take == 1 and fits) then
+    local left = remaining
     count = count + cost
     if count > MOST_UNITS then count = MOST_UNITS end
     if now > last then last = now end
     remaining = max - count
     if remaining < 0 then remaining = 0 end
-    return true, remaining, last - last % window + window - now, 0, last, last, 0, count
+    return true, remaining, last - last % window + window - now, 0, last, last, 0, count, left, reset
   end
   if fits then return false, remaining, reset, 0, 0 end
   if wanted > max then return false, remaining, reset, -1, 0 end

@@ -9,10 +9,10 @@ local key = KEYS[1]
 local value = call('GET', key) or ''
 if #value % 28 > 0 then return redis.error_reply(FOREIGN .. key) end
 
--- Each is charged, until one does not fit; then those before it are asked once more, of what is written.
-local take, nth, last, in_order, is_short = mode, 1, hits, #value == hits * 28, false
-local slots, replies, lasting, kept, again = {}, {}, 0, 0, nil
-while nth <= last do
+-- Each is charged, until one does not fit. How those stand before it that were charged in vain is kept.
+local take, in_order, is_short = mode, #value == hits * 28, false
+local slots, replies, before, lasting, kept = {}, {}, {}, 0, 0
+for nth = 1, hits do
   local algorithm, tag, max, extra, keep, tick_us, window, cost, phase =
     unpack('<BxxxI4I4I4I4dddd', ARGV[1], nth * 52 - 40)
   local at, found, known, a, b, c = nth * 28 - 27, nil, 0, 0, 0, 0
@@ -22,8 +22,8 @@ while nth <= last do
     if at then found, known, a, b, c = unpack(SLOT, value, at) end
   end
 
-  local charged, remaining, reset, retry, charged_at
-  charged, remaining, reset, retry, charged_at, a, b, c =
+  local charged, remaining, reset, retry, charged_at, left, reset_before
+  charged, remaining, reset, retry, charged_at, a, b, c, left, reset_before =
     slot[algorithm](now + phase, tick_us, window, max, extra, cost, cost > 0 and take or 0, a, b, c)
   if charged then
     if now + reset > known * SECOND then
@@ -33,14 +33,19 @@ while nth <= last do
     if known > lasting then lasting = known end
     kept = keep
     slots[nth] = pack(SLOT, tag, known, a, b, c)
+    before[nth * 2 - 1], before[nth * 2] = left, reset_before
+    replies[nth] = pack('<Bdddd', 1, remaining, reset, 0, charged_at)
+  else
+    replies[nth] = pack('<Bdddd', 0, remaining, reset, retry, 0)
+    if retry ~= 0 then take = 0 end
   end
-  replies[nth] = pack('<Bdddd', charged and 1 or 0, remaining, reset, retry, charged_at)
-  if retry ~= 0 and take == 1 then take, again = 0, nth - 1 end
-  nth = nth + 1
-  if nth > hits and again then nth, last, again = 1, again, nil end
 end
 
-if take == 1 and lasting > 0 then
+if take == 0 then
+  for nth in pairs(slots) do
+    replies[nth] = pack('<Bdddd', 0, before[nth * 2 - 1], before[nth * 2], 0, 0)
+  end
+elseif lasting > 0 then
   if in_order and #slots == hits then
     value = table.concat(slots)
   else

@@ -17,27 +17,28 @@ local function decide(now, tick_us, window, max, _, cost, take, last, previous, 
   local remaining = max - current - weighed
   if remaining < 0 then remaining = 0 end
 
+  local before = 0
+  if current > 0 then
+    before = (start + 2 * window) * tick_us - now
+  elseif previous > 0 then
+    before = (start + window) * tick_us - now
+  end
+  if before < 0 then before = 0 end
+
   local wanted = cost > 0 and cost or 1
   local fits = wanted <= remaining
   if take == 2 or (take == 1 and fits) then
+    local left = remaining
     current = current + cost
     if current > MOST_UNITS then current = MOST_UNITS end
     remaining = max - current - weighed
     if remaining < 0 then remaining = 0 end
     local reset = (start + 2 * window) * tick_us - now
     if reset < 0 then reset = 0 end
-    return true, remaining, reset, 0, tick * tick_us, tick, previous, current
+    return true, remaining, reset, 0, tick * tick_us, tick, previous, current, left, before
   end
-
-  local reset = 0
-  if current > 0 then
-    reset = (start + 2 * window) * tick_us - now
-  elseif previous > 0 then
-    reset = (start + window) * tick_us - now
-  end
-  if reset < 0 then reset = 0 end
-  if fits then return false, remaining, reset, 0, 0 end
-  if wanted > max then return false, remaining, reset, -1, 0 end
+  if fits then return false, remaining, before, 0, 0 end
+  if wanted > max then return false, remaining, before, -1, 0 end
   -- The earliest tick at which the previous count weighs no more than there is room for; or, not before the
   -- running window has become the previous one, at which the current count does.
   local room = max - wanted - current
@@ -45,5 +46,5 @@ local function decide(now, tick_us, window, max, _, cost, take, last, previous, 
     room, previous, start = max - wanted, current, start + window
   end
   local late = room * window / previous
-  return false, remaining, reset, (start + window - late + late % 1) * tick_us - now, 0
+  return false, remaining, before, (start + window - late + late % 1) * tick_us - now, 0
 end

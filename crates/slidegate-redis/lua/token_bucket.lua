@@ -30,9 +30,13 @@ local function decide(now, tick_us, window, max, burst, cost, take, last, level,
   local remaining = free / window
   remaining = remaining - remaining % 1
 
+  local before = 0
+  if level > 0 then before = until_tick(last + leaks_in(level, rate), tick_us, now) end
+
   local wanted = cost > 0 and cost or 1
   local fits = wanted <= remaining
   if take == 2 or (take == 1 and fits) then
+    local free_before = remaining
     if cost > MOST_UNITS then cost = MOST_UNITS end
     level = left + cost * window
     if level > MOST_UNITS * window then level = MOST_UNITS * window end
@@ -42,13 +46,10 @@ local function decide(now, tick_us, window, max, burst, cost, take, last, level,
     remaining = free / window
     remaining = remaining - remaining % 1
     local reset = until_tick(tick + leaks_in(level, rate), tick_us, now)
-    return true, remaining, reset, 0, tick * tick_us, tick, level, rate
+    return true, remaining, reset, 0, tick * tick_us, tick, level, rate, free_before, before
   end
-
-  local reset = 0
-  if level > 0 then reset = until_tick(last + leaks_in(level, rate), tick_us, now) end
-  if fits then return false, remaining, reset, 0, 0 end
-  if wanted > burst then return false, remaining, reset, -1, 0 end
+  if fits then return false, remaining, before, 0, 0 end
+  if wanted > burst then return false, remaining, before, -1, 0 end
   local excess = left - (burst - wanted) * window
-  return false, remaining, reset, until_tick(tick + leaks_in(excess, rate), tick_us, now), 0
+  return false, remaining, before, until_tick(tick + leaks_in(excess, rate), tick_us, now), 0
 end
