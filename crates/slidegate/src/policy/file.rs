@@ -10,6 +10,7 @@ mod error;
 mod hint;
 mod limits;
 mod node;
+mod overrides;
 mod reader;
 mod reading;
 

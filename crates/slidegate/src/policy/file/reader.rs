@@ -3,23 +3,18 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use super::entries::{
-    AlgorithmName, DefaultsEntry, LimitsEntry, ModeEntry, OverrideEntry, PolicyEntry, RuleEntry,
-    WhenEntry,
-};
+use super::entries::{AlgorithmName, DefaultsEntry, ModeEntry, PolicyEntry, RuleEntry};
 use super::hint::did_you_mean;
 use super::limits::Counted;
 use super::reading::Field;
-use super::{
-    MAX_COMBINATIONS, MAX_OVERRIDES, MAX_PER, MAX_ROUTES, MAX_RULES, MAX_SCOPES, Mistakes, Place,
-};
+use super::{MAX_COMBINATIONS, MAX_PER, MAX_ROUTES, MAX_RULES, MAX_SCOPES, Mistakes, Place};
 use crate::algorithm::Algorithm;
 use crate::key::Scope;
 use crate::policy::mode::{Mode, OnStoreError, WhenMissing};
 use crate::policy::pattern::Pattern;
 use crate::policy::per::Per;
 use crate::policy::route::Routes;
-use crate::policy::rule::{Override, Rule, RuleLimit, Terms, When};
+use crate::policy::rule::{Rule, RuleLimit, Terms};
 use crate::request::DEFAULT_DOMAIN;
 
 /// The version of the language.
@@ -53,7 +48,7 @@ struct Defaults {
 }
 
 /// What all limits of a rule have in common.
-struct Frame<'f> {
+pub(super) struct Frame<'f> {
     domain: &'f str,
     rule: &'f str,
     per: &'f Per,
@@ -81,7 +76,7 @@ impl<'s> Reader<'s> {
     }
 
     /// Whether so many steps of comparing may be made. They then are.
-    fn has_patience(&mut self, steps: usize) -> bool {
+    pub(super) fn has_patience(&mut self, steps: usize) -> bool {
         let left = self.patience.checked_sub(steps);
         self.patience = left.unwrap_or(self.patience);
         left.is_some()
@@ -265,7 +260,7 @@ impl<'s> Reader<'s> {
         self.or_wrong(at, valid.ok_or("an IPv6 prefix has 1 to 128 bits"))
     }
 
-    fn mode(&mut self, mode: &Field<ModeEntry>) -> Option<Mode> {
+    pub(super) fn mode(&mut self, mode: &Field<ModeEntry>) -> Option<Mode> {
         Some(match mode.get()? {
             ModeEntry::Enforce => Mode::Enforce,
             ModeEntry::Observe => Mode::Observe,
@@ -314,89 +309,8 @@ impl<'s> Reader<'s> {
         (when_missing == WhenMissing::Deny && !nothing).then(|| frame.missing())
     }
 
-    fn overrides(
-        &mut self,
-        entry: &RuleEntry,
-        by_default: Algorithm,
-        mode: Mode,
-        rule_when: &When,
-        frame: &Frame<'_>,
-    ) -> Vec<Override> {
-        let entries = entry.overrides.get().map_or(&[][..], |overrides| overrides);
-        if entries.len() > MAX_OVERRIDES {
-            self.wrong(entry.overrides.place(), format_args!("at most {MAX_OVERRIDES} overrides"));
-        }
-        let mut overrides: Vec<(Override, Place)> = Vec::new();
-        for entry_of in entries.iter().take(MAX_OVERRIDES) {
-            let Some((own, at)) = entry_of.given() else { continue };
-            if let Some((name, at)) = own.name.given() {
-                self.name("override", name, at);
-            }
-            let when = self.override_when(own, at, rule_when);
-            let same = |(other, _): &&(Override, Place)| !when.0.is_empty() && other.when == when;
-            if self.has_patience(overrides.len())
-                && let Some((_, other)) = overrides.iter().find(same)
-            {
-                let message = format_args!(
-                    "never holds: the override in line {} has the same `when`, and the first that matches holds",
-                    other.line
-                );
-                self.wrong(at, message);
-            }
-            let limits = self.override_limits(own, at, &entry.limits, by_default);
-            let mode = self.mode(&own.mode).unwrap_or(mode);
-            let terms = Terms { mode, limits: self.rule_limits(limits, frame, at) };
-            let name = own.name.get().map(|name| name.as_str().into());
-            overrides.push((Override { name, when, terms }, at));
-        }
-        overrides.into_iter().map(|(other, _)| other).collect()
-    }
-
-    fn override_when(&mut self, own: &OverrideEntry, at: Place, rule_when: &When) -> When {
-        if own.when.is_absent() {
-            self.wrong(at, "an override needs `when`, for example `when: { plan: pro }`");
-        }
-        let when = self.when(&own.when);
-        let conditions = own.when.get().map_or(&[][..], |WhenEntry(conditions)| conditions);
-        for ((attribute, condition), (key, _)) in when.0.iter().zip(conditions) {
-            if !self.has_patience(rule_when.0.len()) {
-                break;
-            }
-            let same = rule_when.0.iter().find(|(other, _)| other == attribute);
-            if let Some((_, wanted)) = same
-                && self.has_patience(condition.literals().len() * (wanted.globs().len() + 1))
-                && condition.excludes(wanted)
-            {
-                let message = format_args!(
-                    "never holds: the rule itself is only for requests whose `{attribute}` is {wanted}"
-                );
-                self.wrong(key.place(), message);
-            }
-        }
-        when
-    }
-
-    fn override_limits(
-        &mut self,
-        own: &OverrideEntry,
-        at: Place,
-        of_rule: &Field<LimitsEntry>,
-        by_default: Algorithm,
-    ) -> Vec<Counted> {
-        if own.limits.is_absent() && own.algorithm.is_absent() && own.mode.is_absent() {
-            let message = "an override changes something: give it `limits`, `algorithm` or `mode`";
-            self.wrong(at, message);
-        }
-        let words = matches!(own.limits.get(), Some(LimitsEntry::Unlimited | LimitsEntry::Denied));
-        if words && let Some((_, at)) = own.algorithm.given() {
-            self.wrong(at, "there is nothing to count here: leave `algorithm` out");
-        }
-        let limits = if own.limits.is_absent() { of_rule } else { &own.limits };
-        self.limits(limits, algorithm(&own.algorithm).unwrap_or(by_default))
-    }
-
     /// The limits with their scopes, unless these are too many for the memory.
-    fn rule_limits(
+    pub(super) fn rule_limits(
         &mut self,
         limits: Vec<Counted>,
         frame: &Frame<'_>,
@@ -451,7 +365,7 @@ impl<'s> Reader<'s> {
     }
 }
 
-fn algorithm(name: &Field<AlgorithmName>) -> Option<Algorithm> {
+pub(super) fn algorithm(name: &Field<AlgorithmName>) -> Option<Algorithm> {
     name.get().map(|AlgorithmName(algorithm)| *algorithm)
 }
 
