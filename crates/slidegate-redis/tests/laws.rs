@@ -7,40 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use slidegate::testkit::laws;
-use slidegate::{Algorithm, Align, Limit, ManualClock, Quota};
+use slidegate::{Limit, ManualClock};
 use slidegate_redis::{RedisStore, Settings};
 
 use server::{LONG, Redis};
 
 /// Nothing may expire because an injected clock stands still.
 const FOREVER: Duration = Duration::from_secs(1_000_000);
-
-const WINDOWS: [Duration; 4] = [
-    Duration::from_millis(100),
-    Duration::from_secs(60),
-    Duration::from_secs(3_600),
-    Duration::from_secs(7 * 86_400),
-];
-
-fn limits() -> Vec<Limit> {
-    let algorithms = [
-        Algorithm::SlidingLog,
-        Algorithm::SlidingBuckets { precision: None },
-        Algorithm::SlidingWindow,
-        Algorithm::FixedWindow { align: Align::Key },
-        Algorithm::FixedWindow { align: Align::Clock },
-        Algorithm::TokenBucket { burst: None },
-        Algorithm::TokenBucket { burst: Some(3) },
-    ];
-    let mut limits = Vec::new();
-    for window in WINDOWS {
-        for max in [2, 10, 1_000] {
-            let quota = Quota::new(max, window).unwrap();
-            limits.extend(algorithms.map(|algorithm| Limit::new(quota, algorithm).unwrap()));
-        }
-    }
-    limits
-}
 
 /// Stores that share nothing, on one clock.
 struct Bench {
@@ -66,7 +39,7 @@ impl Bench {
 macro_rules! hold {
     ($law:path, seeds: $seeds:expr) => {
         let bench = Bench::start();
-        for limit in limits() {
+        for limit in laws::limits() {
             for seed in $seeds {
                 $law(&bench.store(), &bench.clock, &limit, seed).await;
             }
@@ -74,7 +47,7 @@ macro_rules! hold {
     };
     ($law:path) => {
         let bench = Bench::start();
-        for limit in limits() {
+        for limit in laws::limits() {
             $law(&bench.store(), &bench.clock, &limit).await;
         }
     };
@@ -108,7 +81,7 @@ async fn give_back_undoes_exactly_its_charge() {
 #[tokio::test]
 async fn the_order_of_limits_and_rules_changes_no_decision() {
     let bench = Bench::start();
-    let limits: Vec<Limit> = limits().into_iter().step_by(6).collect();
+    let limits: Vec<Limit> = laws::limits().into_iter().step_by(6).collect();
     for seed in 0..10 {
         let (store, twin) = (bench.store(), bench.store());
         laws::the_order_of_hits_is_nothing((&store, &twin), &bench.clock, &limits, seed).await;

@@ -2,45 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
-use std::time::Duration;
-
 use slidegate::testkit::awkward::{AwkwardStore, Faults};
 use slidegate::testkit::block_on;
 use slidegate::testkit::laws;
-use slidegate::{Algorithm, Align, Limit, ManualClock, MemoryStore, Quota};
-
-const WINDOWS: [Duration; 5] = [
-    Duration::from_millis(100),
-    Duration::from_secs(1),
-    Duration::from_secs(60),
-    Duration::from_secs(3_600),
-    Duration::from_secs(7 * 86_400),
-];
-
-fn limits() -> Vec<Limit> {
-    let algorithms = [
-        Algorithm::SlidingLog,
-        Algorithm::SlidingBuckets { precision: None },
-        Algorithm::SlidingWindow,
-        Algorithm::FixedWindow { align: Align::Key },
-        Algorithm::FixedWindow { align: Align::Clock },
-        Algorithm::TokenBucket { burst: None },
-        Algorithm::TokenBucket { burst: Some(3) },
-    ];
-    let mut limits = Vec::new();
-    for window in WINDOWS {
-        for max in [2, 10, 1_000] {
-            let quota = Quota::new(max, window).unwrap();
-            limits.extend(algorithms.map(|algorithm| Limit::new(quota, algorithm).unwrap()));
-        }
-    }
-    limits
-}
+use slidegate::{Limit, ManualClock, MemoryStore};
 
 /// Runs a law for every limit and some seeds, each on an empty store.
 macro_rules! hold {
     ($law:path, seeds: $seeds:expr) => {
-        for limit in limits() {
+        for limit in laws::limits() {
             for seed in 0..$seeds {
                 let clock = ManualClock::default();
                 block_on($law(&MemoryStore::with(clock.clone(), 100), &clock, &limit, seed));
@@ -50,7 +20,7 @@ macro_rules! hold {
         }
     };
     ($law:path) => {
-        for limit in limits() {
+        for limit in laws::limits() {
             let clock = ManualClock::default();
             block_on($law(&MemoryStore::with(clock.clone(), 100), &clock, &limit));
             let awkward = AwkwardStore::new(&clock, 2, Faults::default(), 0);
@@ -86,7 +56,7 @@ fn give_back_undoes_exactly_its_charge() {
 
 #[test]
 fn the_order_of_limits_and_rules_changes_no_decision() {
-    let limits: Vec<Limit> = limits().into_iter().step_by(8).collect();
+    let limits: Vec<Limit> = laws::limits().into_iter().step_by(8).collect();
     for seed in 0..50 {
         let clock = ManualClock::default();
         let store = || MemoryStore::with(clock.clone(), 1_000);

@@ -5,15 +5,53 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Align};
 use crate::clock::{Clock, ManualClock, Timestamp};
 use crate::hit::{Admission, Hit};
 use crate::key::{Key, Scope, Value};
 use crate::limit::Limit;
 use crate::outcome::Outcome;
+use crate::quota::Quota;
 use crate::store::{Store, Taken};
 
 use super::oracle::Oracle;
+
+/// Windows of ticks of several sizes, from under a second to a week.
+const WINDOWS: [Duration; 5] = [
+    Duration::from_millis(100),
+    Duration::from_secs(1),
+    Duration::from_secs(60),
+    Duration::from_secs(3_600),
+    Duration::from_secs(7 * 86_400),
+];
+
+/// Limits of every algorithm to hold a store to the laws with: small ones, and one that is not.
+pub fn limits() -> Vec<Limit> {
+    let algorithms = [
+        Algorithm::SlidingLog,
+        Algorithm::SlidingBuckets { precision: None },
+        Algorithm::SlidingWindow,
+        Algorithm::FixedWindow { align: Align::Key },
+        Algorithm::FixedWindow { align: Align::Clock },
+        Algorithm::TokenBucket { burst: None },
+        Algorithm::TokenBucket { burst: Some(3) },
+    ];
+    let mut limits = Vec::new();
+    for window in WINDOWS {
+        for max in [2, 10, 1_000] {
+            limits.extend(algorithms.map(|algorithm| limit(max, window, algorithm)));
+        }
+    }
+    limits
+}
+
+fn limit(max: u64, window: Duration, algorithm: Algorithm) -> Limit {
+    let limit = Quota::new(max, window).map_err(Into::into);
+    match limit.and_then(|quota| Limit::new(quota, algorithm)) {
+        Ok(limit) => limit,
+        Err(error) => unreachable!("these limits can be: {error}"),
+    }
+}
 
 /// The most units that a limit may let into any window of its length.
 pub fn most_in_a_window(limit: &Limit) -> u64 {
