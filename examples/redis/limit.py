@@ -47,8 +47,9 @@ def take(connection, algorithm, client):
         reply = connection.evalsha(sha, 1, key, argument)
     except redis.exceptions.NoScriptError:
         reply = connection.eval(text, 1, key, argument)
-    _charged, remaining, _reset, retry, _at = struct.unpack("<Bdddd", reply)
-    return retry == 0, int(remaining), retry / 1e6
+    # Where the last unit was charged, `retry` says when the next one fits.
+    charged, remaining, _reset, retry, _at = struct.unpack("<Bdddd", reply)
+    return charged > 0, int(remaining), retry / 1e6
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ for nth = 1, charges do
     if not done then return redis.error_reply(FOREIGN .. key) end
   else
     local value = call('GET', key) or ''
-    if #value % 28 > 0 then return redis.error_reply(FOREIGN .. key) end
-    local found = find(value, tag)
+    local found, is_foreign = find(value, tag)
+    if is_foreign then return redis.error_reply(FOREIGN .. key) end
     if found then
       local _, known, a, b, c = unpack(SLOT, value, found)
       a, b, c = slot[algorithm](tick_us, window, max, extra, cost, at, a, b, c)

@@ -8,4 +8,8 @@ end
 local charged, remaining, reset, retry, charged_at =
   decide(KEYS[1], now, tick_us, window, max, extra, keep, cost, take)
 if charged == nil then return redis.error_reply(FOREIGN .. KEYS[1]) end
-return pack('<Bdddd', charged and 1 or 0, remaining, reset, retry, charged_at)
+if not charged then return pack('<Bdddd', 0, remaining, reset, retry, 0) end
+if remaining > 0 then return pack('<Bdddd', 1, remaining, reset, 0, charged_at) end
+-- Nothing is left: nobody has to ask before a unit fits.
+local _, _, _, wait = decide(KEYS[1], now, tick_us, window, max, extra, keep, 0, 0)
+return pack('<Bdddd', 6, 0, reset, wait, charged_at)

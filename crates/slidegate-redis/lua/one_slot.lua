@@ -36,4 +36,7 @@ if now + reset > known * SECOND then known, ms = lasts(now, reset, tick_us * win
 value = pack('<I4I4ddI4', tag, known, a, b, c)
 if others then value = value .. others end
 if ms then call('SET', key, value, 'PX', ms) else call('SET', key, value, 'KEEPTTL') end
-return pack('<Bdddd', 1, remaining, reset, 0, charged_at)
+if remaining > 0 then return pack('<Bdddd', 1, remaining, reset, 0, charged_at) end
+-- Nothing is left: nobody has to ask before a unit fits.
+local _, _, _, wait = decide(now + phase, tick_us, window, max, extra, 0, 0, a, b, c)
+return pack('<Bdddd', 6, 0, reset, wait, charged_at)

@@ -7,8 +7,8 @@ for nth = 1, counters do
     call('UNLINK', key)
   else
     local value = call('GET', key) or ''
-    if #value % 28 > 0 then return redis.error_reply(FOREIGN .. key) end
-    local found = find(value, tag)
+    local found, is_foreign = find(value, tag)
+    if is_foreign then return redis.error_reply(FOREIGN .. key) end
     if found and #value == 28 then
       call('UNLINK', key)
     elseif found then

@@ -171,6 +171,16 @@ impl Breaker {
         self.open(&ticket, cause, now)
     }
 
+    /// The store can be reached again that could not be, or there is another in its place: whoever asks next
+    /// may probe, and waits are short again.
+    pub fn probe_soon(&self, now: Timestamp) {
+        let mut outage = self.lock();
+        if self.is_open() {
+            outage.wait = self.settings.first_wait;
+            self.refuse_until(now);
+        }
+    }
+
     /// What is written under the lock is whole at every moment, so a thread that panicked spoils nothing.
     fn lock(&self) -> MutexGuard<'_, Outage> {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)

@@ -4,20 +4,26 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
-    RedisError, TlsCertificates,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError,
+    RedisResult, TlsCertificates, TlsMode,
 };
 use rustls::crypto::ring;
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// How long to wait for a new connection.
-const CONNECTING: Duration = Duration::from_secs(2);
+use crate::address::{AddressError, SentinelTarget};
+
+/// How long to wait for a new connection. Somebody else may be the master meanwhile.
+const CONNECTING: Duration = Duration::from_secs(1);
+
+/// The pause after the first attempt that fails; each further may be twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// The longest pause between two attempts.
-const MOST_PAUSE: Duration = Duration::from_secs(1);
+const MOST_PAUSE: Duration = Duration::from_millis(500);
 
 /// How a store talks to Redis.
 #[derive(Clone, Debug)]
@@ -29,6 +35,8 @@ pub struct Settings {
     /// How long a key is kept beyond what it is known to be needed for. Longer than the clocks of callers
     /// differ, if they bring their own.
     pub keep: Duration,
+    /// How long a denial is believed without asking Redis again, unless the cost fits sooner; zero: not at all.
+    pub deny_cache_ttl: Duration,
     /// For `rediss://`: who vouches for the server, as certificates in a PEM file. None is Mozilla's list.
     pub ca_file: Option<PathBuf>,
 }
@@ -39,6 +47,7 @@ impl Default for Settings {
             prefix: "slidegate:".to_owned(),
             timeout: Duration::from_millis(15),
             keep: Duration::from_secs(1),
+            deny_cache_ttl: Duration::from_secs(1),
             ca_file: None,
         }
     }
@@ -48,9 +57,18 @@ impl Default for Settings {
 #[derive(Debug, Error)]
 pub enum ConnectError {
     /// The address is none.
-    #[error("`{address}` is no address of a Redis: {message}")]
+    #[error("`{address}` is no address of a Redis: {source}")]
     Address {
         /// As it was given, without its password.
+        address: String,
+        /// What is wrong.
+        #[source]
+        source: AddressError,
+    },
+    /// No client can be made for it.
+    #[error("there can be no connection to {address}: {message}")]
+    Client {
+        /// Without its password.
         address: String,
         /// What is wrong.
         message: String,
@@ -84,13 +102,13 @@ pub struct Shared {
 }
 
 impl Link {
-    /// Begins to connect.
-    pub fn open(address: &str, ca_file: Option<&Path>) -> Result<Self, ConnectError> {
-        let client = client(address, ca_file)?;
+    /// Begins to connect. `regained` is told of connections to somebody who was not there before: another
+    /// server, or one that was lost.
+    pub fn open(source: Source, regained: impl Fn() + Send + 'static) -> Self {
         let (publish, current) = watch::channel(Err("none has been made yet".to_owned()));
         let (broken, reported) = watch::channel(0);
-        let keeper = tokio::spawn(keep(client, publish, reported));
-        Ok(Self { current, broken, keeper })
+        let keeper = tokio::spawn(keep(source, publish, reported, regained));
+        Self { current, broken, keeper }
     }
 
     /// The connection, as soon as there is one.
@@ -104,11 +122,8 @@ impl Link {
     }
 
     /// Why there is no connection.
-    pub fn trouble(&self) -> String {
-        match &*self.current.borrow() {
-            Ok(_) => "it was made just now".to_owned(),
-            Err(trouble) => trouble.clone(),
-        }
+    pub fn trouble(&self) -> Option<String> {
+        self.current.borrow().as_ref().err().cloned()
     }
 
     /// Has the connection replaced that there is now.
@@ -137,41 +152,124 @@ impl Drop for Link {
     }
 }
 
-fn client(address: &str, ca_file: Option<&Path>) -> Result<Client, ConnectError> {
-    let wrong = |error: RedisError| ConnectError::Address {
-        address: without_password(address),
-        message: error.to_string(),
-    };
-    let info = address.into_connection_info().map_err(wrong)?;
-    if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-        // Without one of the process, rustls panics where it cannot tell which to take. An error says that
-        // there is one already.
-        let _ = ring::default_provider().install_default();
+/// Where connections come from.
+pub enum Source {
+    /// A server.
+    One(Box<Client>),
+    /// Whoever is the master, as Sentinels say.
+    Sentinel(Box<SentinelClient>),
+}
+
+/// Who vouches for servers; none is Mozilla's list.
+#[derive(Clone, Debug, Default)]
+pub struct Trust(Option<TlsCertificates>);
+
+impl Trust {
+    /// Those of a file.
+    pub fn read(path: Option<&Path>) -> Result<Self, ConnectError> {
+        let Some(path) = path else { return Ok(Self(None)) };
+        let pem = std::fs::read(path).map_err(|error| ConnectError::Ca {
+            path: path.to_owned(),
+            message: error.to_string(),
+        })?;
+        Ok(Self(Some(TlsCertificates { client_tls: None, root_cert: Some(pem) })))
     }
-    match ca_file {
-        Some(path) => trusting(info, path),
-        None => Client::open(info).map_err(wrong),
+
+    /// A client of one server.
+    pub fn client(&self, info: &ConnectionInfo) -> RedisResult<Client> {
+        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+            choose_cryptography();
+        }
+        match &self.0 {
+            Some(certificates) => Client::build_with_tls(info.clone(), certificates.clone()),
+            None => Client::open(info.clone()),
+        }
+    }
+
+    /// Connections to one server.
+    pub fn one(&self, info: &ConnectionInfo) -> RedisResult<Source> {
+        Ok(Source::One(Box::new(self.client(info)?)))
+    }
+
+    /// Connections to the master of a service.
+    pub fn sentinel(&self, target: &SentinelTarget) -> RedisResult<Source> {
+        let SentinelTarget { sentinels, service, login } = target;
+        let addresses = sentinels.iter().map(|info| info.addr().clone());
+        let mut builder =
+            SentinelClientBuilder::new(addresses, service, SentinelServerType::Master)?;
+        if matches!(login.addr(), ConnectionAddr::TcpTls { .. }) {
+            choose_cryptography();
+            builder = builder
+                .set_client_to_redis_tls_mode(TlsMode::Secure)
+                .set_client_to_sentinel_tls_mode(TlsMode::Secure);
+        }
+        if let Some(certificates) = &self.0 {
+            builder = builder
+                .set_client_to_redis_certificates(certificates.clone())
+                .set_client_to_sentinel_certificates(certificates.clone());
+        }
+        let redis = login.redis_settings();
+        builder = builder.set_client_to_redis_db(redis.db());
+        if let Some(name) = redis.username() {
+            builder = builder.set_client_to_redis_username(name);
+        }
+        if let Some(password) = redis.password() {
+            builder = builder.set_client_to_redis_password(password);
+        }
+        let own = sentinels.first().map(ConnectionInfo::redis_settings);
+        if let Some(name) = own.and_then(|own| own.username()) {
+            builder = builder.set_client_to_sentinel_username(name);
+        }
+        if let Some(password) = own.and_then(|own| own.password()) {
+            builder = builder.set_client_to_sentinel_password(password);
+        }
+        Ok(Source::Sentinel(Box::new(builder.build()?)))
     }
 }
 
-/// A client that trusts who is vouched for in a file, and nobody else.
-fn trusting(info: ConnectionInfo, path: &Path) -> Result<Client, ConnectError> {
-    let wrong = |message: String| ConnectError::Ca { path: path.to_owned(), message };
-    let pem = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
-    let certificates = TlsCertificates { client_tls: None, root_cert: Some(pem) };
-    Client::build_with_tls(info, certificates).map_err(|error| wrong(error.to_string()))
+/// Without one of the process, rustls panics where it cannot tell which to take.
+fn choose_cryptography() {
+    // An error says that there is one already.
+    let _ = ring::default_provider().install_default();
 }
 
-async fn keep(client: Client, publish: watch::Sender<State>, mut reported: watch::Receiver<u64>) {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECTING))
-        .set_response_timeout(None);
-    let mut pause = Duration::from_millis(20);
-    for nth in 1.. {
-        match client.get_multiplexed_async_connection_with_config(&config).await {
-            Ok(connection) => {
-                pause = Duration::from_millis(20);
+impl Source {
+    /// A connection, and to whom.
+    async fn connect(&mut self) -> RedisResult<(MultiplexedConnection, String)> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECTING))
+            .set_response_timeout(None);
+        let found;
+        let client = match self {
+            Self::One(client) => &*client,
+            Self::Sentinel(sentinel) => {
+                found = sentinel.async_get_client().await?;
+                &found
+            }
+        };
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        Ok((connection, client.get_connection_info().addr().to_string()))
+    }
+}
+
+async fn keep(
+    mut source: Source,
+    publish: watch::Sender<State>,
+    mut reported: watch::Receiver<u64>,
+    regained: impl Fn(),
+) {
+    let mut pause = FIRST_PAUSE;
+    let (mut last, mut nth) = (String::new(), 0);
+    loop {
+        nth += 1;
+        match source.connect().await {
+            Ok((connection, address)) => {
+                let is_new = pause > FIRST_PAUSE || address != last;
+                (pause, last) = (FIRST_PAUSE, address);
                 publish.send_modify(|state| *state = Ok(Shared { connection, nth }));
+                if is_new {
+                    regained();
+                }
                 if reported.wait_for(|broken| *broken >= nth).await.is_err() {
                     return;
                 }
@@ -201,7 +299,7 @@ fn tell(error: &RedisError, publish: &watch::Sender<State>) {
 }
 
 /// An address as one may show it: without what stands before an @, or after a question mark.
-fn without_password(address: &str) -> String {
+pub fn without_password(address: &str) -> String {
     let shown = match (address.find("://"), address.rfind('@')) {
         (Some(scheme), Some(at)) if scheme < at => {
             format!("{}…{}", &address[..scheme + 3], &address[at..])

@@ -6,12 +6,22 @@
 pub mod breaker;
 
 mod address;
+mod ask;
 mod call;
+mod clocks;
+mod cluster;
 mod connect;
+mod deny_cache;
+mod errand;
+mod failure;
+mod over_slots;
+mod queue;
 mod reply;
 mod script;
 #[doc(hidden)]
 pub mod sent;
+mod server;
+mod servers;
 mod store;
 mod sync;
 

@@ -3,68 +3,110 @@
 use std::time::Duration;
 
 use slidegate::store::{Charge, Outcomes};
-use slidegate::{Hit, Outcome, Receipt, Taken, Timestamp};
+use slidegate::{Admission, Outcome, Receipt, Timestamp};
+use smallvec::SmallVec;
 
+use crate::ask::Counted;
 use crate::call::counter_name;
 
 /// Bytes of an answer to one hit.
-const BYTES: usize = 33;
+pub const BYTES: usize = 33;
+
+/// The first byte of an answer: whether the hit was charged. No single bit makes one of another that it must
+/// not be taken for.
+const NOT_CHARGED: u8 = 0;
+const CHARGED: u8 = 1;
+const FOREIGN: u8 = 2;
+/// Charged, and nothing is left.
+const SPENT: u8 = 6;
 
 /// What is said of one hit.
-struct Said {
-    charged: bool,
-    outcome: Outcome,
-    charged_at: Timestamp,
+#[derive(Clone, Copy, Debug)]
+pub struct Said {
+    pub outcome: Outcome,
+    /// When it is counted, if it was charged.
+    charged_at: Option<Timestamp>,
+    /// If it was charged and nothing is left: how long until one unit fits; none if it never can.
+    pub spent: Option<Option<Duration>>,
 }
 
-fn said(bytes: &[u8]) -> Option<Said> {
-    let (charged, rest) = bytes.split_first()?;
+/// Why there is no answer to an ask.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Misread {
+    /// Something else stands at a key of its hits.
+    Foreign,
+    /// It is no answer to this.
+    Garbled,
+}
+
+fn said(bytes: &[u8]) -> Result<Said, Misread> {
+    let (first, rest) = bytes.split_first().ok_or(Misread::Garbled)?;
     let mut numbers = rest.chunks_exact(8).filter_map(|eight| eight.try_into().ok());
     // All are whole numbers. What is none was spoilt on its way, and a wait below one must not become 0.
     let is_whole = |number: &f64| number.is_finite() && number.fract() == 0.0;
-    let mut number = || numbers.next().map(f64::from_le_bytes).filter(is_whole);
+    let mut number =
+        || numbers.next().map(f64::from_le_bytes).filter(is_whole).ok_or(Misread::Garbled);
     let (remaining, reset, retry, charged_at) = (number()?, number()?, number()?, number()?);
-    // What was charged had room, or needed none.
-    if *charged > 1 || (*charged == 1 && retry != 0.0) {
-        return None;
-    }
     // What is negative becomes 0.
     let span = |micros: f64| Duration::from_micros(micros as u64);
-    let retry = (retry >= 0.0).then(|| span(retry));
-    Some(Said {
-        charged: *charged == 1,
-        outcome: Outcome::new(remaining as u32, span(reset), retry),
-        charged_at: Timestamp::from_micros(charged_at as u64),
-    })
-}
-
-/// The outcomes of hits, if the answer is one to so many.
-pub fn outcomes(hits: &[Hit<'_>], reply: &[u8]) -> Option<Outcomes> {
-    if reply.len() != BYTES * hits.len() {
-        return None;
-    }
-    reply.chunks_exact(BYTES).map(|bytes| said(bytes).map(|said| said.outcome)).collect()
-}
-
-/// What became of hits whose keys these are, each by the place of its key.
-pub fn taken(hits: &[Hit<'_>], key: impl Fn(&Hit<'_>) -> String, reply: &[u8]) -> Option<Taken> {
-    if reply.len() != BYTES * hits.len() {
-        return None;
-    }
-    let (mut outcomes, mut receipt) = (Outcomes::new(), Receipt::default());
-    for (hit, bytes) in hits.iter().zip(reply.chunks_exact(BYTES)) {
-        let Said { charged, outcome, charged_at } = said(bytes)?;
-        outcomes.push(outcome);
-        if charged {
-            receipt.charges.push(Charge {
-                counter: counter_name(&key(hit), hit),
-                limit: *hit.limit,
-                charged_at,
-                cost: hit.cost,
-            });
+    let wait = (retry >= 0.0).then(|| span(retry));
+    let outcome = |wait| Outcome::new(remaining as u32, span(reset), wait);
+    let charged_at = Some(Timestamp::from_micros(charged_at as u64));
+    let fits = outcome(Some(Duration::ZERO));
+    match *first {
+        NOT_CHARGED => Ok(Said { outcome: outcome(wait), charged_at: None, spent: None }),
+        // What was charged had room, or needed none.
+        CHARGED if retry == 0.0 => Ok(Said { outcome: fits, charged_at, spent: None }),
+        SPENT if retry != 0.0 && remaining == 0.0 => {
+            Ok(Said { outcome: fits, charged_at, spent: Some(wait) })
         }
+        FOREIGN => Err(Misread::Foreign),
+        _ => Err(Misread::Garbled),
     }
-    Some(Taken { allowed: slidegate::store::admits(hits, &outcomes), outcomes, receipt })
+}
+
+/// What is said of each hit of an ask.
+#[derive(Debug)]
+pub struct Answer(SmallVec<[Said; 1]>);
+
+impl Answer {
+    /// Reads the answer to so many hits.
+    pub fn read(hits: usize, bytes: &[u8]) -> Result<Self, Misread> {
+        if bytes.len() != BYTES * hits {
+            return Err(Misread::Garbled);
+        }
+        bytes.chunks_exact(BYTES).map(said).collect::<Result<_, _>>().map(Self)
+    }
+
+    pub fn said(&self) -> &[Said] {
+        &self.0
+    }
+
+    pub fn outcomes(&self) -> Outcomes {
+        self.0.iter().map(|said| said.outcome).collect()
+    }
+
+    /// Whether it admits a request of these hits.
+    pub fn admits(&self, hits: &[Counted]) -> bool {
+        let both = hits.iter().zip(&self.0);
+        both.into_iter()
+            .all(|(hit, said)| hit.admission != Admission::Enforce || said.outcome.fits())
+    }
+
+    /// What was charged.
+    pub fn receipt(&self, hits: &[Counted]) -> Receipt {
+        let charges = hits.iter().zip(&self.0).filter_map(|(hit, said)| said.charge(hit));
+        Receipt { charges: charges.collect() }
+    }
+}
+
+impl Said {
+    /// What the hit was charged.
+    pub fn charge(&self, hit: &Counted) -> Option<Charge> {
+        let charged_at = self.charged_at?;
+        let (counter, limit, cost) = (counter_name(hit), hit.limit, hit.cost);
+        Some(Charge { counter, limit, charged_at, cost })
+    }
 }
 
 #[cfg(test)]
@@ -77,12 +119,12 @@ mod tests {
             let numbers = [0.0, 5_000_000.0, wait, 0.0];
             let denial: Vec<u8> =
                 [0].into_iter().chain(numbers.iter().flat_map(|n| n.to_le_bytes())).collect();
-            assert!(said(&denial).is_some_and(|said| !said.outcome.fits()));
+            assert!(said(&denial).is_ok_and(|said| !said.outcome.fits()));
             for bit in 0..8 * BYTES {
                 let mut spoilt = denial.clone();
                 spoilt[bit / 8] ^= 1 << (bit % 8);
-                let allows = |said: Said| said.charged || said.outcome.fits();
-                assert!(!said(&spoilt).is_some_and(allows), "{wait}, bit {bit}");
+                let allows = |said: Said| said.charged_at.is_some() || said.outcome.fits();
+                assert!(!said(&spoilt).is_ok_and(allows), "{wait}, bit {bit}");
             }
         }
     }

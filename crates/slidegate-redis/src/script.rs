@@ -11,8 +11,7 @@ const BASE: &str = include_str!("../lua/base.lua");
 const SLOTS: &str = include_str!("../lua/slots.lua");
 const ONE_SLOT: &str = include_str!("../lua/one_slot.lua");
 const ONE_OWN: &str = include_str!("../lua/one_own.lua");
-const GROUP: &str = include_str!("../lua/group.lua");
-const SEVERAL: &str = include_str!("../lua/several.lua");
+const BATCH: &str = include_str!("../lua/batch.lua");
 const GIVE_BACK: &str = include_str!("../lua/give_back.lua");
 const RESET: &str = include_str!("../lua/reset.lua");
 
@@ -102,8 +101,7 @@ impl Script {
 #[derive(Debug)]
 pub struct Scripts {
     one: [OnceLock<Script>; Algorithm::ALL.len()],
-    group: [OnceLock<Script>; SETS],
-    several: [OnceLock<Script>; SETS],
+    batch: [OnceLock<Script>; SETS],
     give_back: [OnceLock<Script>; SETS],
     reset: OnceLock<Script>,
 }
@@ -112,8 +110,7 @@ impl Scripts {
     pub fn new() -> Self {
         Self {
             one: [const { OnceLock::new() }; Algorithm::ALL.len()],
-            group: [const { OnceLock::new() }; SETS],
-            several: [const { OnceLock::new() }; SETS],
+            batch: [const { OnceLock::new() }; SETS],
             give_back: [const { OnceLock::new() }; SETS],
             reset: OnceLock::new(),
         }
@@ -127,14 +124,9 @@ impl Scripts {
         })
     }
 
-    /// Decides several hits whose states share one value, under these algorithms.
-    pub fn group(&self, set: Set) -> &Script {
-        self.group[usize::from(set.0)].get_or_init(|| over(set, Deed::Decide, GROUP))
-    }
-
-    /// Decides any several hits under these algorithms.
-    pub fn several(&self, set: Set) -> &Script {
-        self.several[usize::from(set.0)].get_or_init(|| over(set, Deed::Decide, SEVERAL))
+    /// Decides any requests under these algorithms, one after another.
+    pub fn batch(&self, set: Set) -> &Script {
+        self.batch[usize::from(set.0)].get_or_init(|| over(set, Deed::Decide, BATCH))
     }
 
     /// Gives back what was charged under these algorithms.

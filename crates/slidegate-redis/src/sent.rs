@@ -3,11 +3,11 @@
 use redis::Cmd;
 use slidegate::{Hit, Timestamp};
 
-use crate::call::{Mode, Wording};
+use crate::ask::{Ask, Mode, Wording};
+use crate::call;
 use crate::connect::Settings;
-use crate::reply;
+use crate::reply::Answer;
 use crate::script::Scripts;
-use crate::store::command;
 
 /// Makes the calls that a store with these settings makes.
 #[derive(Debug)]
@@ -22,15 +22,21 @@ impl Caller {
         Self { wording: Wording::of(settings), scripts: Scripts::new() }
     }
 
+    fn ask(&self, hits: &[Hit<'_>]) -> Ask {
+        self.wording.ask(Mode::Take, hits)
+    }
+
     /// Takes hits, by a script that Redis has to know.
     pub fn take(&self, now: Option<Timestamp>, hits: &[Hit<'_>]) -> Cmd {
-        let call = self.wording.ask(&self.scripts, Mode::Take, now, hits);
-        command("EVALSHA", &call.script.sha, &call)
+        let ask = self.ask(hits);
+        let call = call::decide(&self.scripts, now, self.wording.keep_s, &[&ask]);
+        call.command("EVALSHA", &call.script.sha)
     }
 
     /// The script that takes hits.
     pub fn script(&self, hits: &[Hit<'_>]) -> &str {
-        &self.wording.ask(&self.scripts, Mode::Take, None, hits).script.text
+        let ask = self.ask(hits);
+        &call::decide(&self.scripts, None, self.wording.keep_s, &[&ask]).script.text
     }
 
     /// The key of a hit.
@@ -40,6 +46,6 @@ impl Caller {
 
     /// Whether the answer admits these hits. None if it is no answer to them.
     pub fn admits(&self, hits: &[Hit<'_>], reply: &[u8]) -> Option<bool> {
-        Some(slidegate::store::admits(hits, &reply::outcomes(hits, reply)?))
+        Some(Answer::read(hits.len(), reply).ok()?.admits(&self.ask(hits).hits))
     }
 }

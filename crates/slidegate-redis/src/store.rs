@@ -1,30 +1,44 @@
-//! The store: every request one script call.
+//! The store: what is known here is answered here, all else is asked, each slot by one script call.
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
+use futures_util::future::{join_all, poll_immediate};
+use futures_util::pin_mut;
 use slidegate::store::Outcomes;
-use slidegate::{Clock, Hit, Receipt, Store, StoreError, SystemClock, Taken, Timestamp};
+use slidegate::{Admission, Clock, Hit, Outcome, Receipt, Store, StoreError, Taken};
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
 
-use crate::breaker::{self, Admit, Breaker, Change};
-use crate::call::{Call, Mode, Wording, give_back};
-use crate::connect::{ConnectError, Link, Settings, Shared};
-use crate::reply;
-use crate::script::Scripts;
+use crate::address::{Address, Target};
+use crate::ask::{Ask, Counted, Mode, Wording};
+use crate::call::key_and_tag;
+use crate::clocks::Clocks;
+use crate::cluster::Cluster;
+use crate::connect::{ConnectError, Settings, Trust, without_password};
+use crate::deny_cache::{DenyCache, Heard, Known, Mark};
+use crate::errand;
+use crate::failure::Failure;
+use crate::over_slots::{self, parts};
+use crate::reply::Answer;
+use crate::server::{Manner, Server};
+use crate::servers::Servers;
 
-/// Counts in Redis.
+/// Counts in Redis: in one server, in the master that Sentinels name, or in a Cluster.
 pub struct RedisStore {
-    wording: Wording,
-    scripts: Scripts,
-    link: Link,
-    breaker: Breaker,
-    /// For the breaker.
-    time: SystemClock,
-    /// For counting. None is Redis's own.
-    clock: Option<Arc<dyn Clock>>,
+    inner: Arc<Inner>,
     settings: Settings,
+}
+
+struct Inner {
+    wording: Wording,
+    servers: Servers,
+    deny_cache: DenyCache,
+    clocks: Arc<Clocks>,
+    timeout: Duration,
+    runtime: Handle,
 }
 
 impl fmt::Debug for RedisStore {
@@ -34,311 +48,62 @@ impl fmt::Debug for RedisStore {
 }
 
 impl RedisStore {
-    /// A store at `redis://`, `rediss://` (TLS) or `unix://`. Connects in the background, within a tokio
-    /// runtime.
+    /// A store at an [`Address`]. Connects in the background, within a tokio runtime.
     ///
     /// # Errors
     /// If this is no address, or the file of certificates is none. That nobody answers there is none: the
     /// store says so when it is asked.
     pub fn open(address: &str, settings: Settings) -> Result<Self, ConnectError> {
+        let address: Address = address.parse().map_err(|source| ConnectError::Address {
+            address: without_password(address),
+            source,
+        })?;
+        Self::at(&address, settings)
+    }
+
+    pub(crate) fn at(address: &Address, settings: Settings) -> Result<Self, ConnectError> {
+        let clocks = Arc::new(Clocks::new());
         let wording = Wording::of(&settings);
-        let link = Link::open(address, settings.ca_file.as_deref())?;
-        let breaker = Breaker::new(breaker::Settings {
-            probe_limit: 2 * settings.timeout,
-            ..breaker::Settings::default()
-        });
-        let (scripts, time) = (Scripts::new(), SystemClock::new());
-        Ok(Self { wording, scripts, link, breaker, time, clock: None, settings })
+        let manner =
+            Manner { timeout: settings.timeout, keep_s: wording.keep_s, clocks: clocks.clone() };
+        let trust = Trust::read(settings.ca_file.as_deref())?;
+        let servers = match address.target() {
+            Target::One(info) => trust.one(&info).map(|source| one(source, manner)),
+            Target::Sentinel(target) => trust.sentinel(&target).map(|source| one(source, manner)),
+            Target::Cluster(seeds) => Cluster::open(seeds, trust, manner).map(Servers::Cluster),
+        };
+        let servers = servers.map_err(|error| match &settings.ca_file {
+            Some(path) => ConnectError::Ca { path: path.clone(), message: error.to_string() },
+            None => {
+                ConnectError::Client { address: address.to_string(), message: error.to_string() }
+            }
+        })?;
+        let inner = Inner {
+            wording,
+            servers,
+            deny_cache: DenyCache::new(settings.deny_cache_ttl),
+            clocks,
+            timeout: settings.timeout,
+            runtime: Handle::current(),
+        };
+        Ok(Self { inner: Arc::new(inner), settings })
     }
 
     /// Tells Redis the time, instead of asking it: cheaper for Redis, and good where clocks agree.
     #[must_use]
     pub fn with_clock(self, clock: impl Clock) -> Self {
-        Self { clock: Some(Arc::new(clock)), ..self }
+        self.inner.clocks.count_by(clock);
+        self
     }
 
-    fn now(&self) -> Option<Timestamp> {
-        self.clock.as_ref().map(|clock| clock.now())
-    }
-
-    /// Whether the breaker is open, so that Redis is not asked.
+    /// Whether Redis is not asked, since it has failed too often of late. Of a Cluster: no node of it.
     pub fn is_open(&self) -> bool {
-        self.breaker.is_open()
-    }
-
-    /// Asks Redis, unless the breaker is open. `asking` is not begun then, so whatever it takes to word the
-    /// question belongs into it.
-    async fn ask<T>(
-        &self,
-        sent: &Sent,
-        asking: impl Future<Output = Result<T, Failure>> + Send,
-    ) -> Result<T, StoreError> {
-        let (ticket, is_probe) = match self.breaker.admit(self.time.now()) {
-            Admit::Call(ticket) => (ticket, false),
-            Admit::Probe(ticket) => (ticket, true),
-            Admit::Refuse => return Err(StoreError::Open),
-        };
-        let answer = self.in_time(sent, asking).await;
-        let now = self.time.now();
-        let is_down = matches!(answer, Err(Failure::Down(_)));
-        let change = match is_down {
-            true => self.breaker.failed(ticket, now),
-            false => self.breaker.succeeded(ticket, now),
-        };
-        if matches!(change, Some(Change::Opened(_))) || (is_probe && is_down) {
-            // Whoever hangs may do so for ever, and another may have its name now: a new connection finds
-            // out.
-            self.link.replace_current();
-        }
-        match (change, &answer) {
-            (Some(change @ Change::Opened(_)), Err(failure)) => {
-                tracing::warn!(error = %failure.error(), "Redis: {change}");
-            }
-            (Some(change), _) => tracing::info!("Redis: {change}"),
-            (None, _) => {}
-        }
-        answer.map_err(Failure::into_error)
-    }
-
-    /// Waits for an answer, but no longer than the time-out.
-    async fn in_time<T>(
-        &self,
-        sent: &Sent,
-        asking: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
-        match tokio::time::timeout(self.settings.timeout, asking).await {
-            Ok(answer) => answer,
-            Err(_) => Err(Failure::Down(match sent.get() {
-                false => StoreError::Unavailable(self.no_connection()),
-                true => {
-                    StoreError::TimedOut(format!("no answer within {:?}", self.settings.timeout))
-                }
-            })),
-        }
-    }
-
-    fn no_connection(&self) -> String {
-        format!("no connection: {}", self.link.trouble())
-    }
-
-    async fn connection(&self) -> Result<Shared, Failure> {
-        let closed = || Failure::Down(StoreError::Unavailable(self.no_connection()));
-        self.link.connection().await.ok_or_else(closed)
-    }
-
-    /// EVALSHA; and if Redis does not know the script, EVAL. Of many who find that at once, one sends the
-    /// script, and the others wait for it.
-    async fn call<T>(
-        &self,
-        call: &Call<'_>,
-        sent: &Sent,
-        read: impl Fn(&Value) -> Option<T>,
-    ) -> Result<T, Failure> {
-        let shared = self.connection().await?;
-        let script = call.script;
-        let evalsha = command("EVALSHA", &script.sha, call);
-        loop {
-            let loads = script.loads();
-            sent.set(true);
-            match evalsha.query_async(&mut shared.connection.clone()).await {
-                // Nothing was charged.
-                Err(error) if is_no_script(&error) => sent.set(false),
-                answer => return self.understood(answer, &shared, read),
-            }
-            let loading = script.loading.lock().await;
-            if script.loads() != loads {
-                continue;
-            }
-            sent.set(true);
-            let eval = command("EVAL", &script.text, call);
-            let answer = eval.query_async(&mut shared.connection.clone()).await;
-            script.loads.fetch_add(1, Ordering::Release);
-            drop(loading);
-            return self.understood(answer, &shared, read);
-        }
-    }
-
-    /// All calls in one round trip, in their order. Those whose script Redis has forgotten are called again
-    /// after it was sent, in their order, behind the others.
-    async fn call_each<T>(
-        &self,
-        calls: &[Call<'_>],
-        sent: &Sent,
-        read: impl Fn(usize, &Value) -> Option<T>,
-    ) -> Result<Vec<T>, Failure> {
-        let shared = self.connection().await?;
-        for call in calls.iter().filter(|call| call.script.loads() == 0) {
-            self.send_script(call, 0, &shared).await?;
-        }
-        let mut answers: Vec<Option<T>> = calls.iter().map(|_| None).collect();
-        let mut open: Vec<usize> = (0..calls.len()).collect();
-        let mut error = None;
-        while !open.is_empty() && error.is_none() {
-            let loads: Vec<u64> = open.iter().map(|&nth| calls[nth].script.loads()).collect();
-            sent.set(true);
-            let replies = evalsha_each(open.iter().map(|&nth| &calls[nth]), &shared).await;
-            let replies = replies.map_err(|error| self.lost(&error, &shared))?;
-            let mut forgotten = Vec::new();
-            for ((&nth, loads), reply) in open.iter().zip(loads).zip(replies) {
-                match reply {
-                    Err(error) if is_no_script(&error) => forgotten.push((nth, loads)),
-                    reply => match self.understood(reply, &shared, |value| read(nth, value)) {
-                        Ok(answer) => answers[nth] = Some(answer),
-                        Err(failure) => error = Some(failure),
-                    },
-                }
-            }
-            for &(nth, loads) in &forgotten {
-                self.send_script(&calls[nth], loads, &shared).await?;
-            }
-            open = forgotten.into_iter().map(|(nth, _)| nth).collect();
-        }
-        match error {
-            None => Ok(answers.into_iter().flatten().collect()),
-            Some(failure) if calls.len() > 1 => Err(failure.of_several()),
-            Some(failure) => Err(failure),
-        }
-    }
-
-    /// Sends a script alone, unless somebody else has sent it since it had been sent so often.
-    async fn send_script(
-        &self,
-        call: &Call<'_>,
-        loads: u64,
-        shared: &Shared,
-    ) -> Result<(), Failure> {
-        let script = call.script;
-        let _loading = script.loading.lock().await;
-        if script.loads() != loads {
-            return Ok(());
-        }
-        let mut load = redis::cmd("SCRIPT");
-        load.arg("LOAD").arg(&script.text);
-        let answer = load.query_async(&mut shared.connection.clone()).await;
-        script.loads.fetch_add(1, Ordering::Release);
-        self.understood(answer, shared, |_| Some(()))
-    }
-
-    /// What Redis said of a call. `read` knows what it may say.
-    fn understood<T>(
-        &self,
-        answer: RedisResult<Value>,
-        shared: &Shared,
-        read: impl Fn(&Value) -> Option<T>,
-    ) -> Result<T, Failure> {
-        match answer {
-            Ok(value) => read(&value).ok_or_else(|| {
-                // Who knows whose answer this is: whatever else comes by this connection is as doubtful.
-                self.link.replace(shared);
-                Failure::Down(StoreError::TimedOut("no answer of a script".to_owned()))
-            }),
-            // Redis has answered: a script that fails has written nothing.
-            Err(error) if is_of_a_key(&error) => {
-                Err(Failure::Key(StoreError::Unavailable(error.to_string())))
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
-                Err(Failure::Down(StoreError::Unavailable(error.to_string())))
-            }
-            Err(error) => Err(self.lost(&error, shared)),
-        }
-    }
-
-    /// A connection was lost, and with it what became of calls.
-    fn lost(&self, error: &RedisError, shared: &Shared) -> Failure {
-        self.link.replace(shared);
-        Failure::Down(StoreError::TimedOut(error.to_string()))
+        self.inner.servers.is_open()
     }
 }
 
-/// Whether a call may have reached Redis: only then may it have been charged.
-#[derive(Debug, Default)]
-struct Sent(AtomicBool);
-
-impl Sent {
-    fn set(&self, sent: bool) {
-        self.0.store(sent, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// Why there is no answer.
-enum Failure {
-    /// Redis does not do its work: the breaker hears of it.
-    Down(StoreError),
-    /// Something else stands at this key; others are well.
-    Key(StoreError),
-}
-
-impl Failure {
-    fn error(&self) -> &StoreError {
-        match self {
-            Self::Down(error) | Self::Key(error) => error,
-        }
-    }
-
-    fn into_error(self) -> StoreError {
-        match self {
-            Self::Down(error) | Self::Key(error) => error,
-        }
-    }
-
-    /// The same of several calls, of which others may have been charged.
-    fn of_several(self) -> Self {
-        let timed_out = |error: StoreError| StoreError::TimedOut(error.to_string());
-        match self {
-            Self::Down(error) => Self::Down(timed_out(error)),
-            Self::Key(error) => Self::Key(timed_out(error)),
-        }
-    }
-}
-
-/// What Redis says when it cannot write at all. Up to 6.2 the error of a script only quotes it.
-const CANNOT_WRITE: [&str; 4] = ["-OOM", "-READONLY", "-MISCONF", "-NOREPLICAS"];
-
-/// Whether it is the value of a key that the script could not work with.
-fn is_of_a_key(error: &RedisError) -> bool {
-    let text = error.detail().unwrap_or_default();
-    match error.code() {
-        Some("WRONGTYPE" | "FOREIGN") => true,
-        // The script stumbled, over what it has read: all else is the same for every key.
-        Some("ERR") => {
-            text.contains("user_script") && !CANNOT_WRITE.iter().any(|why| text.contains(why))
-        }
-        _ => false,
-    }
-}
-
-/// Calls a script, by the command of this name.
-pub(crate) fn command(name: &str, script: &str, call: &Call<'_>) -> Cmd {
-    let mut command = redis::cmd(name);
-    command.arg(script).arg(call.keys.len()).arg(&call.keys[..]).arg(&call.argument[..]);
-    command
-}
-
-/// One round trip. An error is one of the connection; what Redis says to each call stands in its place.
-async fn evalsha_each<'c>(
-    calls: impl Iterator<Item = &'c Call<'c>>,
-    shared: &Shared,
-) -> RedisResult<Vec<RedisResult<Value>>> {
-    let mut pipeline = Pipeline::new();
-    for call in calls {
-        pipeline.add_command(command("EVALSHA", &call.script.sha, call));
-    }
-    pipeline.ignore_errors().query_async(&mut shared.connection.clone()).await
-}
-
-fn is_no_script(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
-}
-
-fn bytes(value: &Value) -> Option<&[u8]> {
-    match value {
-        Value::BulkString(bytes) => Some(bytes),
-        _ => None,
-    }
+fn one(source: crate::connect::Source, manner: Manner) -> Servers {
+    Servers::One(Arc::new(Server::open("", source, manner)))
 }
 
 /// The answer to no hits.
@@ -346,74 +111,165 @@ fn nothing() -> Taken {
     Taken { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() }
 }
 
-impl RedisStore {
-    fn read_taken(&self, hits: &[Hit<'_>], value: &Value) -> Option<Taken> {
-        reply::taken(hits, |hit| self.wording.key(hit), bytes(value)?)
+/// Hits as they are counted.
+type Hits = SmallVec<[Counted; 1]>;
+
+impl Inner {
+    fn until(&self) -> Instant {
+        Instant::now() + self.timeout
+    }
+
+    async fn take(self: &Arc<Self>, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
+        if hits.is_empty() {
+            return Ok(nothing());
+        }
+        let hits: Hits = hits.iter().map(|hit| self.wording.counted(hit)).collect();
+        if let Some(denied) = self.denied(&hits) {
+            return Ok(denied);
+        }
+        self.charge(hits).await
+    }
+
+    /// A denial that is known here. What is charged whatever happens has to be.
+    fn denied(&self, hits: &Hits) -> Option<Taken> {
+        if hits.iter().any(|hit| hit.admission == Admission::Always && hit.cost > 0) {
+            return None;
+        }
+        let now = self.clocks.here();
+        let denial = |hit: &Counted| match self.deny_cache.know(hit, now) {
+            Known::Denied(outcome) if hit.admission == Admission::Enforce => outcome,
+            _ => Outcome::not_asked(),
+        };
+        let outcomes: Outcomes = hits.iter().map(denial).collect();
+        let allowed = outcomes.iter().all(Outcome::fits);
+        (!allowed).then(|| Taken { allowed, outcomes, receipt: Receipt::default() })
+    }
+
+    async fn charge(self: &Arc<Self>, hits: Hits) -> Result<Taken, StoreError> {
+        let ask = Ask { mode: Mode::Take, hits };
+        match self.only_slot(&ask.hits) {
+            Some(slot) => self.charge_one_slot(slot, ask).await.map_err(Failure::into_error),
+            None => {
+                // To its end, even if nobody waits for it any more: what is charged in vain is given back.
+                let this = self.clone();
+                let charging = async move {
+                    let parts = parts(&this.servers, ask);
+                    over_slots::take(&this.servers, &parts, this.until(), || this.until()).await
+                };
+                let charging = self.runtime.spawn(charging).await;
+                charging.unwrap_or_else(|error| Err(StoreError::TimedOut(error.to_string())))
+            }
+        }
+    }
+
+    /// The slot of these hits; none if there are several.
+    fn only_slot(&self, hits: &Hits) -> Option<u16> {
+        let (first, others) = hits.split_first()?;
+        let slot = self.servers.slot(&first.key);
+        others.iter().all(|hit| self.servers.slot(&hit.key) == slot).then_some(slot)
+    }
+
+    async fn charge_one_slot(&self, slot: u16, ask: Ask) -> Result<Taken, Failure> {
+        let marks: SmallVec<[Mark; 2]> =
+            ask.hits.iter().map(|hit| self.deny_cache.mark(hit)).collect();
+        let ask = Arc::new(ask);
+        let (answer, asked_at) = self.servers.decide(slot, &ask, self.until()).await?;
+        self.remember(&ask.hits, &answer, asked_at, &marks);
+        Ok(Taken {
+            allowed: answer.admits(&ask.hits),
+            outcomes: answer.outcomes(),
+            receipt: answer.receipt(&ask.hits),
+        })
+    }
+
+    /// Remembers what does not fit any more.
+    fn remember(
+        &self,
+        hits: &Hits,
+        answer: &Answer,
+        asked_at: slidegate::Timestamp,
+        marks: &[Mark],
+    ) {
+        let heard_at = self.clocks.here();
+        for (nth, ((hit, said), mark)) in hits.iter().zip(answer.said()).zip(marks).enumerate() {
+            let (cost, retry_after) = match said.spent {
+                Some(wait) => (1, wait),
+                None if said.outcome.fits() => continue,
+                None => (hit.cost, said.outcome.retry_after()),
+            };
+            // Behind another of its counter, a hit is judged as if that had been charged.
+            if hits[..nth].iter().any(|other| other.is_counted_with(hit)) {
+                continue;
+            }
+            let (reset_after, remaining) = (said.outcome.reset_after(), said.outcome.remaining());
+            let heard = Heard { asked_at, heard_at, retry_after, reset_after, remaining };
+            self.deny_cache.remember(hit, cost, &heard, *mark, Duration::ZERO);
+        }
+    }
+
+    async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        let ask = self.wording.ask(Mode::Peek, hits);
+        match self.only_slot(&ask.hits) {
+            Some(slot) => {
+                let answer = self.servers.decide(slot, &Arc::new(ask), self.until()).await;
+                answer.map(|(answer, _)| answer.outcomes()).map_err(Failure::into_error)
+            }
+            None if ask.hits.is_empty() => Ok(Outcomes::new()),
+            None => over_slots::peek(&self.servers, &parts(&self.servers, ask), self.until()).await,
+        }
+    }
+
+    async fn give_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
+        let given = errand::give_back(&self.servers, &receipt.charges, self.until()).await;
+        // Whether or not it is known to be done.
+        for (key, tag) in receipt.charges.iter().filter_map(|charge| key_and_tag(&charge.counter)) {
+            self.deny_cache.forget(key, tag);
+        }
+        given
+    }
+
+    async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
+        let hits: Hits = hits.iter().map(|hit| self.wording.counted(hit)).collect();
+        let reset = errand::reset(&self.servers, &hits, self.until()).await;
+        for hit in &hits {
+            self.deny_cache.forget(&hit.key, hit.tag);
+        }
+        reset
     }
 }
 
 impl Store for RedisStore {
     async fn take(&self, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
-        if hits.is_empty() {
-            return Ok(nothing());
-        }
-        let sent = Sent::default();
-        let asking = async {
-            let call = self.wording.ask(&self.scripts, Mode::Take, self.now(), hits);
-            self.call(&call, &sent, |value| self.read_taken(hits, value)).await
-        };
-        self.ask(&sent, asking).await
+        self.inner.take(hits).await
     }
 
     async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<Taken>, StoreError> {
-        let some: Vec<&[Hit<'_>]> = asks.iter().copied().filter(|hits| !hits.is_empty()).collect();
-        if some.is_empty() {
-            return Ok(asks.iter().map(|_| nothing()).collect());
-        }
-        let sent = Sent::default();
-        let asking = async {
-            let now = self.now();
-            let call = |hits: &&[Hit<'_>]| self.wording.ask(&self.scripts, Mode::Take, now, hits);
-            let calls: Vec<Call<'_>> = some.iter().map(call).collect();
-            self.call_each(&calls, &sent, |nth, value| self.read_taken(some[nth], value)).await
+        let all = join_all(asks.iter().map(|hits| self.inner.take(hits)));
+        pin_mut!(all);
+        let held = self.inner.servers.hold();
+        let taken = match poll_immediate(&mut all).await {
+            Some(taken) => taken,
+            None => {
+                drop(held);
+                all.await
+            }
         };
-        let mut taken = self.ask(&sent, asking).await?.into_iter();
-        let one = |hits: &&[Hit<'_>]| match hits.is_empty() {
-            true => Some(nothing()),
-            false => taken.next(),
-        };
-        Ok(asks.iter().filter_map(one).collect())
+        let some_taken = taken.iter().any(Result::is_ok);
+        taken.into_iter().collect::<Result<_, _>>().map_err(|error: StoreError| match some_taken {
+            true => StoreError::TimedOut(error.to_string()),
+            false => error,
+        })
     }
 
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        if hits.is_empty() {
-            return Ok(Outcomes::new());
-        }
-        let sent = Sent::default();
-        let asking = async {
-            let call = self.wording.ask(&self.scripts, Mode::Peek, self.now(), hits);
-            self.call(&call, &sent, |value| reply::outcomes(hits, bytes(value)?)).await
-        };
-        self.ask(&sent, asking).await
+        self.inner.peek(hits).await
     }
 
     async fn give_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        let Some(call) = give_back(&self.scripts, receipt) else { return Ok(()) };
-        let sent = Sent::default();
-        self.ask(&sent, self.call(&call, &sent, done)).await
+        self.inner.give_back(receipt).await
     }
 
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
-        if hits.is_empty() {
-            return Ok(());
-        }
-        let call = self.wording.reset(&self.scripts, hits);
-        let sent = Sent::default();
-        self.ask(&sent, self.call(&call, &sent, done)).await
+        self.inner.reset(hits).await
     }
-}
-
-/// The answer of a script that has nothing to say.
-fn done(value: &Value) -> Option<()> {
-    (bytes(value)? == b"OK").then_some(())
 }

@@ -22,6 +22,8 @@ async fn hold(redis: &Redis, algorithms: &[Algorithm], seeds: std::ops::Range<u6
             prefix: format!("{seed}:"),
             timeout: Duration::from_secs(3),
             keep: FOREVER,
+            // Denials that are known list the limits that deny, and no others.
+            deny_cache_ttl: Duration::ZERO,
             ..Settings::default()
         };
         let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());

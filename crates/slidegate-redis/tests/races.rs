@@ -60,7 +60,8 @@ async fn one_of_the_processes() {
     let skew: Option<i64> = env::var(SKEW).ok().map(|skew| skew.parse().unwrap());
     let stores: Vec<RedisStore> = (0..CONNECTIONS)
         .map(|_| {
-            let settings = Settings { timeout: LONG, ..Settings::default() };
+            let settings =
+                Settings { timeout: LONG, deny_cache_ttl: Duration::ZERO, ..Settings::default() };
             let store = RedisStore::open(&address, settings).unwrap();
             match skew {
                 Some(micros) => store.with_clock(Skewed { clock: SystemClock::new(), micros }),

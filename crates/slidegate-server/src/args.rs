@@ -107,8 +107,9 @@ pub struct ServeArgs {
 pub struct StoreArgs {
     // What a variable holds would stand in the help.
     /// Where counts live: memory, or the Redis that all instances share, as redis://host:6379/0,
-    /// rediss://… (TLS) or unix:///path. If the address has a password, give it by the environment: every
-    /// user of the machine can read a command line
+    /// rediss://… (TLS), unix:///path, redis+sentinel://host:26379,host:26379/service or
+    /// redis+cluster://host:6379,host:6379. If the address has a password, give it by the environment:
+    /// every user of the machine can read a command line
     #[arg(
         long,
         value_name = "STORE",
@@ -149,6 +150,17 @@ pub struct StoreArgs {
     )]
     pub redis_prefix: String,
 
+    /// How long a denial is believed without asking Redis again, unless the cost fits sooner, such as 1s or
+    /// 500ms; 0ms asks every time
+    #[arg(
+        long,
+        value_name = "SPAN",
+        env = "SLIDEGATE_DENY_CACHE_TTL",
+        default_value = "1s",
+        value_parser = deny_cache_ttl
+    )]
+    pub deny_cache_ttl: Duration,
+
     /// For rediss://: a PEM file with the certificates to trust; without it, those that browsers do
     #[arg(long, value_name = "FILE", env = "SLIDEGATE_REDIS_CA_FILE")]
     pub redis_ca_file: Option<PathBuf>,
@@ -186,20 +198,28 @@ pub enum RedisClock {
     Client,
 }
 
-/// The longest that a request may wait for Redis.
-const MOST_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest that a request may wait for Redis, or that a denial is believed.
+const MOST_SPAN: Duration = Duration::from_secs(60);
 
 fn redis_timeout(text: &str) -> Result<Duration, String> {
     let form = || "write it as 15ms or 1s, from 1ms to 60s".to_owned();
-    let unit_at = text.find(|char: char| !char.is_ascii_digit()).ok_or_else(form)?;
+    span(text).filter(|span| !span.is_zero()).ok_or_else(form)
+}
+
+fn deny_cache_ttl(text: &str) -> Result<Duration, String> {
+    span(text).ok_or_else(|| "write it as 500ms or 1s, from 0ms to 60s".to_owned())
+}
+
+fn span(text: &str) -> Option<Duration> {
+    let unit_at = text.find(|char: char| !char.is_ascii_digit())?;
     let (number, unit) = text.split_at(unit_at);
-    let number: u64 = number.parse().map_err(|_| form())?;
+    let number: u64 = number.parse().ok()?;
     let span = match unit {
         "ms" => Duration::from_millis(number),
         "s" => Duration::from_secs(number),
-        _ => return Err(form()),
+        _ => return None,
     };
-    if span.is_zero() || span > MOST_TIMEOUT { Err(form()) } else { Ok(span) }
+    (span <= MOST_SPAN).then_some(span)
 }
 
 /// Bytes that a prefix may have.

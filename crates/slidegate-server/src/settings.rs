@@ -31,7 +31,7 @@ pub struct Settings {
 #[derive(Debug)]
 pub enum StoreChoice {
     Memory,
-    Redis { address: Address, settings: slidegate_redis::Settings, clock: RedisClock },
+    Redis { address: Box<Address>, settings: slidegate_redis::Settings, clock: RedisClock },
 }
 
 /// Why the arguments mean nothing.
@@ -100,13 +100,15 @@ impl StoreChoice {
             prefix: args.redis_prefix,
             timeout: args.redis_timeout,
             ca_file: args.redis_ca_file,
+            deny_cache_ttl: args.deny_cache_ttl,
             ..slidegate_redis::Settings::default()
         };
         let settings = match args.redis_clock {
             RedisClock::Server => settings,
             RedisClock::Client => slidegate_redis::Settings { keep: CLOCKS_DIFFER, ..settings },
         };
-        Ok(Self::Redis { address: args.store.0.parse()?, settings, clock: args.redis_clock })
+        let address = Box::new(args.store.0.parse()?);
+        Ok(Self::Redis { address, settings, clock: args.redis_clock })
     }
 }
 

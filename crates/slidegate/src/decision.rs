@@ -80,7 +80,8 @@ impl Decision {
         self.binding.map(usize::from)
     }
 
-    /// One outcome for each limit.
+    /// One outcome for each limit; of a limit that the store did not have to ask it says
+    /// [no more than that](Outcome::is_known).
     pub fn outcomes(&self) -> &[Outcome] {
         &self.outcomes
     }
@@ -118,14 +119,17 @@ impl Decision {
 /// The hit that a decision hangs on.
 #[inline]
 fn binding(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16> {
-    match hits {
-        [hit] => (!allowed || hit.admission != Admission::Observe).then_some(0),
+    match (hits, outcomes) {
+        ([hit], [outcome]) if outcome.is_known() => {
+            (!allowed || hit.admission != Admission::Observe).then_some(0)
+        }
         _ => binding_of_several(hits, outcomes, allowed),
     }
 }
 
 fn binding_of_several(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16> {
-    let both = || hits.iter().zip(outcomes).enumerate();
+    let known = |(_, (_, outcome)): &(usize, (&Hit<'_>, &Outcome))| outcome.is_known();
+    let both = || hits.iter().zip(outcomes).enumerate().filter(known);
     let bound = if allowed {
         both()
             .filter(|(_, (hit, _))| hit.admission != Admission::Observe)

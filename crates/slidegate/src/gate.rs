@@ -87,8 +87,13 @@ impl Ruling {
         &self.decision
     }
 
-    /// How every limit stands that applies, in the order of the policy.
+    /// How every limit stands that applies, in the order of the policy; without those that the store did not
+    /// have to ask.
     pub fn limits(&self) -> impl Iterator<Item = Standing<'_>> {
+        self.standings().filter(|standing| standing.outcome.is_known())
+    }
+
+    fn standings(&self) -> impl Iterator<Item = Standing<'_>> {
         self.origins.iter().zip(self.decision.outcomes()).map(|(origin, outcome)| {
             let rule = &self.rules[origin.rule as usize];
             let limit = &rule.limits(origin.chosen)[usize::from(origin.limit)];
@@ -98,7 +103,7 @@ impl Ruling {
 
     /// The limit that the decision hangs on; none if no rule applies.
     pub fn binding(&self) -> Option<Standing<'_>> {
-        self.limits().nth(self.decision.binding()?)
+        self.standings().nth(self.decision.binding()?)
     }
 }
 

@@ -20,6 +20,7 @@ pub struct Outcome {
     reset_after_us: u64,
     remaining: u32,
     fits: bool,
+    is_known: bool,
 }
 
 impl Outcome {
@@ -43,7 +44,7 @@ impl Outcome {
             fits_after_us(cost).min(LONGEST_US)
         };
         let reset_after_us = reset_after_us.min(LONGEST_US);
-        Self { retry_after_us, reset_after_us, remaining: remaining as u32, fits }
+        Self { retry_after_us, reset_after_us, remaining: remaining as u32, fits, is_known: true }
     }
 
     /// What a store says that counts elsewhere: units that still fit, how long until the key is as if never
@@ -51,7 +52,31 @@ impl Outcome {
     pub fn new(remaining: u32, reset_after: Duration, retry_after: Option<Duration>) -> Self {
         let retry_after_us = retry_after.map_or(NEVER, |wait| micros_up(wait).min(LONGEST_US));
         let reset_after_us = micros_up(reset_after).min(LONGEST_US);
-        Self { retry_after_us, reset_after_us, remaining, fits: retry_after_us == 0 }
+        Self {
+            retry_after_us,
+            reset_after_us,
+            remaining,
+            fits: retry_after_us == 0,
+            is_known: true,
+        }
+    }
+
+    /// What a store says that knows its answer without asking for this hit: because another denies, or because
+    /// only some requests are asked for. It denies nothing, and has no figures.
+    pub fn not_asked() -> Self {
+        Self {
+            retry_after_us: 0,
+            reset_after_us: 0,
+            remaining: u32::MAX,
+            fits: true,
+            is_known: false,
+        }
+    }
+
+    /// Whether the store has asked how this hit stands. If not, nothing else here means anything.
+    #[inline]
+    pub fn is_known(&self) -> bool {
+        self.is_known
     }
 
     /// This counter, seen by a hit that has been charged.
@@ -94,6 +119,9 @@ impl Outcome {
 
 impl fmt::Debug for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.is_known {
+            return f.write_str("Outcome(not asked)");
+        }
         f.debug_struct("Outcome")
             .field("fits", &self.fits)
             .field("remaining", &self.remaining)

@@ -20,7 +20,8 @@ struct One {
 impl One {
     fn open(redis: &Redis) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-        let settings = Settings { timeout: LONG, ..Settings::default() };
+        let settings =
+            Settings { timeout: LONG, deny_cache_ttl: Duration::ZERO, ..Settings::default() };
         let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
         Self { store, scope: Scope::new("values", "rule", "limit", &["who"]), clock }
     }

@@ -1,0 +1,116 @@
+//! What a request asks of Redis, in words of its own: it may have to wait, and travel with others.
+
+use std::fmt::Write;
+
+use slidegate::{Admission, Hit, Limit};
+use smallvec::SmallVec;
+
+use crate::connect::Settings;
+use crate::script::is_slot;
+
+/// Whether hits are charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Peek = 0,
+    Take = 1,
+}
+
+/// Hits that are decided together.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub mode: Mode,
+    pub hits: SmallVec<[Counted; 1]>,
+}
+
+/// A hit, and where it is counted.
+#[derive(Clone, Debug)]
+pub struct Counted {
+    pub key: String,
+    /// Tells the limits of a shared value apart: FNV-1a (32 bits) of the limit's id and shape.
+    pub tag: u32,
+    pub limit: Limit,
+    pub cost: u64,
+    pub admission: Admission,
+    /// By how much the clock of the counter is ahead.
+    pub phase_us: u64,
+}
+
+impl Ask {
+    /// Whether all hits are enforced, and each is counted in a slot of its own.
+    pub fn is_plain(&self) -> bool {
+        self.hits.iter().enumerate().all(|(nth, hit)| {
+            hit.admission == Admission::Enforce
+                && is_slot(&hit.limit.algorithm())
+                && !self.hits[..nth].iter().any(|other| other.is_counted_with(hit))
+        })
+    }
+}
+
+impl Counted {
+    /// Whether two hits are counted by one counter.
+    pub fn is_counted_with(&self, other: &Self) -> bool {
+        self.tag == other.tag && self.key == other.key
+    }
+}
+
+/// What all asks of a store have in common.
+#[derive(Clone, Debug)]
+pub struct Wording {
+    /// What every key begins with.
+    prefix: String,
+    /// Seconds that a key is kept beyond what is known to be needed.
+    pub keep_s: u32,
+}
+
+impl Wording {
+    pub fn of(settings: &Settings) -> Self {
+        Self {
+            prefix: settings.prefix.clone(),
+            keep_s: settings.keep.as_secs().try_into().unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Hits that are decided together.
+    pub fn ask<'h>(&self, mode: Mode, hits: impl IntoIterator<Item = &'h Hit<'h>>) -> Ask {
+        Ask { mode, hits: hits.into_iter().map(|hit| self.counted(hit)).collect() }
+    }
+
+    /// A hit, and where it is counted.
+    pub fn counted(&self, hit: &Hit<'_>) -> Counted {
+        Counted {
+            key: self.key(hit),
+            tag: tag(hit),
+            limit: *hit.limit,
+            cost: hit.cost,
+            admission: hit.admission,
+            phase_us: hit.limit.phase_us(&hit.key),
+        }
+    }
+
+    /// The key at which a hit is counted.
+    pub fn key(&self, hit: &Hit<'_>) -> String {
+        let mut key = String::with_capacity(64);
+        // Writing into a string cannot fail.
+        let _ = write!(key, "{}{}:{}", self.prefix, hit.key.rule(), hit.key.identity());
+        if !is_slot(&hit.limit.algorithm()) {
+            let _ = write!(key, ":{}:{}", hit.key.limit(), hit.limit.shape_text());
+        }
+        key
+    }
+}
+
+fn tag(hit: &Hit<'_>) -> u32 {
+    struct Fnv(u32);
+    impl Write for Fnv {
+        fn write_str(&mut self, text: &str) -> std::fmt::Result {
+            self.0 = text
+                .bytes()
+                .fold(self.0, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+            Ok(())
+        }
+    }
+    let mut hash = Fnv(0x811c_9dc5);
+    // Writing into a hasher cannot fail.
+    let _ = write!(hash, "{}:{}", hit.key.limit(), hit.limit.shape_text());
+    hash.0
+}

@@ -1,0 +1,174 @@
+//! Denials that still hold, remembered: who asks again before it can be otherwise is not worth a call.
+//!
+//! A denial says how long the cost does not fit. Nothing but a give-back or a reset makes it fit sooner, so until
+//! then, counted from when Redis was *asked*, the answer is known. What comes by another instance is learnt when
+//! the entry ends, after [`DenyCache::new`]'s `longest` at most.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use quick_cache::sync::Cache;
+use slidegate::{Limit, Outcome, Timestamp};
+use smallvec::SmallVec;
+
+use crate::ask::Counted;
+
+/// Counters of which denials are remembered, at most.
+const MOST_COUNTERS: usize = 65_536;
+
+/// Costs of one counter of which denials are remembered, at most.
+const MOST_COSTS: usize = 4;
+
+/// Counters whose denials are forgotten together are told apart so far.
+const MARKS: usize = 64;
+
+/// What Redis has denied of late.
+#[derive(Debug)]
+pub struct DenyCache {
+    denials: Cache<u64, Denials>,
+    longest: Duration,
+    /// So that nobody can choose keys that meet.
+    secret: RandomState,
+    /// How often something was forgotten: whoever was asked before must not be remembered after.
+    marks: [AtomicU64; MARKS],
+}
+
+/// What is known of a counter.
+#[derive(Clone, Debug)]
+struct Denials {
+    limit: Limit,
+    of: SmallVec<[Denial; 1]>,
+}
+
+/// A cost that did not fit.
+#[derive(Clone, Copy, Debug)]
+struct Denial {
+    cost: u64,
+    asked_at: Timestamp,
+    /// It is not worth asking before.
+    until: Timestamp,
+    /// It does not fit before; none if it never does.
+    fits_at: Option<Timestamp>,
+    reset_at: Timestamp,
+    remaining: u64,
+}
+
+/// What is known of a hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// Nothing.
+    Nothing,
+    /// It did not fit lately, and by what was said then it does not fit yet, but that was too long ago.
+    Stale,
+    /// It does not fit.
+    Denied(Outcome),
+}
+
+/// The state of the cache before an ask was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark(u64);
+
+/// What Redis said of a hit, and when by the clock here.
+#[derive(Clone, Copy, Debug)]
+pub struct Heard {
+    pub asked_at: Timestamp,
+    pub heard_at: Timestamp,
+    /// How long the cost does not fit; none if it never does.
+    pub retry_after: Option<Duration>,
+    pub reset_after: Duration,
+    pub remaining: u64,
+}
+
+impl DenyCache {
+    /// A cache that believes a denial for so long at most; zero: not at all.
+    pub fn new(longest: Duration) -> Self {
+        Self {
+            denials: Cache::new(MOST_COUNTERS),
+            longest,
+            secret: RandomState::new(),
+            marks: [const { AtomicU64::new(0) }; MARKS],
+        }
+    }
+
+    /// What is known of a hit.
+    pub fn know(&self, hit: &Counted, now: Timestamp) -> Known {
+        let Some(denials) = self.denials.get(&self.counter(&hit.key, hit.tag)) else {
+            return Known::Nothing;
+        };
+        let same = |denial: &&Denial| denial.cost == hit.cost.max(1);
+        match denials.of.iter().find(same) {
+            // A clock that ran back is none to go by, nor is what another max denied.
+            Some(denial) if denials.limit == hit.limit && now >= denial.asked_at => denial.at(now),
+            _ => Known::Nothing,
+        }
+    }
+
+    /// To be taken before a hit is asked for.
+    pub fn mark(&self, hit: &Counted) -> Mark {
+        Mark(self.mark_of(self.counter(&hit.key, hit.tag)).load(Ordering::Acquire))
+    }
+
+    /// Remembers that a cost does not fit, for `longest` or as long as the cache believes anything.
+    pub fn remember(&self, hit: &Counted, cost: u64, heard: &Heard, mark: Mark, longest: Duration) {
+        let longest = longest.max(self.longest);
+        if longest.is_zero() {
+            return;
+        }
+        let counter = self.counter(&hit.key, hit.tag);
+        let denial = Denial {
+            cost: cost.max(1),
+            asked_at: heard.asked_at,
+            until: heard
+                .asked_at
+                .after(heard.retry_after.map_or(longest, |wait| wait.min(longest))),
+            fits_at: heard.retry_after.map(|wait| heard.heard_at.after(wait)),
+            reset_at: heard.heard_at.after(heard.reset_after),
+            remaining: heard.remaining,
+        };
+        let mut of: SmallVec<[Denial; 1]> = match self.denials.get(&counter) {
+            Some(known) if known.limit == hit.limit => known.of,
+            _ => SmallVec::new(),
+        };
+        of.retain(|other| other.cost != denial.cost && other.until > heard.heard_at);
+        of.truncate(MOST_COSTS - 1);
+        of.push(denial);
+        self.denials.insert(counter, Denials { limit: hit.limit, of });
+        // What was forgotten meanwhile stays forgotten.
+        if self.mark_of(counter).load(Ordering::Acquire) != mark.0 {
+            self.denials.remove(&counter);
+        }
+    }
+
+    /// Forgets what is known of a counter, and what is still to be heard of asks that were sent before.
+    pub fn forget(&self, key: &str, tag: u32) {
+        let counter = self.counter(key, tag);
+        self.mark_of(counter).fetch_add(1, Ordering::AcqRel);
+        self.denials.remove(&counter);
+    }
+
+    fn counter(&self, key: &str, tag: u32) -> u64 {
+        self.secret.hash_one((key, tag))
+    }
+
+    fn mark_of(&self, counter: u64) -> &AtomicU64 {
+        &self.marks[(counter % MARKS as u64) as usize]
+    }
+}
+
+impl Denial {
+    fn at(&self, now: Timestamp) -> Known {
+        if self.fits_at.is_some_and(|fits_at| now >= fits_at) {
+            return Known::Nothing;
+        }
+        if now >= self.until {
+            return Known::Stale;
+        }
+        let left = |moment: Timestamp| {
+            Duration::from_micros(moment.as_micros().saturating_sub(now.as_micros()))
+        };
+        let remaining = self.remaining.try_into().unwrap_or(u32::MAX);
+        let retry_after = self.fits_at.map(left);
+        Known::Denied(Outcome::new(remaining, left(self.reset_at), retry_after))
+    }
+}
