@@ -5,6 +5,7 @@ mod index;
 mod mode;
 mod pattern;
 mod per;
+mod redis;
 mod route;
 mod rule;
 
@@ -26,6 +27,7 @@ use rule::{Chosen, Fit};
 pub use mode::{Mode, OnStoreError, Share, ShareError, WhenMissing};
 pub use pattern::Condition;
 pub use per::{Alternatives, Per};
+pub use redis::RuleRedis;
 pub use rule::{Misfit, Override, Rule, RuleLimit, Terms, When};
 
 /// What is to be enforced: rules, by domain. Read it from YAML with [`Policy::from_yaml`].
@@ -260,11 +262,14 @@ impl<'r> Match<'r> {
 
     /// One hit for each limit.
     pub fn hits(&self) -> impl Iterator<Item = Hit<'_>> {
-        self.fit.limits.iter().map(|limit| Hit {
-            key: Key::new(
-                &limit.scopes[usize::from(self.fit.identity.combination)],
-                &self.fit.identity.values,
-            ),
+        let Fit { limits, identity, part, .. } = &self.fit;
+        let key = |limit: &'r RuleLimit| {
+            let scope = &limit.scopes[usize::from(identity.combination)];
+            let key = Key::new(scope, &identity.values);
+            part.map_or(key, |part| key.with_part(part))
+        };
+        limits.iter().map(move |limit| Hit {
+            key: key(limit),
             limit: &limit.limit,
             cost: self.cost,
             admission: self.admission(limit),

@@ -6,12 +6,6 @@ use thiserror::Error;
 
 use crate::limit::Limit;
 
-/// Sub-keys that an identity may be split into.
-pub const MOST_PARTS: u32 = 1_024;
-
-/// The rarest sample: one request in so many.
-pub const RAREST_SAMPLE: u32 = 100;
-
 /// What a rule says to stores that count in Redis; other stores ignore it. For the keys of one limit.
 ///
 /// ```
@@ -58,43 +52,52 @@ pub enum RedisTermsError {
     )]
     SlotOfSplit,
     /// Too few sub-keys, or too many.
-    #[error("a split is into 2 to {MOST_PARTS} parts, not {0}")]
+    #[error("a split is into 2 to {most} parts, not {0}", most = RedisTerms::MOST_PARTS)]
     Parts(u32),
     /// Some sub-keys would have nothing.
     #[error(
-        "{limit} cannot be split into {into}: some parts would have a share of 0, so make the limit larger, or `into` smaller"
+        "a {what} of {units} cannot be split into {into}: each part needs at least 1, so make it larger, or `into` smaller"
     )]
     NoShare {
+        /// `max` or `burst`.
+        what: &'static str,
         /// What is split.
-        limit: Limit,
+        units: u64,
         /// Into how many.
         into: NonZeroU32,
     },
     /// One request in too few, or too many.
-    #[error("a sample is one request in 2 to {RAREST_SAMPLE}, not one in {0}")]
+    #[error("a sample is one request in 2 to {most}, not one in {0}", most = RedisTerms::RAREST_SAMPLE)]
     Sample(u32),
     /// What a sampled request is charged never fits.
     #[error(
-        "nothing could pass: a sample of one request in {sample} is charged {sample} at once, and of {limit}{} only {fits} fit; make the limit larger, or the sample",
-        of_split(*.into)
+        "nothing could ever pass: one request in {sample} is charged {sample} times its cost, and {}; make the limit larger, or `sample`",
+        most_that_fits(*fits, *into)
     )]
     SampleNeverFits {
-        /// What is held against.
-        limit: Limit,
-        /// Into how many sub-keys it is split.
-        into: Option<NonZeroU32>,
-        /// What fits at once, of the smallest of them.
-        fits: u64,
         /// One request in so many.
         sample: NonZeroU32,
+        /// What fits at once, of a split in its smallest part.
+        fits: u64,
+        /// Into how many parts the limit is split.
+        into: Option<NonZeroU32>,
     },
 }
 
-fn of_split(into: Option<NonZeroU32>) -> String {
-    into.map_or_else(String::new, |into| format!(", split into {into},"))
+fn most_that_fits(fits: u64, into: Option<NonZeroU32>) -> String {
+    match into {
+        None => format!("at most {fits} fit"),
+        Some(into) => format!("at most {fits} fit in each of {into} parts"),
+    }
 }
 
 impl RedisTerms {
+    /// Sub-keys that an identity may be split into.
+    pub const MOST_PARTS: u32 = 1_024;
+
+    /// The rarest sample: one request in so many.
+    pub const RAREST_SAMPLE: u32 = 100;
+
     /// Terms for the keys of a limit; they say nothing yet.
     pub fn new(limit: &Limit) -> Self {
         Self { limit: *limit, slot_by: Box::default(), split: None, sample: NonZeroU32::MIN }
@@ -122,17 +125,18 @@ impl RedisTerms {
     /// If there are too few or too many, one has nothing, a sample never fits in one, or the hash slot is
     /// chosen otherwise.
     pub fn with_split(self, into: u32) -> Result<Self, RedisTermsError> {
-        let parts = NonZeroU32::new(into).filter(|into| (2..=MOST_PARTS).contains(&into.get()));
+        let parts =
+            NonZeroU32::new(into).filter(|into| (2..=Self::MOST_PARTS).contains(&into.get()));
         let into = parts.ok_or(RedisTermsError::Parts(into))?;
         if !self.slot_by.is_empty() {
             return Err(RedisTermsError::SlotOfSplit);
         }
-        let limit = self.limit;
-        let too_few = |units: u64| (1..u64::from(into.get())).contains(&units);
-        if too_few(limit.quota().max()) || too_few(limit.capacity()) {
-            return Err(RedisTermsError::NoShare { limit, into });
+        for (what, units) in [("max", self.limit.quota().max()), ("burst", self.limit.capacity())] {
+            if (1..u64::from(into.get())).contains(&units) {
+                return Err(RedisTermsError::NoShare { what, units, into });
+            }
         }
-        let split = Some(Split { into, shares: shares(&limit, into) });
+        let split = Some(Split { into, shares: shares(&self.limit, into) });
         Self { split, ..self }.with_fitting_sample()
     }
 
@@ -141,7 +145,8 @@ impl RedisTerms {
     /// # Errors
     /// If it is too few or too many, or what a request is then charged never fits.
     pub fn with_sample(self, one_in: u32) -> Result<Self, RedisTermsError> {
-        let sample = NonZeroU32::new(one_in).filter(|n| (2..=RAREST_SAMPLE).contains(&n.get()));
+        let sample =
+            NonZeroU32::new(one_in).filter(|n| (2..=Self::RAREST_SAMPLE).contains(&n.get()));
         let sample = sample.ok_or(RedisTermsError::Sample(one_in))?;
         Self { sample, ..self }.with_fitting_sample()
     }
@@ -160,12 +165,9 @@ impl RedisTerms {
 
     fn with_fitting_sample(self) -> Result<Self, RedisTermsError> {
         let smallest = self.split.as_ref().map_or(&self.limit, |split| split.smallest());
-        let (fits, limit, sample) = (smallest.capacity(), self.limit, self.sample);
+        let (fits, sample, into) = (smallest.capacity(), self.sample, self.split_into());
         match (1..u64::from(sample.get())).contains(&fits) {
-            true => {
-                let into = self.split_into();
-                Err(RedisTermsError::SampleNeverFits { limit, into, fits, sample })
-            }
+            true => Err(RedisTermsError::SampleNeverFits { sample, fits, into }),
             false => Ok(self),
         }
     }
@@ -254,11 +256,13 @@ mod tests {
         let seven = limit("7/min", Algorithm::default());
         assert!(split(&seven, 7).is_ok());
         let into = NonZeroU32::new(8).unwrap();
-        assert_eq!(split(&seven, 8), Err(RedisTermsError::NoShare { limit: seven, into }));
-        assert!(split(&bucket("8/s", 7), 8).is_err() && split(&bucket("7/s", 8), 8).is_err());
+        let no_share = |what, units| Err(RedisTermsError::NoShare { what, units, into });
+        assert_eq!(split(&seven, 8), no_share("max", 7));
+        assert_eq!(split(&bucket("8/s", 7), 8), no_share("burst", 7));
+        assert_eq!(split(&bucket("7/s", 8), 8), no_share("max", 7));
         assert!(split(&bucket("8/s", 8), 8).is_ok() && split(&bucket("8/s", 0), 8).is_ok());
-        assert!(split(&Limit::denied(), MOST_PARTS).is_ok());
-        for into in [0, 1, MOST_PARTS + 1] {
+        assert!(split(&Limit::denied(), RedisTerms::MOST_PARTS).is_ok());
+        for into in [0, 1, RedisTerms::MOST_PARTS + 1] {
             assert_eq!(split(&Limit::denied(), into), Err(RedisTermsError::Parts(into)));
         }
     }
@@ -269,11 +273,11 @@ mod tests {
         let sample = |limit: &Limit, one_in| RedisTerms::new(limit).with_sample(one_in);
         assert_eq!(sample(&ten, 10).unwrap().sample().get(), 10);
         let error = sample(&ten, 11).unwrap_err().to_string();
-        assert!(error.contains("of 10/1m sliding_window only 10 fit"), "{error}");
+        assert!(error.contains("at most 10 fit;"), "{error}");
         // What fits in a bucket at once is its burst.
         assert!(sample(&bucket("1/s", 10), 10).is_ok() && sample(&bucket("100/s", 9), 10).is_err());
-        assert!(sample(&Limit::denied(), RAREST_SAMPLE).is_ok());
-        for one_in in [0, 1, RAREST_SAMPLE + 1] {
+        assert!(sample(&Limit::denied(), RedisTerms::RAREST_SAMPLE).is_ok());
+        for one_in in [0, 1, RedisTerms::RAREST_SAMPLE + 1] {
             assert_eq!(sample(&ten, one_in), Err(RedisTermsError::Sample(one_in)));
         }
         // Of a split, the smallest share counts, whichever is said first.
@@ -285,7 +289,7 @@ mod tests {
         };
         assert!(both(3).is_ok());
         let error = both(4).unwrap_err().to_string();
-        assert!(error.contains("split into 3, only 3 fit"), "{error}");
+        assert!(error.contains("at most 3 fit in each of 3 parts;"), "{error}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::Attributes;
 use super::mode::{Mode, OnStoreError, WhenMissing};
 use super::pattern::Condition;
 use super::per::{Alternatives, Identity, Per};
+use super::redis::RuleRedis;
 use crate::hit::Admission;
 use crate::key::{Key, Scope};
 use crate::limit::Limit;
@@ -21,6 +22,7 @@ pub struct Rule {
     pub(super) overdraft: bool,
     pub(super) terms: Terms,
     pub(super) overrides: Box<[Override]>,
+    pub(super) redis: Option<Box<RuleRedis>>,
     /// What denies a request that lacks an attribute of `per`.
     pub(super) missing: Option<RuleLimit>,
     /// Whose counts, whichever the limit: for each combination of names.
@@ -71,6 +73,8 @@ pub(crate) struct Fit<'r> {
     pub(crate) chosen: Chosen,
     pub(crate) limits: &'r [RuleLimit],
     pub(crate) identity: Identity<'r>,
+    /// The sub-key, of a rule that splits its counts in Redis.
+    pub(crate) part: Option<u16>,
     pub(crate) admission: Admission,
 }
 
@@ -219,6 +223,11 @@ impl Rule {
         &self.overrides
     }
 
+    /// What it says to stores that count in Redis.
+    pub fn redis(&self) -> Option<&RuleRedis> {
+        self.redis.as_deref()
+    }
+
     /// The rule as each of so many instances enforces it on its own. What denies all denies all the same.
     pub(crate) fn share_of(&self, instances: NonZeroU32) -> Self {
         let mut own = self.clone();
@@ -249,7 +258,8 @@ impl Rule {
         // Where all pass, nobody has to be known.
         if terms.limits.is_empty() {
             let (limits, identity) = (&[][..], Identity::default());
-            return Ok(Fit { chosen, limits, identity, admission: Admission::Enforce });
+            let admission = Admission::Enforce;
+            return Ok(Fit { chosen, limits, identity, part: None, admission });
         }
         let (chosen, limits, identity) = match (self.per.identify(attributes), &self.missing) {
             (Ok(identity), _) => (chosen, &*terms.limits, identity),
@@ -263,7 +273,11 @@ impl Rule {
             _ => &self.identities[usize::from(identity.combination)],
         };
         let admission = terms.mode.admission(&Key::new(scope, &identity.values));
-        Ok(Fit { chosen, limits, identity, admission: admission.ok_or(Misfit::Off)? })
+        let part = match (&self.redis, chosen) {
+            (None, _) | (_, Chosen::Missing) => None,
+            (Some(redis), _) => redis.part(attributes),
+        };
+        Ok(Fit { chosen, limits, identity, part, admission: admission.ok_or(Misfit::Off)? })
     }
 
     fn choose(&self, attributes: &Attributes<'_, '_>) -> (Chosen, &Terms) {
