@@ -105,8 +105,14 @@ enum Parts<'a> {
 impl<'a> Key<'a> {
     /// The key of these values in a scope, one value for each of its `per` names.
     pub fn new(scope: &'a Scope, values: &'a [Value<'a>]) -> Self {
+        Self::of_part(scope, values, None)
+    }
+
+    /// [`new`](Self::new), and perhaps a sub-key of it.
+    #[inline]
+    pub(crate) fn of_part(scope: &'a Scope, values: &'a [Value<'a>], part: Option<u16>) -> Self {
         debug_assert_eq!(scope.per.len(), values.len(), "one value per name");
-        Self(Parts::Named { scope, values, part: None })
+        Self(Parts::Named { scope, values, part })
     }
 
     /// The key of a value that is known only by a hash of it: `digest` with a secret seed, so that

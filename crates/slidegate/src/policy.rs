@@ -255,21 +255,20 @@ impl<'r> Match<'r> {
 
     /// Whose counts it asks for: the names and values of `per`, in order.
     pub fn identity(&self) -> impl Iterator<Item = (&'r str, Value<'r>)> {
-        let Identity { values, combination } = &self.fit.identity;
+        let Identity { values, combination, .. } = &self.fit.identity;
         let names = self.rule.identities[usize::from(*combination)].names();
         names.zip(values.iter().copied())
     }
 
     /// One hit for each limit.
     pub fn hits(&self) -> impl Iterator<Item = Hit<'_>> {
-        let Fit { limits, identity, part, .. } = &self.fit;
-        let key = |limit: &'r RuleLimit| {
-            let scope = &limit.scopes[usize::from(identity.combination)];
-            let key = Key::new(scope, &identity.values);
-            part.map_or(key, |part| key.with_part(part))
-        };
-        limits.iter().map(move |limit| Hit {
-            key: key(limit),
+        let Fit { limits, identity, .. } = &self.fit;
+        limits.iter().map(|limit| Hit {
+            key: Key::of_part(
+                &limit.scopes[usize::from(identity.combination)],
+                &identity.values,
+                identity.part,
+            ),
             limit: &limit.limit,
             cost: self.cost,
             admission: self.admission(limit),

@@ -73,8 +73,6 @@ pub(crate) struct Fit<'r> {
     pub(crate) chosen: Chosen,
     pub(crate) limits: &'r [RuleLimit],
     pub(crate) identity: Identity<'r>,
-    /// The sub-key, of a rule that splits its counts in Redis.
-    pub(crate) part: Option<u16>,
     pub(crate) admission: Admission,
 }
 
@@ -258,10 +256,9 @@ impl Rule {
         // Where all pass, nobody has to be known.
         if terms.limits.is_empty() {
             let (limits, identity) = (&[][..], Identity::default());
-            let admission = Admission::Enforce;
-            return Ok(Fit { chosen, limits, identity, part: None, admission });
+            return Ok(Fit { chosen, limits, identity, admission: Admission::Enforce });
         }
-        let (chosen, limits, identity) = match (self.per.identify(attributes), &self.missing) {
+        let (chosen, limits, mut identity) = match (self.per.identify(attributes), &self.missing) {
             (Ok(identity), _) => (chosen, &*terms.limits, identity),
             (Err(lacking), None) => return Err(Misfit::Missing(lacking)),
             (Err(_), Some(missing)) => {
@@ -272,12 +269,13 @@ impl Rule {
             Chosen::Missing => &limits[0].scopes[0],
             _ => &self.identities[usize::from(identity.combination)],
         };
+        if let Some(redis) = &self.redis
+            && chosen != Chosen::Missing
+        {
+            identity.part = redis.part(attributes);
+        }
         let admission = terms.mode.admission(&Key::new(scope, &identity.values));
-        let part = match (&self.redis, chosen) {
-            (None, _) | (_, Chosen::Missing) => None,
-            (Some(redis), _) => redis.part(attributes),
-        };
-        Ok(Fit { chosen, limits, identity, part, admission: admission.ok_or(Misfit::Off)? })
+        Ok(Fit { chosen, limits, identity, admission: admission.ok_or(Misfit::Off)? })
     }
 
     fn choose(&self, attributes: &Attributes<'_, '_>) -> (Chosen, &Terms) {
