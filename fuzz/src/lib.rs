@@ -56,6 +56,11 @@ fn decide(gate: &Gate<MemoryStore<ManualClock>>, request: &Request<'_>) {
     let hits = applied.hits();
     for hit in &hits {
         assert!(!hit.key.to_string().is_empty());
+        let placed = hit.key.placed_identity().to_string();
+        assert_eq!(placed.matches(['{', '}']).count(), 2, "{placed}");
+        let split = hit.key.redis().and_then(|terms| terms.split_into());
+        assert_eq!(hit.key.part().is_some(), split.is_some(), "{placed}");
+        assert_eq!(hit.key.share().is_some(), split.is_some(), "{placed}");
     }
     let ruling = gate.check_applied_now(&applied);
     assert_eq!(ruling.limits().count(), hits.len());

@@ -78,6 +78,9 @@ const MODES: &[&str] = &[
 ];
 const ON_ERROR: &[&str] = &["allow", "deny", "local", "never"];
 const MISSING: &[&str] = &["skip", "deny", "fail"];
+const SLOT_BY: &[&str] = &["ip", "tenant", "'plan|ip'", "'a|b|c'", "path", "nobody"];
+const PARTS: &[&str] = &["2", "3", "8", "1024", "1", "1025", "-1"];
+const SAMPLES: &[&str] = &["50%", "33.33%", "10%", "1%", "30%", "100%", "0%", "0.1"];
 const BITS: &[&str] = &["1", "64", "128", "0", "129", "-1"];
 const BOOLS: &[&str] = &["true", "false", "yes"];
 
@@ -124,7 +127,17 @@ const RULE: &[Field] = &[
     ("on_store_error", true, |u| word(u, ON_ERROR)),
     ("overdraft", true, |u| word(u, BOOLS)),
     ("ipv6_prefix", true, |u| word(u, BITS)),
+    ("redis", true, |u| fields(u, REDIS)),
 ];
+
+const REDIS: &[Field] = &[
+    ("slot_by", true, |u| list(u, |u| word(u, SLOT_BY))),
+    ("split", true, |u| fields(u, SPLIT)),
+    ("sample", true, |u| word(u, SAMPLES)),
+];
+
+const SPLIT: &[Field] =
+    &[("by", false, |u| list(u, |u| word(u, ATTRIBUTES))), ("into", false, |u| word(u, PARTS))];
 
 const OVERRIDE: &[Field] = &[
     ("when", false, when),

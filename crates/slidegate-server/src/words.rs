@@ -20,6 +20,7 @@ pub fn rule(rule: &Rule) -> Vec<String> {
         OnStoreError::Allow => lines.push("while the store does not answer, all pass".into()),
         OnStoreError::Deny => lines.push("while the store does not answer, none pass".into()),
     }
+    lines.extend(redis(rule));
     for (nth, other) in rule.overrides().iter().enumerate() {
         let changed = terms(other.terms()).join("; ");
         lines.push(format!("{}, if {}: {changed}", override_name(nth, other), when(other.when())));
@@ -64,6 +65,24 @@ fn per(rule: &Rule) -> String {
         bits => format!("; IPv6 by /{bits}"),
     };
     format!("counted per {}; {missing}{prefix}", names.collect::<Vec<_>>().join(" and "))
+}
+
+fn redis(rule: &Rule) -> Option<String> {
+    let redis = rule.redis()?;
+    let slot_by: Vec<String> =
+        redis.slot_by().iter().map(|&place| rule.per().entries()[place].to_string()).collect();
+    let slot = (!slot_by.is_empty())
+        .then(|| format!("the hash slot is that of {}", slot_by.join(" and ")));
+    let split = redis.split_into().map(|into| {
+        let by: Vec<&str> = redis.split_by().collect();
+        format!("each count is split into {into}, by {}", by.join(" and "))
+    });
+    let sample = match redis.sample().get() {
+        1 => None,
+        many => Some(format!("one request in {many} is counted, at {many} times its cost")),
+    };
+    let said: Vec<String> = [slot, split, sample].into_iter().flatten().collect();
+    Some(format!("in Redis: {}", said.join("; ")))
 }
 
 fn terms(terms: &Terms) -> Vec<String> {

@@ -4,9 +4,13 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use fnv::FnvHasher;
 use ipnet::Ipv6Net;
+
+use crate::limit::Limit;
+use crate::redis_terms::RedisTerms;
 
 /// The part of a key that a rule fixes: domain, rule, limit and the names of what is counted per.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,18 +20,33 @@ pub struct Scope {
     limit: Box<str>,
     per: Box<[Box<str>]>,
     hash: u64,
+    redis: Option<Arc<RedisTerms>>,
 }
 
 impl Scope {
     /// The scope of one limit of one rule, counting per the named attributes.
     pub fn new(domain: &str, rule: &str, limit: &str, per: &[impl AsRef<str>]) -> Self {
         let per: Box<[Box<str>]> = per.iter().map(|name| name.as_ref().into()).collect();
-        let mut scope =
-            Self { domain: domain.into(), rule: rule.into(), limit: limit.into(), per, hash: 0 };
+        let mut scope = Self {
+            domain: domain.into(),
+            rule: rule.into(),
+            limit: limit.into(),
+            per,
+            hash: 0,
+            redis: None,
+        };
         let mut hasher = FnvHasher::default();
         (&scope.domain, &scope.rule, &scope.limit, &scope.per).hash(&mut hasher);
         scope.hash = hasher.finish();
         scope
+    }
+
+    /// The same with what stores that count in Redis are told. Who is counted does not change by it.
+    pub fn with_redis(self, terms: impl Into<Arc<RedisTerms>>) -> Self {
+        let terms = terms.into();
+        let known = |place: &usize| *place < self.per.len();
+        debug_assert!(terms.slot_by().iter().all(known), "places of `per`");
+        Self { redis: Some(terms), ..self }
     }
 
     /// The names of what is counted per.
@@ -79,21 +98,58 @@ pub struct Key<'a>(Parts<'a>);
 
 #[derive(Clone, Copy, Debug)]
 enum Parts<'a> {
-    Named { scope: &'a Scope, values: &'a [Value<'a>] },
+    Named { scope: &'a Scope, values: &'a [Value<'a>], part: Option<u16> },
     Hashed { digest: u64, stable: u64 },
 }
 
 impl<'a> Key<'a> {
     /// The key of these values in a scope, one value for each of its `per` names.
     pub fn new(scope: &'a Scope, values: &'a [Value<'a>]) -> Self {
+        Self::of_part(scope, values, None)
+    }
+
+    /// [`new`](Self::new), and perhaps a sub-key of it.
+    #[inline]
+    pub(crate) fn of_part(scope: &'a Scope, values: &'a [Value<'a>], part: Option<u16>) -> Self {
         debug_assert_eq!(scope.per.len(), values.len(), "one value per name");
-        Self(Parts::Named { scope, values })
+        Self(Parts::Named { scope, values, part })
     }
 
     /// The key of a value that is known only by a hash of it: `digest` with a secret seed, so that
     /// nobody can choose values that collide, and `stable` without one, for the key's phase.
     pub(crate) fn hashed(digest: u64, stable: u64) -> Self {
         Self(Parts::Hashed { digest, stable })
+    }
+
+    /// The sub-key that the policy has chosen for the request, of those that the identity is split into.
+    pub fn with_part(self, part: u16) -> Self {
+        match self.0 {
+            Parts::Named { scope, values, .. } => {
+                Self(Parts::Named { scope, values, part: Some(part) })
+            }
+            Parts::Hashed { .. } => self,
+        }
+    }
+
+    /// Which sub-key it is.
+    pub fn part(&self) -> Option<u16> {
+        match self.0 {
+            Parts::Named { part, .. } => part,
+            Parts::Hashed { .. } => None,
+        }
+    }
+
+    /// What its scope says to stores that count in Redis.
+    pub fn redis(&self) -> Option<&'a RedisTerms> {
+        match self.0 {
+            Parts::Named { scope, .. } => scope.redis.as_deref(),
+            Parts::Hashed { .. } => None,
+        }
+    }
+
+    /// What its sub-key has of the limit; none: all of it.
+    pub fn share(&self) -> Option<&'a Limit> {
+        self.redis()?.share(self.part()?)
     }
 
     /// The domain and the rule, written: `api:per-tenant`.
@@ -122,21 +178,42 @@ impl<'a> Key<'a> {
     pub fn identity(&self) -> impl fmt::Display {
         let parts = self.0;
         fmt::from_fn(move |f| match parts {
-            Parts::Named { scope, values } => {
+            Parts::Named { scope, values, .. } => {
                 f.write_str("{")?;
-                for (nth, (name, value)) in scope.per.iter().zip(values).enumerate() {
-                    f.write_str(if nth == 0 { "" } else { "," })?;
-                    escape(f, name, true)?;
-                    f.write_str("=")?;
-                    match value {
-                        Value::Text(text) => escape(f, text, true)?,
-                        // No text has a bare parenthesis: a network is written like no text.
-                        Value::Network(network) => write!(f, "({network})")?,
-                    }
-                }
+                write_pairs(f, scope.per.iter().zip(values))?;
                 f.write_str("}")
             }
             Parts::Hashed { digest, .. } => write!(f, "#{digest:016x}"),
+        })
+    }
+
+    /// Whose counts, written so that Redis Cluster places it: what the hash slot depends on stands in
+    /// braces. `{tenant=acme},route=r` has the slot of `{tenant=acme}`, and `{tenant=acme#3}` is a sub-key.
+    /// Without such terms it is [`identity`](Self::identity).
+    pub fn placed_identity(&self) -> impl fmt::Display {
+        let key = *self;
+        fmt::from_fn(move |f| {
+            let Parts::Named { scope, values, part } = key.0 else {
+                return write!(f, "{}", key.identity());
+            };
+            let slot_by = key.redis().map_or(&[][..], RedisTerms::slot_by);
+            let pairs = || scope.per.iter().zip(values);
+            f.write_str("{")?;
+            match slot_by {
+                [] => write_pairs(f, pairs())?,
+                _ => write_pairs(f, slot_by.iter().filter_map(|&place| pairs().nth(place)))?,
+            }
+            if let Some(part) = part {
+                // No text has a bare `#`.
+                write!(f, "#{part}")?;
+            }
+            f.write_str("}")?;
+            let rest = |(place, _): &(usize, _)| !slot_by.is_empty() && !slot_by.contains(place);
+            for (_, (name, value)) in pairs().enumerate().filter(rest) {
+                f.write_str(",")?;
+                write_pair(f, name, value, false)?;
+            }
+            Ok(())
         })
     }
 
@@ -146,7 +223,7 @@ impl<'a> Key<'a> {
         // The secret hash of what users choose is as good as random, so what the rule fixes can simply
         // be joined to it: two counters of one key never meet, others with the odds of any two.
         match self.0 {
-            Parts::Named { scope, values } => {
+            Parts::Named { scope, values, .. } => {
                 let mut hasher = secret.build_hasher();
                 for value in values {
                     match value {
@@ -192,6 +269,47 @@ impl fmt::Display for Key<'_> {
     }
 }
 
+/// Writes names and values, within the braces.
+fn write_pairs<'p>(
+    f: &mut fmt::Formatter<'_>,
+    pairs: impl Iterator<Item = (&'p Box<str>, &'p Value<'p>)>,
+) -> fmt::Result {
+    for (nth, (name, value)) in pairs.enumerate() {
+        f.write_str(if nth == 0 { "" } else { "," })?;
+        write_pair(f, name, value, true)?;
+    }
+    Ok(())
+}
+
+fn write_pair(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    value: &Value<'_>,
+    within: bool,
+) -> fmt::Result {
+    escape(f, name, within)?;
+    f.write_str("=")?;
+    match value {
+        Value::Text(text) => escape(f, text, within),
+        // No text has a bare parenthesis: a network is written like no text.
+        Value::Network(network) if within => write!(f, "({network})"),
+        Value::Network(network) => {
+            f.write_str("(")?;
+            fmt::Write::write_fmt(&mut Outside(f), format_args!("{network}"))?;
+            f.write_str(")")
+        }
+    }
+}
+
+/// Escapes what is written outside the braces.
+struct Outside<'o, 'f>(&'o mut fmt::Formatter<'f>);
+
+impl fmt::Write for Outside<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        escape(self.0, text, false)
+    }
+}
+
 /// Writes a part of a key; a colon may stand within the braces only.
 fn escape(f: &mut fmt::Formatter<'_>, part: &str, within: bool) -> fmt::Result {
     let plain = |byte: u8| {
@@ -228,7 +346,97 @@ mod tests {
         assert_eq!(write(&["é{}%", ""]), "d:r:1s:{a=%C3%A9%7B%7D%25,b=}");
     }
 
+    fn slotted(slot_by: &[usize]) -> Scope {
+        let terms = RedisTerms::new(&Limit::denied());
+        let terms = if slot_by.is_empty() { terms } else { terms.with_slot_by(slot_by).unwrap() };
+        Scope::new("d", "r", "1s", &["tenant", "route", "ip"]).with_redis(terms)
+    }
+
+    const VALUES: [Value<'_>; 3] = [
+        Value::Text("a:b"),
+        Value::Text("r:s"),
+        Value::Network(Ipv6Net::new_assert(std::net::Ipv6Addr::UNSPECIFIED, 64)),
+    ];
+
+    #[test]
+    fn what_the_slot_depends_on_is_written_as_the_rule_that_counts_per_it_writes_it() {
+        let placed =
+            |slot_by: &[usize]| Key::new(&slotted(slot_by), &VALUES).placed_identity().to_string();
+        assert_eq!(placed(&[0]), "{tenant=a:b},route=r%3As,ip=(%3A%3A/64)");
+        assert_eq!(placed(&[2]), "{ip=(::/64)},tenant=a%3Ab,route=r%3As");
+        assert_eq!(placed(&[1, 0]), "{route=r:s,tenant=a:b},ip=(%3A%3A/64)");
+        for slot_by in [&[0][..], &[2], &[1, 0], &[0, 2], &[2, 0, 1]] {
+            let names = ["tenant", "route", "ip"];
+            let names: Vec<_> = slot_by.iter().map(|&place| names[place]).collect();
+            let values: Vec<_> = slot_by.iter().map(|&place| VALUES[place]).collect();
+            let other = Scope::new("d", "other", "1m", &names);
+            let other = Key::new(&other, &values).identity().to_string();
+            let own = placed(slot_by);
+            assert_eq!(own.split_inclusive('}').next(), Some(&*other));
+        }
+    }
+
+    #[test]
+    fn terms_and_parts_change_only_where_the_key_is_placed() {
+        let plain = Scope::new("d", "r", "1s", &["tenant", "route", "ip"]);
+        let secret = std::hash::RandomState::new();
+        let known = |key: Key<'_>| {
+            let (rule, limit) = (key.rule().to_string(), key.limit().to_string());
+            let identity = key.identity().to_string();
+            (key.to_string(), rule, limit, identity, key.stable_hash(), key.fingerprint(&secret, 7))
+        };
+        let plain_key = Key::new(&plain, &VALUES);
+        assert_eq!(plain_key.placed_identity().to_string(), plain_key.identity().to_string());
+        let placed = [slotted(&[]), slotted(&[0]), slotted(&[1, 0])].map(|scope| {
+            let key = Key::new(&scope, &VALUES);
+            assert_eq!(known(key), known(plain_key));
+            assert_eq!(known(key.with_part(3)), known(plain_key));
+            [key, key.with_part(3)].map(|key| key.placed_identity().to_string())
+        });
+        assert_eq!(placed[0][0], plain_key.identity().to_string());
+        assert_eq!(placed[1][1], "{tenant=a:b#3},route=r%3As,ip=(%3A%3A/64)");
+        // A key without names has no part, and no place of its own.
+        let hashed = Key::hashed(1, 2).with_part(3);
+        assert_eq!((hashed.part(), hashed.share(), hashed.redis()), (None, None, None));
+        assert_eq!(hashed.placed_identity().to_string(), hashed.identity().to_string());
+    }
+
+    #[test]
+    fn a_part_has_its_share_and_a_key_without_one_the_whole_limit() {
+        let limit: Limit = "10/s".parse().unwrap();
+        let terms = RedisTerms::new(&limit).with_split(4).unwrap();
+        let scope = Scope::new("d", "r", "1s", &["a"]).with_redis(terms.clone());
+        let key = Key::new(&scope, &[Value::Text("x")]);
+        assert_eq!((key.redis(), key.part(), key.share()), (Some(&terms), None, None));
+        let max = |part| key.with_part(part).share().unwrap().quota().max();
+        assert_eq!([0, 1, 2, 3].map(max), [3, 3, 2, 2]);
+        assert_eq!(key.with_part(3).part(), Some(3));
+        assert_eq!(Key::new(&slotted(&[0]), &VALUES).with_part(3).share(), None);
+    }
+
+    #[test]
+    fn a_key_stays_small() {
+        assert!(size_of::<Key<'_>>() <= 4 * size_of::<usize>());
+    }
+
     proptest! {
+        #[test]
+        fn placed_keys_of_different_values_or_parts_are_written_differently(
+            one in (proptest::array::uniform3("[ab:,={}%#/é]{0,3}"), proptest::option::of(0..3u16)),
+            two in (proptest::array::uniform3("[ab:,={}%#/é]{0,3}"), proptest::option::of(0..3u16)),
+            slot_by in proptest::sample::subsequence(vec![0, 1, 2], 0..=3).prop_shuffle(),
+        ) {
+            let scope = slotted(&slot_by);
+            let write = |(values, part): &([String; 3], Option<u16>)| {
+                let values = values.each_ref().map(|value| Value::Text(value));
+                let key = Key::new(&scope, &values);
+                part.map_or(key, |part| key.with_part(part)).placed_identity().to_string()
+            };
+            prop_assert_eq!(one == two, write(&one) == write(&two));
+            // Redis takes for the slot what stands in the first braces: there are no others.
+            prop_assert_eq!(write(&one).matches(['{', '}']).count(), 2);
+        }
+
         #[test]
         fn different_parts_are_written_differently(
             one in proptest::array::uniform5("[ab:,={}%/é*]{0,3}"),

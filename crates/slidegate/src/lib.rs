@@ -64,6 +64,7 @@ mod limit;
 mod outcome;
 mod problem;
 mod quota;
+mod redis_terms;
 mod request;
 #[cfg(test)]
 mod scripted;
@@ -83,6 +84,7 @@ pub use policy::Policy;
 pub use policy::file::{PolicyError, PolicyErrors};
 pub use problem::Problem;
 pub use quota::{MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, QuotaError};
+pub use redis_terms::{RedisTerms, RedisTermsError};
 pub use request::{DEFAULT_DOMAIN, Descriptor, Request};
 pub use store::memory::MemoryStore;
 pub use store::{LocalStore, Receipt, Store, StoreError, Taken};

@@ -137,7 +137,18 @@ impl Limit {
     /// What each of so many instances may enforce on its own: max and burst are divided, and at least 1.
     /// What is 0 stays 0.
     pub(crate) fn share_of(&self, instances: NonZeroU32) -> Self {
-        let share = |units: u64| (units / u64::from(instances.get())).max(units.min(1));
+        let instances = u64::from(instances.get());
+        self.divided(|units| (units / instances).max(units.min(1)))
+    }
+
+    /// What the nth of so many parts has, from 0, where all of them have exactly all of it: of max and of
+    /// burst, what does not divide goes to the first parts, one unit each.
+    pub(crate) fn part_of(&self, nth: u32, into: NonZeroU32) -> Self {
+        let (nth, into) = (u64::from(nth), u64::from(into.get()));
+        self.divided(|units| units / into + u64::from(nth < units % into))
+    }
+
+    fn divided(&self, share: impl Fn(u64) -> u64) -> Self {
         let quota = self.quota();
         let quota = Quota::of_parts(share(quota.max()) as u32, quota.window_us());
         Self::of_counter(match self.counter {

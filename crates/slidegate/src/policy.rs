@@ -5,6 +5,7 @@ mod index;
 mod mode;
 mod pattern;
 mod per;
+mod redis;
 mod route;
 mod rule;
 
@@ -26,6 +27,7 @@ use rule::{Chosen, Fit};
 pub use mode::{Mode, OnStoreError, Share, ShareError, WhenMissing};
 pub use pattern::Condition;
 pub use per::{Alternatives, Per};
+pub use redis::RuleRedis;
 pub use rule::{Misfit, Override, Rule, RuleLimit, Terms, When};
 
 /// What is to be enforced: rules, by domain. Read it from YAML with [`Policy::from_yaml`].
@@ -253,17 +255,19 @@ impl<'r> Match<'r> {
 
     /// Whose counts it asks for: the names and values of `per`, in order.
     pub fn identity(&self) -> impl Iterator<Item = (&'r str, Value<'r>)> {
-        let Identity { values, combination } = &self.fit.identity;
+        let Identity { values, combination, .. } = &self.fit.identity;
         let names = self.rule.identities[usize::from(*combination)].names();
         names.zip(values.iter().copied())
     }
 
     /// One hit for each limit.
     pub fn hits(&self) -> impl Iterator<Item = Hit<'_>> {
-        self.fit.limits.iter().map(|limit| Hit {
-            key: Key::new(
-                &limit.scopes[usize::from(self.fit.identity.combination)],
-                &self.fit.identity.values,
+        let Fit { limits, identity, .. } = &self.fit;
+        limits.iter().map(|limit| Hit {
+            key: Key::of_part(
+                &limit.scopes[usize::from(identity.combination)],
+                &identity.values,
+                identity.part,
             ),
             limit: &limit.limit,
             cost: self.cost,

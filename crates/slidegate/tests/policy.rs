@@ -317,3 +317,94 @@ rules:
     let Value::Network(network) = fit.identity().next().unwrap().1 else { panic!("no network") };
     assert_eq!(network.to_string(), "::/64");
 }
+
+/// The keys that a request asks for as Redis places them, and the max of the sub-key's share.
+fn placed(gate: &TestGate, attributes: &[(&str, &str)]) -> Vec<(String, Option<u64>)> {
+    let request = request(attributes, 1);
+    let applied = gate.policy().apply(&request);
+    let hits = applied.hits();
+    let max = |hit: &slidegate::Hit<'_>| hit.key.share().map(|share| share.quota().max());
+    hits.iter().map(|hit| (hit.key.placed_identity().to_string(), max(hit))).collect()
+}
+
+#[test]
+fn entries_of_per_choose_the_hash_slot_whichever_name_they_come_by() {
+    let gate =
+        rule("per: ['a | b', route], limits: [10/s, 9/m], redis: { slot_by: [a|b], sample: 50% }");
+    let placed = |attributes: &[(&str, &str)]| {
+        let placed = placed(&gate, attributes).into_iter().map(|(identity, _)| identity);
+        placed.collect::<Vec<_>>()
+    };
+    assert_eq!(placed(&[("a", "x"), ("b", "y"), ("route", "/r")]), ["{a=x},route=/r"; 2]);
+    assert_eq!(placed(&[("b", "y"), ("route", "/r")]), ["{b=y},route=/r"; 2]);
+    let redis = gate.policy().rules()[0].redis().unwrap();
+    assert_eq!((redis.slot_by(), redis.sample().get(), redis.split_into()), (&[0][..], 2, None));
+}
+
+const SPLIT: &str = "
+routes: ['/users/{id}']
+rules:
+  - name: a
+    per: [tenant]
+    when_missing: deny
+    limits: [30/s, 100/m]
+    redis: { split: { by: [route], into: 8 }, sample: 33.33% }
+    overrides:
+      - { when: { plan: pro }, limits: [90/s] }
+      - { when: { plan: live }, limits: unlimited }
+      - { when: { plan: evil }, limits: denied }
+";
+
+#[test]
+fn the_attributes_that_a_rule_splits_by_choose_the_part() {
+    let gate = gate(SPLIT);
+    let placed =
+        |attributes: &[(&str, &str)]| placed(&gate, &[&[("tenant", "t")], attributes].concat());
+    let of = |part: u16, shares: &[u64]| {
+        let identity = format!("{{tenant=t#{part}}}");
+        shares.iter().map(|share| (identity.clone(), Some(*share))).collect::<Vec<_>>()
+    };
+    // Parts that anybody can compute: FNV-1a of the values, folded, by another program.
+    assert_eq!(placed(&[("route", "/users/{id}")]), of(3, &[4, 13]));
+    assert_eq!(placed(&[("path", "/users/7?a")]), of(3, &[4, 13]));
+    assert_eq!(placed(&[]), of(5, &[4, 12]));
+    assert_eq!(placed(&[("route", "")]), of(2, &[4, 13]));
+    // Overrides follow, with shares of their own limits.
+    assert_eq!(placed(&[("plan", "pro")]), of(5, &[11]));
+    assert_eq!(placed(&[("plan", "pro"), ("route", "")]), of(2, &[11]));
+    assert_eq!(placed(&[("plan", "evil")]), of(5, &[0]));
+    assert_eq!(placed(&[("plan", "live")]), []);
+    let several = rule("limits: [1024/s], redis: { split: { by: [route, user], into: 1024 } }");
+    let attributes = [("user", "ann"), ("route", "/users/{id}")];
+    assert_eq!(self::placed(&several, &attributes), [("{#502}".to_owned(), Some(1))]);
+}
+
+#[test]
+fn what_a_rule_says_to_redis_is_not_for_whom_nobody_knows() {
+    let gate = gate(SPLIT);
+    assert_eq!(placed(&gate, &[("route", "/x")]), [("{}".to_owned(), None)]);
+    assert!(!is_allowed(&gate, &[("route", "/x")]));
+}
+
+#[test]
+fn memory_enforces_the_whole_limit_whatever_is_said_to_redis() {
+    let gate = gate(SPLIT);
+    let whole: Vec<_> = (0..30).map(|_| is_allowed(&gate, &[("tenant", "t")])).collect();
+    assert!(whole.iter().all(|allowed| *allowed));
+    assert!(!is_allowed(&gate, &[("tenant", "t"), ("route", "/another")]));
+    let explained = keys(&gate, &[("tenant", "t")]);
+    assert_eq!(explained, ["default:a:1s:{tenant=t}", "default:a:1m:{tenant=t}"]);
+}
+
+#[test]
+fn parts_are_chosen_evenly() {
+    let gate = rule("limits: [100/s], redis: { split: { by: [user], into: 8 } }");
+    let mut chosen = [0; 8];
+    for nth in 0..8_000 {
+        let user = format!("user-{nth}");
+        let request = request(&[("user", &user)], 1);
+        let applied = gate.policy().apply(&request);
+        chosen[usize::from(applied.hits()[0].key.part().unwrap())] += 1;
+    }
+    assert!(chosen.iter().all(|requests| (900..1_100).contains(requests)), "{chosen:?}");
+}

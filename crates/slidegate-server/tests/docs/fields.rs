@@ -4,20 +4,23 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use slidegate::policy::file::{
-    MAX_COMBINATIONS, MAX_LIMITS, MAX_OVERRIDES, MAX_PER, MAX_POLICY_BYTES, MAX_RULES, schema,
+    MAX_COMBINATIONS, MAX_LIMITS, MAX_OVERRIDES, MAX_PER, MAX_POLICY_BYTES, MAX_RULES,
+    MAX_SPLIT_BY, schema,
 };
-use slidegate::{MAX_UNITS, Policy};
+use slidegate::{MAX_UNITS, Policy, RedisTerms};
 
 use crate::read;
 
 /// The heading of a table, and the schema's name of what it is a table of.
-const TABLES: [(&str, &str); 7] = [
+const TABLES: [(&str, &str); 9] = [
     ("Of the policy", ""),
     ("Of `defaults`", "DefaultsEntry"),
     ("Of a rule", "RuleEntry"),
     ("Of an override", "OverrideEntry"),
     ("Of a limit", "LimitMap"),
     ("Of a mode", "EnforceMap"),
+    ("Of `redis`", "RedisEntry"),
+    ("Of `split`", "SplitEntry"),
     ("Of a condition", "NotMap"),
 ];
 
@@ -138,6 +141,8 @@ fn the_bounds_are_those_of_the_program() {
         ("limits of a rule", MAX_LIMITS as u64),
         ("overrides of a rule", MAX_OVERRIDES as u64),
         ("attributes in `per`", MAX_PER as u64),
+        ("attributes in `by`", MAX_SPLIT_BY as u64),
+        ("parts of a split", RedisTerms::MOST_PARTS.into()),
         ("combinations of names", MAX_COMBINATIONS as u64),
         ("`max`, `burst`", MAX_UNITS),
         ("`max` of `sliding_log`", slidegate::algorithm::sliding_log::MOST_ENTRIES),

@@ -24,6 +24,7 @@ rules:
       - { name: live, when: { key_type: live }, limits: unlimited }
       - { when: { tenant: evil }, limits: denied, mode: enforce }
     mode: observe
+    redis: { slot_by: [api_key|ip], sample: 50% }
   - name: tokens
     domain: llm
     per: [user]
@@ -35,6 +36,7 @@ rules:
     overdraft: true
     on_store_error: deny
     ipv6_prefix: 56
+    redis: { split: { by: [model, route], into: 4 } }
 "#;
 
 fn run(arguments: &[&str]) -> Output {
@@ -73,7 +75,7 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
 fn every_broken_policy_is_told_what_to_change() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate/broken");
     let broken = files(&folder, "yaml");
-    assert_eq!(broken.len(), 15);
+    assert_eq!(broken.len(), 16);
     for path in broken {
         let name = path.file_name().unwrap().to_str().unwrap();
         let output = slidegate().current_dir(&folder).args(["validate", name]).output().unwrap();
@@ -98,6 +100,7 @@ domain `default`
     never more than 10 in any 1s (10/1s sliding_log)
     never more than 600 in any 1m (600/1m sliding_log)
     only watches: what does not fit passes all the same
+    in Redis: the hash slot is that of api_key|ip; one request in 2 is counted, at 2 times its cost
     override `live`, if key_type is `live`: everything passes
     override 2, if tenant is `evil`: nothing passes
 
@@ -109,6 +112,7 @@ domain `llm`
     8 at once, then 5 per 1s at a steady rate (5/1s token_bucket)
     costs are charged even beyond max; a cost of 0 asks, and is denied then
     while the store does not answer, none pass
+    in Redis: each count is split into 4, by model and route
 ";
     assert_eq!(told(&["validate", path]), format!("{path}{expected}"));
 }
@@ -224,6 +228,11 @@ fn the_schema_takes_what_the_parser_takes_and_refuses_wrong_forms() {
         "rules: [{ name: a, limits: [10/s], when: {} }]",
         "rules: [{ name: A, limits: [10/s] }]",
         "rules: [{ name: a, limits: [10/s], overrides: [{ limits: denied }] }]",
+        "rules: [{ name: a, limits: [10/s], redis: {} }]",
+        "rules: [{ name: a, limits: [10/s], redis: { slot_by: [] } }]",
+        "rules: [{ name: a, limits: [10/s], redis: { split: { by: [a], into: 1 } } }]",
+        "rules: [{ name: a, limits: [10/s], redis: { split: { into: 8 } } }]",
+        "rules: [{ name: a, limits: [10/s], redis: { sample: 10 } }]",
         "{ version: 2, rules: [] }",
     ] {
         assert!(!schema.is_valid(&json(wrong)), "{wrong}");

@@ -13,6 +13,7 @@ mod node;
 mod overrides;
 mod reader;
 mod reading;
+mod redis;
 
 use super::{Policy, Rule, route::Routes};
 use entries::PolicyEntry;
@@ -39,6 +40,9 @@ pub const MAX_OVERRIDES: usize = 1_000;
 
 /// Attributes that a rule may count per.
 pub const MAX_PER: usize = 16;
+
+/// Attributes that a rule's counts may be split by.
+pub const MAX_SPLIT_BY: usize = 16;
 
 /// Combinations of the names of attributes that a rule may count per: `[a|b, c|d]` has four.
 pub const MAX_COMBINATIONS: usize = 64;

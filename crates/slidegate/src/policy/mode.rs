@@ -44,6 +44,17 @@ impl Share {
     /// A share of one.
     const WHOLE: u64 = 10_000;
 
+    /// One in how many it is, from 2 to so many, with its decimals rounded; else the nearest that is.
+    pub(crate) fn one_in(self, most: u32) -> Result<u32, (Self, u32)> {
+        let of_one_in = |many: u32| Self(((Self::WHOLE as u32 + many / 2) / many) as u16);
+        let nearest = (2..=most).min_by_key(|&many| of_one_in(many).0.abs_diff(self.0));
+        let nearest = nearest.unwrap_or(2);
+        match of_one_in(nearest) {
+            share if share == self => Ok(nearest),
+            share => Err((share, nearest)),
+        }
+    }
+
     /// Whether a key is of the share: its stable hash, modulo 10,000, is below the share's hundredths of
     /// a percent. A larger share has all the keys of a smaller one.
     fn has(self, key: &Key<'_>) -> bool {
@@ -143,6 +154,28 @@ mod tests {
         assert!((4_850..5_150).contains(&more.len()), "{}", more.len());
         assert!(few.iter().all(|tenant| more.contains(tenant)));
         assert_eq!((of_10_000("0%").len(), of_10_000("100%").len()), (0, 10_000));
+    }
+
+    #[test]
+    fn a_share_is_one_in_a_whole_number_or_has_a_neighbour_that_is() {
+        let one_in = |text: &str| text.parse::<Share>().unwrap().one_in(100);
+        for (text, many) in
+            [("50%", 2), ("33.33%", 3), ("12.5%", 8), ("10%", 10), ("1.01%", 99), ("1%", 100)]
+        {
+            assert_eq!(one_in(text), Ok(many), "{text}");
+        }
+        for (text, nearest, many) in [
+            ("100%", "50%", 2),
+            ("41%", "33.33%", 3),
+            ("30%", "33.33%", 3),
+            ("11%", "11.11%", 9),
+            ("1.5%", "1.49%", 67),
+            ("0.5%", "1%", 100),
+            ("0%", "1%", 100),
+        ] {
+            assert_eq!(one_in(text), Err((nearest.parse().unwrap(), many)), "{text}");
+            assert_eq!(one_in(nearest), Ok(many), "{nearest}");
+        }
     }
 
     #[test]

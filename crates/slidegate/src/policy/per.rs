@@ -28,6 +28,8 @@ pub(crate) struct Identity<'r> {
     pub(crate) values: SmallVec<[Value<'r>; 2]>,
     /// Which of the combinations of names they came by.
     pub(crate) combination: u16,
+    /// The sub-key, if the rule splits its counts.
+    pub(crate) part: Option<u16>,
 }
 
 impl Alternatives {

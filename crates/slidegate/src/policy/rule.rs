@@ -6,6 +6,7 @@ use super::Attributes;
 use super::mode::{Mode, OnStoreError, WhenMissing};
 use super::pattern::Condition;
 use super::per::{Alternatives, Identity, Per};
+use super::redis::RuleRedis;
 use crate::hit::Admission;
 use crate::key::{Key, Scope};
 use crate::limit::Limit;
@@ -21,6 +22,7 @@ pub struct Rule {
     pub(super) overdraft: bool,
     pub(super) terms: Terms,
     pub(super) overrides: Box<[Override]>,
+    pub(super) redis: Option<Box<RuleRedis>>,
     /// What denies a request that lacks an attribute of `per`.
     pub(super) missing: Option<RuleLimit>,
     /// Whose counts, whichever the limit: for each combination of names.
@@ -219,6 +221,11 @@ impl Rule {
         &self.overrides
     }
 
+    /// What it says to stores that count in Redis.
+    pub fn redis(&self) -> Option<&RuleRedis> {
+        self.redis.as_deref()
+    }
+
     /// The rule as each of so many instances enforces it on its own. What denies all denies all the same.
     pub(crate) fn share_of(&self, instances: NonZeroU32) -> Self {
         let mut own = self.clone();
@@ -251,7 +258,7 @@ impl Rule {
             let (limits, identity) = (&[][..], Identity::default());
             return Ok(Fit { chosen, limits, identity, admission: Admission::Enforce });
         }
-        let (chosen, limits, identity) = match (self.per.identify(attributes), &self.missing) {
+        let (chosen, limits, mut identity) = match (self.per.identify(attributes), &self.missing) {
             (Ok(identity), _) => (chosen, &*terms.limits, identity),
             (Err(lacking), None) => return Err(Misfit::Missing(lacking)),
             (Err(_), Some(missing)) => {
@@ -262,6 +269,11 @@ impl Rule {
             Chosen::Missing => &limits[0].scopes[0],
             _ => &self.identities[usize::from(identity.combination)],
         };
+        if let Some(redis) = &self.redis
+            && chosen != Chosen::Missing
+        {
+            identity.part = redis.part(attributes);
+        }
         let admission = terms.mode.admission(&Key::new(scope, &identity.values));
         Ok(Fit { chosen, limits, identity, admission: admission.ok_or(Misfit::Off)? })
     }

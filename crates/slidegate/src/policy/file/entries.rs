@@ -75,6 +75,39 @@ pub(super) struct RuleEntry {
     pub(super) ipv6_prefix: Field<u64>,
     /// Other terms for some of its requests; the first that matches holds.
     pub(super) overrides: Field<Vec<Field<OverrideEntry>>>,
+    /// For stores that count in Redis; others ignore it.
+    pub(super) redis: Field<RedisEntry>,
+}
+
+/// What holds where counts are kept in Redis.
+#[derive(Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("minProperties" = 1)))]
+#[serde(default, deny_unknown_fields, expecting = "a map with `slot_by`, `split` or `sample`")]
+pub(super) struct RedisEntry {
+    /// The entries of `per` that choose the hash slot in Redis Cluster; all if not given.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 16)))]
+    pub(super) slot_by: Field<Vec<Field<String>>>,
+    /// Spreads each count over several keys, each with its share of the limit.
+    pub(super) split: Field<SplitEntry>,
+    /// The share of the requests that ask Redis, such as 10%: one in a whole number, from 2 to 100, which
+    /// is charged so many times its cost.
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[0-9]{1,2}(\.[0-9]{1,2})? *%$")))]
+    pub(super) sample: Field<String>,
+}
+
+/// Into how many keys each count is split, and by what.
+#[derive(Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("required" = ["by", "into"])))]
+#[serde(default, deny_unknown_fields, expecting = "a map with `by` and `into`")]
+pub(super) struct SplitEntry {
+    /// The attributes whose values choose the key.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 16)))]
+    pub(super) by: Field<Vec<Field<String>>>,
+    /// How many keys each count has.
+    #[cfg_attr(feature = "schema", schemars(range(min = 2, max = 1024)))]
+    pub(super) into: Field<u64>,
 }
 
 /// Other terms for some of a rule's requests.

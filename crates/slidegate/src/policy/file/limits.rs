@@ -14,12 +14,13 @@ use crate::quota::{self, Quota};
 pub(super) struct Counted {
     pub(super) id: Box<str>,
     pub(super) limit: Limit,
+    pub(super) at: Place,
 }
 
 impl Counted {
     /// A limit that nothing fits.
     pub(super) fn denied() -> Self {
-        Self { id: "denied".into(), limit: Limit::denied() }
+        Self { id: "denied".into(), limit: Limit::denied(), at: Place::default() }
     }
 }
 
@@ -66,7 +67,7 @@ impl Reader<'_> {
     fn text(&mut self, at: Place, text: &str, algorithm: Algorithm) -> Option<Counted> {
         let quota: Quota = self.or_wrong(at, text.parse())?;
         let limit = self.or_wrong(at, Limit::new(quota, algorithm))?;
-        Some(Counted { id: quota.window_text().into(), limit })
+        Some(Counted { id: quota.window_text().into(), limit, at })
     }
 
     fn map(&mut self, at: Place, map: &LimitMap, by_default: Algorithm) -> Option<Counted> {
@@ -93,7 +94,7 @@ impl Reader<'_> {
             Some(name) => name.as_str().into(),
             None => quota.window_text().into(),
         };
-        Some(Counted { id, limit })
+        Some(Counted { id, limit, at })
     }
 
     fn window(&mut self, window: &Field<String>) -> Option<Duration> {

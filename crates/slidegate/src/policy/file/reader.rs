@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::sync::Arc;
 
 use super::entries::{AlgorithmName, DefaultsEntry, ModeEntry, PolicyEntry, RuleEntry};
 use super::hint::did_you_mean;
@@ -13,8 +14,10 @@ use crate::key::Scope;
 use crate::policy::mode::{Mode, OnStoreError, WhenMissing};
 use crate::policy::pattern::Pattern;
 use crate::policy::per::Per;
+use crate::policy::redis::RuleRedis;
 use crate::policy::route::Routes;
 use crate::policy::rule::{Rule, RuleLimit, Terms};
+use crate::redis_terms::RedisTerms;
 use crate::request::DEFAULT_DOMAIN;
 
 /// The version of the language.
@@ -54,6 +57,7 @@ pub(super) struct Frame<'f> {
     per: &'f Per,
     /// Of the names that it counts per.
     combinations: usize,
+    redis: Option<&'f RuleRedis>,
 }
 
 impl<'s> Reader<'s> {
@@ -144,7 +148,8 @@ impl<'s> Reader<'s> {
         let mode = self.mode(&entry.mode).unwrap_or(defaults.mode);
         let by_default = algorithm(&entry.algorithm).unwrap_or(defaults.algorithm);
         let combinations = per.entries().iter().map(|entry| entry.names().count()).product();
-        let frame = Frame { domain, rule: name, per: &per, combinations };
+        let redis = self.redis(entry, &per);
+        let frame = Frame { domain, rule: name, per: &per, combinations, redis: redis.as_ref() };
         if entry.limits.is_absent() {
             self.wrong(at, "a rule needs `limits`, for example `limits: [100/min]`");
         }
@@ -155,7 +160,7 @@ impl<'s> Reader<'s> {
         self.share_of_keys(entry, at, modes, &per);
         let missing = self.missing(entry, defaults, &frame);
         Some(Rule {
-            identities: frame.scopes(""),
+            identities: frame.scopes("", None),
             name: name.into(),
             domain: domain.into(),
             when,
@@ -164,6 +169,7 @@ impl<'s> Reader<'s> {
             terms,
             overrides: overrides.into(),
             missing,
+            redis: redis.map(Box::new),
             per,
         })
     }
@@ -327,7 +333,12 @@ impl<'s> Reader<'s> {
             }
             return Box::default();
         }
-        frame.limits(limits)
+        let limits = limits.into_iter().map(|counted| {
+            let terms = frame.redis.map(|redis| redis.terms.for_limit(&counted.limit));
+            let terms = terms.and_then(|terms| self.or_wrong(counted.at, terms));
+            (counted, terms.map(Arc::new))
+        });
+        frame.limits(limits.collect())
     }
 
     pub(super) fn attribute_name(&mut self, name: &str, at: Place) {
@@ -370,19 +381,25 @@ pub(super) fn algorithm(name: &Field<AlgorithmName>) -> Option<Algorithm> {
 }
 
 impl Frame<'_> {
-    fn scopes(&self, limit: &str) -> Box<[Scope]> {
-        let combinations = self.per.combinations().into_iter();
-        combinations.map(|names| Scope::new(self.domain, self.rule, limit, &names)).collect()
+    fn scopes(&self, limit: &str, redis: Option<&Arc<RedisTerms>>) -> Box<[Scope]> {
+        let scopes = self.per.combinations().into_iter().map(|names| {
+            let scope = Scope::new(self.domain, self.rule, limit, &names);
+            match redis {
+                Some(terms) => scope.with_redis(terms.clone()),
+                None => scope,
+            }
+        });
+        scopes.collect()
     }
 
-    fn limits(&self, limits: Vec<Counted>) -> Box<[RuleLimit]> {
+    fn limits(&self, limits: Vec<(Counted, Option<Arc<RedisTerms>>)>) -> Box<[RuleLimit]> {
         let several = limits.len() > 1;
-        let limits = limits.into_iter().map(|Counted { id, limit, .. }| RuleLimit {
+        let limits = limits.into_iter().map(|(Counted { id, limit, .. }, redis)| RuleLimit {
             policy_name: match several {
                 true => format!("{}.{id}", self.rule).into(),
                 false => self.rule.into(),
             },
-            scopes: self.scopes(&id),
+            scopes: self.scopes(&id, redis.as_ref()),
             id,
             limit,
         });
