@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use slidegate::{Admission, Hit, Limit};
+use slidegate::{Admission, Hit, Limit, RedisTerms};
 use smallvec::SmallVec;
 
 use crate::connect::Settings;
@@ -33,6 +33,8 @@ pub struct Counted {
     pub admission: Admission,
     /// By how much the clock of the counter is ahead.
     pub phase_us: u64,
+    /// One request in so many asks, and its cost is so many times its own.
+    pub sample: u32,
 }
 
 impl Ask {
@@ -77,13 +79,26 @@ impl Wording {
 
     /// A hit, and where it is counted.
     pub fn counted(&self, hit: &Hit<'_>) -> Counted {
+        let sample = hit.key.redis().map_or(1, |terms| terms.sample().get());
         Counted {
             key: self.key(hit),
             tag: tag(hit),
-            limit: *hit.limit,
-            cost: hit.cost,
+            limit: *hit.key.share().unwrap_or(hit.limit),
+            cost: hit.cost.saturating_mul(sample.into()),
             admission: hit.admission,
             phase_us: hit.limit.phase_us(&hit.key),
+            sample,
+        }
+    }
+
+    /// A hit wherever it may be counted: in each part of an identity that is split.
+    pub fn counted_everywhere(&self, hit: &Hit<'_>) -> Vec<Counted> {
+        match hit.key.redis().and_then(RedisTerms::split_into) {
+            None => vec![self.counted(hit)],
+            Some(into) => (0..into.get())
+                .filter_map(|part| part.try_into().ok())
+                .map(|part| self.counted(&Hit { key: hit.key.with_part(part), ..*hit }))
+                .collect(),
         }
     }
 
@@ -91,7 +106,7 @@ impl Wording {
     pub fn key(&self, hit: &Hit<'_>) -> String {
         let mut key = String::with_capacity(64);
         // Writing into a string cannot fail.
-        let _ = write!(key, "{}{}:{}", self.prefix, hit.key.rule(), hit.key.identity());
+        let _ = write!(key, "{}{}:{}", self.prefix, hit.key.rule(), hit.key.placed_identity());
         if !is_slot(&hit.limit.algorithm()) {
             let _ = write!(key, ":{}:{}", hit.key.limit(), hit.limit.shape_text());
         }

@@ -23,6 +23,10 @@ const MOST_COSTS: usize = 4;
 /// Counters whose denials are forgotten together are told apart so far.
 const MARKS: usize = 64;
 
+/// Of a sampled rule denials are believed for so long at least: nothing else keeps from passing who is not asked
+/// for.
+const OF_SAMPLED: Duration = Duration::from_secs(1);
+
 /// What Redis has denied of late.
 #[derive(Debug)]
 pub struct DenyCache {
@@ -109,9 +113,9 @@ impl DenyCache {
         Mark(self.mark_of(self.counter(&hit.key, hit.tag)).load(Ordering::Acquire))
     }
 
-    /// Remembers that a cost does not fit, for `longest` or as long as the cache believes anything.
-    pub fn remember(&self, hit: &Counted, cost: u64, heard: &Heard, mark: Mark, longest: Duration) {
-        let longest = longest.max(self.longest);
+    /// Remembers that a cost does not fit.
+    pub fn remember(&self, hit: &Counted, cost: u64, heard: &Heard, mark: Mark) {
+        let longest = if hit.sample > 1 { self.longest.max(OF_SAMPLED) } else { self.longest };
         if longest.is_zero() {
             return;
         }
@@ -130,7 +134,8 @@ impl DenyCache {
             Some(known) if known.limit == hit.limit => known.of,
             _ => SmallVec::new(),
         };
-        of.retain(|other| other.cost != denial.cost && other.until > heard.heard_at);
+        let may_matter = |other: &Denial| other.fits_at.is_none_or(|at| at > heard.heard_at);
+        of.retain(|other| other.cost != denial.cost && may_matter(other));
         of.truncate(MOST_COSTS - 1);
         of.push(denial);
         self.denials.insert(counter, Denials { limit: hit.limit, of });

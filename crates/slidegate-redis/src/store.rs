@@ -127,7 +127,33 @@ impl Inner {
         if let Some(denied) = self.denied(&hits) {
             return Ok(denied);
         }
+        if hits.iter().any(|hit| hit.sample > 1) {
+            return self.charge_sampled(hits).await;
+        }
         self.charge(hits).await
+    }
+
+    /// Charges hits, some of them for one request in so many only; the others pass.
+    async fn charge_sampled(self: &Arc<Self>, hits: Hits) -> Result<Taken, StoreError> {
+        let now = self.clocks.here();
+        // One draw, so that rules of one sample ask together.
+        let drawn = fastrand::u32(..);
+        // Where it was denied lately nothing passes unasked.
+        let asks = |hit: &Counted| {
+            drawn.is_multiple_of(hit.sample)
+                || hit.cost == 0
+                || self.deny_cache.know(hit, now) == Known::Stale
+        };
+        let asks: SmallVec<[bool; 2]> = hits.iter().map(asks).collect();
+        let asked: Hits =
+            hits.into_iter().zip(&asks).filter(|(_, asks)| **asks).map(|(hit, _)| hit).collect();
+        let taken = if asked.is_empty() { nothing() } else { self.charge(asked).await? };
+        let mut outcomes = taken.outcomes.into_iter();
+        let outcome = |asks: &bool| match asks {
+            true => outcomes.next().unwrap_or_else(Outcome::not_asked),
+            false => Outcome::not_asked(),
+        };
+        Ok(Taken { outcomes: asks.iter().map(outcome).collect(), ..taken })
     }
 
     /// A denial that is known here. What is charged whatever happens has to be.
@@ -193,7 +219,8 @@ impl Inner {
         let heard_at = self.clocks.here();
         for (nth, ((hit, said), mark)) in hits.iter().zip(answer.said()).zip(marks).enumerate() {
             let (cost, retry_after) = match said.spent {
-                Some(wait) => (1, wait),
+                // What a sampled request is charged does not fit before one unit does.
+                Some(wait) => (if hit.sample > 1 { hit.cost } else { 1 }, wait),
                 None if said.outcome.fits() => continue,
                 None => (hit.cost, said.outcome.retry_after()),
             };
@@ -203,7 +230,7 @@ impl Inner {
             }
             let (reset_after, remaining) = (said.outcome.reset_after(), said.outcome.remaining());
             let heard = Heard { asked_at, heard_at, retry_after, reset_after, remaining };
-            self.deny_cache.remember(hit, cost, &heard, *mark, Duration::ZERO);
+            self.deny_cache.remember(hit, cost, &heard, *mark);
         }
     }
 
@@ -229,7 +256,7 @@ impl Inner {
     }
 
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
-        let hits: Hits = hits.iter().map(|hit| self.wording.counted(hit)).collect();
+        let hits: Hits = hits.iter().flat_map(|hit| self.wording.counted_everywhere(hit)).collect();
         let reset = errand::reset(&self.servers, &hits, self.until()).await;
         for hit in &hits {
             self.deny_cache.forget(&hit.key, hit.tag);

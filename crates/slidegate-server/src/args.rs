@@ -264,6 +264,14 @@ mod tests {
     }
 
     #[test]
+    fn a_denial_may_be_believed_not_at_all() {
+        for (text, ms) in [("0ms", 0), ("0s", 0), ("1s", 1_000), ("60s", 60_000)] {
+            assert_eq!(deny_cache_ttl(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        assert!(deny_cache_ttl("0").is_err() && deny_cache_ttl("61s").is_err());
+    }
+
+    #[test]
     fn a_prefix_has_neither_braces_nor_what_a_glob_reads() {
         for right in ["slidegate:", "a", "eu/prod-1:", &"x".repeat(64)] {
             assert_eq!(redis_prefix(right).as_deref(), Ok(right));
