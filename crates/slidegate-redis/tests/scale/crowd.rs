@@ -4,12 +4,12 @@
 //! are ever in one call, and each is written for the replicas by itself.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use slidegate::{
-    Admission, Algorithm, Clock, Hit, Key, Limit, ManualClock, Quota, Scope, Store, StoreError,
-    SystemClock, Timestamp, Value,
+    Admission, Algorithm, Clock, Hit, Key, Limit, Quota, Scope, Store, StoreError, SystemClock,
+    Timestamp, Value,
 };
 use slidegate_redis::{RedisStore, Settings};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -25,8 +25,8 @@ const TIMEOUT: Duration = Duration::from_millis(200);
 /// A wait that is longer than the time-out by this, and twice what the machine itself was late, is too long.
 const SLACK: Duration = Duration::from_millis(100);
 
-/// From the moment at which there is a master again, it takes no longer than this until he is asked.
-const RESUMES: Duration = Duration::from_secs(2);
+/// From the moment of a promotion, it takes no longer than this until the new master is asked.
+pub const AFTER_A_PROMOTION: Duration = Duration::from_secs(2);
 
 const STORES: usize = 2;
 
@@ -39,7 +39,7 @@ pub struct Person {
 }
 
 impl Person {
-    /// A person whose counts only grow: the window is a day, and the time stands still.
+    /// A person whose counts only grow: the window is a day.
     pub fn new(name: String, max: u64) -> Self {
         Self { name, limits: vec![a_day(max, Algorithm::SlidingWindow)] }
     }
@@ -104,11 +104,26 @@ pub async fn room() -> SemaphorePermit<'static> {
     ROOM.acquire().await.unwrap()
 }
 
-/// A store for which time stands still.
+/// A clock that showed noon when the first was asked for the time: no day ends while a test runs.
+#[derive(Clone, Copy)]
+struct FromNoon;
+
+impl Clock for FromNoon {
+    fn now(&self) -> Timestamp {
+        static BEGAN: OnceLock<(SystemClock, Timestamp)> = OnceLock::new();
+        let (clock, began) = BEGAN.get_or_init(|| {
+            let clock = SystemClock::new();
+            (clock.clone(), clock.now())
+        });
+        let passed_us = clock.now().as_micros() - began.as_micros();
+        Timestamp::from_secs(1_750_075_200).after(Duration::from_micros(passed_us))
+    }
+}
+
+/// A store by that clock.
 pub fn open(address: &str, timeout: Duration) -> RedisStore {
     let settings = Settings { timeout, ..Settings::default() };
-    let noon = Timestamp::from_secs(1_750_075_200);
-    RedisStore::open(address, settings).unwrap().with_clock(ManualClock::at(noon))
+    RedisStore::open(address, settings).unwrap().with_clock(FromNoon)
 }
 
 /// One unit of each limit, or a look at how they stand.
@@ -222,9 +237,19 @@ impl Crowd {
         until("everybody is answered", LONG, async || is_done()).await;
     }
 
+    /// Goes on until a person is denied.
+    pub async fn is_denied(&self, who: usize) {
+        let from = self.told.lock().unwrap().len();
+        let is = |told: &Told| told.who == who && told.answer == Answer::Denied;
+        until("a person is denied", LONG, async || {
+            self.told.lock().unwrap()[from..].iter().any(is)
+        })
+        .await;
+    }
+
     /// Goes on until some were told anything.
     pub async fn a_few_asks(&self) {
-        const FEW: usize = 50;
+        const FEW: usize = 100;
         let from = self.told.lock().unwrap().len();
         until("some are told something", LONG, async || {
             self.told.lock().unwrap().len() >= from + FEW
@@ -232,19 +257,22 @@ impl Crowd {
         .await;
     }
 
-    /// Waits until a node that was promoted is called by the stores, which it was so often before. The promise is
-    /// that this takes them no longer than it may.
-    pub async fn resumes_at(&self, node: &Redis, calls_before: u64, promoted: Timestamp) {
+    /// Waits until a node that can be asked again since a moment is called by the stores, which it was so often
+    /// before. The promise is that this takes them no longer than a span; and that all is well from then on, which
+    /// is when this is over. The moment of that.
+    pub async fn resumes(
+        &self,
+        node: &Redis,
+        calls_before: u64,
+        since: Timestamp,
+        within: Duration,
+    ) -> Timestamp {
         until("the new master is asked", LONG, async || calls(node) > calls_before).await;
-        let took_us = self.clock.now().as_micros().saturating_sub(promoted.as_micros());
-        let took = Duration::from_micros(took_us);
-        println!("resumed {took:?} after the promotion, the machine {:?} late", self.late());
-        assert!(took < RESUMES + 2 * self.late(), "resumed only {took:?} after the promotion");
-    }
-
-    /// Waits until all must be well again after a promotion: the moment of that.
-    pub async fn is_well_after(&self, promoted: Timestamp) -> Timestamp {
-        let well = promoted.after(RESUMES + 2 * self.late());
+        let took_us = self.clock.now().as_micros().saturating_sub(since.as_micros());
+        let (took, late) = (Duration::from_micros(took_us), self.late());
+        println!("resumed after {took:?}, the machine {late:?} late");
+        assert!(took < within + 2 * late, "resumed only after {took:?}");
+        let well = since.after(within + 2 * late);
         until("all must be well", LONG, async || self.clock.now() >= well).await;
         well
     }
@@ -269,6 +297,25 @@ impl Crowd {
         }
         Record { people: self.people, told, stands }
     }
+}
+
+/// Some are soon denied, some later, and some never.
+pub fn person(name: String, nth: usize) -> Person {
+    Person::new(name, [150, 1_000, 1_000_000, 1_000_000][nth % 4])
+}
+
+/// The place of one who is denied later.
+pub const DENIED_LATER: usize = 1;
+
+/// Pauses a replica, and has its master write so much that nothing later reaches it. Bytes of that.
+pub fn fall_behind(master: &Node, replica: &Node, key: &str) -> u64 {
+    // More than fits into what the system keeps of a connection.
+    const MUCH: usize = 32 << 20;
+    replica.pause();
+    let much = "x".repeat(MUCH);
+    let set = redis::cmd("SET").arg(key).arg(&much).to_owned();
+    set.exec(&mut master.connection()).unwrap();
+    set.get_packed_command().len() as u64
 }
 
 /// How often a node has called a script.

@@ -13,17 +13,26 @@ pub struct Record {
     pub stands: Vec<Vec<u64>>,
 }
 
+/// What became of charges.
+#[derive(Clone, Copy, Debug)]
+pub struct Loss {
+    /// Charges that do not stand any more.
+    pub lost: u64,
+    /// How many more than max were allowed, for they stood no more.
+    pub above: u64,
+}
+
 impl Record {
     fn times(&self, who: usize, is: impl Fn(Answer) -> bool) -> u64 {
         self.told.iter().filter(|told| told.who == who && is(told.answer)).count() as u64
     }
 
-    /// Of these people, Redis admits to have lost so many charges at most. How many it has lost.
+    /// Of these people, Redis admits to have lost so many charges at most.
     ///
     /// - No more was allowed than max, and what was lost.
     /// - No more was lost than it admits.
     /// - Nothing was charged twice: what stands was allowed, or nobody knows of it.
-    pub fn assert_counts(&self, who: &[usize], admitted: u64) -> u64 {
+    pub fn assert_counts(&self, who: &[usize], admitted: u64) -> Loss {
         let (mut lost, mut above) = (0, 0);
         for &who in who {
             let allowed = self.times(who, |answer| answer == Answer::Allowed);
@@ -43,7 +52,7 @@ impl Record {
         println!("{lost} charges lost, {above} more allowed than max, {admitted} admitted");
         assert!(lost <= admitted, "{lost} charges lost, {admitted} admitted");
         assert!(above <= admitted, "{above} more allowed than max, {admitted} admitted");
-        lost
+        Loss { lost, above }
     }
 
     /// These people's asks of a time were answered by the store, but for what a busy machine is to blame for.
