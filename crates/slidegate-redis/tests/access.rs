@@ -4,7 +4,7 @@
 mod server;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use slidegate::{Admission, Algorithm, Hit, Key, Limit, Scope, Store, StoreError,
 use slidegate_redis::{ConnectError, RedisStore, Settings};
 use tracing_subscriber::fmt::MakeWriter;
 
-use server::{LONG, Redis, free_port};
+use server::{Folder, LONG, Redis, free_port};
 
 /// One unit.
 async fn take(store: &RedisStore) -> Result<u64, StoreError> {
@@ -29,28 +29,6 @@ fn patient() -> Settings {
 
 async fn take_at(address: &str, settings: Settings) -> Result<u64, StoreError> {
     take(&RedisStore::open(address, settings).unwrap()).await
-}
-
-/// A folder of a test's own.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        let name = format!("slidegate-{}-{:x}", std::process::id(), fastrand::u64(..));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 #[tokio::test]

@@ -1,11 +1,20 @@
 //! A redis-server of a test's own, on a free port, gone when it is dropped.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
+pub mod cluster;
+mod folder;
+pub mod node;
+pub mod sentinel;
+
 use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use slidegate::{Clock, SystemClock};
+
+pub use folder::Folder;
 
 /// Long enough for whatever a busy machine has to do.
 pub const LONG: Duration = Duration::from_secs(30);
@@ -13,6 +22,7 @@ pub const LONG: Duration = Duration::from_secs(30);
 pub struct Redis {
     port: u16,
     child: Child,
+    config: Option<PathBuf>,
     args: Vec<String>,
 }
 
@@ -23,13 +33,18 @@ impl Redis {
 
     /// One with further arguments.
     pub fn with(args: &[&str]) -> Self {
-        let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+        Self::by(None, || args.iter().map(|&arg| arg.to_owned()).collect())
+    }
+
+    /// One with a file of its configuration, and arguments that are made anew for each attempt.
+    pub fn by(config: Option<&Path>, mut args: impl FnMut() -> Vec<String>) -> Self {
+        let config = config.map(Path::to_owned);
         // Somebody else may take the port first.
         for _ in 0..10 {
-            let port = free_port();
-            let mut child = spawn(port, &args);
+            let (port, args) = (free_port(), args());
+            let mut child = spawn(port, config.as_deref(), &args);
             if answers(port, &mut child) {
-                return Self { port, child, args };
+                return Self { port, child, config, args };
             }
             let _ = child.kill();
             let _ = child.wait();
@@ -48,11 +63,20 @@ impl Redis {
     /// A command, by a connection of its own.
     #[allow(dead_code)] // Not every test commands.
     pub fn command(&self, words: &[&str]) -> redis::Value {
-        redis::cmd(words[0]).arg(&words[1..]).query(&mut self.connection()).unwrap()
+        self.try_command(words).unwrap()
+    }
+
+    /// The same, if it is there and does so.
+    pub fn try_command<T: redis::FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
+        redis::cmd(words[0]).arg(&words[1..]).query(&mut self.try_connection()?)
     }
 
     pub fn connection(&self) -> redis::Connection {
-        connect(&self.address())
+        self.try_connection().unwrap()
+    }
+
+    pub fn try_connection(&self) -> redis::RedisResult<redis::Connection> {
+        redis::Client::open(self.address())?.get_connection_with_timeout(LONG)
     }
 
     /// Ends it at once: what it held is lost.
@@ -63,7 +87,7 @@ impl Redis {
 
     /// Starts it again on the same port.
     pub fn restart(&mut self) {
-        self.child = spawn(self.port, &self.args);
+        self.child = spawn(self.port, self.config.as_deref(), &self.args);
         assert!(answers(self.port, &mut self.child), "redis-server does not start again");
     }
 
@@ -120,17 +144,25 @@ impl Drop for Redis {
     }
 }
 
+/// A port that nobody has, and that no process gets twice. None that the system would give away meanwhile: who
+/// stops and starts finds it free, and who knocks at one where nobody listens does not reach himself.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    const PORTS: std::ops::Range<u16> = 20_000..32_000;
+    static TURN: AtomicU16 = AtomicU16::new(0);
+    let many = PORTS.end - PORTS.start;
+    let begin = (std::process::id().wrapping_mul(0x9e37_79b1) >> 16) as u16;
+    loop {
+        let turn = TURN.fetch_add(1, Ordering::Relaxed);
+        let port = PORTS.start + begin.wrapping_add(turn) % many;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
-fn connect(address: &str) -> redis::Connection {
-    let client = redis::Client::open(address).unwrap();
-    client.get_connection_with_timeout(LONG).unwrap()
-}
-
-fn spawn(port: u16, args: &[String]) -> Child {
+fn spawn(port: u16, config: Option<&Path>, args: &[String]) -> Child {
     Command::new("redis-server")
+        .args(config)
         .args(["--port", &port.to_string(), "--save", "", "--appendonly", "no"])
         .args(["--bind", "127.0.0.1", "--loglevel", "warning"])
         .args(args)
@@ -152,6 +184,16 @@ fn answers(port: u16, child: &mut Child) -> bool {
         std::thread::sleep(Duration::from_millis(2));
     }
     false
+}
+
+/// Waits until something holds, where nobody else is kept from his work by that.
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let clock = SystemClock::new();
+    let end = clock.now().after(LONG);
+    while !holds() {
+        assert!(clock.now() < end, "not within {LONG:?}: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// Waits until something holds.

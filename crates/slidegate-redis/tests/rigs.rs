@@ -1,0 +1,222 @@
+//! The services and clusters that other tests disturb do what is said of them.
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+mod server;
+
+use redis::{ErrorKind, RedisResult, ServerErrorKind};
+use server::cluster::Cluster;
+use server::node::Node;
+use server::sentinel::{Service, master_by};
+use server::{Redis, wait_until};
+use slidegate::SystemClock;
+
+/// More than fits into what the system keeps of a connection.
+const MUCH: usize = 32 << 20;
+
+fn set(node: &Redis, key: &str) -> RedisResult<()> {
+    node.try_command(&["SET", key, "x"])
+}
+
+fn has(node: &Redis, key: &str) -> bool {
+    node.try_command::<bool>(&["EXISTS", key]).unwrap()
+}
+
+#[test]
+fn a_service_fails_over_when_it_is_asked_to_and_back() {
+    let mut service = Service::start();
+    let clock = SystemClock::new();
+    for round in 0..2 {
+        set(service.master(), &format!("before {round}")).unwrap();
+        set(service.replica(), "no").unwrap_err();
+        service.master().forget_log();
+        service.ask_for_failover();
+        service.replica().promoted(&clock);
+        let had = service.replica().offset_at_promotion();
+        service.change_places();
+        assert!(service.replica().offset_at_demotion() >= had);
+        for sentinel in &service.sentinels {
+            assert_eq!(master_by(sentinel), Some(service.master().port()));
+        }
+        assert!(has(service.master(), &format!("before {round}")));
+        set(service.replica(), "no").unwrap_err();
+    }
+}
+
+#[test]
+fn a_service_fails_over_when_its_master_is_killed() {
+    let mut service = Service::start();
+    set(service.master(), "key").unwrap();
+    let offset = service.master_mut().kill_at_an_offset();
+    service.replica().promoted(&SystemClock::new());
+    assert_eq!(service.replica().offset_at_promotion(), offset, "it had all");
+    service.master_mut().restart();
+    service.change_places();
+    assert!(has(service.master(), "key"));
+}
+
+#[test]
+fn a_service_fails_over_when_its_master_is_paused() {
+    let mut service = Service::start();
+    service.master().forget_log();
+    service.master().pause();
+    service.replica().promoted(&SystemClock::new());
+    service.master().resume();
+    set(service.master(), "lost").unwrap();
+    let had = service.replica().offset_at_promotion();
+    service.change_places();
+    assert!(service.replica().offset_at_demotion() > had, "nobody else knew of it");
+    assert!(!has(service.master(), "lost"));
+}
+
+/// What a replica that was held up had not yet read is lost, and the offsets tell how much.
+fn loses_what_was_not_copied(master: &mut Node, replica: &Node, key: &str) {
+    set(master, key).unwrap();
+    wait_until("it is copied", || replica.offset() == master.offset());
+    let before = master.offset();
+    replica.pause();
+    master.command(&["SET", &format!("{{{key}}}much"), &"x".repeat(MUCH)]);
+    set(master, &format!("{{{key}}}lost")).unwrap();
+    let end = master.kill_at_an_offset();
+    assert!(end > before + MUCH as u64);
+    replica.resume();
+    replica.promoted(&SystemClock::new());
+    let had = replica.offset_at_promotion();
+    assert!((before..end - MUCH as u64).contains(&had), "{before} {had} {end}");
+    assert!(has(replica, key));
+    assert!(!has(replica, &format!("{{{key}}}lost")));
+}
+
+#[test]
+fn a_service_loses_what_was_not_copied() {
+    let mut service = Service::start();
+    let (master, replica) = service.both_mut();
+    loses_what_was_not_copied(master, replica, "key");
+}
+
+/// A key of each shard.
+fn keys(cluster: &Cluster) -> Vec<String> {
+    let key_of = |nth: usize| {
+        let wanted = cluster.shards()[nth];
+        let mut keys = (0..).map(|turn| format!("key-{turn}"));
+        keys.find(|key| cluster.shard_of(cluster.slot_of(key)) == wanted).unwrap()
+    };
+    (0..server::cluster::SHARDS).map(key_of).collect()
+}
+
+#[test]
+fn a_cluster_fails_over_when_it_is_asked_to_and_back() {
+    let cluster = Cluster::start();
+    let keys = keys(&cluster);
+    let clock = SystemClock::new();
+    let old = cluster.shards();
+    for shard in &old {
+        cluster.nodes[shard.master].forget_log();
+    }
+    for (shard, key) in old.iter().zip(&keys) {
+        set(&cluster.nodes[shard.master], key).unwrap();
+        set(&cluster.nodes[shard.replica], key).unwrap_err();
+        cluster.ask_for_failover(shard.replica);
+        cluster.promoted(shard.replica, &clock);
+        let had = cluster.nodes[shard.replica].offset_at_promotion();
+        assert_eq!(cluster.nodes[shard.master].offset_at_demotion(), had, "nothing is lost");
+    }
+    cluster.wait_until_settled();
+    for ((old, new), key) in old.iter().zip(cluster.shards()).zip(&keys) {
+        assert_eq!((old.master, old.replica), (new.replica, new.master));
+        assert!(has(&cluster.nodes[new.master], key));
+        cluster.ask_for_failover(old.master);
+        cluster.promoted(old.master, &clock);
+    }
+    cluster.wait_until_settled();
+    assert_eq!(cluster.shards(), old);
+}
+
+#[test]
+fn a_cluster_fails_over_when_a_master_is_killed() {
+    let mut cluster = Cluster::start();
+    let (keys, shards) = (keys(&cluster), cluster.shards());
+    set(&cluster.nodes[shards[0].master], &keys[0]).unwrap();
+    let offset = cluster.nodes[shards[0].master].kill_at_an_offset();
+    set(&cluster.nodes[shards[1].master], &keys[1]).unwrap();
+    cluster.promoted(shards[0].replica, &SystemClock::new());
+    assert_eq!(cluster.nodes[shards[0].replica].offset_at_promotion(), offset, "it had all");
+    assert!(has(&cluster.nodes[shards[0].replica], &keys[0]));
+    cluster.nodes[shards[0].master].restart();
+    cluster.wait_until_settled();
+    assert_eq!(cluster.shards()[0].master, shards[0].replica);
+}
+
+#[test]
+fn a_cluster_fails_over_when_a_master_is_paused() {
+    let cluster = Cluster::start();
+    let shard = cluster.shards()[0];
+    cluster.nodes[shard.master].forget_log();
+    cluster.nodes[shard.master].pause();
+    cluster.promoted(shard.replica, &SystemClock::new());
+    cluster.nodes[shard.master].resume();
+    cluster.wait_until_settled();
+    assert_eq!(cluster.shards()[0].master, shard.replica);
+    let had = cluster.nodes[shard.replica].offset_at_promotion();
+    assert!(cluster.nodes[shard.master].offset_at_demotion() >= had);
+}
+
+#[test]
+fn a_cluster_loses_what_was_not_copied() {
+    let mut cluster = Cluster::start();
+    let (key, shard) = (keys(&cluster).swap_remove(0), cluster.shards()[0]);
+    let (masters, replicas) = cluster.nodes.split_at_mut(server::cluster::SHARDS);
+    let replica = &replicas[shard.replica - masters.len()];
+    loses_what_was_not_copied(&mut masters[shard.master], replica, &key);
+}
+
+/// Where a node sends who asks for a key.
+fn sent_away(node: &Redis, key: &str) -> (ServerErrorKind, String) {
+    let error = node.try_command::<Option<String>>(&["GET", key]).unwrap_err();
+    let (address, _) = error.redirect_node().unwrap();
+    match error.kind() {
+        ErrorKind::Server(kind) => (kind, address.to_owned()),
+        kind => panic!("{kind:?}"),
+    }
+}
+
+#[test]
+fn a_slot_moves_with_its_keys_and_back() {
+    let cluster = Cluster::start();
+    let keys = keys(&cluster);
+    let (shards, slot) = (cluster.shards(), cluster.slot_of(&keys[0]));
+    let [here, there] = [shards[0].master, shards[1].master];
+    let (moves, stays) = (format!("{{{}}}moves", keys[0]), &keys[0]);
+    for (from, to) in [(here, there), (there, here)] {
+        let [old, new] = [&cluster.nodes[from], &cluster.nodes[to]];
+        let address = format!("127.0.0.1:{}", new.port());
+        set(old, stays).unwrap();
+        cluster.begin_to_move(slot, from, to);
+        // What is there is answered, and what is not is looked for at the other.
+        set(old, stays).unwrap();
+        assert_eq!(sent_away(old, &moves), (ServerErrorKind::Ask, address.clone()));
+        assert_eq!(cluster.move_keys(slot, from, to, 1), 1);
+        assert_eq!(sent_away(old, stays), (ServerErrorKind::Ask, address.clone()));
+        assert_eq!(sent_away(new, stays).0, ServerErrorKind::Moved, "nobody said ASKING");
+        cluster.end_to_move(slot, from, to);
+        assert_eq!(sent_away(old, stays), (ServerErrorKind::Moved, address));
+        assert!(has(new, stays));
+        wait_until("all know it", || cluster.shard_of(slot).master == to);
+        cluster.wait_until_settled();
+    }
+}
+
+#[test]
+fn a_replica_stops_and_starts() {
+    let mut cluster = Cluster::start();
+    let shard = cluster.shards()[0];
+    cluster.nodes[shard.replica].kill();
+    let knows = |cluster: &Cluster| {
+        let nodes: String = cluster.nodes[shard.master].try_command(&["CLUSTER", "NODES"]).unwrap();
+        nodes.contains("slave,fail ")
+    };
+    wait_until("it is missed", || knows(&cluster));
+    assert!(cluster.is_ok(shard.master).unwrap());
+    cluster.nodes[shard.replica].restart();
+    cluster.wait_until_settled();
+    assert_eq!(cluster.shards()[0], shard);
+}

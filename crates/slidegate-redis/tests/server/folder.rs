@@ -1,0 +1,32 @@
+//! A folder of a test's own, gone when it is dropped.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Self {
+        static NTH: AtomicU32 = AtomicU32::new(0);
+        let nth = NTH.fetch_add(1, Ordering::Relaxed);
+        // Left over from a process of the same number, one may be there already.
+        let name = |again: u32| format!("slidegate-{}-{nth}-{again}", std::process::id());
+        let free = (0..100).map(|again| std::env::temp_dir().join(name(again)));
+        let mut made = free.filter(|path| std::fs::create_dir(path).is_ok()).take(1);
+        Self(made.next().unwrap())
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

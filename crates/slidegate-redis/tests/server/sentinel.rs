@@ -1,0 +1,142 @@
+//! A service that Sentinel guards: one master, one replica, three Sentinels.
+
+use std::collections::HashMap;
+
+use super::node::Node;
+use super::{Folder, Redis, wait_until};
+
+/// What the Sentinels call the service.
+pub const NAME: &str = "service";
+
+/// How often Sentinels look and talk, in milliseconds: by default, and while a test waits for what they do at
+/// leisure.
+const PERIODS: [&str; 4] = ["info-period", "10000", "publish-period", "2000"];
+const QUICK: [&str; 4] = ["info-period", "100", "publish-period", "100"];
+
+pub struct Service {
+    nodes: [Node; 2],
+    /// Which of them is the master.
+    master: usize,
+    pub sentinels: Vec<Redis>,
+    _folder: Folder,
+}
+
+impl Service {
+    /// A service that is ready for a failover.
+    pub fn start() -> Self {
+        let folder = Folder::new();
+        let master = Node::start(&folder, "0", Vec::new);
+        let replica_of =
+            ["--replicaof", "127.0.0.1", &master.port().to_string()].map(str::to_owned);
+        let replica = Node::start(&folder, "1", || replica_of.to_vec());
+        let sentinels = (0..3).map(|nth| sentinel(&folder, nth, master.port())).collect();
+        let service = Self { nodes: [master, replica], master: 0, sentinels, _folder: folder };
+        service.wait_until_settled();
+        service
+    }
+
+    /// Where a store finds it: every Sentinel, and the name.
+    pub fn address(&self) -> String {
+        let ports = self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port()));
+        format!("redis+sentinel://{}/{NAME}", ports.collect::<Vec<_>>().join(","))
+    }
+
+    /// The master, before the failover that a test is about.
+    pub fn master(&self) -> &Node {
+        &self.nodes[self.master]
+    }
+
+    pub fn master_mut(&mut self) -> &mut Node {
+        &mut self.nodes[self.master]
+    }
+
+    pub fn replica(&self) -> &Node {
+        &self.nodes[1 - self.master]
+    }
+
+    /// The master and the replica.
+    pub fn both_mut(&mut self) -> (&mut Node, &mut Node) {
+        let [first, second] = &mut self.nodes;
+        match self.master {
+            0 => (first, second),
+            _ => (second, first),
+        }
+    }
+
+    /// Has the Sentinels make the replica the master, though nothing is wrong with the old one.
+    pub fn ask_for_failover(&self) {
+        // It may still be busy with what was before.
+        wait_until("a Sentinel fails over", || {
+            self.sentinels[0].try_command::<()>(&["SENTINEL", "FAILOVER", NAME]).is_ok()
+        });
+    }
+
+    /// After a failover the two have changed places: once all know it, and the new replica is in sync.
+    pub fn change_places(&mut self) {
+        self.master = 1 - self.master;
+        for sentinel in &self.sentinels {
+            // Not in haste: who does not know yet would make the new master a replica again.
+            wait_until("a Sentinel knows the new master", || {
+                master_by(sentinel) == Some(self.master().port())
+            });
+        }
+        self.wait_until_settled();
+    }
+
+    /// Waits until the replica copies, and all Sentinels know each other and both.
+    pub fn wait_until_settled(&self) {
+        self.debug(&QUICK);
+        wait_until("the replica is in sync", || self.replica().is_in_sync());
+        for sentinel in &self.sentinels {
+            wait_until("a Sentinel knows everybody", || self.is_known_to(sentinel).is_some());
+        }
+        self.debug(&PERIODS);
+    }
+
+    fn is_known_to(&self, sentinel: &Redis) -> Option<()> {
+        type Instance = HashMap<String, String>;
+        let holds = |instance: &Instance, wanted: &[(&str, &str)]| {
+            let is =
+                |&(name, value): &(&str, &str)| instance.get(name).is_some_and(|is| is == value);
+            wanted.iter().all(is).then_some(())
+        };
+        let ports = [self.master(), self.replica()].map(|node| node.port().to_string());
+        let master: Instance = sentinel.try_command(&["SENTINEL", "MASTER", NAME]).ok()?;
+        let wanted = [("port", &*ports[0]), ("flags", "master"), ("num-slaves", "1")];
+        holds(&master, &wanted)?;
+        holds(&master, &[("num-other-sentinels", "2")])?;
+        let others: Vec<Instance> = sentinel.try_command(&["SENTINEL", "SENTINELS", NAME]).ok()?;
+        others.iter().try_for_each(|other| holds(other, &[("flags", "sentinel")]))?;
+        let replicas: Vec<Instance> = sentinel.try_command(&["SENTINEL", "REPLICAS", NAME]).ok()?;
+        let wanted = [("port", &*ports[1]), ("flags", "slave"), ("master-port", &*ports[0])];
+        holds(replicas.first()?, &wanted)?;
+        holds(replicas.first()?, &[("master-link-status", "ok")])
+    }
+
+    fn debug(&self, what: &[&str]) {
+        for sentinel in &self.sentinels {
+            sentinel.command(&[&["SENTINEL", "DEBUG"], what].concat());
+        }
+    }
+}
+
+/// Where a Sentinel says that the master is.
+pub fn master_by(sentinel: &Redis) -> Option<u16> {
+    let address = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME];
+    let (_, port): (String, u16) = sentinel.try_command(&address).ok()?;
+    Some(port)
+}
+
+fn sentinel(folder: &Folder, nth: usize, master: u16) -> Redis {
+    let name = folder.file(&format!("sentinel-{nth}.conf"));
+    let config = format!(
+        "sentinel monitor {NAME} 127.0.0.1 {master} 2
+        sentinel down-after-milliseconds {NAME} 500
+        sentinel failover-timeout {NAME} 2000"
+    );
+    std::fs::write(&name, config).unwrap();
+    let sentinel = Redis::by(Some(name.as_ref()), || vec!["--sentinel".to_owned()]);
+    // One that was kept from its work for two seconds would do nothing for half a minute.
+    sentinel.command(&["SENTINEL", "DEBUG", "tilt-trigger", "20000"]);
+    sentinel
+}
