@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult, Value};
 use slidegate::StoreError;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::address::host_and_port;
-use crate::connect::Trust;
+use crate::connect::{Trust, at_address};
 use crate::failure::Failure;
 use crate::server::{Manner, Server};
 
@@ -218,17 +218,7 @@ impl Nodes {
 
     /// How to connect to an address: as to those that were named.
     fn info(&self, address: &str) -> Option<ConnectionInfo> {
-        let like = self.seeds.first()?.clone();
-        let (host, port) = address.rsplit_once(':')?;
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let port = port.parse().ok()?;
-        let address = match like.addr() {
-            ConnectionAddr::TcpTls { insecure, .. } => {
-                ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: None }
-            }
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        Some(like.set_addr(address))
+        at_address(self.seeds.first()?, address)
     }
 }
 

@@ -4,26 +4,30 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError,
-    RedisResult, TlsCertificates, TlsMode,
+    RedisResult, TlsCertificates,
 };
 use rustls::crypto::ring;
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 
 use crate::address::{AddressError, SentinelTarget};
+use crate::sentinel::{Sentinels, is_master};
 
 /// How long to wait for a new connection. Somebody else may be the master meanwhile.
-const CONNECTING: Duration = Duration::from_secs(1);
+const CONNECTING: Duration = Duration::from_millis(750);
 
 /// The pause after the first attempt that fails; each further may be twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// The longest pause between two attempts.
 const MOST_PAUSE: Duration = Duration::from_millis(500);
+
+/// The pause between two looks at who is the master.
+const LOOKING: Duration = Duration::from_millis(500);
 
 /// How a store talks to Redis.
 #[derive(Clone, Debug)]
@@ -157,7 +161,7 @@ pub enum Source {
     /// A server.
     One(Box<Client>),
     /// Whoever is the master, as Sentinels say.
-    Sentinel(Box<SentinelClient>),
+    Sentinel(Box<Sentinels>),
 }
 
 /// Who vouches for servers; none is Mozilla's list.
@@ -193,38 +197,22 @@ impl Trust {
 
     /// Connections to the master of a service.
     pub fn sentinel(&self, target: &SentinelTarget) -> RedisResult<Source> {
-        let SentinelTarget { sentinels, service, login } = target;
-        let addresses = sentinels.iter().map(|info| info.addr().clone());
-        let mut builder =
-            SentinelClientBuilder::new(addresses, service, SentinelServerType::Master)?;
-        if matches!(login.addr(), ConnectionAddr::TcpTls { .. }) {
-            choose_cryptography();
-            builder = builder
-                .set_client_to_redis_tls_mode(TlsMode::Secure)
-                .set_client_to_sentinel_tls_mode(TlsMode::Secure);
-        }
-        if let Some(certificates) = &self.0 {
-            builder = builder
-                .set_client_to_redis_certificates(certificates.clone())
-                .set_client_to_sentinel_certificates(certificates.clone());
-        }
-        let redis = login.redis_settings();
-        builder = builder.set_client_to_redis_db(redis.db());
-        if let Some(name) = redis.username() {
-            builder = builder.set_client_to_redis_username(name);
-        }
-        if let Some(password) = redis.password() {
-            builder = builder.set_client_to_redis_password(password);
-        }
-        let own = sentinels.first().map(ConnectionInfo::redis_settings);
-        if let Some(name) = own.and_then(|own| own.username()) {
-            builder = builder.set_client_to_sentinel_username(name);
-        }
-        if let Some(password) = own.and_then(|own| own.password()) {
-            builder = builder.set_client_to_sentinel_password(password);
-        }
-        Ok(Source::Sentinel(Box::new(builder.build()?)))
+        Ok(Source::Sentinel(Box::new(Sentinels::new(target, self)?)))
     }
+}
+
+/// `host:port`, connected to as to another.
+pub fn at_address(like: &ConnectionInfo, address: &str) -> Option<ConnectionInfo> {
+    let (host, port) = address.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let port = port.parse().ok()?;
+    let address = match like.addr() {
+        ConnectionAddr::TcpTls { insecure, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: None }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    Some(like.clone().set_addr(address))
 }
 
 /// Without one of the process, rustls panics where it cannot tell which to take.
@@ -239,16 +227,34 @@ impl Source {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECTING))
             .set_response_timeout(None);
-        let found;
-        let client = match self {
-            Self::One(client) => &*client,
-            Self::Sentinel(sentinel) => {
-                found = sentinel.async_get_client().await?;
-                &found
+        let sentinels = match self {
+            Self::One(client) => {
+                let made = client.get_multiplexed_async_connection_with_config(&config).await?;
+                return Ok((made, client.get_connection_info().addr().to_string()));
             }
+            Self::Sentinel(sentinels) => sentinels,
         };
-        let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-        Ok((connection, client.get_connection_info().addr().to_string()))
+        sentinels.look().await;
+        let client = sentinels.client()?;
+        let mut made = client.get_multiplexed_async_connection_with_config(&config).await?;
+        match timeout(CONNECTING, is_master(&mut made)).await {
+            Ok(Ok(true)) => Ok((made, client.get_connection_info().addr().to_string())),
+            Ok(Err(error)) => Err(error),
+            _ => Err((ErrorKind::Client, "whom the Sentinels name is no master yet").into()),
+        }
+    }
+
+    /// Waits until somebody else is to be connected to.
+    async fn moved(&mut self) {
+        match self {
+            Self::One(_) => std::future::pending().await,
+            Self::Sentinel(sentinels) => loop {
+                sleep(LOOKING).await;
+                if sentinels.look().await {
+                    return;
+                }
+            },
+        }
     }
 }
 
@@ -270,14 +276,19 @@ async fn keep(
                 if is_new {
                     regained();
                 }
-                if reported.wait_for(|broken| *broken >= nth).await.is_err() {
-                    return;
+                tokio::select! {
+                    reported = reported.wait_for(|broken| *broken >= nth) => {
+                        if reported.is_err() {
+                            return;
+                        }
+                    }
+                    () = source.moved() => tracing::info!("Redis: the Sentinels name another master"),
                 }
                 publish.send_modify(|state| *state = Err("it was lost".to_owned()));
             }
             Err(error) => {
                 tell(&error, &publish);
-                tokio::time::sleep(pause).await;
+                sleep(pause).await;
                 pause = (2 * pause).min(MOST_PAUSE);
             }
         }

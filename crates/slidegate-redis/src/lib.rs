@@ -20,6 +20,7 @@ mod reply;
 mod script;
 #[doc(hidden)]
 pub mod sent;
+mod sentinel;
 mod server;
 mod servers;
 mod store;
