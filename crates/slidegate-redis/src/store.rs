@@ -162,11 +162,15 @@ impl Inner {
             return None;
         }
         let now = self.clocks.here();
-        let denial = |hit: &Counted| match self.deny_cache.know(hit, now) {
-            Known::Denied(outcome) if hit.admission == Admission::Enforce => outcome,
+        let denial = |(nth, hit): (usize, &Counted)| match self.deny_cache.know(hit, now) {
+            Known::Denied(outcome)
+                if hit.admission == Admission::Enforce && is_first(hits, nth) =>
+            {
+                outcome
+            }
             _ => Outcome::not_asked(),
         };
-        let outcomes: Outcomes = hits.iter().map(denial).collect();
+        let outcomes: Outcomes = hits.iter().enumerate().map(denial).collect();
         let allowed = outcomes.iter().all(Outcome::fits);
         (!allowed).then(|| Taken { allowed, outcomes, receipt: Receipt::default() })
     }
@@ -224,8 +228,7 @@ impl Inner {
                 None if said.outcome.fits() => continue,
                 None => (hit.cost, said.outcome.retry_after()),
             };
-            // Behind another of its counter, a hit is judged as if that had been charged.
-            if hits[..nth].iter().any(|other| other.is_counted_with(hit)) {
+            if !is_first(hits, nth) {
                 continue;
             }
             let (reset_after, remaining) = (said.outcome.reset_after(), said.outcome.remaining());
@@ -263,6 +266,11 @@ impl Inner {
         }
         reset
     }
+}
+
+/// Whether a hit is the first of its counter. Those behind it are judged as if it had been charged.
+fn is_first(hits: &Hits, nth: usize) -> bool {
+    !hits[..nth].iter().any(|other| other.is_counted_with(&hits[nth]))
 }
 
 impl Store for RedisStore {

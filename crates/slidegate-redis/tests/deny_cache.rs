@@ -1,0 +1,314 @@
+//! The deny cache changes no decision: held against a store without it, over the same asks at the same moments.
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+mod server;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use slidegate::{
+    Admission, Algorithm, Clock, Hit, Key, Limit, ManualClock, Receipt, Scope, Store, Taken,
+    Timestamp, Value,
+};
+use slidegate_redis::{RedisStore, Settings};
+
+use server::{LONG, Redis};
+
+const TTL: Duration = Duration::from_secs(1);
+
+/// Nothing may expire because an injected clock stands still.
+const FOREVER: Duration = Duration::from_secs(1_000_000);
+
+/// How often Redis decided.
+fn calls(redis: &Redis) -> u64 {
+    redis.calls_of("evalsha") + redis.calls_of("eval")
+}
+
+fn open(redis: &Redis, clock: &ManualClock, prefix: &str, deny_cache_ttl: Duration) -> RedisStore {
+    let settings = Settings {
+        prefix: prefix.to_owned(),
+        timeout: LONG,
+        keep: FOREVER,
+        deny_cache_ttl,
+        ..Settings::default()
+    };
+    RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone())
+}
+
+fn begin() -> ManualClock {
+    ManualClock::at(Timestamp::from_secs(1_750_000_020))
+}
+
+/// A few counters, small enough to be full most of the time.
+struct Counters {
+    scopes: Vec<Scope>,
+    limits: Vec<Limit>,
+}
+
+impl Counters {
+    fn new(rng: &mut Rng) -> Self {
+        let quotas = ["3/s", "8/2s", "5/700ms", "12/min", "2/3s", "1/h"];
+        let limit = |nth: usize| {
+            let algorithm = Algorithm::ALL[(nth + rng.usize(..2)) % Algorithm::ALL.len()];
+            Limit::new(rng.choice(quotas).unwrap().parse().unwrap(), algorithm).unwrap()
+        };
+        let scopes = (0..6).map(|nth| Scope::new("deny", "rule", &format!("l{nth}"), &["who"]));
+        Self { scopes: scopes.collect(), limits: (0..6).map(limit).collect() }
+    }
+
+    fn hit<'a>(&'a self, rng: &mut Rng, who: &'a [Value<'a>; 1]) -> (usize, Hit<'a>) {
+        let nth = rng.usize(..self.limits.len());
+        let hit = Hit {
+            key: Key::new(&self.scopes[nth], who),
+            limit: &self.limits[nth],
+            cost: *rng.choice(&[0, 1, 1, 1, 2, 3, 20]).unwrap(),
+            admission: match rng.u8(..10) {
+                0 => Admission::Observe,
+                1 => Admission::Always,
+                _ => Admission::Enforce,
+            },
+        };
+        (nth, hit)
+    }
+}
+
+/// Steps of time that end where something is about to change.
+fn advance(rng: &mut Rng, clock: &ManualClock, waits: &mut Vec<Timestamp>) {
+    let now = clock.now();
+    waits.retain(|at| *at > now);
+    let by = match (rng.u8(..4), waits.is_empty()) {
+        (0, false) => {
+            let at = waits[rng.usize(..waits.len())].as_micros() - now.as_micros();
+            (at + rng.u64(..3)).saturating_sub(1)
+        }
+        (1, _) => rng.u64(..2_000_000),
+        _ => rng.u64(..20_000),
+    };
+    clock.advance(Duration::from_micros(by));
+}
+
+/// What a cached denial says is of its denying limits only, and no wait is longer than it is.
+fn assert_lists_what_denies(cached: &Taken, asked: &Taken) {
+    for (cached, asked) in cached.outcomes.iter().zip(&asked.outcomes) {
+        if cached.is_known() {
+            assert!(!cached.fits() && !asked.fits());
+            let is_later = match (cached.retry_after(), asked.retry_after()) {
+                (Some(cached), Some(asked)) => cached > asked,
+                (cached, asked) => cached != asked,
+            };
+            assert!(!is_later, "{cached:?}, {asked:?}");
+        }
+    }
+    assert!(cached.outcomes.iter().any(|outcome| outcome.is_known()));
+}
+
+#[tokio::test]
+async fn a_store_with_a_deny_cache_decides_as_one_without() {
+    let redis = Redis::start();
+    let (mut answered_here, mut decided) = (0, 0);
+    for seed in 0..40 {
+        let mut rng = Rng::with_seed(seed);
+        let counters = Counters::new(&mut rng);
+        let clock = begin();
+        let cached = open(&redis, &clock, &format!("with{seed}:"), TTL);
+        let asked = open(&redis, &clock, &format!("without{seed}:"), Duration::ZERO);
+        let (mut waits, mut receipts): (Vec<Timestamp>, Vec<(Receipt, Receipt)>) =
+            Default::default();
+        for step in 0..600 {
+            advance(&mut rng, &clock, &mut waits);
+            let people = [[Value::Text("a")], [Value::Text("b")]];
+            let who = &people[rng.usize(..2)];
+            let (_, hit) = counters.hit(&mut rng, who);
+            if rng.u8(..40) == 0 {
+                cached.reset(&[hit]).await.unwrap();
+                asked.reset(&[hit]).await.unwrap();
+                continue;
+            }
+            if rng.u8(..12) == 0 && !receipts.is_empty() {
+                let (one, other) = receipts.swap_remove(rng.usize(..receipts.len()));
+                cached.give_back(&one).await.unwrap();
+                asked.give_back(&other).await.unwrap();
+                continue;
+            }
+            let more = rng.usize(..3);
+            let hits: Vec<Hit<'_>> = std::iter::once(hit)
+                .chain((0..more).map(|_| counters.hit(&mut rng, who).1))
+                .collect();
+            let one = cached.take(&hits).await.unwrap();
+            let other = asked.take(&hits).await.unwrap();
+            assert_eq!(
+                one.allowed, other.allowed,
+                "seed {seed}, step {step}: {hits:?} {one:?} {other:?}"
+            );
+            decided += 1;
+            if one.outcomes != other.outcomes {
+                assert!(!one.allowed, "seed {seed}, step {step}: {one:?} {other:?}");
+                assert_lists_what_denies(&one, &other);
+                answered_here += 1;
+            }
+            let now = clock.now();
+            let later = other.outcomes.iter().filter_map(|outcome| outcome.retry_after());
+            waits.extend(later.filter(|wait| !wait.is_zero()).map(|wait| now.after(wait)));
+            if !one.receipt.is_empty() {
+                receipts.push((one.receipt, other.receipt));
+            }
+        }
+    }
+    // Those of one hit cannot be told apart.
+    assert!(answered_here > decided / 50, "{answered_here} of {decided} were answered here");
+}
+
+/// What another instance gives back or resets is learnt after the time to live at most, and nothing else is wrong.
+#[tokio::test]
+async fn what_another_instance_gives_back_is_learnt_in_time() {
+    let redis = Redis::start();
+    let mut wrong = 0;
+    for seed in 100..140 {
+        let mut rng = Rng::with_seed(seed);
+        let counters = Counters::new(&mut rng);
+        let clock = begin();
+        let here = open(&redis, &clock, &format!("shared{seed}:"), TTL);
+        let elsewhere = open(&redis, &clock, &format!("shared{seed}:"), Duration::ZERO);
+        let (mut waits, mut receipts): (Vec<Timestamp>, Vec<(usize, Receipt)>) = Default::default();
+        let mut freed: HashMap<usize, Timestamp> = HashMap::new();
+        for step in 0..600 {
+            advance(&mut rng, &clock, &mut waits);
+            let (nth, hit) = counters.hit(&mut rng, &[Value::Text("all")]);
+            let hit = Hit { admission: Admission::Enforce, ..hit };
+            match rng.u8(..24) {
+                0 => {
+                    elsewhere.reset(&[hit]).await.unwrap();
+                    freed.insert(nth, clock.now());
+                }
+                1 | 2 if !receipts.is_empty() => {
+                    let (nth, receipt) = receipts.swap_remove(rng.usize(..receipts.len()));
+                    elsewhere.give_back(&receipt).await.unwrap();
+                    freed.insert(nth, clock.now());
+                }
+                3..6 => {
+                    let taken = elsewhere.take(&[hit]).await.unwrap();
+                    receipts.push((nth, taken.receipt));
+                }
+                _ => {
+                    let fits = elsewhere.peek(&[hit]).await.unwrap()[0].fits();
+                    let taken = here.take(&[hit]).await.unwrap();
+                    if taken.allowed != fits {
+                        let until = freed.get(&nth).map(|at| at.after(TTL));
+                        let is_stated = fits && until.is_some_and(|until| clock.now() < until);
+                        assert!(is_stated, "seed {seed}, step {step}: {hit:?} {taken:?}");
+                        wrong += 1;
+                    }
+                    let wait = taken.outcomes[0].retry_after().unwrap_or_default();
+                    waits.push(clock.now().after(wait));
+                    receipts.push((nth, taken.receipt));
+                }
+            }
+        }
+    }
+    assert!(wrong > 0, "the traces try it");
+}
+
+fn bucket() -> (Scope, Limit) {
+    let limit = Limit::new("10/min".parse().unwrap(), Algorithm::SlidingLog).unwrap();
+    (Scope::new("deny", "rule", "limit", &["who"]), limit)
+}
+
+fn hit<'a>(scope: &'a Scope, limit: &'a Limit, cost: u64) -> Hit<'a> {
+    let key = Key::new(scope, &[Value::Text("all")]);
+    Hit { key, limit, cost, admission: Admission::Enforce }
+}
+
+#[tokio::test]
+async fn who_has_spent_all_is_denied_without_a_call() {
+    let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
+    let store = open(&redis, &clock, "", TTL);
+    assert!(store.take(&[hit(&scope, &limit, 10)]).await.unwrap().allowed);
+    let before = calls(&redis);
+    for _ in 0..100 {
+        let denied = store.take(&[hit(&scope, &limit, 1)]).await.unwrap();
+        assert!(!denied.allowed);
+        assert_eq!(denied.outcomes[0].retry_after(), Some(Duration::from_secs(60)));
+    }
+    assert_eq!(calls(&redis), before);
+    // As long as it is believed, the wait shrinks with the time.
+    clock.advance(Duration::from_millis(999));
+    let denied = store.take(&[hit(&scope, &limit, 1)]).await.unwrap();
+    assert_eq!(denied.outcomes[0].retry_after(), Some(Duration::from_millis(59_001)));
+    assert_eq!(calls(&redis), before);
+    clock.advance(Duration::from_millis(1));
+    assert!(!store.take(&[hit(&scope, &limit, 1)]).await.unwrap().allowed);
+    assert_eq!(calls(&redis), before + 1, "it is believed for a second");
+}
+
+#[tokio::test]
+async fn a_denial_of_one_cost_says_nothing_of_a_smaller_one() {
+    let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
+    let store = open(&redis, &clock, "", TTL);
+    assert!(store.take(&[hit(&scope, &limit, 6)]).await.unwrap().allowed);
+    assert!(!store.take(&[hit(&scope, &limit, 5)]).await.unwrap().allowed);
+    let before = calls(&redis);
+    assert!(!store.take(&[hit(&scope, &limit, 5)]).await.unwrap().allowed);
+    assert_eq!(calls(&redis), before, "the same again");
+    assert!(store.take(&[hit(&scope, &limit, 4)]).await.unwrap().allowed);
+}
+
+#[tokio::test]
+async fn a_denial_is_not_believed_of_another_max() {
+    let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
+    let store = open(&redis, &clock, "", TTL);
+    let more = Limit::new("11/min".parse().unwrap(), limit.algorithm()).unwrap();
+    assert!(store.take(&[hit(&scope, &limit, 10)]).await.unwrap().allowed);
+    assert!(!store.take(&[hit(&scope, &limit, 1)]).await.unwrap().allowed);
+    assert!(store.take(&[hit(&scope, &more, 1)]).await.unwrap().allowed, "the policy has changed");
+}
+
+#[tokio::test]
+async fn what_has_been_spent_is_charged_though_another_limit_is_known_to_deny() {
+    let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
+    let store = open(&redis, &clock, "", TTL);
+    let debts = Scope::new("deny", "debts", "limit", &["who"]);
+    let debt = Hit { admission: Admission::Always, ..hit(&debts, &limit, 1) };
+    assert!(store.take(&[hit(&scope, &limit, 10)]).await.unwrap().allowed);
+    for left in [9, 8] {
+        let denied = store.take(&[hit(&scope, &limit, 1), debt]).await.unwrap();
+        assert_eq!((denied.allowed, denied.receipt.charges.len()), (false, 1));
+        assert_eq!(denied.outcomes[1].remaining(), left);
+    }
+}
+
+/// While denials are told, one instance gives back: none that was sent before is believed after.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_denial_outlives_a_give_back_of_its_own_instance() {
+    let (redis, (scope, limit)) = (Redis::start(), bucket());
+    let settings = Settings { timeout: LONG, deny_cache_ttl: 60 * TTL, ..Settings::default() };
+    let store = Arc::new(RedisStore::open(&redis.address(), settings).unwrap());
+    let crowd: Vec<_> = (0..8)
+        .map(|_| {
+            let (store, scope, limit) = (store.clone(), scope.clone(), limit);
+            tokio::spawn(async move {
+                loop {
+                    // More than there ever is: these only ask and are denied, at many costs.
+                    for cost in [11, 12, 13] {
+                        store.take(&[hit(&scope, &limit, cost)]).await.unwrap();
+                    }
+                    let one = store.take(&[hit(&scope, &limit, 10)]).await.unwrap();
+                    store.give_back(&one.receipt).await.unwrap();
+                    // What is known here is answered without waiting for anybody.
+                    tokio::task::yield_now().await;
+                }
+            })
+        })
+        .collect();
+    for _ in 0..300 {
+        // Between two others' turns everything is free, so nobody may be denied for long.
+        server::until("it is free again", Duration::from_secs(20), async || {
+            let taken = store.take(&[hit(&scope, &limit, 10)]).await.unwrap();
+            store.give_back(&taken.receipt).await.unwrap();
+            taken.allowed
+        })
+        .await;
+    }
+    crowd.iter().for_each(tokio::task::JoinHandle::abort);
+}
