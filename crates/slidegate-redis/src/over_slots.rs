@@ -97,7 +97,7 @@ pub async fn take(
         would_pass && answers.iter().zip(&charged).all(|(answer, part)| admits(answer, part));
     let failure = answers.iter().find_map(|answer| answer.as_ref().err().cloned());
 
-    let (mut receipt, mut in_vain) = (Receipt::default(), Vec::new());
+    let (mut kept, mut in_vain) = (Vec::new(), Vec::new());
     for (answer, part) in answers.iter().zip(&charged) {
         let Ok(answer) = answer else { continue };
         for ((place, hit), said) in part.places.iter().zip(&part.ask.hits).zip(answer.said()) {
@@ -105,7 +105,7 @@ pub async fn take(
             match said.charge(hit) {
                 Some(charge) if !stays => in_vain.push(charge),
                 charge => {
-                    receipt.charges.extend(charge);
+                    kept.extend(charge.map(|charge| (*place, charge)));
                     outcomes[*place] = said.outcome;
                 }
             }
@@ -118,7 +118,11 @@ pub async fn take(
     match failure {
         // What was charged has been given back, or nobody knows of it.
         Some(failure) => Err(failure.of_several().into_error()),
-        None => Ok(Taken { allowed, outcomes, receipt }),
+        None => {
+            kept.sort_unstable_by_key(|(place, _)| *place);
+            let receipt = Receipt { charges: kept.into_iter().map(|(_, charge)| charge).collect() };
+            Ok(Taken { allowed, outcomes, receipt })
+        }
     }
 }
 

@@ -139,3 +139,73 @@ impl<L: Lane, J, A> Drop for Place<L, J, A> {
         self.give_up();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Jobs = Queue<u16, u32, u32>;
+
+    fn waits(entered: Entered<u16, u32, u32>) -> Place<u16, u32, u32> {
+        match entered {
+            Entered::Waits(place) => place,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn jobs(next: &[Waiting<u32, u32>]) -> Vec<u32> {
+        next.iter().map(|waiting| waiting.job).collect()
+    }
+
+    #[test]
+    fn who_finds_no_call_in_flight_goes_at_once() {
+        let queue = Arc::new(Jobs::new());
+        assert!(matches!(queue.enter(1, 10), Entered::Alone(10)));
+        assert!(matches!(queue.enter(2, 20), Entered::Alone(20)), "another lane");
+        let _waits = waits(queue.enter(1, 11));
+        assert!(queue.leave(2, |_| true).is_empty());
+        assert!(matches!(queue.enter(2, 21), Entered::Alone(21)), "the lane is free again");
+    }
+
+    #[test]
+    fn who_waits_goes_with_the_next_call_first_come_first_served_and_not_too_many() {
+        let queue = Arc::new(Jobs::new());
+        assert!(queue.hold(1) && !queue.hold(1));
+        let many = MOST_TOGETHER as u32 + 3;
+        let _places: Vec<_> = (0..many).map(|job| waits(queue.enter(1, job))).collect();
+        assert_eq!(jobs(&queue.leave(1, |_| true)), (0..MOST_TOGETHER as u32).collect::<Vec<_>>());
+        let _late = waits(queue.enter(1, many));
+        let next = queue.leave(1, |job| *job < many - 1);
+        assert_eq!(jobs(&next), [many - 3, many - 2], "for as long as each joins");
+        assert_eq!(jobs(&queue.leave(1, |_| false)), [many - 1], "the first goes in any case");
+        assert_eq!(jobs(&queue.leave(1, |_| false)), [many]);
+        assert!(queue.leave(1, |_| true).is_empty());
+        assert!(queue.state.lock().lanes.is_empty());
+    }
+
+    #[test]
+    fn who_gives_up_is_never_called_unless_he_was_already() {
+        let queue = Arc::new(Jobs::new());
+        assert!(queue.hold(1));
+        let places: Vec<_> = (0..3).map(|job| waits(queue.enter(1, job))).collect();
+        assert!(places[1].give_up() && !places[1].give_up());
+        let next = queue.leave(1, |_| true);
+        assert_eq!(jobs(&next), [0, 2]);
+        assert!(!places[0].give_up(), "he is being called");
+        drop(places);
+        assert_eq!(queue.state.lock().waiting, 0);
+    }
+
+    #[test]
+    fn a_place_that_is_dropped_is_free_for_others() {
+        let queue = Arc::new(Jobs::new());
+        assert!(queue.hold(1) && queue.hold(2));
+        let mut places: Vec<_> =
+            (0..MOST_WAITING).map(|job| waits(queue.enter(1, job as u32))).collect();
+        assert!(matches!(queue.enter(2, 0), Entered::Refused), "of all lanes together");
+        places.pop();
+        drop(waits(queue.enter(2, 0)));
+        drop(places);
+        assert_eq!(queue.state.lock().waiting, 0);
+    }
+}

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join_all, poll_immediate};
-use futures_util::pin_mut;
 use slidegate::store::Outcomes;
 use slidegate::{Admission, Clock, Hit, Outcome, Receipt, Store, StoreError, Taken};
 use smallvec::SmallVec;
@@ -119,11 +118,43 @@ impl Inner {
         Instant::now() + self.timeout
     }
 
-    async fn take(self: &Arc<Self>, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
+    fn counted(&self, hits: &[Hit<'_>]) -> Hits {
+        hits.iter().map(|hit| self.wording.counted(hit)).collect()
+    }
+
+    /// Takes several requests, of which those of one slot are decided in their order.
+    async fn take_each(
+        self: &Arc<Self>,
+        asks: impl Iterator<Item = Hits>,
+    ) -> Vec<Result<Taken, StoreError>> {
+        let (mut done, mut under_way) = (Vec::new(), Vec::new());
+        let mut held = None;
+        for (nth, hits) in asks.enumerate() {
+            if !hits.is_empty() && self.only_slot(&hits).is_none() {
+                // Its slots are asked twice, so nobody else may be under way in them.
+                drop(held.take());
+                done.extend(join_all(under_way.drain(..)).await);
+                done.push((nth, self.take(hits).await));
+                continue;
+            }
+            held = held.or_else(|| self.servers.hold());
+            let mut taking = Box::pin(async move { (nth, self.take(hits).await) });
+            // To the place where it waits.
+            match poll_immediate(&mut taking).await {
+                Some(taken) => done.push(taken),
+                None => under_way.push(taking),
+            }
+        }
+        drop(held);
+        done.extend(join_all(under_way).await);
+        done.sort_unstable_by_key(|(nth, _)| *nth);
+        done.into_iter().map(|(_, taken)| taken).collect()
+    }
+
+    async fn take(self: &Arc<Self>, hits: Hits) -> Result<Taken, StoreError> {
         if hits.is_empty() {
             return Ok(nothing());
         }
-        let hits: Hits = hits.iter().map(|hit| self.wording.counted(hit)).collect();
         if let Some(denied) = self.denied(&hits) {
             return Ok(denied);
         }
@@ -275,20 +306,12 @@ fn is_first(hits: &Hits, nth: usize) -> bool {
 
 impl Store for RedisStore {
     async fn take(&self, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
-        self.inner.take(hits).await
+        self.inner.take(self.inner.counted(hits)).await
     }
 
     async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<Taken>, StoreError> {
-        let all = join_all(asks.iter().map(|hits| self.inner.take(hits)));
-        pin_mut!(all);
-        let held = self.inner.servers.hold();
-        let taken = match poll_immediate(&mut all).await {
-            Some(taken) => taken,
-            None => {
-                drop(held);
-                all.await
-            }
-        };
+        let asks = asks.iter().map(|hits| self.inner.counted(hits));
+        let taken = self.inner.take_each(asks).await;
         let some_taken = taken.iter().any(Result::is_ok);
         taken.into_iter().collect::<Result<_, _>>().map_err(|error: StoreError| match some_taken {
             true => StoreError::TimedOut(error.to_string()),

@@ -10,23 +10,24 @@ use slidegate::{Algorithm, ManualClock};
 use slidegate_redis::{RedisStore, Settings};
 
 use server::Redis;
+use server::cluster::Cluster;
 
 /// Nothing may expire because an injected clock stands still.
 const FOREVER: Duration = Duration::from_secs(1_000_000);
 
-async fn hold(redis: &Redis, algorithms: &[Algorithm], seeds: std::ops::Range<u64>) {
+async fn hold(address: &str, algorithms: &[Algorithm], seeds: std::ops::Range<u64>) {
     let (mut tried, mut waits) = (0, 0);
     for seed in seeds {
         let clock = ManualClock::default();
         let settings = Settings {
-            prefix: format!("{seed}:"),
+            prefix: format!("{}:{seed}:", algorithms.len()),
             timeout: Duration::from_secs(3),
             keep: FOREVER,
             // Denials that are known list the limits that deny, and no others.
             deny_cache_ttl: Duration::ZERO,
             ..Settings::default()
         };
-        let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
+        let store = RedisStore::open(address, settings).unwrap().with_clock(clock.clone());
         match conformance::hold(&store, &clock, algorithms, seed, 400).await {
             Ok(held) => {
                 tried += held.decisions;
@@ -34,7 +35,6 @@ async fn hold(redis: &Redis, algorithms: &[Algorithm], seeds: std::ops::Range<u6
             }
             Err(difference) => panic!("{algorithms:?}: {difference}"),
         }
-        redis.command(&["FLUSHALL"]);
     }
     assert!(tried > 1_000 && waits > 100, "{tried} decisions, {waits} waits");
 }
@@ -43,12 +43,19 @@ async fn hold(redis: &Redis, algorithms: &[Algorithm], seeds: std::ops::Range<u6
 async fn every_algorithm_is_its_twin() {
     let redis = Redis::start();
     for algorithm in Algorithm::ALL {
-        hold(&redis, &[algorithm], 0..60).await;
+        hold(&redis.address(), &[algorithm], 0..60).await;
     }
 }
 
 #[tokio::test]
 async fn all_algorithms_together_are_the_model() {
     let redis = Redis::start();
-    hold(&redis, &Algorithm::ALL, 1_000..1_150).await;
+    hold(&redis.address(), &Algorithm::ALL, 1_000..1_150).await;
+}
+
+/// Requests whose keys are in several slots, too.
+#[tokio::test]
+async fn over_the_slots_of_a_cluster_it_is_the_model() {
+    let cluster = Cluster::start();
+    hold(&cluster.address(), &Algorithm::ALL, 2_000..2_040).await;
 }
