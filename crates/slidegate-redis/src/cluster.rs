@@ -70,6 +70,13 @@ struct Map {
     places: Vec<u16>,
 }
 
+impl Map {
+    fn master(&self, slot: u16) -> Option<&Arc<Server>> {
+        let place = *self.places.get(usize::from(slot))?;
+        self.masters.get(usize::from(place))
+    }
+}
+
 /// Slots from the first to the last, and the address of their master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Range {
@@ -104,8 +111,7 @@ impl Cluster {
             }
         }
         let map = self.nodes.map.load();
-        let place = map.places.get(usize::from(slot)).copied().unwrap_or(u16::MAX);
-        map.masters.get(usize::from(place)).cloned().ok_or_else(|| {
+        map.master(slot).cloned().ok_or_else(|| {
             self.is_wrong();
             unavailable(format!("no node of the Cluster has slot {slot}"))
         })
@@ -130,7 +136,12 @@ impl Cluster {
     /// Whether no master is asked.
     pub fn is_open(&self) -> bool {
         let map = self.nodes.map.load();
-        map.masters.iter().all(|master| master.is_open())
+        !map.masters.is_empty() && map.masters.iter().all(|master| master.is_open())
+    }
+
+    /// Whether who has a slot is not asked.
+    pub fn is_open_at(&self, slot: u16) -> bool {
+        self.nodes.map.load().master(slot).is_none_or(|master| master.is_open())
     }
 }
 

@@ -45,6 +45,9 @@ pub struct Lane {
 /// What Redis has said of an ask, and when it was asked by the clock here.
 pub type Told = Result<(Answer, Timestamp), Failure>;
 
+/// An ask, and until when somebody waits for it.
+type Job = (Arc<Ask>, Instant);
+
 /// A server.
 pub struct Server {
     /// As others of its Cluster name it; else it is empty.
@@ -53,7 +56,7 @@ pub struct Server {
     link: Link,
     breaker: Arc<Breaker>,
     scripts: Scripts,
-    queue: Arc<Queue<Lane, Arc<Ask>, Told>>,
+    queue: Arc<Queue<Lane, Job, Told>>,
     /// Where those that wait are called, whoever it is that has made them wait.
     runtime: Handle,
 }
@@ -121,8 +124,8 @@ impl Server {
     /// Decides an ask, until a moment at the latest.
     pub async fn decide(self: &Arc<Self>, lane: Lane, ask: &Arc<Ask>, until: Instant) -> Told {
         let asking = async {
-            match self.queue.enter(lane, ask.clone()) {
-                Entered::Alone(ask) => {
+            match self.queue.enter(lane, (ask.clone(), until)) {
+                Entered::Alone((ask, _)) => {
                     let _turn = Turn { server: self.clone(), lane };
                     let sent = Sent::default();
                     self.in_time(until, &sent, self.decide_one(&ask, lane, &sent)).await
@@ -142,7 +145,7 @@ impl Server {
     }
 
     /// Waits to be called together with others.
-    async fn wait(&self, place: &mut Place<Lane, Arc<Ask>, Told>, until: Instant) -> Told {
+    async fn wait(&self, place: &mut Place<Lane, Job, Told>, until: Instant) -> Told {
         match timeout_at(until, place.answer()).await {
             Ok(Some(told)) => told,
             // The runtime ends.
@@ -234,25 +237,39 @@ impl Server {
         self.link.connection().await.ok_or_else(closed)
     }
 
-    /// Who goes next in a lane.
-    fn next(&self, lane: Lane) -> Vec<Waiting<Arc<Ask>, Told>> {
-        let mut hits = 0;
-        self.queue.leave(lane, |ask| {
-            hits += ask.hits.len();
-            !lane.alone && hits <= MOST_HITS
-        })
+    /// Who goes next in a lane, of those that somebody still waits for.
+    fn next(&self, lane: Lane) -> Vec<Waiting<Job, Told>> {
+        loop {
+            let mut hits = 0;
+            let next = self.queue.leave(lane, |(ask, _)| {
+                hits += ask.hits.len();
+                !lane.alone && hits <= MOST_HITS
+            });
+            let (now, came) = (Instant::now(), next.len());
+            let mut waited_for = Vec::with_capacity(came);
+            for waiting in next {
+                if waiting.job.1 > now {
+                    waited_for.push(waiting);
+                } else {
+                    let _ = waiting.answer.send(Err(Failure::Down(self.too_late(false))));
+                }
+            }
+            if !waited_for.is_empty() || came == 0 {
+                return waited_for;
+            }
+        }
     }
 
     /// Calls those that wait in a lane, until nobody does.
-    async fn serve(self: Arc<Self>, lane: Lane, mut next: Vec<Waiting<Arc<Ask>, Told>>) {
+    async fn serve(self: Arc<Self>, lane: Lane, mut next: Vec<Waiting<Job, Told>>) {
         while !next.is_empty() {
             self.call_together(lane, next).await;
             next = self.next(lane);
         }
     }
 
-    async fn call_together(&self, lane: Lane, together: Vec<Waiting<Arc<Ask>, Told>>) {
-        let asks: Vec<&Ask> = together.iter().map(|waiting| &*waiting.job).collect();
+    async fn call_together(&self, lane: Lane, together: Vec<Waiting<Job, Told>>) {
+        let asks: Vec<&Ask> = together.iter().map(|waiting| &*waiting.job.0).collect();
         let until = Instant::now() + self.manner.timeout;
         let sent = Sent::default();
         let answer = self.in_time(until, &sent, self.decide_all(&asks, lane, &sent)).await;

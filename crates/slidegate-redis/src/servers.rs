@@ -46,6 +46,14 @@ impl Servers {
         }
     }
 
+    /// Whether whoever has a key is not asked.
+    pub fn is_open_at(&self, key: &str) -> bool {
+        match self {
+            Self::One(server) => server.is_open(),
+            Self::Cluster(cluster) => cluster.is_open_at(slot_of(key)),
+        }
+    }
+
     /// Decides an ask whose keys are in one slot, until a moment at the latest.
     pub async fn decide(&self, slot: u16, ask: &Arc<Ask>, until: Instant) -> Told {
         self.send(slot, until, |aim| async move { aim.server.decide(aim.lane, ask, until).await })

@@ -155,6 +155,10 @@ impl Inner {
         if hits.is_empty() {
             return Ok(nothing());
         }
+        // What would have to be asked, and cannot, is not for us to answer.
+        if hits.iter().any(|hit| self.servers.is_open_at(&hit.key)) {
+            return self.charge(hits).await;
+        }
         if let Some(denied) = self.denied(&hits) {
             return Ok(denied);
         }

@@ -264,6 +264,26 @@ async fn a_denial_is_not_believed_of_another_max() {
     assert!(store.take(&[hit(&scope, &more, 1)]).await.unwrap().allowed, "the policy has changed");
 }
 
+/// What the policy wants while Redis does not answer holds for all, whatever is known here.
+#[tokio::test]
+async fn nothing_is_answered_here_while_redis_is_not_asked() {
+    let (mut redis, (scope, limit)) = (Redis::start(), bucket());
+    let settings = Settings { deny_cache_ttl: 60 * TTL, ..Settings::default() };
+    let store = RedisStore::open(&redis.address(), settings).unwrap();
+    server::until("all is spent", LONG, async || {
+        store.take(&[hit(&scope, &limit, 10)]).await.is_ok_and(|taken| !taken.allowed)
+    })
+    .await;
+    redis.kill();
+    assert!(!store.take(&[hit(&scope, &limit, 1)]).await.unwrap().allowed, "it is known here");
+    server::until("it is open", LONG, async || {
+        store.take(&[hit(&scope, &limit, 2)]).await.unwrap_err();
+        store.is_open()
+    })
+    .await;
+    store.take(&[hit(&scope, &limit, 1)]).await.unwrap_err();
+}
+
 #[tokio::test]
 async fn what_has_been_spent_is_charged_though_another_limit_is_known_to_deny() {
     let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
