@@ -121,6 +121,14 @@ impl Server {
         &self.address
     }
 
+    /// As the log names it.
+    fn name(&self) -> String {
+        match &*self.address {
+            "" => "Redis".to_owned(),
+            address => format!("Redis at {address}"),
+        }
+    }
+
     /// Decides an ask, until a moment at the latest.
     pub async fn decide(self: &Arc<Self>, lane: Lane, ask: &Arc<Ask>, until: Instant) -> Told {
         let asking = async {
@@ -201,9 +209,9 @@ impl Server {
         }
         match (change, down) {
             (Some(change @ Change::Opened(_)), Some(error)) => {
-                tracing::warn!(%error, "Redis: {change}");
+                tracing::warn!(%error, "{}: {change}", self.name());
             }
-            (Some(change), _) => tracing::info!("Redis: {change}"),
+            (Some(change), _) => tracing::info!("{}: {change}", self.name()),
             (None, _) => {}
         }
         answer

@@ -82,6 +82,29 @@ fn it_opens_after_five_failures_in_a_row_and_says_so_once() {
 }
 
 #[test]
+fn once_the_store_can_be_reached_again_somebody_probes_without_a_wait() {
+    let bench = bench();
+    bench.open();
+    for _ in 0..6 {
+        let (probe, _) = bench.until_probe();
+        bench.fails(probe);
+    }
+    assert_eq!(bench.admit(), Admit::Refuse);
+    bench.breaker.probe_soon(bench.clock.now());
+    let (probe, waited) = bench.until_probe();
+    assert_eq!(waited, Duration::ZERO);
+    assert_eq!(bench.admit(), Admit::Refuse, "nobody else");
+    // It fails all the same: waits begin to grow anew.
+    bench.fails(probe);
+    let (probe, waited) = bench.until_probe();
+    assert!(waited <= Duration::from_secs(1), "{waited:?}");
+    assert!(matches!(bench.succeeds(probe), Some(Change::Closed { .. })));
+    bench.breaker.probe_soon(bench.clock.now());
+    assert!(!bench.breaker.is_open());
+    bench.call();
+}
+
+#[test]
 fn a_success_between_failures_begins_the_row_anew() {
     let bench = bench();
     for _ in 0..4 {
