@@ -47,8 +47,8 @@ pub fn slot_of(key: &str) -> u16 {
 /// The masters of a Cluster.
 pub struct Cluster {
     nodes: Arc<Nodes>,
-    /// Whether anybody has told the map yet.
-    is_drawn: watch::Receiver<bool>,
+    /// Whether anybody has told the map yet; none: nobody has been asked in vain either.
+    is_drawn: watch::Receiver<Option<bool>>,
     keeper: JoinHandle<()>,
 }
 
@@ -94,18 +94,18 @@ impl Cluster {
         let map = ArcSwap::from_pointee(Map { masters: Vec::new(), places: vec![0; SLOTS] });
         let (open, wrong) = (Mutex::default(), Notify::new());
         let nodes = Arc::new(Nodes { seeds, trust, manner, map, open, wrong });
-        let (drawn, is_drawn) = watch::channel(false);
+        let (drawn, is_drawn) = watch::channel(None);
         let keeper = tokio::spawn(keep(nodes.clone(), drawn));
         Ok(Self { nodes, is_drawn, keeper })
     }
 
-    /// Who has a slot. Waits for the first map.
+    /// Who has a slot. Waits for the first map, but not for those who did not tell it when they were asked.
     pub async fn master(&self, slot: u16, until: Instant) -> Result<Arc<Server>, Failure> {
         let unavailable = |what: String| Failure::Down(StoreError::Unavailable(what));
-        if !*self.is_drawn.borrow() {
+        if *self.is_drawn.borrow() != Some(true) {
             let mut is_drawn = self.is_drawn.clone();
-            let drawn = timeout_at(until, is_drawn.wait_for(|drawn| *drawn)).await;
-            if !matches!(drawn, Ok(Ok(_))) {
+            let drawn = timeout_at(until, is_drawn.wait_for(Option::is_some)).await;
+            if !matches!(drawn, Ok(Ok(drawn)) if *drawn == Some(true)) {
                 let text = "no node of the Cluster has told yet who has which slots";
                 return Err(unavailable(text.to_owned()));
             }
@@ -152,11 +152,27 @@ impl Drop for Cluster {
 }
 
 /// Reads the map again and again.
-async fn keep(nodes: Arc<Nodes>, drawn: watch::Sender<bool>) {
+async fn keep(nodes: Arc<Nodes>, drawn: watch::Sender<Option<bool>>) {
     loop {
         let is_read = nodes.read_map().await;
-        if is_read {
-            drawn.send_replace(true);
+        let before = *drawn.borrow();
+        match (before, is_read) {
+            (None, false) => {
+                tracing::warn!(
+                    "Redis: not asked, since no node of the Cluster tells who has which slots"
+                );
+                drawn.send_replace(Some(false));
+            }
+            (None | Some(false), true) => {
+                if before.is_some() {
+                    tracing::info!(
+                        "Redis: asked, since a node of the Cluster tells who has which slots"
+                    );
+                }
+                drawn.send_replace(Some(true));
+            }
+            // Each master has a breaker.
+            (Some(_), _) => {}
         }
         sleep(SOONEST).await;
         let masters = nodes.map.load_full();

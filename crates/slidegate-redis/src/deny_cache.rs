@@ -27,6 +27,10 @@ const MARKS: usize = 64;
 /// for.
 const OF_SAMPLED: Duration = Duration::from_secs(1);
 
+/// While one asks whether there is room again in a sampled limit, others are denied for so long: were they all to
+/// ask, each would be charged for many.
+const ASKING: Duration = Duration::from_millis(100);
+
 /// What Redis has denied of late.
 #[derive(Debug)]
 pub struct DenyCache {
@@ -63,7 +67,8 @@ struct Denial {
 pub enum Known {
     /// Nothing.
     Nothing,
-    /// It did not fit lately, and by what was said then it does not fit yet, but that was too long ago.
+    /// It did not fit lately, but that was too long ago to say that it does not fit yet. Of a sampled rule also
+    /// when it should fit by now, until Redis has charged again.
     Stale,
     /// It does not fit.
     Denied(Outcome),
@@ -100,11 +105,58 @@ impl DenyCache {
         let Some(denials) = self.denials.get(&self.counter(&hit.key, hit.tag)) else {
             return Known::Nothing;
         };
-        let same = |denial: &&Denial| denial.cost == hit.cost.max(1);
+        // What another max denied is nothing to go by, nor is a clock that ran back.
+        if denials.limit != hit.limit {
+            return Known::Nothing;
+        }
+        let (cost, is_sampled) = (hit.cost.max(1), hit.sample > 1);
+        let same = |denial: &&Denial| denial.cost == cost && now >= denial.asked_at;
         match denials.of.iter().find(same) {
-            // A clock that ran back is none to go by, nor is what another max denied.
-            Some(denial) if denials.limit == hit.limit && now >= denial.asked_at => denial.at(now),
-            _ => Known::Nothing,
+            Some(denial) => denial.at(now, is_sampled),
+            // Where less did not fit, more is not let pass unasked.
+            None if is_sampled && denials.of.iter().any(|denial| denial.cost <= cost) => {
+                Known::Stale
+            }
+            None => Known::Nothing,
+        }
+    }
+
+    /// Somebody asks whether a sampled hit fits again: others are denied meanwhile.
+    pub fn is_asked(&self, hit: &Counted, now: Timestamp) {
+        self.amend(hit, |denial| denial.until = now.after(ASKING));
+    }
+
+    /// A sampled hit fits. If it was charged, it was charged for others, too, who pass unasked; if not, since
+    /// another limit denied, the next asks again.
+    pub fn fits(&self, hit: &Counted, is_charged: bool) {
+        match is_charged {
+            true if self.denials.get(&self.counter(&hit.key, hit.tag)).is_some() => {
+                self.forget(&hit.key, hit.tag);
+            }
+            true => {}
+            false => self.amend(hit, |denial| denial.until = denial.asked_at),
+        }
+    }
+
+    /// A sampled hit did not fit, but that may have been for a moment only: the next asks, too.
+    pub fn doubt(&self, hit: &Counted, outcome: &Outcome, now: Timestamp, mark: Mark) {
+        let heard = Heard {
+            asked_at: now,
+            heard_at: now,
+            retry_after: Some(Duration::ZERO),
+            reset_after: outcome.reset_after(),
+            remaining: outcome.remaining(),
+        };
+        self.remember(hit, hit.cost, &heard, mark);
+    }
+
+    /// Changes what is known of a hit, if anything is.
+    fn amend(&self, hit: &Counted, change: impl FnOnce(&mut Denial)) {
+        let counter = self.counter(&hit.key, hit.tag);
+        let Some(mut denials) = self.denials.get(&counter) else { return };
+        if let Some(denial) = denials.of.iter_mut().find(|denial| denial.cost == hit.cost.max(1)) {
+            change(denial);
+            self.denials.insert(counter, denials);
         }
     }
 
@@ -134,7 +186,8 @@ impl DenyCache {
             Some(known) if known.limit == hit.limit => known.of,
             _ => SmallVec::new(),
         };
-        let may_matter = |other: &Denial| other.fits_at.is_none_or(|at| at > heard.heard_at);
+        let may_matter =
+            |other: &Denial| hit.sample > 1 || other.fits_at.is_none_or(|at| at > heard.heard_at);
         of.retain(|other| other.cost != denial.cost && may_matter(other));
         of.truncate(MOST_COSTS - 1);
         of.push(denial);
@@ -162,8 +215,8 @@ impl DenyCache {
 }
 
 impl Denial {
-    fn at(&self, now: Timestamp) -> Known {
-        if self.fits_at.is_some_and(|fits_at| now >= fits_at) {
+    fn at(&self, now: Timestamp, is_sampled: bool) -> Known {
+        if !is_sampled && self.fits_at.is_some_and(|fits_at| now >= fits_at) {
             return Known::Nothing;
         }
         if now >= self.until {
@@ -173,7 +226,7 @@ impl Denial {
             Duration::from_micros(moment.as_micros().saturating_sub(now.as_micros()))
         };
         let remaining = self.remaining.try_into().unwrap_or(u32::MAX);
-        let retry_after = self.fits_at.map(left);
+        let retry_after = self.fits_at.map(|fits_at| left(fits_at.max(self.until)));
         Known::Denied(Outcome::new(remaining, left(self.reset_at), retry_after))
     }
 }

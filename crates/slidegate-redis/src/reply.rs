@@ -101,6 +101,11 @@ impl Answer {
 }
 
 impl Said {
+    /// Whether the hit was charged.
+    pub fn is_charged(&self) -> bool {
+        self.charged_at.is_some()
+    }
+
     /// What the hit was charged.
     pub fn charge(&self, hit: &Counted) -> Option<Charge> {
         let charged_at = self.charged_at?;

@@ -175,9 +175,12 @@ impl Inner {
         let drawn = fastrand::u32(..);
         // Where it was denied lately nothing passes unasked.
         let asks = |hit: &Counted| {
-            drawn.is_multiple_of(hit.sample)
-                || hit.cost == 0
-                || self.deny_cache.know(hit, now) == Known::Stale
+            let may_deny = hit.sample > 1 && hit.admission != Admission::Always;
+            let is_stale = may_deny && self.deny_cache.know(hit, now) == Known::Stale;
+            if is_stale {
+                self.deny_cache.is_asked(hit, now);
+            }
+            is_stale || drawn.is_multiple_of(hit.sample) || hit.cost == 0
         };
         let asks: SmallVec<[bool; 2]> = hits.iter().map(asks).collect();
         let asked: Hits =
@@ -218,8 +221,13 @@ impl Inner {
                 // To its end, even if nobody waits for it any more: what is charged in vain is given back.
                 let this = self.clone();
                 let charging = async move {
+                    let doubts = this.doubts(&ask.hits);
                     let parts = parts(&this.servers, ask);
-                    over_slots::take(&this.servers, &parts, this.until(), || this.until()).await
+                    let until = this.until();
+                    let taken =
+                        over_slots::take(&this.servers, &parts, until, || this.until()).await?;
+                    this.remember_doubts(&doubts, &taken);
+                    Ok(taken)
                 };
                 let charging = self.runtime.spawn(charging).await;
                 charging.unwrap_or_else(|error| Err(StoreError::TimedOut(error.to_string())))
@@ -257,9 +265,12 @@ impl Inner {
     ) {
         let heard_at = self.clocks.here();
         for (nth, ((hit, said), mark)) in hits.iter().zip(answer.said()).zip(marks).enumerate() {
+            if hit.sample > 1 && said.outcome.fits() {
+                self.deny_cache.fits(hit, said.is_charged());
+                continue;
+            }
             let (cost, retry_after) = match said.spent {
-                // What a sampled request is charged does not fit before one unit does.
-                Some(wait) => (if hit.sample > 1 { hit.cost } else { 1 }, wait),
+                Some(wait) => (1, wait),
                 None if said.outcome.fits() => continue,
                 None => (hit.cost, said.outcome.retry_after()),
             };
@@ -269,6 +280,28 @@ impl Inner {
             let (reset_after, remaining) = (said.outcome.reset_after(), said.outcome.remaining());
             let heard = Heard { asked_at, heard_at, retry_after, reset_after, remaining };
             self.deny_cache.remember(hit, cost, &heard, *mark);
+        }
+    }
+
+    /// The sampled ones of hits in several slots, by their places.
+    fn doubts(&self, hits: &Hits) -> Vec<(usize, Counted, Mark)> {
+        let sampled = hits.iter().enumerate().filter(|(_, hit)| hit.sample > 1);
+        sampled.map(|(place, hit)| (place, hit.clone(), self.deny_cache.mark(hit))).collect()
+    }
+
+    /// Whether they fitted: a denial may have been for what another request was charged in vain, so it is not
+    /// believed, but nobody passes unasked after it.
+    fn remember_doubts(&self, doubts: &[(usize, Counted, Mark)], taken: &Taken) {
+        let now = self.clocks.here();
+        for (place, hit, mark) in doubts {
+            match taken.outcomes.get(*place) {
+                Some(outcome) if outcome.fits() => {
+                    let is_charged = taken.allowed || hit.admission == Admission::Always;
+                    self.deny_cache.fits(hit, is_charged && hit.cost > 0);
+                }
+                Some(outcome) => self.deny_cache.doubt(hit, outcome, now, *mark),
+                None => {}
+            }
         }
     }
 

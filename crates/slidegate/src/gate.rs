@@ -101,7 +101,7 @@ impl Ruling {
         })
     }
 
-    /// The limit that the decision hangs on; none if no rule applies.
+    /// The limit that the decision hangs on; none if no rule applies, or the store was not asked for any limit.
     pub fn binding(&self) -> Option<Standing<'_>> {
         self.standings().nth(self.decision.binding()?)
     }

@@ -124,7 +124,8 @@ impl fmt::Display for Style {
     }
 }
 
-/// The headers that tell of a ruling in a style, at a moment. Empty if no rule applies.
+/// The headers that tell of a ruling in a style, at a moment. Empty if no rule applies, or the store was not
+/// asked for any limit.
 ///
 /// ```
 /// use slidegate::headers::{self, Style};

@@ -47,7 +47,7 @@ impl Answers {
 }
 
 /// The decision. The fields outside `limits` speak of the limit that it hangs on, and are null if
-/// no rule applies.
+/// no rule applies, or no limit was asked: of a sampled rule only some requests ask.
 #[derive(Serialize, JsonSchema)]
 pub struct Answer<'r> {
     /// Whether the request may pass: true with the status 200, false with 429; or with 503, if only the
@@ -65,7 +65,8 @@ pub struct Answer<'r> {
     retry_after_ms: Option<u64>,
     /// Whether the store could not be asked, so that this is a guess.
     degraded: bool,
-    /// Every limit of every rule that applies.
+    /// Every limit of every rule that applies, without those that were not asked: because it is known that
+    /// another denies, or the rule is sampled.
     limits: Vec<Standing<'r>>,
 }
 

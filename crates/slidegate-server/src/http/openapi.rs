@@ -158,8 +158,9 @@ fn problems(schema: &Value) -> Map<String, Value> {
 fn headers() -> Value {
     json!({
         "RateLimit-Policy": {
-            "description": "Every limit that applies, as draft-ietf-httpapi-ratelimit-headers \
-                writes it. Missing if no rule applies, and where another style of headers is chosen.",
+            "description": "Every limit that applies and was asked, as \
+                draft-ietf-httpapi-ratelimit-headers writes it. Missing if there is none, and where \
+                another style of headers is chosen.",
             "schema": { "type": "string" },
             "example": r#""per-client.10s";q=5;w=10, "everybody";q=1000;w=1"#,
         },

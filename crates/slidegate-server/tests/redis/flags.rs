@@ -21,7 +21,10 @@ fn stderr(output: &Output) -> &str {
 #[test]
 fn a_wrong_address_is_told_with_what_would_be_right() {
     for (wrong, told) in [
-        ("", "begins with redis://, rediss:// (TLS) or unix://"),
+        (
+            "",
+            "begins with redis://, rediss:// (TLS), unix://, redis+sentinel:// or redis+cluster://",
+        ),
         ("Memory", "neither `memory` nor an address of a Redis"),
         ("localhost:6379", "begins with redis://"),
         ("http://localhost", "begins with redis://"),
@@ -31,6 +34,15 @@ fn a_wrong_address_is_told_with_what_would_be_right() {
         ("redis://h/-1", "a database has a number from 0"),
         ("rediss://h/#insecure", "nothing may stand behind a `#`"),
         ("unix://", "unix:///path"),
+        ("redis+cluster://", "a host is missing"),
+        ("redis+cluster://a,,b", "a host is missing"),
+        ("redis+cluster://a:port", "it cannot be read"),
+        ("redis+cluster://a/1", "a Cluster has one database only"),
+        ("redis+sentinel://a,b", "the name of the service that they watch"),
+        ("redis+sentinel://a,b/", "the name of the service that they watch"),
+        ("redis+sentinel:///service", "a host is missing"),
+        ("redis+sentinel://a/service?name=b", "only db, sentinel_user, sentinel_pass may stand"),
+        ("redis+sentinels://a/service", "begins with redis://"),
     ] {
         let output = serve(&["--store", wrong]);
         assert_eq!(output.status.code(), Some(1), "{wrong}: {}", stderr(&output));

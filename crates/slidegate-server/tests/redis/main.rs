@@ -8,8 +8,10 @@ mod client;
 #[path = "../common/mod.rs"]
 mod common;
 mod flags;
+mod hot_keys;
 mod outage;
 mod passwords;
 #[path = "../../../slidegate-redis/tests/server/mod.rs"]
 mod server;
+mod several;
 mod sharing;

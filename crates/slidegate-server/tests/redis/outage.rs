@@ -28,6 +28,8 @@ const RECOVERY: Duration = Duration::from_secs(12);
 fn start(redis: &Redis) -> (Server, Client) {
     let address = redis.address();
     let flags = ["--store", &address, "--redis-timeout", "200ms", "--expected-instances", "4"];
+    // A denial that is known needs no Redis.
+    let flags = [&flags[..], &["--deny-cache-ttl", "0s"]].concat();
     let server = Server::start_with(POLICY, &flags);
     let client = Client::of(&server);
     (server, client)

@@ -18,7 +18,7 @@ const GUARDED: [&str; 8] =
 
 /// What is left of an outcome once the server has answered twice: whether Redis was heard, and all that it
 /// has told at its most talkative.
-fn heard_and_told(store: &str) -> (bool, String) {
+pub fn heard_and_told(store: &str) -> (bool, String) {
     let policy = TempFile::new(".yaml", POLICY);
     let mut command = slidegate();
     command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
@@ -67,6 +67,12 @@ fn no_error_has_a_password() {
         "redis://ann:ses#ame@h",
         "unix:///nowhere?password=sesame",
         "rediss://ann:sesame@h/#insecure",
+        "redis+cluster://ann:sesame@h,h:port",
+        "redis+cluster://ann:sesame@h/1",
+        "redis+cluster://ann:sesame@h?password=sesame",
+        "redis+sentinel://ann:sesame@h,h",
+        "redis+sentinel://ann:sesame@h/service?password=sesame",
+        "redis+sentinel://ann:sesame@h/service?sentinel_pass=sesame&db=sesame",
     ] {
         let mut command = slidegate();
         command.arg("serve").arg("--policy").arg(policy.path()).env("SLIDEGATE_STORE", store);

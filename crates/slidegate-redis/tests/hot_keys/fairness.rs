@@ -1,0 +1,146 @@
+//! What a split costs: a sub-key that is full denies, though others have room.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use slidegate::{Gate, ManualClock, MemoryStore, Policy};
+
+use super::instance::{instance, is_allowed, request};
+use crate::server::Redis;
+
+const POLICY: &str = "rules: [{ name: hot, per: [tenant], limits: [1000/min],
+    redis: { split: { by: [route], into: 8 } } }]";
+const A_MINUTE: f64 = 1_000.0;
+
+/// Sets of names, since which names are in one sub-key is chance.
+const SETS: usize = 8;
+const ROUTES: usize = 64;
+
+const OFFERED: [f64; 5] = [0.5, 0.9, 1.0, 1.5, 3.0];
+
+/// On average over the sets of names, and the worst.
+const TABLE: [[&str; 2]; 5] = [
+    ["100 % (100 %)", "97 % (94 %)"],
+    ["98 % (96 %)", "82 % (80 %)"],
+    ["95 % (92 %)", "80 % (77 %)"],
+    ["99 % (99 %)", "96 % (93 %)"],
+    ["99 % (99 %)", "99 % (99 %)"],
+];
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Traffic {
+    Uniform,
+    /// The nth route has 1/n of the first one's.
+    Zipf,
+}
+
+/// Requests of one tenant, by a set of routes.
+struct Tenant {
+    name: String,
+    traffic: Traffic,
+    offered: f64,
+    routes: Vec<String>,
+    /// The share of the traffic up to each route.
+    up_to: Vec<f64>,
+    /// What is due.
+    due: f64,
+    random: fastrand::Rng,
+    passed_split: u64,
+    passed_whole: u64,
+}
+
+impl Tenant {
+    fn new(traffic: Traffic, offered: f64, set: usize) -> Self {
+        let weight = |nth: usize| match traffic {
+            Traffic::Uniform => 1.0,
+            Traffic::Zipf => 1.0 / (nth + 1) as f64,
+        };
+        let all: f64 = (0..ROUTES).map(weight).sum();
+        let mut sum = 0.0;
+        let up_to = (0..ROUTES).map(|nth| {
+            sum += weight(nth) / all;
+            sum
+        });
+        Self {
+            name: format!("{traffic:?}-{offered}-{set}"),
+            traffic,
+            offered,
+            routes: (0..ROUTES).map(|nth| format!("/service-{set}/route-{nth}")).collect(),
+            up_to: up_to.collect(),
+            due: 0.0,
+            random: fastrand::Rng::with_seed(set as u64),
+            passed_split: 0,
+            passed_whole: 0,
+        }
+    }
+
+    /// The routes of the next second's requests.
+    fn next(&mut self) -> Vec<usize> {
+        self.due += self.offered * A_MINUTE / 60.0;
+        let many = self.due.floor();
+        self.due -= many;
+        let random = &mut self.random;
+        let draw = |_| {
+            let drawn = random.f64();
+            self.up_to.iter().position(|&up_to| drawn < up_to).unwrap_or(ROUTES - 1)
+        };
+        (0..many as usize).map(draw).collect()
+    }
+}
+
+/// Of what the whole limit allows, which share the split one does: on average over the sets of names, and at
+/// least.
+fn shares(tenants: &[Tenant], traffic: Traffic, offered: f64) -> (f64, f64) {
+    let shares: Vec<f64> = tenants
+        .iter()
+        .filter(|tenant| tenant.traffic == traffic && tenant.offered == offered)
+        .map(|tenant| tenant.passed_split as f64 / tenant.passed_whole as f64)
+        .collect();
+    assert_eq!(shares.len(), SETS);
+    let mean = shares.iter().sum::<f64>() / SETS as f64;
+    (mean, shares.iter().copied().fold(f64::MAX, f64::min))
+}
+
+#[tokio::test]
+async fn a_split_allows_what_the_table_says_of_what_a_whole_limit_allows() {
+    let (redis, clock) = (Redis::start(), ManualClock::default());
+    let split = instance(POLICY, &redis.address(), &clock);
+    let whole =
+        Gate::new(Policy::from_yaml(POLICY).unwrap(), MemoryStore::with(clock.clone(), 1_000));
+    let mut tenants: Vec<Tenant> = [Traffic::Uniform, Traffic::Zipf]
+        .into_iter()
+        .flat_map(|traffic| OFFERED.map(|offered| (traffic, offered)))
+        .flat_map(|(traffic, offered)| (0..SETS).map(move |set| Tenant::new(traffic, offered, set)))
+        .collect();
+    // The third minute counts: whatever was before the first, two windows are full.
+    for second in 0..180 {
+        let next: Vec<Vec<usize>> = tenants.iter_mut().map(Tenant::next).collect();
+        let asks = tenants.iter().zip(&next).map(|(tenant, routes)| {
+            let ask = |route: &usize| is_allowed(&split, &tenant.name, &tenant.routes[*route]);
+            join_all(routes.iter().map(ask))
+        });
+        let passed = join_all(asks).await;
+        for ((tenant, routes), passed) in tenants.iter_mut().zip(&next).zip(passed) {
+            let of_whole = routes.iter().filter(|route| {
+                let request = request(&tenant.name, &tenant.routes[**route]);
+                whole.check_now(&request).decision().is_allowed()
+            });
+            let of_whole = of_whole.count() as u64;
+            if second >= 120 {
+                tenant.passed_whole += of_whole;
+                tenant.passed_split += passed.iter().filter(|passed| **passed).count() as u64;
+            }
+        }
+        clock.advance(Duration::from_secs(1));
+    }
+    // To see the table: --nocapture.
+    println!("| offered | uniform | Zipf |\n|---|---|---|");
+    for (offered, expected) in OFFERED.iter().zip(TABLE) {
+        let row = [Traffic::Uniform, Traffic::Zipf].map(|traffic| {
+            let (mean, least) = shares(&tenants, traffic, *offered);
+            format!("{:.0} % ({:.0} %)", 100.0 * mean, 100.0 * least)
+        });
+        println!("| {offered}x | {} | {} |", row[0], row[1]);
+        assert_eq!(row, expected, "{offered}x: docs/REDIS.md has this table");
+    }
+}

@@ -1,0 +1,104 @@
+//! How much passes of a sampled limit that is overloaded for long.
+
+use std::time::Duration;
+
+use slidegate::{Clock, ManualClock};
+
+use super::instance::{Instance, instance, is_allowed};
+use crate::server::Redis;
+
+const MAX: u64 = 1_000;
+const MINUTE_US: u64 = 60_000_000;
+
+/// One in so many asks.
+const IN: u64 = 10;
+
+/// Minutes that are counted, after one that is not.
+const MINUTES: u64 = 20;
+
+/// What passes in each minute under an overload, at so many instances.
+async fn passes(redis: &Redis, algorithm: &str, overload: u64, instances: usize) -> Vec<u64> {
+    fastrand::seed(overload);
+    let mut random = fastrand::Rng::with_seed(overload);
+    let clock = ManualClock::default();
+    let policy = format!(
+        "rules: [{{ name: {algorithm}-{overload}-{instances}, per: [tenant], limits: [{MAX}/min],
+        algorithm: {algorithm}, redis: {{ sample: 10% }} }}]"
+    );
+    let address = redis.address();
+    let instances: Vec<Instance> =
+        (0..instances).map(|_| instance(&policy, &address, &clock)).collect();
+    let mut minutes = vec![0; MINUTES as usize + 1];
+    let between = Duration::from_micros(MINUTE_US / (MAX * overload));
+    for minute in &mut minutes {
+        for _ in 0..MAX * overload {
+            let nth = random.usize(..instances.len());
+            *minute += u64::from(is_allowed(&instances[nth], "acme", "").await);
+            clock.advance(between);
+        }
+    }
+    assert!(clock.now().as_micros() > MINUTES * MINUTE_US);
+    minutes.split_off(1)
+}
+
+#[tokio::test]
+async fn no_more_passes_in_the_long_run_than_is_said() {
+    let redis = Redis::start();
+    // To see the table: --nocapture.
+    println!("| algorithm | overload | instances | mean | sd | most |\n|---|---|---|---|---|---|");
+    for algorithm in ["sliding_window", "sliding_log", "fixed_window", "token_bucket"] {
+        for overload in [2, 10] {
+            for instances in [1, 4] {
+                let minutes = passes(&redis, algorithm, overload, instances).await;
+                let mean = minutes.iter().sum::<u64>() as f64 / MINUTES as f64;
+                let variance = minutes.iter().map(|&all| (all as f64 - mean).powi(2)).sum::<f64>();
+                let (sd, most) =
+                    ((variance / (MINUTES - 1) as f64).sqrt(), minutes.iter().max().unwrap());
+                println!(
+                    "| {algorithm} | {overload}x | {instances} | {mean:.0} | {sd:.0} | {most} |"
+                );
+                // Each of the charges lets so many pass as it is charged for, on average.
+                let sigma = ((MAX * (IN - 1)) as f64).sqrt();
+                let of_mean = sigma / (MINUTES as f64).sqrt();
+                let off = mean - MAX as f64;
+                assert!(off.abs() < 5.0 * of_mean, "{algorithm}: {mean} on average");
+                assert!(sd < 1.5 * sigma, "{algorithm}: {sd}, not about {sigma}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_instance_that_has_not_heard_of_an_identity_lets_one_less_than_the_sample_more_pass() {
+    const TENANTS: u64 = 300;
+    const OF_EACH: u64 = 100;
+    const INSTANCES: u64 = 4;
+    fastrand::seed(11);
+    let (redis, clock) = (Redis::start(), ManualClock::default());
+    let policy = format!(
+        "rules: [{{ name: a, per: [tenant], limits: [{OF_EACH}/h], redis: {{ sample: 10% }} }}]"
+    );
+    let instances: Vec<Instance> =
+        (0..INSTANCES).map(|_| instance(&policy, &redis.address(), &clock)).collect();
+    let mut passed = 0;
+    for tenant in 0..TENANTS {
+        let tenant = tenant.to_string();
+        // In turns, until each has denied.
+        let mut open: Vec<&Instance> = instances.iter().collect();
+        while !open.is_empty() {
+            let mut still_open = Vec::new();
+            for instance in open {
+                if is_allowed(instance, &tenant, "").await {
+                    passed += 1;
+                    still_open.push(instance);
+                }
+            }
+            open = still_open;
+        }
+    }
+    let mean = passed as f64 / TENANTS as f64;
+    let expected = (OF_EACH + INSTANCES * (IN - 1)) as f64;
+    let asks = OF_EACH / IN + INSTANCES;
+    let sigma = ((asks * IN * (IN - 1)) as f64 / TENANTS as f64).sqrt();
+    assert!((mean - expected).abs() < 5.0 * sigma, "{mean}, not {expected}");
+}

@@ -1,0 +1,177 @@
+//! Where one request in so many asks Redis, the count is right on average and off by no more than is said; and a
+//! limit that is exhausted is held.
+
+use std::time::Duration;
+
+use slidegate::{Descriptor, Gate, ManualClock, Policy, Request};
+use slidegate_redis::{RedisStore, Settings};
+
+use super::instance::{Instance, ask, instance, instance_with, is_allowed, request};
+use crate::server::Redis;
+
+/// One in so many asks.
+const IN: u64 = 10;
+
+/// A limit that is asked for one request in ten.
+fn policy(max: u64) -> String {
+    format!("rules: [{{ name: a, per: [tenant], limits: [{max}/min], redis: {{ sample: 10% }} }}]")
+}
+
+/// How many units are counted.
+async fn counted(instance: &Instance, tenant: &str, max: u64) -> u64 {
+    let request = Request::new("default", Descriptor::new([("tenant", tenant)]));
+    let peeked = instance.peek(&request).await;
+    assert!(peeked.limits().count() == 1, "to look is to ask");
+    max - peeked.decision().remaining()
+}
+
+#[tokio::test]
+async fn the_count_is_right_on_average_and_has_the_variance_that_is_said() {
+    const REQUESTS: u64 = 50;
+    const COST: u64 = 3;
+    const TENANTS: u64 = 1_600;
+    const MAX: u64 = 1_000_000;
+    fastrand::seed(7);
+    let redis = Redis::start();
+    let instance = instance(&policy(MAX), &redis.address(), &ManualClock::default());
+    let mut counts = Vec::new();
+    for nth in 0..TENANTS {
+        let tenant = nth.to_string();
+        for _ in 0..REQUESTS {
+            let descriptor = Descriptor::new([("tenant", tenant.as_str())]).cost(COST);
+            let ruling = instance.check(&Request::new("default", descriptor)).await;
+            assert!(ruling.decision().is_allowed() && !ruling.decision().is_degraded());
+        }
+        counts.push(counted(&instance, &tenant, MAX).await as f64);
+    }
+    let many = TENANTS as f64;
+    let mean = counts.iter().sum::<f64>() / many;
+    let variance = counts.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / (many - 1.0);
+    // How many ask is binomial, and each is charged so many times its cost.
+    let (expected, of_one) = ((REQUESTS * COST) as f64, (REQUESTS * COST * COST * (IN - 1)) as f64);
+    let five_sigma = 5.0 * (of_one / many).sqrt();
+    assert!((mean - expected).abs() < five_sigma, "{mean}, not {expected}");
+    // The variance of a variance, for what is about normal.
+    let five_sigma = 5.0 * of_one * (2.0 / many).sqrt();
+    assert!((variance - of_one).abs() < five_sigma, "{variance}, not {of_one}");
+}
+
+#[tokio::test]
+async fn rules_of_one_sample_ask_together() {
+    let rules = "rules:
+      - { name: a, per: [tenant], limits: [100000/min], redis: { sample: 10% } }
+      - { name: b, per: [tenant], limits: [100000/h, 200000/d], redis: { sample: 10% } }
+      - { name: c, per: [tenant], limits: [100000/min], redis: { sample: 50% } }";
+    let redis = Redis::start();
+    let instance = instance(rules, &redis.address(), &ManualClock::default());
+    let (mut asked, mut of_each) = (0, [0; 4]);
+    for _ in 0..1_000 {
+        let ruling = ask(&instance, "acme", "").await;
+        let known: Vec<bool> =
+            ruling.decision().outcomes().iter().map(|outcome| outcome.is_known()).collect();
+        assert!(known[0] == known[1] && known[1] == known[2], "{known:?}");
+        // Whoever asks at 10 % asks at 50 %, too: one call is enough for both.
+        assert!(known[3] || !known[0], "{known:?}");
+        asked += u64::from(known[3]);
+        known.iter().zip(&mut of_each).for_each(|(known, all)| *all += u64::from(*known));
+    }
+    // Without the first of each script, of which Redis had not heard.
+    let calls = redis.calls_of("evalsha");
+    assert!((asked..=asked + 4).contains(&calls), "{calls} calls for {asked}");
+    assert!((50..200).contains(&of_each[0]) && (400..600).contains(&of_each[3]), "{of_each:?}");
+}
+
+/// Asks until a denial.
+async fn exhaust(instance: &Instance) {
+    let mut asks = 0;
+    while is_allowed(instance, "acme", "").await {
+        asks += 1;
+        assert!(asks < 100_000, "somebody is denied at last");
+    }
+}
+
+#[tokio::test]
+async fn while_the_limit_is_exhausted_nothing_passes_unasked() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let rules = "rules: [{ name: a, per: [tenant], limits: [1000/h], algorithm: sliding_log,
+        redis: { sample: 10% } }]";
+    // A denial is believed for a second, even if no others are believed at all.
+    for deny_cache_ttl in [Duration::ZERO, Duration::from_secs(1)] {
+        let (redis, clock) = (Redis::start(), ManualClock::default());
+        let settings = Settings { deny_cache_ttl, ..Settings::default() };
+        let instance = instance_with(rules, &redis.address(), &clock, settings);
+        exhaust(&instance).await;
+        for _ in 0..5 {
+            let calls = redis.calls_of("evalsha");
+            for _ in 0..200 {
+                assert!(!is_allowed(&instance, "acme", "").await);
+                clock.advance(Duration::from_micros(4_999));
+            }
+            assert_eq!(redis.calls_of("evalsha"), calls, "nobody has asked");
+            // 200 * 4,999 us are 200 us less than a second.
+            clock.advance(Duration::from_micros(200));
+            assert!(!is_allowed(&instance, "acme", "").await);
+            assert_eq!(redis.calls_of("evalsha"), calls + 1, "the first after a second asks");
+        }
+        // That there is room again is for Redis to say.
+        clock.advance(HOUR);
+        let calls = redis.calls_of("evalsha");
+        let ruling = ask(&instance, "acme", "").await;
+        assert!(ruling.decision().is_allowed() && ruling.binding().is_some());
+        assert_eq!(redis.calls_of("evalsha"), calls + 1);
+    }
+}
+
+#[tokio::test]
+async fn who_costs_more_does_not_pass_unasked_where_less_is_denied() {
+    let (redis, clock) = (Redis::start(), ManualClock::default());
+    let instance = instance(&policy(1_000), &redis.address(), &clock);
+    exhaust(&instance).await;
+    for cost in 2..100 {
+        let descriptor = Descriptor::new([("tenant", "acme")]).cost(cost);
+        let ruling = instance.check(&Request::new("default", descriptor)).await;
+        assert!(!ruling.decision().is_allowed(), "{cost}");
+    }
+}
+
+#[tokio::test]
+async fn of_many_who_come_when_there_is_room_again_one_is_charged_for_others() {
+    let (redis, clock) = (Redis::start(), ManualClock::default());
+    let instance = instance(&policy(1_000), &redis.address(), &clock);
+    exhaust(&instance).await;
+    clock.advance(Duration::from_secs(120));
+    let asks = (0..200).map(|_| ask(&instance, "acme", ""));
+    let rulings = futures_util::future::join_all(asks).await;
+    let allowed = rulings.iter().filter(|ruling| ruling.decision().is_allowed()).count();
+    assert_eq!(allowed, 1);
+    for denial in rulings.iter().filter(|ruling| !ruling.decision().is_allowed()) {
+        let wait = denial.decision().retry_after().unwrap();
+        assert!(Duration::ZERO < wait && wait < Duration::from_secs(1), "{wait:?}");
+    }
+    assert_eq!(counted(&instance, "acme", 1_000).await, IN);
+    let mut passed = 0;
+    while ask(&instance, "acme", "").await.limits().count() == 0 {
+        passed += 1;
+    }
+    assert!(passed > 0, "others pass unasked");
+}
+
+#[tokio::test]
+async fn while_redis_does_not_answer_the_policy_holds_for_all() {
+    fastrand::seed(3);
+    let mut redis = Redis::start();
+    let rules = policy(1_000).replace("per:", "on_store_error: deny, per:");
+    let timeout = Duration::from_millis(50);
+    let settings = Settings { timeout, ..Settings::default() };
+    let store = RedisStore::open(&redis.address(), settings).unwrap();
+    let instance = Gate::new(Policy::from_yaml(&rules).unwrap(), store);
+    counted(&instance, "acme", 1_000).await;
+    redis.kill();
+    while !instance.store().is_open() {
+        instance.check(&request("acme", "")).await;
+    }
+    for _ in 0..1_000 {
+        let ruling = instance.check(&request("acme", "")).await;
+        assert!(ruling.decision().is_refused() && ruling.decision().is_degraded());
+    }
+}

@@ -1,0 +1,189 @@
+//! A limit that is split over sub-keys: each has its share, and together they have all of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Store};
+
+use super::instance::{Instance, ask, calls, instance, is_allowed, request};
+use crate::server::Redis;
+use crate::server::cluster::Cluster;
+
+const MAX: u64 = 100;
+const INTO: u16 = 8;
+
+/// 100 into 8 parts.
+fn share(part: u16) -> u64 {
+    if part < 4 { 13 } else { 12 }
+}
+
+fn policy(algorithm: &str) -> String {
+    format!(
+        "rules: [{{ name: hot, per: [tenant], limits: [{MAX}/min], algorithm: {algorithm},
+        redis: {{ split: {{ by: [route], into: {INTO} }} }} }}]"
+    )
+}
+
+/// Names that lead to every sub-key.
+fn routes() -> Vec<String> {
+    let routes: Vec<String> = (0..64).map(|nth| format!("/route/{nth}")).collect();
+    let policy = Policy::from_yaml(&policy("sliding_window")).unwrap();
+    let parts: BTreeSet<u16> = routes.iter().map(|route| part(&policy, route)).collect();
+    assert_eq!(parts.len(), usize::from(INTO));
+    routes
+}
+
+/// The sub-key that a policy chooses.
+fn part(policy: &Policy, route: &str) -> u16 {
+    policy.apply(&request("acme", route)).hits()[0].key.part().unwrap()
+}
+
+/// A route of each sub-key.
+fn one_of_each(policy: &Policy) -> BTreeMap<u16, String> {
+    routes().into_iter().map(|route| (part(policy, &route), route)).collect()
+}
+
+/// Empties a sub-key, and tells how many it allowed.
+async fn exhaust(instance: &Instance, route: &str) -> u64 {
+    let mut allowed = 0;
+    while is_allowed(instance, "acme", route).await {
+        allowed += 1;
+    }
+    allowed
+}
+
+const ALGORITHMS: [&str; 5] =
+    ["sliding_log", "sliding_buckets", "sliding_window", "fixed_window", "token_bucket"];
+
+#[tokio::test]
+async fn each_sub_key_allows_exactly_its_share_and_all_together_max_at_two_instances() {
+    let (redis, clock) = (Redis::start(), ManualClock::default());
+    for algorithm in ALGORITHMS {
+        let policy = policy(algorithm).replace("hot", algorithm);
+        let instances = [(); 2].map(|()| instance(&policy, &redis.address(), &clock));
+        let routes = routes();
+        // At once: each route asks three times at each instance.
+        let asks = (0..6 * routes.len()).map(|nth| {
+            let (instance, route) = (&instances[nth % 2], &routes[nth / 2 % routes.len()]);
+            async move {
+                let allowed = is_allowed(instance, "acme", route).await;
+                (part(instance.policy(), route), u64::from(allowed))
+            }
+        });
+        let mut allowed = BTreeMap::new();
+        for (part, passed) in join_all(asks).await {
+            *allowed.entry(part).or_default() += passed;
+        }
+        let expected: BTreeMap<u16, u64> = (0..INTO).map(|part| (part, share(part))).collect();
+        assert_eq!(allowed, expected, "{algorithm}");
+        assert_eq!(allowed.values().sum::<u64>(), MAX);
+    }
+}
+
+#[tokio::test]
+async fn the_same_attributes_choose_the_same_sub_key_at_every_instance() {
+    let (redis, clock) = (Redis::start(), ManualClock::default());
+    let policy = policy("sliding_window");
+    let [one, other] = [(); 2].map(|()| instance(&policy, &redis.address(), &clock));
+    for route in routes() {
+        redis.command(&["FLUSHALL"]);
+        let left = ask(&one, "acme", &route).await.decision().remaining();
+        assert_eq!(ask(&other, "acme", &route).await.decision().remaining(), left - 1);
+        let part = part(one.policy(), &route);
+        assert_eq!(redis.keys(), [format!("slidegate:default:hot:{{tenant=acme#{part}}}")]);
+    }
+    // An attribute that is absent chooses one, too.
+    redis.command(&["FLUSHALL"]);
+    let request = Request::new("default", Descriptor::new([("tenant", "acme")]));
+    let mut lefts = Vec::new();
+    for instance in [&one, &other, &one] {
+        lefts.push(instance.check(&request).await.decision().remaining());
+    }
+    assert!(lefts[0] == lefts[1] + 1 && lefts[1] == lefts[2] + 1, "{lefts:?}");
+    assert_eq!(redis.keys().len(), 1);
+}
+
+#[tokio::test]
+async fn what_costs_more_than_a_share_never_fits() {
+    let (redis, clock) = (Redis::start(), ManualClock::default());
+    let instance = instance(&policy("sliding_window"), &redis.address(), &clock);
+    for (part, route) in one_of_each(instance.policy()) {
+        let at_cost = |cost| {
+            let descriptor = Descriptor::new([("tenant", "acme"), ("route", route.as_str())]);
+            Request::new("default", descriptor.cost(cost))
+        };
+        let denial = instance.check(&at_cost(share(part) + 1)).await;
+        assert!(!denial.decision().is_allowed() && !denial.decision().is_degraded());
+        assert_eq!(denial.decision().retry_after(), None, "though {MAX} is more");
+        assert!(instance.check(&at_cost(share(part))).await.decision().is_allowed());
+        let denial = instance.check(&at_cost(1)).await;
+        assert!(denial.decision().retry_after().is_some_and(|wait| wait > Duration::ZERO));
+    }
+}
+
+#[tokio::test]
+async fn what_is_given_back_goes_to_the_sub_key_that_was_charged() {
+    let (redis, clock) = (Redis::start(), ManualClock::default());
+    let instance = instance(&policy("sliding_log"), &redis.address(), &clock);
+    let routes = one_of_each(instance.policy());
+    let ruling = ask(&instance, "acme", &routes[&3]).await;
+    for (part, route) in &routes {
+        assert_eq!(exhaust(&instance, route).await, share(*part) - u64::from(*part == 3));
+    }
+    instance.give_back(ruling.decision()).await.unwrap();
+    for (part, route) in &routes {
+        assert_eq!(exhaust(&instance, route).await, u64::from(*part == 3), "{part}");
+    }
+}
+
+#[tokio::test]
+async fn the_sub_keys_of_a_cluster_are_spread_over_its_masters_and_reset_together() {
+    let (cluster, clock) = (Cluster::start(), ManualClock::default());
+    let instance = instance(&policy("sliding_window"), &cluster.address(), &clock);
+    let routes = one_of_each(instance.policy());
+    let slot = |part: &u16| cluster.slot_of(&format!("{{tenant=acme#{part}}}"));
+    let slots: BTreeSet<u16> = routes.keys().map(slot).collect();
+    assert_eq!(slots.len(), usize::from(INTO));
+    for route in routes.values() {
+        // Everybody knows the script from now on.
+        assert!(is_allowed(&instance, "acme", route).await);
+    }
+    let before = calls(&cluster);
+    for route in routes.values() {
+        for _ in 0..5 {
+            assert!(is_allowed(&instance, "acme", route).await);
+        }
+    }
+    let after = calls(&cluster);
+    let asked: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+    assert_eq!(asked.iter().sum::<u64>(), 5 * u64::from(INTO), "each has asked once: {asked:?}");
+    assert!(asked.iter().all(|&asked| asked > 0), "{asked:?}");
+
+    for (part, route) in &routes {
+        assert_eq!(exhaust(&instance, route).await, share(*part) - 6);
+    }
+    // Whatever the request says that the hits are of.
+    let request = request("acme", &routes[&0]);
+    let applied = instance.policy().apply(&request);
+    instance.store().reset(&applied.hits()).await.unwrap();
+    for (part, route) in &routes {
+        assert_eq!(exhaust(&instance, route).await, share(*part));
+    }
+}
+
+#[test]
+fn memory_enforces_the_whole_limit() {
+    for algorithm in ALGORITHMS {
+        let policy = Policy::from_yaml(&policy(algorithm)).unwrap();
+        let gate = Gate::new(policy, MemoryStore::with(ManualClock::default(), 1_000));
+        let routes = routes();
+        let asks = (0..3 * MAX as usize).map(|nth| &routes[nth % 2]);
+        let passes =
+            |route: &&String| gate.check_now(&request("acme", route)).decision().is_allowed();
+        assert_eq!(asks.filter(passes).count() as u64, MAX, "{algorithm}");
+        let descriptor = Descriptor::new([("tenant", "other")]).cost(MAX);
+        let whole = gate.check_now(&Request::new("default", descriptor));
+        assert!(whole.decision().is_allowed());
+    }
+}
