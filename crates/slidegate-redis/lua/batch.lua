@@ -1,16 +1,17 @@
 -- Decides requests one after another, each on its own: all that it has enforced is charged, or nothing is. A
 -- value of slots is read once and written once, however many hits are counted in it.
 local arg = ARGV[1]
-local now, shared, count, asks = unpack('<dHHH', arg)
+local now, shared, count = unpack('<dHH', arg)
 if now < 0 then
   local time = call('TIME')
   now = time[1] * SECOND + time[2]
 end
 local HIT, HIT_BYTES = '<HHI4Bd', 17
 local ANSWER = '<Bdddd'
+local byte = string.byte
 
 -- The limits that hits are held against, each once.
-local limits, at = {}, 15
+local limits, at = {}, 13
 for nth = 1, count do
   local algorithm, tag, max, extra, keep, tick_us, window = unpack('<BI4I4I4I4dd', arg, at)
   limits[nth] = {
@@ -94,12 +95,17 @@ local function own_decides(key, limit, cost, take)
   if not message:find('WRONGTYPE', 1, true) then error(charged, 0) end
 end
 
+-- What is said, one request after another.
+local answers, said = {}, 0
+local function say(answer)
+  said = said + 1
+  answers[said] = answer
+end
+
 local function foreign(hits) return pack(ANSWER, 2, 0, 0, 0, 0):rep(hits) end
 
--- One hit. It is all that most ask for.
-local function one(mode)
-  local place, of, cost, admission, phase = unpack(HIT, arg, at)
-  local limit = limits[of]
+-- One hit.
+local function one(place, limit, cost, admission, phase, mode)
   local take = 0
   if mode == 1 and cost > 0 then take = admission == 2 and 2 or 1 end
   local charged, remaining, reset, retry, charged_at
@@ -112,20 +118,13 @@ local function one(mode)
   else
     local value = value_at(place)
     if not value then return foreign(1) end
-    local found, is_foreign, known, a, b, c
-    if #value == 28 then found, known, a, b, c = unpack(SLOT, value) end
-    if found == limit.tag then
-      found = 1
-    else
-      found, is_foreign, known, a, b, c = slot_of(value, limit.tag)
-      if is_foreign then return foreign(1) end
-    end
+    local _, is_foreign, known, a, b, c = slot_of(value, limit.tag)
+    if is_foreign then return foreign(1) end
     local tick_us, window, max, extra = limit.tick_us, limit.window, limit.max, limit.extra
     charged, remaining, reset, retry, charged_at, a, b, c =
       limit.slot(now + phase, tick_us, window, max, extra, cost, take, a, b, c)
     if charged then
-      local bytes = charged_slot(place, limit, known, reset, a, b, c)
-      if found and #value == 28 then values[place] = bytes else put(place, limit.tag, bytes) end
+      put(place, limit.tag, charged_slot(place, limit, known, reset, a, b, c))
       return charged_answer(remaining, reset, charged_at,
         limit.slot, now + phase, tick_us, window, max, extra, 0, 0, a, b, c)
     end
@@ -134,40 +133,100 @@ local function one(mode)
   return pack(ANSWER, 0, remaining, reset, retry, 0)
 end
 
+-- Requests of one unit each, all enforced, under one limit of slots: what most ask for. Nearly always it is the
+-- only slot of its value, so nothing but what that takes is done here.
+local function units(count, limit)
+  local decide, tag, max, extra = limit.slot, limit.tag, limit.max, limit.extra
+  local tick_us, window = limit.tick_us, limit.window
+  for place_at = at, at + 2 * count - 2, 2 do
+    local low, high = byte(arg, place_at, place_at + 1)
+    local place = low + 256 * high
+    local value = values[place]
+    local found, known, a, b, c
+    if value and #value == 28 then found, known, a, b, c = unpack(SLOT, value) end
+    local answer
+    if found ~= tag then
+      answer = one(place, limit, 1, 0, 0, 1)
+    else
+      local charged, remaining, reset, retry, charged_at
+      charged, remaining, reset, retry, charged_at, a, b, c =
+        decide(now, tick_us, window, max, extra, 1, 1, a, b, c)
+      if not charged then
+        answer = pack(ANSWER, 0, remaining, reset, retry, 0)
+      else
+        if now + reset > known * SECOND then
+          values[place] = charged_slot(place, limit, known, reset, a, b, c)
+        else
+          values[place] = pack(SLOT, tag, known, a, b, c)
+          lives[place] = lives[place] or 0
+        end
+        if remaining > 0 then
+          answer = pack(ANSWER, 1, remaining, reset, 0, charged_at)
+        else
+          answer = charged_answer(remaining, reset, charged_at,
+            decide, now, tick_us, window, max, extra, 0, 0, a, b, c)
+        end
+      end
+    end
+    say(answer)
+  end
+end
+
+-- Of each hit of a request, until it is known whether all fit: what is to be written and said; or no limit, but
+-- an answer, where nothing is to be charged.
+local pending, bytes_of = {}, {}
+
 -- Hits that are all enforced, each of a slot of its own. Each is charged, until one does not fit; only if all do,
--- what is charged is put into the values.
+-- what is charged is put into the values. `whole` is the place of a value that has just these slots in the order
+-- in which they were put, the last first.
 local function enforced(hits, mode)
-  local take = mode
-  local places, slots, answers, before = {}, {}, {}, {}
+  local take, whole = mode, nil
   for nth = 1, hits do
     local place, of, cost, _, phase = unpack(HIT, arg, at + (nth - 1) * HIT_BYTES)
-    local limit, value = limits[of], value_at(place)
-    if not value then return foreign(hits) end
-    local _, is_foreign, known, a, b, c = slot_of(value, limit.tag)
-    if is_foreign then return foreign(hits) end
-    local tick_us, window, max, extra = limit.tick_us, limit.window, limit.max, limit.extra
-    local charged, remaining, reset, retry, charged_at, left, reset_before
-    charged, remaining, reset, retry, charged_at, a, b, c, left, reset_before =
-      limit.slot(now + phase, tick_us, window, max, extra, cost, cost > 0 and take or 0, a, b, c)
-    if charged then
-      places[nth] = place
-      slots[nth] = { limit, known, reset, a, b, c }
-      before[nth] = pack(ANSWER, 0, left, reset_before, 0, 0)
-      answers[nth] = charged_answer(remaining, reset, charged_at,
-        limit.slot, now + phase, tick_us, window, max, extra, 0, 0, a, b, c)
+    local limit, value = limits[of], values[place] or value_at(place)
+    if not value then return say(foreign(hits)) end
+    local found, known, a, b, c
+    if #value == 28 * hits then
+      found, known, a, b, c = unpack(SLOT, value, 28 * (hits - nth) + 1)
+    end
+    if found == limit.tag and (nth == 1 or whole == place) then
+      whole = place
     else
-      answers[nth] = pack(ANSWER, 0, remaining, reset, retry, 0)
+      local is_foreign
+      whole = false
+      _, is_foreign, known, a, b, c = slot_of(value, limit.tag)
+      if is_foreign then return say(foreign(hits)) end
+    end
+    local charged, remaining, reset, retry, charged_at, left, before
+    charged, remaining, reset, retry, charged_at, a, b, c, left, before = limit.slot(now + phase,
+      limit.tick_us, limit.window, limit.max, limit.extra, cost, cost > 0 and take or 0, a, b, c)
+    local p = 14 * nth
+    if charged then
+      pending[p], pending[p + 1], pending[p + 2], pending[p + 3] = limit, place, phase, known
+      pending[p + 4], pending[p + 5], pending[p + 6] = a, b, c
+      pending[p + 7], pending[p + 8], pending[p + 9] = remaining, reset, charged_at
+      pending[p + 10], pending[p + 11] = left, before
+    else
+      pending[p], pending[p + 1] = false, pack(ANSWER, 0, remaining, reset, retry, 0)
+      whole = false
       if retry ~= 0 then take = 0 end
     end
   end
-  for nth, slot in pairs(slots) do
-    if take == 0 then
-      answers[nth] = before[nth]
-    else
-      put(places[nth], slot[1].tag, charged_slot(places[nth], _G.unpack(slot)))
+  for nth = 1, hits do
+    local limit, place, phase, known, a, b, c, remaining, reset, charged_at, left, before =
+      _G.unpack(pending, 14 * nth, 14 * nth + 11)
+    local answer = place
+    if limit and take == 0 then
+      answer = pack(ANSWER, 0, left, before, 0, 0)
+    elseif limit then
+      local bytes = charged_slot(place, limit, known, reset, a, b, c)
+      if whole then bytes_of[hits - nth + 1] = bytes else put(place, limit.tag, bytes) end
+      answer = charged_answer(remaining, reset, charged_at, limit.slot, now + phase,
+        limit.tick_us, limit.window, limit.max, limit.extra, 0, 0, a, b, c)
     end
+    say(answer)
   end
-  return table.concat(answers)
+  if whole and take ~= 0 then values[whole] = table.concat(bytes_of, '', 1, hits) end
 end
 
 -- Any hits: first each is judged as if those before it were charged, then all are charged, or some, or none.
@@ -230,18 +289,23 @@ local function several(hits, mode)
   return table.concat(answers)
 end
 
-local answers = {}
-for nth = 1, asks do
-  local hits, mode, are_enforced = unpack('<HBB', arg, at)
-  at = at + 4
-  if hits == 1 then
-    answers[nth] = one(mode)
-  elseif are_enforced == 1 then
-    answers[nth] = enforced(hits, mode)
+while at <= #arg do
+  local kind, count, other = unpack('<BHH', arg, at)
+  at = at + 5
+  if kind == 0 then
+    units(count, limits[other])
+    at = at + 2 * count
   else
-    answers[nth] = several(hits, mode)
+    if count == 1 then
+      local place, of, cost, admission, phase = unpack(HIT, arg, at)
+      say(one(place, limits[of], cost, admission, phase, other))
+    elseif kind == 1 then
+      enforced(count, other)
+    else
+      say(several(count, other))
+    end
+    at = at + count * HIT_BYTES
   end
-  at = at + hits * HIT_BYTES
 end
 for place, ms in pairs(lives) do
   if ms > 0 then

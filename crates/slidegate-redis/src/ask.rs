@@ -38,6 +38,17 @@ pub struct Counted {
 }
 
 impl Ask {
+    /// The hit, if there is one alone that takes one unit, enforced, of a slot whose clock is not ahead.
+    pub fn only_unit(&self) -> Option<&Counted> {
+        let [hit] = &self.hits[..] else { return None };
+        let is_unit = self.mode == Mode::Take
+            && hit.cost == 1
+            && hit.admission == Admission::Enforce
+            && hit.phase_us == 0
+            && is_slot(&hit.limit.algorithm());
+        is_unit.then_some(hit)
+    }
+
     /// Whether all hits are enforced, and each is counted in a slot of its own.
     pub fn is_plain(&self) -> bool {
         self.hits.iter().enumerate().all(|(nth, hit)| {

@@ -13,6 +13,11 @@ use crate::script::{Script, Scripts, Set, is_slot, number};
 /// Costs above this are not told apart: nothing has room for them.
 const MOST_COST: u64 = u32::MAX as u64;
 
+/// What a part of a batch is: units of one limit, hits that are all enforced, or any hits.
+const UNITS: u8 = 0;
+const PLAIN: u8 = 1;
+const ANY: u8 = 2;
+
 /// A call of a script.
 #[derive(Debug)]
 pub struct Call<'s, 'k> {
@@ -86,7 +91,7 @@ fn batch<'s, 'k>(
 ) -> Call<'s, 'k> {
     let hits = || asks.iter().flat_map(|ask| &ask.hits);
     // Values that are read together come first.
-    let (mut places, mut keys, mut set) = (HashMap::new(), Keys::new(), Set::default());
+    let (mut places, mut keys, mut set) = (Places::new(), Keys::new(), Set::default());
     let mut shared = 0;
     for slots in [true, false] {
         for hit in hits().filter(|hit| is_slot(&hit.limit.algorithm()) == slots) {
@@ -100,27 +105,14 @@ fn batch<'s, 'k>(
             shared = keys.len() as u16;
         }
     }
-    let mut limits: Vec<&Counted> = Vec::new();
-    let mut body = Vec::with_capacity(21 * asks.len());
+    let mut body = Body::new(asks.len());
     for ask in asks {
-        body.extend((ask.hits.len() as u16).to_le_bytes());
-        body.extend([ask.mode as u8, u8::from(ask.is_plain())]);
-        for hit in &ask.hits {
-            let same = |other: &&Counted| other.tag == hit.tag && other.limit == hit.limit;
-            let limit = limits.iter().position(same).unwrap_or_else(|| {
-                limits.push(hit);
-                limits.len() - 1
-            });
-            body.extend(places.get(hit.key.as_str()).copied().unwrap_or_default().to_le_bytes());
-            body.extend((limit as u16 + 1).to_le_bytes());
-            body.extend((hit.cost.min(MOST_COST) as u32).to_le_bytes());
-            body.push(admission(hit));
-            body.extend((hit.phase_us as f64).to_le_bytes());
-        }
+        body.push(ask, &places);
     }
-    let mut argument = Vec::with_capacity(14 + 33 * limits.len() + body.len());
+    let Body { limits, bytes, .. } = body;
+    let mut argument = Vec::with_capacity(12 + 33 * limits.len() + bytes.len());
     argument.extend(now);
-    for count in [shared, limits.len() as u16, asks.len() as u16] {
+    for count in [shared, limits.len() as u16] {
         argument.extend(count.to_le_bytes());
     }
     for hit in limits {
@@ -132,8 +124,75 @@ fn batch<'s, 'k>(
         argument.extend((numbers.tick_us as f64).to_le_bytes());
         argument.extend((numbers.window as f64).to_le_bytes());
     }
-    argument.extend(body);
+    argument.extend(bytes);
     Call { script: scripts.batch(set), keys, argument }
+}
+
+/// Where each key stands, from 1.
+type Places<'k> = HashMap<&'k str, u16>;
+
+/// The asks of a batch.
+struct Body<'k> {
+    /// Each limit once.
+    limits: Vec<&'k Counted>,
+    bytes: Vec<u8>,
+    /// Where the last run of units begins, its limit, and how many it has.
+    run: Option<(usize, u16, u16)>,
+}
+
+impl<'k> Body<'k> {
+    fn new(asks: usize) -> Self {
+        Self { limits: Vec::new(), bytes: Vec::with_capacity(22 * asks), run: None }
+    }
+
+    fn push(&mut self, ask: &'k Ask, places: &Places<'_>) {
+        let place = |hit: &Counted| places.get(hit.key.as_str()).copied().unwrap_or_default();
+        if let Some(hit) = ask.only_unit() {
+            return self.push_unit(hit, place(hit));
+        }
+        self.run = None;
+        self.head(if ask.is_plain() { PLAIN } else { ANY }, ask.hits.len() as u16, ask.mode as u16);
+        for hit in &ask.hits {
+            let limit = self.limit(hit);
+            self.bytes.extend(place(hit).to_le_bytes());
+            self.bytes.extend(limit.to_le_bytes());
+            self.bytes.extend((hit.cost.min(MOST_COST) as u32).to_le_bytes());
+            self.bytes.push(admission(hit));
+            self.bytes.extend((hit.phase_us as f64).to_le_bytes());
+        }
+    }
+
+    /// Units of one limit that follow each other share a head.
+    fn push_unit(&mut self, hit: &'k Counted, place: u16) {
+        let limit = self.limit(hit);
+        match &mut self.run {
+            Some((begin, of, count)) if *of == limit => {
+                *count += 1;
+                self.bytes[*begin + 1..][..2].copy_from_slice(&count.to_le_bytes());
+            }
+            _ => {
+                self.run = Some((self.bytes.len(), limit, 1));
+                self.head(UNITS, 1, limit);
+            }
+        }
+        self.bytes.extend(place.to_le_bytes());
+    }
+
+    fn head(&mut self, kind: u8, count: u16, other: u16) {
+        self.bytes.push(kind);
+        self.bytes.extend(count.to_le_bytes());
+        self.bytes.extend(other.to_le_bytes());
+    }
+
+    /// Where a hit's limit stands, from 1.
+    fn limit(&mut self, hit: &'k Counted) -> u16 {
+        let same = |other: &&Counted| other.tag == hit.tag && other.limit == hit.limit;
+        let at = self.limits.iter().position(same).unwrap_or_else(|| {
+            self.limits.push(hit);
+            self.limits.len() - 1
+        });
+        at as u16 + 1
+    }
 }
 
 fn admission(hit: &Counted) -> u8 {

@@ -98,11 +98,7 @@ pub fn compare(
         course.passed += (turn.before.map_or(0, |(_, count)| count) + turn.measured) as u64;
         rounds.push(costs);
     }
-    let median = |of: &dyn Fn(&[Cost; 2]) -> f64| {
-        let mut all: Vec<f64> = rounds.iter().map(of).collect();
-        all.sort_unstable_by(f64::total_cmp);
-        all[all.len() / 2]
-    };
+    let median = |of: &dyn Fn(&[Cost; 2]) -> f64| median(rounds.iter().map(of));
     let ratio = median(&|[own, plain]| own.us / plain.us);
     table.row([
         name.to_owned(),
@@ -118,4 +114,11 @@ pub fn compare(
 /// The head of what [`compare`] adds to.
 pub fn table() -> Table {
     Table::new(["", "pipeline", "slidegate, us", "plain, us", "ratio", "denied"])
+}
+
+/// The median of some measures, at least one.
+pub fn median(measures: impl Iterator<Item = f64>) -> f64 {
+    let mut all: Vec<f64> = measures.collect();
+    all.sort_unstable_by(f64::total_cmp);
+    all[all.len() / 2]
 }

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, Connection, Value};
 
 /// Commands that are sent before answers are waited for, where nothing is measured.
@@ -37,6 +38,16 @@ impl Server {
         }
         child.kill()?;
         Err("redis-server does not answer".into())
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> String {
+        format!("redis://{}", self.client.get_connection_info().addr())
+    }
+
+    /// A connection that many share.
+    pub async fn share(&self) -> Result<MultiplexedConnection, Box<dyn Error>> {
+        Ok(self.client.get_multiplexed_async_connection().await?)
     }
 
     /// Another connection.
@@ -72,6 +83,16 @@ impl Server {
         let user = self.info("cpu", "used_cpu_user_main_thread")?;
         let system = self.info("cpu", "used_cpu_sys_main_thread")?;
         Ok((user + system) * 1e6)
+    }
+
+    /// How often a script was called that was known.
+    pub fn calls(&mut self) -> Result<f64, Box<dyn Error>> {
+        let info: String = redis::cmd("INFO").arg("commandstats").query(&mut self.control)?;
+        let calls = info.lines().find_map(|line| {
+            line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next()?.parse().ok()
+        });
+        // A command that was never called is not listed.
+        Ok(calls.unwrap_or(0.0))
     }
 
     /// Bytes that Redis has allocated.

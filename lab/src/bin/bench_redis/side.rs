@@ -3,14 +3,16 @@
 use std::error::Error;
 
 use redis::{Cmd, Value};
-use slidegate::{Admission, Algorithm, Hit, Key, Limit, Scope, Timestamp};
-use slidegate_redis::Settings;
+use slidegate::{
+    Admission, Algorithm, Hit, Key, Limit, Scope, Store, StoreError, Timestamp, Value as Attribute,
+};
 use slidegate_redis::sent::Caller;
+use slidegate_redis::{RedisStore, Settings};
 
 use crate::course::Ask;
 
 /// A script, and how it is called.
-pub trait Side {
+pub trait Side: Send + Sync {
     /// Its text.
     fn script(&self) -> String;
 
@@ -30,6 +32,15 @@ pub struct Slidegate {
 impl Slidegate {
     /// With these quotas under an algorithm.
     pub fn new(quotas: &[&str], algorithm: Algorithm) -> Result<Self, Box<dyn Error>> {
+        Self::with_settings(quotas, algorithm, &Settings::default())
+    }
+
+    /// As a store with these settings calls them.
+    pub fn with_settings(
+        quotas: &[&str],
+        algorithm: Algorithm,
+        settings: &Settings,
+    ) -> Result<Self, Box<dyn Error>> {
         let mut limits = Vec::new();
         for quota in quotas {
             let limit = Limit::new(quota.parse()?, algorithm)?;
@@ -37,7 +48,7 @@ impl Slidegate {
             let id = id.split('/').next_back().unwrap_or_default();
             limits.push((Scope::new("api", "per-user", id, &["user"]), limit));
         }
-        Ok(Self { caller: Caller::new(&Settings::default()), limits })
+        Ok(Self { caller: Caller::new(settings), limits })
     }
 
     /// Charges units of one of the limits at some time, whether they fit or not.
@@ -53,17 +64,27 @@ impl Slidegate {
         self.with_hits(0, |hits| self.caller.script(&hits[..1]).to_owned())
     }
 
+    /// Takes one unit by a store; whether that is admitted.
+    pub async fn take_by(&self, store: &RedisStore, who: usize) -> Result<bool, StoreError> {
+        let name = user(who);
+        let values = [name.as_str().into()];
+        Ok(store.take(&self.hits(&values)).await?.allowed)
+    }
+
     fn with_hits<T>(&self, who: usize, then: impl FnOnce(&[Hit<'_>]) -> T) -> T {
         let name = user(who);
         let values = [name.as_str().into()];
+        then(&self.hits(&values))
+    }
+
+    fn hits<'a>(&'a self, values: &'a [Attribute<'a>]) -> Vec<Hit<'a>> {
         let hit = |(scope, limit)| Hit {
-            key: Key::new(scope, &values),
+            key: Key::new(scope, values),
             limit,
             cost: 1,
             admission: Admission::Enforce,
         };
-        let hits: Vec<_> = self.limits.iter().map(|(scope, limit)| hit((scope, limit))).collect();
-        then(&hits)
+        self.limits.iter().map(|(scope, limit)| hit((scope, limit))).collect()
     }
 }
 
@@ -100,7 +121,7 @@ impl<A: Fn(Ask) -> Vec<String>> Plain<A> {
     }
 }
 
-impl<A: Fn(Ask) -> Vec<String>> Side for Plain<A> {
+impl<A: Fn(Ask) -> Vec<String> + Send + Sync> Side for Plain<A> {
     fn script(&self) -> String {
         self.script.to_owned()
     }
