@@ -42,16 +42,6 @@ local function slot_of(value, tag)
   return found, false, known, a, b, c
 end
 
--- Until when the key is known to last: the latest of its slots.
-local function latest(value)
-  local known = 0
-  for slot_at = 5, #value, 28 do
-    local other = unpack('<I4', value, slot_at)
-    if other > known then known = other end
-  end
-  return known
-end
-
 -- A charged slot, whose key is seen to last.
 local function charged_slot(place, limit, known, reset, a, b, c)
   if now + reset > known * SECOND then known = latest(values[place]) end

@@ -14,3 +14,13 @@ local function find(value, tag)
     if last < 0 or last > 2 ^ 53 or last % 1 ~= 0 then return nil, true end
   end
 end
+
+-- Until when the key is known to last: the latest of its slots.
+local function latest(value)
+  local known = 0
+  for slot_at = 5, #value, 28 do
+    local other = unpack('<I4', value, slot_at)
+    if other > known then known = other end
+  end
+  return known
+end

@@ -49,6 +49,11 @@ impl Ask {
         is_unit.then_some(hit)
     }
 
+    /// Whether it is plain, and all its slots are in the value of one key.
+    pub fn is_of_one_value(&self) -> bool {
+        self.is_plain() && self.hits.windows(2).all(|two| two[0].key == two[1].key)
+    }
+
     /// Whether all hits are enforced, and each is counted in a slot of its own.
     pub fn is_plain(&self) -> bool {
         self.hits.iter().enumerate().all(|(nth, hit)| {

@@ -46,12 +46,11 @@ pub fn decide<'s, 'k>(
     asks: &[&'k Ask],
 ) -> Call<'s, 'k> {
     let now = now.map_or(-1.0, |now| now.as_micros() as f64).to_le_bytes();
-    if let [ask] = asks
-        && let [hit] = &ask.hits[..]
-    {
-        return one(scripts, now, keep_s, ask.mode, hit);
+    match asks {
+        [ask] if ask.hits.len() == 1 => one(scripts, now, keep_s, ask.mode, &ask.hits[0]),
+        [ask] if ask.is_of_one_value() => group(scripts, now, keep_s, ask),
+        _ => batch(scripts, now, keep_s, asks),
     }
-    batch(scripts, now, keep_s, asks)
 }
 
 /// One hit alone.
@@ -62,14 +61,39 @@ fn one<'s, 'k>(
     mode: Mode,
     hit: &'k Counted,
 ) -> Call<'s, 'k> {
-    let numbers = hit.limit.numbers();
-    let mut argument = Vec::with_capacity(61);
+    let mut argument = Vec::with_capacity(9 + WHOLE_HIT);
     argument.extend(now);
     argument.push(match (mode, hit.cost, hit.admission) {
         (Mode::Peek, ..) | (_, 0, _) => 0,
         (_, _, Admission::Enforce | Admission::Observe) => 1,
         (_, _, Admission::Always) => 2,
     });
+    put_whole(&mut argument, hit, keep_s);
+    let script = scripts.one(&hit.limit.algorithm());
+    Call { script, keys: Keys::from_slice(&[&hit.key]), argument }
+}
+
+/// Several hits in the value of one key.
+fn group<'s, 'k>(scripts: &'s Scripts, now: [u8; 8], keep_s: u32, ask: &'k Ask) -> Call<'s, 'k> {
+    let mut argument = Vec::with_capacity(11 + WHOLE_HIT * ask.hits.len());
+    argument.extend(now);
+    argument.push(ask.mode as u8);
+    argument.extend((ask.hits.len() as u16).to_le_bytes());
+    let mut set = Set::default();
+    for hit in &ask.hits {
+        set = set.with(&hit.limit.algorithm());
+        put_whole(&mut argument, hit, keep_s);
+    }
+    let keys = ask.hits.iter().take(1).map(|hit| hit.key.as_str()).collect();
+    Call { script: scripts.group(set), keys, argument }
+}
+
+/// Bytes of a hit with its limit.
+const WHOLE_HIT: usize = 52;
+
+/// A hit with its limit, at the first key.
+fn put_whole(argument: &mut Vec<u8>, hit: &Counted, keep_s: u32) {
+    let numbers = hit.limit.numbers();
     argument.push(number(&hit.limit.algorithm()));
     argument.push(admission(hit));
     argument.extend(1_u16.to_le_bytes());
@@ -78,8 +102,6 @@ fn one<'s, 'k>(
     }
     let doubles = [numbers.tick_us, numbers.window, hit.cost.min(MOST_COST), hit.phase_us];
     argument.extend(doubles.iter().flat_map(|number| (*number as f64).to_le_bytes()));
-    let script = scripts.one(&hit.limit.algorithm());
-    Call { script, keys: Keys::from_slice(&[&hit.key]), argument }
 }
 
 /// Any asks, one after another.

@@ -11,6 +11,7 @@ const BASE: &str = include_str!("../lua/base.lua");
 const SLOTS: &str = include_str!("../lua/slots.lua");
 const ONE_SLOT: &str = include_str!("../lua/one_slot.lua");
 const ONE_OWN: &str = include_str!("../lua/one_own.lua");
+const GROUP: &str = include_str!("../lua/group.lua");
 const BATCH: &str = include_str!("../lua/batch.lua");
 const GIVE_BACK: &str = include_str!("../lua/give_back.lua");
 const RESET: &str = include_str!("../lua/reset.lua");
@@ -101,6 +102,7 @@ impl Script {
 #[derive(Debug)]
 pub struct Scripts {
     one: [OnceLock<Script>; Algorithm::ALL.len()],
+    group: [OnceLock<Script>; SETS],
     batch: [OnceLock<Script>; SETS],
     give_back: [OnceLock<Script>; SETS],
     reset: OnceLock<Script>,
@@ -110,6 +112,7 @@ impl Scripts {
     pub fn new() -> Self {
         Self {
             one: [const { OnceLock::new() }; Algorithm::ALL.len()],
+            group: [const { OnceLock::new() }; SETS],
             batch: [const { OnceLock::new() }; SETS],
             give_back: [const { OnceLock::new() }; SETS],
             reset: OnceLock::new(),
@@ -122,6 +125,11 @@ impl Scripts {
             let Twin { file, is_slot, .. } = twin(algorithm);
             Script::new([BASE, file, if is_slot { ONE_SLOT } else { ONE_OWN }].join("\n"))
         })
+    }
+
+    /// Decides several hits whose states share one value, under these algorithms.
+    pub fn group(&self, set: Set) -> &Script {
+        self.group[usize::from(set.0)].get_or_init(|| over(set, Deed::Decide, GROUP))
     }
 
     /// Decides any requests under these algorithms, one after another.
