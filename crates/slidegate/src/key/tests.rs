@@ -1,0 +1,117 @@
+use super::*;
+use proptest::prelude::*;
+
+#[test]
+fn writes_what_peers_confuse_apart() {
+    let write = |values: &[&str; 2]| {
+        let scope = Scope::new("d", "r", "1s", &["a", "b"]);
+        Key::new(&scope, &values.map(Value::Text)).to_string()
+    };
+    assert_ne!(write(&["x", "y,b=z"]), write(&["x,b=y", "z"]));
+    assert_eq!(write(&["é{}%", ""]), "d:r:1s:{a=%C3%A9%7B%7D%25,b=}");
+}
+
+fn slotted(slot_by: &[usize]) -> Scope {
+    let terms = RedisTerms::new(&Limit::denied());
+    let terms = if slot_by.is_empty() { terms } else { terms.with_slot_by(slot_by).unwrap() };
+    Scope::new("d", "r", "1s", &["tenant", "route", "ip"]).with_redis(terms)
+}
+
+const VALUES: [Value<'_>; 3] = [
+    Value::Text("a:b"),
+    Value::Text("r:s"),
+    Value::Network(Ipv6Net::new_assert(std::net::Ipv6Addr::UNSPECIFIED, 64)),
+];
+
+#[test]
+fn what_the_slot_depends_on_is_written_as_the_rule_that_counts_per_it_writes_it() {
+    let placed =
+        |slot_by: &[usize]| Key::new(&slotted(slot_by), &VALUES).placed_identity().to_string();
+    assert_eq!(placed(&[0]), "{tenant=a:b},route=r%3As,ip=(%3A%3A/64)");
+    assert_eq!(placed(&[2]), "{ip=(::/64)},tenant=a%3Ab,route=r%3As");
+    assert_eq!(placed(&[1, 0]), "{route=r:s,tenant=a:b},ip=(%3A%3A/64)");
+    for slot_by in [&[0][..], &[2], &[1, 0], &[0, 2], &[2, 0, 1]] {
+        let names = ["tenant", "route", "ip"];
+        let names: Vec<_> = slot_by.iter().map(|&place| names[place]).collect();
+        let values: Vec<_> = slot_by.iter().map(|&place| VALUES[place]).collect();
+        let other = Scope::new("d", "other", "1m", &names);
+        let other = Key::new(&other, &values).identity().to_string();
+        let own = placed(slot_by);
+        assert_eq!(own.split_inclusive('}').next(), Some(&*other));
+    }
+}
+
+#[test]
+fn terms_and_parts_change_only_where_the_key_is_placed() {
+    let plain = Scope::new("d", "r", "1s", &["tenant", "route", "ip"]);
+    let secret = std::hash::RandomState::new();
+    let known = |key: Key<'_>| {
+        let (rule, limit) = (key.rule().to_string(), key.limit().to_string());
+        let identity = key.identity().to_string();
+        (key.to_string(), rule, limit, identity, key.stable_hash(), key.fingerprint(&secret, 7))
+    };
+    let plain_key = Key::new(&plain, &VALUES);
+    assert_eq!(plain_key.placed_identity().to_string(), plain_key.identity().to_string());
+    let placed = [slotted(&[]), slotted(&[0]), slotted(&[1, 0])].map(|scope| {
+        let key = Key::new(&scope, &VALUES);
+        assert_eq!(known(key), known(plain_key));
+        assert_eq!(known(key.with_part(3)), known(plain_key));
+        [key, key.with_part(3)].map(|key| key.placed_identity().to_string())
+    });
+    assert_eq!(placed[0][0], plain_key.identity().to_string());
+    assert_eq!(placed[1][1], "{tenant=a:b#3},route=r%3As,ip=(%3A%3A/64)");
+    // A key without names has no part, and no place of its own.
+    let hashed = Key::hashed(1, 2).with_part(3);
+    assert_eq!((hashed.part(), hashed.share(), hashed.redis()), (None, None, None));
+    assert_eq!(hashed.placed_identity().to_string(), hashed.identity().to_string());
+}
+
+#[test]
+fn a_part_has_its_share_and_a_key_without_one_the_whole_limit() {
+    let limit: Limit = "10/s".parse().unwrap();
+    let terms = RedisTerms::new(&limit).with_split(4).unwrap();
+    let scope = Scope::new("d", "r", "1s", &["a"]).with_redis(terms.clone());
+    let key = Key::new(&scope, &[Value::Text("x")]);
+    assert_eq!((key.redis(), key.part(), key.share()), (Some(&terms), None, None));
+    let max = |part| key.with_part(part).share().unwrap().quota().max();
+    assert_eq!([0, 1, 2, 3].map(max), [3, 3, 2, 2]);
+    assert_eq!(key.with_part(3).part(), Some(3));
+    assert_eq!(Key::new(&slotted(&[0]), &VALUES).with_part(3).share(), None);
+}
+
+#[test]
+fn a_key_stays_small() {
+    assert!(size_of::<Key<'_>>() <= 4 * size_of::<usize>());
+}
+
+proptest! {
+    #[test]
+    fn placed_keys_of_different_values_or_parts_are_written_differently(
+        one in (proptest::array::uniform3("[ab:,={}%#/é]{0,3}"), proptest::option::of(0..3u16)),
+        two in (proptest::array::uniform3("[ab:,={}%#/é]{0,3}"), proptest::option::of(0..3u16)),
+        slot_by in proptest::sample::subsequence(vec![0, 1, 2], 0..=3).prop_shuffle(),
+    ) {
+        let scope = slotted(&slot_by);
+        let write = |(values, part): &([String; 3], Option<u16>)| {
+            let values = values.each_ref().map(|value| Value::Text(value));
+            let key = Key::new(&scope, &values);
+            part.map_or(key, |part| key.with_part(part)).placed_identity().to_string()
+        };
+        prop_assert_eq!(one == two, write(&one) == write(&two));
+        // Redis takes for the slot what stands in the first braces: there are no others.
+        prop_assert_eq!(write(&one).matches(['{', '}']).count(), 2);
+    }
+
+    #[test]
+    fn different_parts_are_written_differently(
+        one in proptest::array::uniform5("[ab:,={}%/é*]{0,3}"),
+        two in proptest::array::uniform5("[ab:,={}%/é*]{0,3}"),
+    ) {
+        let write = |parts: &[String; 5]| {
+            let [domain, rule, limit, name, value] = parts;
+            let scope = Scope::new(domain, rule, limit, &[name]);
+            Key::new(&scope, &[Value::Text(value)]).to_string()
+        };
+        prop_assert_eq!(one == two, write(&one) == write(&two));
+    }
+}

@@ -1,0 +1,77 @@
+//! The schemas of what is read by hand.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+use super::{
+    ALGORITHMS, AlgorithmName, ConditionEntry, EnforceMap, LimitEntry, LimitMap, LimitsEntry,
+    MODES, ModeEntry, NotMap, WhenEntry,
+};
+
+macro_rules! schema {
+    ($type:ty, $name:literal, |$generator:ident| $schema:expr) => {
+        impl JsonSchema for $type {
+            fn schema_name() -> Cow<'static, str> {
+                $name.into()
+            }
+
+            fn json_schema($generator: &mut SchemaGenerator) -> Schema {
+                $schema
+            }
+        }
+    };
+}
+
+schema!(AlgorithmName, "Algorithm", |_generator| json_schema!({
+    "description": "How a limit counts; `sliding_window` if nothing says otherwise.",
+    "enum": ALGORITHMS,
+}));
+
+schema!(LimitEntry, "Limit", |generator| json_schema!({
+    "description": "A limit such as `100/min`, or a map with `max` and `window`.",
+    "anyOf": [
+        {
+            "type": "string",
+            "pattern": r"^\s*[0-9]+\s*/\s*[0-9]*\s*(ms|s|m|min|h|d|w)\s*$",
+        },
+        generator.subschema_for::<LimitMap>(),
+    ],
+}));
+
+schema!(LimitsEntry, "Limits", |generator| json_schema!({
+    "description": "What may pass: all of these limits must fit; or all (`unlimited`) or nothing (`denied`).",
+    "anyOf": [
+        {
+            "type": "array",
+            "items": generator.subschema_for::<LimitEntry>(),
+            "minItems": 1,
+            "maxItems": crate::policy::file::MAX_LIMITS,
+        },
+        { "enum": ["unlimited", "denied"] },
+    ],
+}));
+
+schema!(ModeEntry, "Mode", |generator| json_schema!({
+    "description": "`enforce` denies what does not fit; `observe` counts and never denies; `off` does not apply; { enforce: 5% } enforces for a share of the keys.",
+    "anyOf": [{ "enum": MODES }, generator.subschema_for::<EnforceMap>()],
+}));
+
+schema!(ConditionEntry, "Condition", |generator| {
+    let values = json_schema!({ "type": ["string", "number", "boolean"] });
+    json_schema!({
+        "description": "A literal, a glob (`*` is anything), a network, a list of these, or { not: … }.",
+        "anyOf": [
+            values,
+            { "type": "array", "items": values, "minItems": 1 },
+            generator.subschema_for::<NotMap>(),
+        ],
+    })
+});
+
+schema!(WhenEntry, "When", |generator| json_schema!({
+    "description": "Attributes and what they have to be; every entry must match.",
+    "type": "object",
+    "additionalProperties": generator.subschema_for::<ConditionEntry>(),
+    "minProperties": 1,
+}));
