@@ -20,19 +20,21 @@ impl Decision {
     /// What a store did, seen as a decision.
     #[inline(always)]
     pub(crate) fn of_taken(hits: &[Hit<'_>], taken: Taken) -> Self {
-        Self {
-            allowed: taken.allowed,
-            degraded: false,
-            binding: binding(hits, &taken.outcomes, taken.allowed),
-            outcomes: taken.outcomes,
-            receipt: taken.receipt,
-        }
+        let binding = binding(hits, &taken.outcomes, taken.allowed);
+        Self::bound_by(binding, taken)
+    }
+
+    #[inline(always)]
+    fn bound_by(binding: Option<u16>, taken: Taken) -> Self {
+        let Taken { allowed, outcomes, receipt } = taken;
+        Self { allowed, degraded: false, binding, outcomes, receipt }
     }
 
     /// What a store did with a single hit, seen as a decision.
     #[inline(always)]
     pub(crate) fn of_one(hit: &Hit<'_>, taken: TakenOne) -> Self {
-        Self::of_taken(std::slice::from_ref(hit), taken.into_taken(hit))
+        let taken = taken.into_taken(hit);
+        Self::bound_by(binds_alone(hit, taken.allowed).then_some(0), taken)
     }
 
     /// What a store would do, seen as a decision.
@@ -120,11 +122,15 @@ impl Decision {
 #[inline]
 fn binding(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16> {
     match (hits, outcomes) {
-        ([hit], [outcome]) if outcome.is_known() => {
-            (!allowed || hit.admission != Admission::Observe).then_some(0)
-        }
+        ([hit], [outcome]) => (outcome.is_known() && binds_alone(hit, allowed)).then_some(0),
         _ => binding_of_several(hits, outcomes, allowed),
     }
+}
+
+/// Whether a decision hangs on its only hit.
+#[inline]
+fn binds_alone(hit: &Hit<'_>, allowed: bool) -> bool {
+    !allowed || hit.admission != Admission::Observe
 }
 
 fn binding_of_several(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16> {

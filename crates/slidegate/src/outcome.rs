@@ -8,6 +8,9 @@ use crate::clock::micros_up;
 /// Stands in `retry_after_us` for "it never can".
 const NEVER: u64 = u64::MAX;
 
+/// Stands in `remaining` for "nobody asked": more than any limit has.
+const UNKNOWN: u32 = u32::MAX;
+
 /// No longer span is told: 142 years. So the doubles in which a script counts tell the same.
 pub(crate) const LONGEST_US: u64 = 1 << 52;
 
@@ -20,7 +23,6 @@ pub struct Outcome {
     reset_after_us: u64,
     remaining: u32,
     fits: bool,
-    is_known: bool,
 }
 
 impl Outcome {
@@ -44,7 +46,7 @@ impl Outcome {
             fits_after_us(cost).min(LONGEST_US)
         };
         let reset_after_us = reset_after_us.min(LONGEST_US);
-        Self { retry_after_us, reset_after_us, remaining: remaining as u32, fits, is_known: true }
+        Self { retry_after_us, reset_after_us, remaining: remaining as u32, fits }
     }
 
     /// What a store says that counts elsewhere: units that still fit, how long until the key is as if never
@@ -55,28 +57,21 @@ impl Outcome {
         Self {
             retry_after_us,
             reset_after_us,
-            remaining,
+            remaining: remaining.min(UNKNOWN - 1),
             fits: retry_after_us == 0,
-            is_known: true,
         }
     }
 
     /// What a store says that knows its answer without asking for this hit: because another denies, or because
     /// only some requests are asked for. It denies nothing, and has no figures.
     pub fn not_asked() -> Self {
-        Self {
-            retry_after_us: 0,
-            reset_after_us: 0,
-            remaining: u32::MAX,
-            fits: true,
-            is_known: false,
-        }
+        Self { retry_after_us: 0, reset_after_us: 0, remaining: UNKNOWN, fits: true }
     }
 
     /// Whether the store has asked how this hit stands. If not, nothing else here means anything.
     #[inline]
     pub fn is_known(&self) -> bool {
-        self.is_known
+        self.remaining != UNKNOWN
     }
 
     /// This counter, seen by a hit that has been charged.
@@ -119,7 +114,7 @@ impl Outcome {
 
 impl fmt::Debug for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.is_known {
+        if !self.is_known() {
             return f.write_str("Outcome(not asked)");
         }
         f.debug_struct("Outcome")
