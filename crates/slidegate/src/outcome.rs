@@ -125,3 +125,15 @@ impl fmt::Debug for Outcome {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_cannot_say_by_chance_that_it_did_not_ask() {
+        let most = Outcome::new(u32::MAX, Duration::ZERO, None);
+        assert!(most.is_known() && !most.fits());
+        assert!(!Outcome::not_asked().is_known() && Outcome::not_asked().fits());
+    }
+}
