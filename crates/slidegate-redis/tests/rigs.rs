@@ -21,6 +21,11 @@ fn has(node: &Redis, key: &str) -> bool {
     node.try_command::<bool>(&["EXISTS", key]).unwrap()
 }
 
+/// A replica that has just joined is sent nothing more until it has said that it has all so far.
+fn wait_until_copied(master: &Node, replica: &Node) {
+    wait_until("it is copied", || replica.offset() == master.offset());
+}
+
 #[test]
 fn a_service_fails_over_when_it_is_asked_to_and_back() {
     let mut service = Service::start();
@@ -28,6 +33,7 @@ fn a_service_fails_over_when_it_is_asked_to_and_back() {
     for round in 0..2 {
         set(service.master(), &format!("before {round}")).unwrap();
         set(service.replica(), "no").unwrap_err();
+        wait_until_copied(service.master(), service.replica());
         service.master().forget_log();
         service.ask_for_failover();
         service.replica().promoted(&clock);
@@ -46,6 +52,7 @@ fn a_service_fails_over_when_it_is_asked_to_and_back() {
 fn a_service_fails_over_when_its_master_is_killed() {
     let mut service = Service::start();
     set(service.master(), "key").unwrap();
+    wait_until_copied(service.master(), service.replica());
     let offset = service.master_mut().kill_at_an_offset();
     service.replica().promoted(&SystemClock::new());
     assert_eq!(service.replica().offset_at_promotion(), offset, "it had all");
@@ -71,7 +78,7 @@ fn a_service_fails_over_when_its_master_is_paused() {
 /// What a replica that was held up had not yet read is lost, and the offsets tell how much.
 fn loses_what_was_not_copied(master: &mut Node, replica: &Node, key: &str) {
     set(master, key).unwrap();
-    wait_until("it is copied", || replica.offset() == master.offset());
+    wait_until_copied(master, replica);
     let before = master.offset();
     replica.pause();
     master.command(&["SET", &format!("{{{key}}}much"), &"x".repeat(MUCH)]);
@@ -136,6 +143,7 @@ fn a_cluster_fails_over_when_a_master_is_killed() {
     let mut cluster = Cluster::start();
     let (keys, shards) = (keys(&cluster), cluster.shards());
     set(&cluster.nodes[shards[0].master], &keys[0]).unwrap();
+    wait_until_copied(&cluster.nodes[shards[0].master], &cluster.nodes[shards[0].replica]);
     let offset = cluster.nodes[shards[0].master].kill_at_an_offset();
     set(&cluster.nodes[shards[1].master], &keys[1]).unwrap();
     cluster.promoted(shards[0].replica, &SystemClock::new());
