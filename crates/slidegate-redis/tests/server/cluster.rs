@@ -85,6 +85,13 @@ impl Cluster {
         };
         let is_complete = known.lines().count() == NODES && !known.lines().any(is_bad);
         let has_roles = with("master") == SHARDS && with("slave") == SHARDS;
+        // Who has just become a replica may still be known as that of whom it copied before.
+        let part = |line: &str, nth: usize| line.split(' ').nth(nth).map(str::to_owned);
+        let masters = known.lines().filter(|line| flags(line).any(|is| is == "master"));
+        let mut masters = masters.filter_map(|line| part(line, 0));
+        let has_replica =
+            |id: &String| known.lines().any(|line| part(line, 3).as_ref() == Some(id));
+        let has_roles = has_roles && masters.all(|id| has_replica(&id));
         let copies = node.is_master() || node.is_in_sync();
         Ok(is_complete && has_roles && copies && self.is_ok(nth)?)
     }
