@@ -121,15 +121,7 @@ impl Load {
 
     /// Finds out how late the machine is.
     fn sleeper(&self) -> impl Future<Output = ()> + Send + 'static {
-        let (clock, stop, late_us) = (self.clock.clone(), self.stop.clone(), self.late_us.clone());
-        async move {
-            while !stop.load(Ordering::Relaxed) {
-                let began_us = clock.now().as_micros();
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                let slept_us = clock.now().as_micros() - began_us;
-                late_us.fetch_max(slept_us.saturating_sub(1_000), Ordering::Relaxed);
-            }
-        }
+        crate::server::find_lateness(self.clock.clone(), self.stop.clone(), self.late_us.clone())
     }
 
     /// Waits until a request is decided by the store.

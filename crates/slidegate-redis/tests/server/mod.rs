@@ -196,6 +196,21 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Finds out how late the machine is, until it is to stop: by how much a millisecond was longer, at most.
+pub async fn find_lateness(
+    clock: SystemClock,
+    stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
+    late_us: std::sync::Arc<std::sync::atomic::AtomicU64>,
+) {
+    use std::sync::atomic::Ordering::Relaxed;
+    while !stop.load(Relaxed) {
+        let began_us = clock.now().as_micros();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let slept_us = clock.now().as_micros() - began_us;
+        late_us.fetch_max(slept_us.saturating_sub(1_000), Relaxed);
+    }
+}
+
 /// Waits until something holds.
 pub async fn until(what: &str, within: Duration, mut holds: impl AsyncFnMut() -> bool) -> Duration {
     let clock = SystemClock::new();
