@@ -43,8 +43,9 @@ async function take(connection, algorithm, client) {
     if (!error.message.startsWith('NOSCRIPT')) throw error
     return connection.eval(text, call)
   })
-  const [remaining, retry] = [reply.readDoubleLE(1), reply.readDoubleLE(17)]
-  return { allowed: retry === 0, remaining, retry: retry / 1e6 }
+  // Where the last unit was charged, `retry` says when the next one fits.
+  const [charged, remaining, retry] = [reply[0], reply.readDoubleLE(1), reply.readDoubleLE(17)]
+  return { allowed: charged > 0, remaining, retry: retry / 1e6 }
 }
 
 const [address, algorithm, client, times = 1] = process.argv.slice(2)

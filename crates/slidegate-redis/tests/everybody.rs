@@ -59,6 +59,8 @@ impl Programs {
     }
 }
 
+type Start = fn(&Programs, &Ask<'_>) -> Command;
+
 struct Ask<'a> {
     address: &'a str,
     algorithm: &'a str,
@@ -148,6 +150,23 @@ async fn python_node_and_a_gate_continue_each_others_counts() {
             "{waits:?}"
         );
         assert!(waits[0] > 0.0 && waits[0] < 2.0 * 3600.0, "{waits:?}");
+    }
+}
+
+/// The last unit is answered otherwise: with the wait for the next one.
+#[tokio::test]
+async fn each_of_them_is_allowed_exactly_max_alone() {
+    let (redis, programs) = (Redis::start(), Programs::find());
+    let address = redis.address();
+    for (algorithm, client) in CASES {
+        for (program, run_as) in [("python", Programs::python as Start), ("node", Programs::node)] {
+            let client = format!("{client}-{program}");
+            let ask = Ask { address: &address, algorithm, client: &client, times: MAX + 1 };
+            let told = run(run_as(&programs, &ask));
+            let expected = (0..MAX).rev().map(|left| format!("allowed, {left} left"));
+            assert_eq!(told[..MAX], expected.collect::<Vec<_>>(), "{program} {algorithm} {client}");
+            assert!(told[MAX].starts_with("denied"), "{program} {algorithm} {client}: {told:?}");
+        }
     }
 }
 
