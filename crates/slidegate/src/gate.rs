@@ -1,6 +1,7 @@
 //! Policy and store, and what to do when the store fails.
 
 mod fallback;
+mod ruling;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -9,14 +10,15 @@ use smallvec::SmallVec;
 
 use crate::clock::{Clock, SystemClock};
 use crate::decision::Decision;
-use crate::hit::{Admission, Hit};
-use crate::outcome::Outcome;
-use crate::policy::{Applied, OnStoreError, Origin, Policy, Rule, RuleLimit};
+use crate::hit::Hit;
+use crate::policy::{Applied, OnStoreError, Policy, Rule};
 use crate::request::Request;
 use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
 use crate::store::{LocalStore, Receipt, Store, StoreError};
 
 use fallback::{Counts, Fallback};
+
+pub use ruling::{Ruling, Standing};
 
 /// Policy and store: asks the store what the policy makes of a request.
 ///
@@ -36,83 +38,47 @@ use fallback::{Counts, Fallback};
 /// ```
 pub struct Gate<S = MemoryStore> {
     policy: Policy,
-    store: S,
+    instances: NonZeroU32,
     /// The policy's rules as this instance enforces them while the store does not answer.
     own_rules: Arc<[Rule]>,
-    fallback: Fallback,
-}
-
-/// A decision, and the rules that it comes from.
-#[derive(Clone, Debug)]
-pub struct Ruling {
-    /// Those of the policy, with the limits that were enforced.
-    rules: Arc<[Rule]>,
-    origins: SmallVec<[Origin; 3]>,
-    decision: Decision,
-}
-
-/// How one limit of one rule stands after a decision.
-#[derive(Clone, Copy, Debug)]
-pub struct Standing<'r> {
-    /// The rule.
-    pub rule: &'r Rule,
-    /// The limit of the rule.
-    pub limit: &'r RuleLimit,
-    /// What the store said of it.
-    pub outcome: &'r Outcome,
-    /// How it was admitted.
-    pub admission: Admission,
-}
-
-impl<'r> Standing<'r> {
-    /// The limit's name in headers: that of the rule, or `rule.id` where several limits hold.
-    pub fn policy_name(&self) -> &'r str {
-        self.limit.policy_name()
-    }
-
-    /// Whether it only watches: it never denies.
-    pub fn is_observed(&self) -> bool {
-        self.admission == Admission::Observe
-    }
-
-    /// Whether it denies the request.
-    pub fn vetoes(&self) -> bool {
-        self.admission == Admission::Enforce && !self.outcome.fits()
-    }
-}
-
-impl Ruling {
-    /// The decision.
-    pub fn decision(&self) -> &Decision {
-        &self.decision
-    }
-
-    /// How every limit stands that applies, in the order of the policy; without those that the store did not
-    /// have to ask.
-    pub fn limits(&self) -> impl Iterator<Item = Standing<'_>> {
-        self.standings().filter(|standing| standing.outcome.is_known())
-    }
-
-    fn standings(&self) -> impl Iterator<Item = Standing<'_>> {
-        self.origins.iter().zip(self.decision.outcomes()).map(|(origin, outcome)| {
-            let rule = &self.rules[origin.rule as usize];
-            let limit = &rule.limits(origin.chosen)[usize::from(origin.limit)];
-            Standing { rule, limit, outcome, admission: origin.admission }
-        })
-    }
-
-    /// The limit that the decision hangs on; none if no rule applies, or the store was not asked for any limit.
-    pub fn binding(&self) -> Option<Standing<'_>> {
-        self.standings().nth(self.decision.binding()?)
-    }
+    store: Arc<S>,
+    fallback: Arc<Fallback>,
 }
 
 impl<S> Gate<S> {
     /// A gate that enforces a policy by a store.
     pub fn new(policy: Policy, store: S) -> Self {
-        let own_rules = policy.shared_rules().clone();
         let fallback = Fallback::new(Arc::new(SystemClock::new()), DEFAULT_MAX_KEYS);
-        Self { policy, store, own_rules, fallback }
+        let instances = NonZeroU32::MIN;
+        let own_rules = policy.rules_shared_by(instances);
+        Self { policy, instances, own_rules, store: Arc::new(store), fallback: Arc::new(fallback) }
+    }
+
+    /// The same store, with all its counts, under another policy. What is under way ends under the policy by
+    /// which it began.
+    ///
+    /// ```
+    /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
+    ///
+    /// let policy = |limit| {
+    ///     Policy::from_yaml(&format!("rules: [{{ name: all, limits: [{limit}] }}]"))
+    /// };
+    /// let gate = Gate::new(policy("1/min")?, MemoryStore::new());
+    /// let request = Request::new("default", Descriptor::new([]));
+    /// assert!(gate.check_now(&request).decision().is_allowed());
+    /// let gate = gate.under(policy("3/min")?);
+    /// assert_eq!(gate.check_now(&request).decision().remaining(), 1);
+    /// # Ok::<(), slidegate::PolicyErrors>(())
+    /// ```
+    #[must_use]
+    pub fn under(&self, policy: Policy) -> Self {
+        Self {
+            own_rules: policy.rules_shared_by(self.instances),
+            policy,
+            instances: self.instances,
+            store: self.store.clone(),
+            fallback: self.fallback.clone(),
+        }
     }
 
     /// The same, as one of so many instances that share the store. While it does not answer, each enforces
@@ -125,17 +91,17 @@ impl<S> Gate<S> {
     /// are dropped when the store has answered again for a second, so each further outage in the same window
     /// adds its own max.
     pub fn expecting_instances(self, instances: NonZeroU32) -> Self {
-        Self { own_rules: self.policy.rules_shared_by(instances), ..self }
+        Self { own_rules: self.policy.rules_shared_by(instances), instances, ..self }
     }
 
     /// The same with another clock for what is counted while the store does not answer.
     pub fn with_local_clock(self, clock: impl Clock) -> Self {
-        Self { fallback: self.fallback.with_clock(Arc::new(clock)), ..self }
+        Self { fallback: Arc::new(self.fallback.with_clock(Arc::new(clock))), ..self }
     }
 
     /// The same with room for so many keys in what is counted while the store does not answer.
     pub fn with_local_max_keys(self, max_keys: usize) -> Self {
-        Self { fallback: self.fallback.with_max_keys(max_keys), ..self }
+        Self { fallback: Arc::new(self.fallback.with_max_keys(max_keys)), ..self }
     }
 
     /// The policy.
@@ -148,20 +114,24 @@ impl<S> Gate<S> {
         &self.store
     }
 
+    /// Keys that are counted in memory because the store has not answered of late.
+    pub fn local_keys(&self) -> usize {
+        self.fallback.present().map_or(0, |counts| counts.keys())
+    }
+
     fn rule(&self, applied: &Applied<'_>, decision: Decision) -> Ruling {
-        let rules = self.policy.shared_rules().clone();
-        Ruling { rules, origins: applied.origins(), decision }
+        Ruling::new(self.policy.shared_rules().clone(), applied.origins(), decision)
     }
 
     /// What the rules want when the store did not answer.
     fn without_store<'r>(
         &'r self,
-        applied: Applied<'r>,
+        applied: &Applied<'r>,
         decide: impl FnOnce(&Counts, &[Hit<'_>]) -> Decision,
     ) -> Ruling {
         let rules = self.own_rules.clone();
         if applied.on_store_error() == OnStoreError::Deny {
-            return Ruling { rules, origins: SmallVec::new(), decision: Decision::refused() };
+            return Ruling::new(rules, SmallVec::new(), Decision::refused());
         }
         let applied = applied.without_store(&self.own_rules);
         let hits = applied.hits();
@@ -169,7 +139,7 @@ impl<S> Gate<S> {
             true => Decision::unlimited(),
             false => decide(&self.fallback.counts(), &hits),
         };
-        Ruling { rules, origins: applied.origins(), decision: decision.degraded() }
+        Ruling::new(rules, applied.origins(), decision.degraded())
     }
 
     /// Sees that the store answers again.
@@ -208,37 +178,39 @@ impl<S: LocalStore> Gate<S> {
 impl<S: Store> Gate<S> {
     /// Takes what the request costs if every limit has room for it.
     pub async fn check(&self, request: &Request<'_>) -> Ruling {
-        let applied = self.policy.apply(request);
+        self.check_applied(&self.policy.apply(request)).await
+    }
+
+    /// [`check`](Self::check), where it is known already how [the policy](Self::policy) applies.
+    pub async fn check_applied<'r>(&'r self, applied: &Applied<'r>) -> Ruling {
         let hits = applied.hits();
         if hits.is_empty() {
-            return self.rule(&applied, Decision::unlimited());
+            return self.rule(applied, Decision::unlimited());
         }
         match self.heard(self.store.take(&hits).await) {
-            Ok(taken) => self.rule(&applied, Decision::of_taken(&hits, taken)),
-            Err(_) => {
-                drop(hits);
-                self.without_store(applied, |store, hits| {
-                    Decision::of_taken(hits, store.take_now(hits))
-                })
-            }
+            Ok(taken) => self.rule(applied, Decision::of_taken(&hits, taken)),
+            Err(_) => self.without_store(applied, |store, hits| {
+                Decision::of_taken(hits, store.take_now(hits))
+            }),
         }
     }
 
     /// What [`check`](Self::check) would say. Takes nothing.
     pub async fn peek(&self, request: &Request<'_>) -> Ruling {
-        let applied = self.policy.apply(request);
+        self.peek_applied(&self.policy.apply(request)).await
+    }
+
+    /// [`peek`](Self::peek), where it is known already how [the policy](Self::policy) applies.
+    pub async fn peek_applied<'r>(&'r self, applied: &Applied<'r>) -> Ruling {
         let hits = applied.hits();
         if hits.is_empty() {
-            return self.rule(&applied, Decision::unlimited());
+            return self.rule(applied, Decision::unlimited());
         }
         match self.heard(self.store.peek(&hits).await) {
-            Ok(outcomes) => self.rule(&applied, Decision::of_peeked(&hits, outcomes)),
-            Err(_) => {
-                drop(hits);
-                self.without_store(applied, |store, hits| {
-                    Decision::of_peeked(hits, store.peek_now(hits))
-                })
-            }
+            Ok(outcomes) => self.rule(applied, Decision::of_peeked(&hits, outcomes)),
+            Err(_) => self.without_store(applied, |store, hits| {
+                Decision::of_peeked(hits, store.peek_now(hits))
+            }),
         }
     }
 

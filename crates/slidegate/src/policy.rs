@@ -39,7 +39,10 @@ pub struct Policy {
 }
 
 impl Policy {
-    fn new(rules: Vec<Rule>, routes: Routes) -> Self {
+    fn new(mut rules: Vec<Rule>, routes: Routes) -> Self {
+        for (place, limit) in (0..).zip(rules.iter_mut().flat_map(Rule::all_limits_mut)) {
+            limit.place = place;
+        }
         let mut by_domain: HashMap<&str, Vec<(u32, &Rule)>> = HashMap::new();
         for (nth, rule) in (0..).zip(&rules) {
             by_domain.entry(&rule.domain).or_default().push((nth, rule));
@@ -51,6 +54,17 @@ impl Policy {
     /// The rules, in the order of the file.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// Every limit of every rule, also of its overrides, beside its rule.
+    pub fn limits(&self) -> impl Iterator<Item = (&Rule, &RuleLimit)> {
+        self.rules.iter().flat_map(|rule| rule.all_limits().map(move |limit| (rule, limit)))
+    }
+
+    /// The same policy, which only watches: it decides and counts, and never denies.
+    #[must_use]
+    pub fn observing(&self) -> Self {
+        Self::new(self.rules.iter().map(Rule::observing).collect(), self.routes.clone())
     }
 
     /// The rules, to be kept beside the decisions that come from them.
@@ -92,7 +106,8 @@ impl Policy {
                 for nth in index.candidates(&attributes) {
                     let rule = &self.rules[nth as usize];
                     if let Ok(fit) = rule.fit(&attributes) {
-                        matches.push(Match { nth, rule, fit, cost: descriptor.cost });
+                        let order = matches.len() as u32;
+                        matches.push(Match { order, nth, rule, fit, cost: descriptor.cost });
                     }
                 }
             }
@@ -110,7 +125,7 @@ impl Policy {
             let rules = (0..).zip(&*self.rules).filter(|(_, rule)| *rule.domain == *request.domain);
             rules.map(move |(nth, rule)| {
                 let fit = rule.fit(&attributes);
-                (rule, fit.map(|fit| Match { nth, rule, fit, cost: descriptor.cost }))
+                (rule, fit.map(|fit| Match { order: 0, nth, rule, fit, cost: descriptor.cost }))
             })
         })
     }
@@ -148,6 +163,8 @@ pub struct Applied<'r>(SmallVec<[Match<'r>; 2]>);
 /// A rule that applies to a request, and how.
 #[derive(Clone, Debug)]
 pub struct Match<'r> {
+    /// Its place among those that apply.
+    order: u32,
     nth: u32,
     rule: &'r Rule,
     fit: Fit<'r>,
@@ -157,6 +174,8 @@ pub struct Match<'r> {
 /// Where a hit comes from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
+    /// The place of its match.
+    pub(crate) matched: u32,
     /// The rule's place in the policy.
     pub(crate) rule: u32,
     pub(crate) chosen: Chosen,
@@ -180,6 +199,7 @@ impl<'r> Applied<'r> {
     pub(crate) fn origins(&self) -> SmallVec<[Origin; 3]> {
         let origins = self.0.iter().flat_map(|one| {
             (0..).zip(one.fit.limits).map(|(nth, limit)| Origin {
+                matched: one.order,
                 rule: one.nth,
                 chosen: one.fit.chosen,
                 limit: nth,
@@ -199,12 +219,12 @@ impl<'r> Applied<'r> {
     /// Those that can do without the store: their rule wants its limits enforced locally, or nothing fits
     /// whatever the counts are. They apply as they stand in `own`, the policy's rules as this instance
     /// enforces them alone.
-    pub(crate) fn without_store(self, own: &'r [Rule]) -> Self {
+    pub(crate) fn without_store(&self, own: &'r [Rule]) -> Self {
         let can_do_without = |one: &Match<'_>| {
             one.rule.on_store_error == OnStoreError::Local
                 || one.fit.limits.iter().any(|limit| limit.limit.capacity() == 0)
         };
-        let matches = self.0.into_iter().filter(can_do_without);
+        let matches = self.0.iter().filter(|one| can_do_without(one)).cloned();
         Self(matches.map(|one| one.under(own)).collect())
     }
 }

@@ -36,13 +36,13 @@ impl Fallback {
     }
 
     /// The same, yet unused, on another clock.
-    pub(super) fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
+    pub(super) fn with_clock(&self, clock: Arc<dyn Clock>) -> Self {
         Self::new(clock, self.max_keys)
     }
 
     /// The same, yet unused, with room for so many keys.
-    pub(super) fn with_max_keys(self, max_keys: usize) -> Self {
-        Self::new(self.clock, max_keys)
+    pub(super) fn with_max_keys(&self, max_keys: usize) -> Self {
+        Self::new(self.clock.clone(), max_keys)
     }
 
     /// The counts of this outage.

@@ -96,6 +96,14 @@ impl fmt::Display for Share {
 }
 
 impl Mode {
+    /// The same without denials.
+    pub(crate) fn observing(self) -> Self {
+        match self {
+            Self::Off => Self::Off,
+            Self::Enforce | Self::Observe | Self::EnforceFor(_) => Self::Observe,
+        }
+    }
+
     /// How the hits of a key are admitted; none if there are none.
     pub(crate) fn admission(self, key: &Key<'_>) -> Option<Admission> {
         match self {

@@ -51,6 +51,8 @@ pub struct Override {
 /// One limit of a rule.
 #[derive(Clone, Debug)]
 pub struct RuleLimit {
+    /// Its place among all limits of the policy, which gives it.
+    pub(super) place: u32,
     pub(super) id: Box<str>,
     pub(super) limit: Limit,
     pub(super) policy_name: Box<str>,
@@ -153,6 +155,11 @@ impl Override {
 }
 
 impl RuleLimit {
+    /// Its place in [`Policy::limits`](super::Policy::limits).
+    pub fn place(&self) -> usize {
+        self.place as usize
+    }
+
     /// The limit's name, or else its window, such as `1m`.
     pub fn id(&self) -> &str {
         &self.id
@@ -224,6 +231,28 @@ impl Rule {
     /// What it says to stores that count in Redis.
     pub fn redis(&self) -> Option<&RuleRedis> {
         self.redis.as_deref()
+    }
+
+    /// Every limit that may hold: its own, those of its overrides, and the one that denies who lacks an
+    /// attribute.
+    pub(crate) fn all_limits(&self) -> impl Iterator<Item = &RuleLimit> {
+        let others = self.overrides.iter().flat_map(|other| &other.terms.limits);
+        self.terms.limits.iter().chain(others).chain(&self.missing)
+    }
+
+    pub(super) fn all_limits_mut(&mut self) -> impl Iterator<Item = &mut RuleLimit> {
+        let others = self.overrides.iter_mut().flat_map(|other| &mut other.terms.limits);
+        self.terms.limits.iter_mut().chain(others).chain(&mut self.missing)
+    }
+
+    /// The rule, denying nothing.
+    pub(super) fn observing(&self) -> Self {
+        let mut observing = self.clone();
+        observing.terms.mode = observing.terms.mode.observing();
+        for other in &mut observing.overrides {
+            other.terms.mode = other.terms.mode.observing();
+        }
+        observing
     }
 
     /// The rule as each of so many instances enforces it on its own. What denies all denies all the same.

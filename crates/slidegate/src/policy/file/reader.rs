@@ -395,6 +395,7 @@ impl Frame<'_> {
     fn limits(&self, limits: Vec<(Counted, Option<Arc<RedisTerms>>)>) -> Box<[RuleLimit]> {
         let several = limits.len() > 1;
         let limits = limits.into_iter().map(|(Counted { id, limit, .. }, redis)| RuleLimit {
+            place: 0,
             policy_name: match several {
                 true => format!("{}.{id}", self.rule).into(),
                 false => self.rule.into(),
@@ -411,6 +412,7 @@ impl Frame<'_> {
         let nobody: [&str; 0] = [];
         let Counted { limit, .. } = Counted::denied();
         RuleLimit {
+            place: 0,
             id: "missing".into(),
             limit,
             policy_name: self.rule.into(),

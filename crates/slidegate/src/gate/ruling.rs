@@ -1,0 +1,90 @@
+//! A decision, told by the rules that it comes from.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::decision::Decision;
+use crate::hit::Admission;
+use crate::outcome::Outcome;
+use crate::policy::{Applied, Match, Origin, Rule, RuleLimit};
+
+/// A decision, and the rules that it comes from.
+#[derive(Clone, Debug)]
+pub struct Ruling {
+    /// Those of the policy, with the limits that were enforced.
+    rules: Arc<[Rule]>,
+    origins: SmallVec<[Origin; 3]>,
+    decision: Decision,
+}
+
+/// How one limit of one rule stands after a decision.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing<'r> {
+    /// The rule.
+    pub rule: &'r Rule,
+    /// The limit of the rule.
+    pub limit: &'r RuleLimit,
+    /// What the store said of it.
+    pub outcome: &'r Outcome,
+    /// How it was admitted.
+    pub admission: Admission,
+    /// The place in [`Applied::matches`] of what asked for it.
+    matched: u32,
+}
+
+impl<'r> Standing<'r> {
+    /// The limit's name in headers: that of the rule, or `rule.id` where several limits hold.
+    pub fn policy_name(&self) -> &'r str {
+        self.limit.policy_name()
+    }
+
+    /// What asked for it. Good only among what the decision was about.
+    pub fn asked_by<'a, 'm>(&self, applied: &'a Applied<'m>) -> Option<&'a Match<'m>> {
+        applied.matches().nth(self.matched as usize)
+    }
+
+    /// Whether it only watches: it never denies.
+    pub fn is_observed(&self) -> bool {
+        self.admission == Admission::Observe
+    }
+
+    /// Whether it denies the request.
+    pub fn vetoes(&self) -> bool {
+        self.admission == Admission::Enforce && !self.outcome.fits()
+    }
+}
+
+impl Ruling {
+    pub(super) fn new(
+        rules: Arc<[Rule]>,
+        origins: SmallVec<[Origin; 3]>,
+        decision: Decision,
+    ) -> Self {
+        Self { rules, origins, decision }
+    }
+
+    /// The decision.
+    pub fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// How every limit stands that applies, in the order of the policy; without those that the store did not
+    /// have to ask.
+    pub fn limits(&self) -> impl Iterator<Item = Standing<'_>> {
+        self.standings().filter(|standing| standing.outcome.is_known())
+    }
+
+    fn standings(&self) -> impl Iterator<Item = Standing<'_>> {
+        self.origins.iter().zip(self.decision.outcomes()).map(|(origin, outcome)| {
+            let rule = &self.rules[origin.rule as usize];
+            let limit = &rule.limits(origin.chosen)[usize::from(origin.limit)];
+            Standing { rule, limit, outcome, admission: origin.admission, matched: origin.matched }
+        })
+    }
+
+    /// The limit that the decision hangs on; none if no rule applies, or the store was not asked for any limit.
+    pub fn binding(&self) -> Option<Standing<'_>> {
+        self.standings().nth(self.decision.binding()?)
+    }
+}
