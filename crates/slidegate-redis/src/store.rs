@@ -4,6 +4,7 @@ mod sampled;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{join_all, poll_immediate};
@@ -37,6 +38,7 @@ struct Inner {
     wording: Wording,
     servers: Servers,
     deny_cache: DenyCache,
+    deny_cache_hits: AtomicU64,
     clocks: Arc<Clocks>,
     timeout: Duration,
     runtime: Handle,
@@ -83,6 +85,7 @@ impl RedisStore {
             wording,
             servers,
             deny_cache: DenyCache::new(settings.deny_cache_ttl),
+            deny_cache_hits: AtomicU64::new(0),
             clocks,
             timeout: settings.timeout,
             runtime: Handle::current(),
@@ -95,6 +98,11 @@ impl RedisStore {
     pub fn with_clock(self, clock: impl Clock) -> Self {
         self.inner.clocks.count_by(clock);
         self
+    }
+
+    /// Denials that were known here, without asking Redis.
+    pub fn deny_cache_hits(&self) -> u64 {
+        self.inner.deny_cache_hits.load(Ordering::Relaxed)
     }
 
     /// Whether Redis is not asked, since it has failed too often of late. Of a Cluster: no node of it.
@@ -162,6 +170,7 @@ impl Inner {
             return self.charge(hits).await;
         }
         if let Some(denied) = self.denied(&hits) {
+            self.deny_cache_hits.fetch_add(1, Ordering::Relaxed);
             return Ok(denied);
         }
         if hits.iter().any(|hit| hit.sample > 1) {

@@ -2,10 +2,13 @@
 
 mod args;
 mod command;
+mod health;
 mod http;
 mod policy_file;
 mod replay;
+mod service;
 mod settings;
+mod watch;
 mod wire;
 mod words;
 

@@ -11,20 +11,32 @@ use slidegate_redis::{Address, AddressError};
 use thiserror::Error;
 use tracing::level_filters::LevelFilter;
 
-use crate::args::{RedisClock, ServeArgs, StoreArgs};
+use crate::args::{AdminAddress, RedisClock, ServeArgs, StoreArgs};
 use crate::policy_file::{self, PolicyFileError};
 
 /// All that `serve` needs to know.
 pub struct Settings {
     pub http: SocketAddr,
-    pub policy: Policy,
+    pub admin: Option<SocketAddr>,
     pub headers: Style,
     pub retry_jitter: Jitter,
+    pub service: ServiceSettings,
+    pub clients: ClientBounds,
+    pub shutdown_grace: Duration,
+    pub log: LevelFilter,
+}
+
+/// What decides, and who watches.
+pub struct ServiceSettings {
+    pub policy: Policy,
+    /// Whether every rule only watches.
+    pub observe: bool,
     pub store: StoreChoice,
     pub expected_instances: NonZeroU32,
     pub max_keys: NonZeroUsize,
-    pub clients: ClientBounds,
-    pub log: LevelFilter,
+    pub ready_needs_store: bool,
+    /// Whether somebody can ask for what is gathered.
+    pub gathers: bool,
 }
 
 /// Where counts live.
@@ -59,34 +71,29 @@ pub struct ClientBounds {
 impl Settings {
     /// Reads what the arguments point to.
     pub fn read(args: ServeArgs) -> Result<Self, SettingsError> {
-        let ServeArgs {
-            policy,
-            http,
-            headers,
-            retry_jitter,
-            store,
-            max_keys,
-            max_connections,
-            client_timeout,
-            log,
-        } = args;
-        let clients = ClientBounds {
-            connections: max_connections,
-            patience: Duration::from_secs(client_timeout),
-        };
-        let policy = policy_file::read(&policy)?;
-        let expected_instances = store.expected_instances;
-        let store = StoreChoice::read(store)?;
+        let policy = policy_file::read(&args.policy)?;
+        let AdminAddress(admin) = args.admin;
+        let expected_instances = args.store.expected_instances;
         Ok(Self {
-            http,
-            policy,
-            headers,
-            retry_jitter,
-            store,
-            expected_instances,
-            max_keys,
-            clients,
-            log,
+            http: args.http,
+            admin,
+            headers: args.headers,
+            retry_jitter: args.retry_jitter,
+            service: ServiceSettings {
+                policy,
+                observe: args.observe,
+                store: StoreChoice::read(args.store)?,
+                expected_instances,
+                max_keys: args.max_keys,
+                ready_needs_store: args.ready_needs_store,
+                gathers: admin.is_some(),
+            },
+            clients: ClientBounds {
+                connections: args.max_connections,
+                patience: Duration::from_secs(args.client_timeout),
+            },
+            shutdown_grace: args.shutdown_grace,
+            log: args.log,
         })
     }
 }

@@ -5,7 +5,11 @@ use slidegate::{Gate, Hit, MemoryStore, Receipt, StoreError, SystemClock, Taken,
 use slidegate_redis::{ConnectError, RedisStore};
 
 use crate::args::RedisClock;
-use crate::settings::{Settings, StoreChoice};
+use crate::health::Health;
+use crate::service::Service;
+use crate::settings::{ServiceSettings, StoreChoice};
+use crate::watch::metrics::StoreFigures;
+use crate::watch::{Metrics, Watch, Watched};
 
 /// Where counts live.
 pub enum Store {
@@ -13,14 +17,22 @@ pub enum Store {
     Redis(Box<RedisStore>),
 }
 
-/// A gate that enforces the policy by the store of the settings. Within a runtime: a store elsewhere
-/// connects in the background.
-pub fn gate(settings: Settings) -> Result<Gate<Store>, ConnectError> {
+/// What decides by the policy and the store of the settings. Within a runtime: a store elsewhere connects in
+/// the background.
+pub fn service(settings: ServiceSettings) -> Result<Service, ConnectError> {
     let max_keys = settings.max_keys.get();
     let store = Store::open(settings.store, max_keys)?;
-    Ok(Gate::new(settings.policy, store)
+    let metrics = settings.gathers.then(|| Metrics::new(store.kind()));
+    let store = Watched::new(store, metrics.as_ref().map(|metrics| metrics.store().clone()));
+    let policy = match settings.observe {
+        true => settings.policy.observing(),
+        false => settings.policy,
+    };
+    let gate = Gate::new(policy, store)
         .expecting_instances(settings.expected_instances)
-        .with_local_max_keys(max_keys))
+        .with_local_max_keys(max_keys);
+    let health = Health::new(settings.ready_needs_store);
+    Ok(Service::new(gate, Watch::new(metrics), health, settings.observe))
 }
 
 impl Store {
@@ -38,6 +50,32 @@ impl Store {
             // clock only.
             RedisClock::Client => store.with_clock(WallClock),
         })))
+    }
+}
+
+impl Store {
+    /// What kind of store it is, in metrics.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Memory(_) => "memory",
+            Self::Redis(_) => "redis",
+        }
+    }
+
+    /// How it stands.
+    pub fn figures(&self) -> StoreFigures {
+        match self {
+            Self::Memory(store) => StoreFigures {
+                keys: store.keys(),
+                evicted_keys: store.evicted_keys(),
+                ..StoreFigures::default()
+            },
+            Self::Redis(store) => StoreFigures {
+                is_open: store.is_open(),
+                deny_cache_hits: store.deny_cache_hits(),
+                ..StoreFigures::default()
+            },
+        }
     }
 }
 

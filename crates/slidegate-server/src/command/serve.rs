@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -14,12 +16,12 @@ use tracing::{info, warn};
 
 use crate::args::ServeArgs;
 use crate::http::Connections;
-use crate::settings::Settings;
+use crate::service::Service;
+use crate::settings::{ClientBounds, Settings};
 use crate::{http, wire};
 
-/// How long requests may go on after the signal to stop. A check takes microseconds: only a client
-/// that is slow to send its body needs this. Supervisors kill after 10 s at the earliest.
-const DRAIN: Duration = Duration::from_secs(5);
+/// Connections of operators at once.
+const ADMIN_CONNECTIONS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(63);
 
 pub fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     let settings = Settings::read(args)?;
@@ -43,17 +45,41 @@ fn log_to_stderr(level: LevelFilter) -> Result<(), SetGlobalDefaultError> {
 
 async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let mut stop = StopSignal::register()?;
+    let Settings { clients, shutdown_grace, .. } = settings;
     let listener = listen(settings.http).await?;
-    let address = listener.local_addr()?;
-    let rules = settings.policy.rules().len();
-    let clients = settings.clients;
+    let admin = match settings.admin {
+        Some(address) => Some(listen(address).await?),
+        None => None,
+    };
+    let (rules, store) =
+        (settings.service.policy.rules().len(), settings.service.store.to_string());
+    let service = Arc::new(wire::service(settings.service)?);
+    if let Some(admin) = admin {
+        let address = admin.local_addr()?;
+        serve_admin(admin, service.clone(), clients);
+        info!("operators ask at http://{address}");
+    }
+    if service.only_observes() {
+        warn!("denies nothing: by --observe every rule only watches");
+    }
     let answers = http::Answers::new(settings.headers, settings.retry_jitter);
-    let store = settings.store.to_string();
-    let router = http::router(wire::gate(settings)?, answers, clients.patience);
+    let address = listener.local_addr()?;
+    let router = http::router(service.clone(), answers, clients.patience);
     let connections = Connections::new(router, clients);
     info!(rules, %store, "listening on http://{address}");
-    until_stopped(listener, connections, &mut stop).await;
+    let signal = until_stopped(&listener, &connections, &mut stop).await;
+    info!("{signal}: stopping, no new connections");
+    service.health().drain();
+    drop(listener);
+    drain(connections, shutdown_grace).await;
     Ok(())
+}
+
+/// To the end: whoever asks whether the server is ready is told so even while it drains.
+fn serve_admin(listener: TcpListener, service: Arc<Service>, clients: ClientBounds) {
+    let bounds = ClientBounds { connections: ADMIN_CONNECTIONS, ..clients };
+    let router = http::admin::router(service, bounds.patience);
+    tokio::spawn(async move { Connections::new(router, bounds).take(&listener).await });
 }
 
 async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
@@ -62,15 +88,20 @@ async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     })
 }
 
-async fn until_stopped(listener: TcpListener, connections: Connections, stop: &mut StopSignal) {
-    let signal = tokio::select! {
-        never = connections.take(&listener) => match never {},
+async fn until_stopped(
+    listener: &TcpListener,
+    connections: &Connections,
+    stop: &mut StopSignal,
+) -> &'static str {
+    tokio::select! {
+        never = connections.take(listener) => match never {},
         signal = stop.received() => signal,
-    };
-    info!("{signal}: stopping, no new connections");
-    drop(listener);
-    if tokio::time::timeout(DRAIN, connections.drain()).await.is_err() {
-        warn!("cutting connections that were still busy after {DRAIN:?}");
+    }
+}
+
+async fn drain(connections: Connections, grace: Duration) {
+    if tokio::time::timeout(grace, connections.drain()).await.is_err() {
+        warn!("cutting connections that were still busy after {grace:?}");
     }
     info!("stopped");
 }

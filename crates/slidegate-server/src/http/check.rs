@@ -6,20 +6,22 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
 
-use super::Face;
+use super::Decisions;
 use super::ask::Ask;
 use super::problem::Problem;
 
 // `Bytes`, not `Json`: that would insist on a content type, and `curl -d` sends another.
 
 /// Charges what the request costs, if it may pass.
-pub async fn check(State(face): State<Arc<Face>>, body: Bytes) -> Result<Response, Problem> {
+pub async fn check(State(face): State<Arc<Decisions>>, body: Bytes) -> Result<Response, Problem> {
+    let _timer = face.counts.timer();
     let ask = Ask::read(&body)?;
-    face.answers.respond(&face.gate.check(&ask.request()).await)
+    face.answers.respond(&face.service.check(&ask.request()).await)
 }
 
 /// Says what `check` would say, and charges nothing.
-pub async fn peek(State(face): State<Arc<Face>>, body: Bytes) -> Result<Response, Problem> {
+pub async fn peek(State(face): State<Arc<Decisions>>, body: Bytes) -> Result<Response, Problem> {
+    let _timer = face.counts.timer();
     let ask = Ask::read(&body)?;
-    face.answers.respond(&face.gate.peek(&ask.request()).await)
+    face.answers.respond(&face.service.peek(&ask.request()).await)
 }

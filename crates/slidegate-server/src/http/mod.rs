@@ -1,10 +1,12 @@
-//! The HTTP face: which path leads where.
+//! The HTTP faces: which path leads where.
 
+pub mod admin;
 mod answer;
 mod ask;
 mod body;
 mod check;
 mod connections;
+mod counts;
 mod health;
 mod openapi;
 mod problem;
@@ -17,11 +19,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, get, post};
-use slidegate::Gate;
 
 pub use self::answer::Answers;
 pub use self::connections::Connections;
-use crate::wire::Store;
+use self::counts::Counts;
+use crate::service::Service;
+use crate::watch::metrics::Face;
 
 /// Bytes that a request's body may have.
 const MAX_BODY: usize = 64 * 1024;
@@ -29,32 +32,50 @@ const MAX_BODY: usize = 64 * 1024;
 /// Bytes that a request's head may have: its first line and its headers.
 const MAX_HEAD: usize = 16 * 1024;
 
-/// What the paths share: who decides, and how that is told.
-struct Face {
-    gate: Gate<Store>,
+/// What the paths that decide share: who decides, how that is told, and where it is counted.
+struct Decisions {
+    service: Arc<Service>,
     answers: Answers,
+    counts: Counts,
 }
 
-/// Every path that the server answers. `openapi` describes them.
-fn paths() -> [(&'static str, MethodRouter<Arc<Face>>); 4] {
+type Path<S> = (&'static str, MethodRouter<Arc<S>>);
+
+/// The paths that decide. `openapi` describes them.
+fn deciding() -> [Path<Decisions>; 2] {
+    [("/v1/check", post(check::check)), ("/v1/peek", post(check::peek))]
+}
+
+/// All others. `openapi` describes them.
+fn telling() -> [Path<Service>; 3] {
     [
-        ("/v1/check", post(check::check)),
-        ("/v1/peek", post(check::peek)),
         ("/v1/openapi.json", get(openapi::served())),
         ("/healthz", get(health::healthz)),
+        ("/readyz", get(health::readyz)),
     ]
 }
 
 /// `patience` is how long a body may take.
-pub fn router(gate: Gate<Store>, answers: Answers, patience: Duration) -> Router {
-    paths()
-        .into_iter()
-        .fold(Router::new(), |router, (path, methods)| router.route(path, methods))
-        .fallback(problem::not_found)
-        .method_not_allowed_fallback(problem::method_not_allowed)
-        // Also where nobody wants it: what is left unread would end the connection.
+pub fn router(service: Arc<Service>, answers: Answers, patience: Duration) -> Router {
+    let counts = Counts(service.watch().metrics().map(|metrics| metrics.face(Face::Http)));
+    let decisions = Decisions { service: service.clone(), answers, counts: counts.clone() };
+    // A body is read also where nobody wants it: what is left unread would end the connection.
+    let deciding = routes(deciding())
         .layer(from_fn_with_state(patience, body::read_whole))
-        .with_state(Arc::new(Face { gate, answers }))
+        .layer(from_fn_with_state(counts, counts::count))
+        .with_state(Arc::new(decisions));
+    let telling = routes(telling())
+        .fallback(problem::not_found)
+        .layer(from_fn_with_state(patience, body::read_whole))
+        .with_state(service);
+    deciding.merge(telling)
+}
+
+fn routes<S: Send + Sync + 'static>(paths: impl IntoIterator<Item = Path<S>>) -> Router<Arc<S>> {
+    let routes = paths
+        .into_iter()
+        .fold(Router::new(), |router, (path, methods)| router.route(path, methods));
+    routes.method_not_allowed_fallback(problem::method_not_allowed)
 }
 
 #[cfg(test)]
@@ -68,6 +89,7 @@ mod tests {
         let document = openapi::document();
         let described: BTreeSet<&str> =
             document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
-        assert_eq!(described, paths().map(|(path, _)| path).into());
+        let paths = deciding().map(|(path, _)| path).into_iter();
+        assert_eq!(described, paths.chain(telling().map(|(path, _)| path)).collect());
     }
 }

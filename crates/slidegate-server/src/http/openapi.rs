@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::answer::Answer;
 use super::ask::Ask;
 use super::problem::{PROBLEM_JSON, ProblemBody};
+use crate::health::Readiness;
 
 type Served = ([(HeaderName, &'static str); 1], Bytes);
 
@@ -30,6 +31,7 @@ pub fn document() -> Value {
     let mut written = settings().for_serialize().into_generator();
     let ask = read.subschema_for::<Ask<'_>>();
     let answer = written.subschema_for::<Answer<'_>>();
+    let readiness = written.subschema_for::<Readiness>();
     let problem = written.subschema_for::<ProblemBody<'_>>();
     json!({
         "openapi": "3.1.0",
@@ -42,7 +44,7 @@ pub fn document() -> Value {
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
         "servers": [{ "url": "/" }],
-        "paths": paths(ask.as_value(), answer.as_value()),
+        "paths": paths(ask.as_value(), answer.as_value(), readiness.as_value()),
         "components": {
             "schemas": schemas([read, written]),
             "headers": headers(),
@@ -51,7 +53,7 @@ pub fn document() -> Value {
     })
 }
 
-fn paths(ask: &Value, answer: &Value) -> Value {
+fn paths(ask: &Value, answer: &Value, readiness: &Value) -> Value {
     json!({
         "/v1/check": { "post": decide(
             "check",
@@ -73,6 +75,14 @@ fn paths(ask: &Value, answer: &Value) -> Value {
                 "content": { "application/json": { "schema": { "type": "object" } } },
             } })),
         } },
+        "/readyz": { "get": {
+            "operationId": "readyz",
+            "summary": "Whether the server should be asked, and why not.",
+            "responses": responses(json!({
+                "200": readiness_told("It should.", readiness),
+                "503": readiness_told("It is about to stop, or needs its store, which does not answer.", readiness),
+            })),
+        } },
         "/healthz": { "get": {
             "operationId": "healthz",
             "summary": "Whether the server is alive.",
@@ -82,6 +92,10 @@ fn paths(ask: &Value, answer: &Value) -> Value {
             } })),
         } },
     })
+}
+
+fn readiness_told(description: &str, readiness: &Value) -> Value {
+    json!({ "description": description, "content": { "application/json": { "schema": readiness } } })
 }
 
 fn schemas(generators: [SchemaGenerator; 2]) -> Map<String, Value> {

@@ -22,6 +22,8 @@ pub fn slidegate() -> Command {
             command.env_remove(name);
         }
     }
+    // Servers of many tests run at once, and the default address is one.
+    command.env("SLIDEGATE_ADMIN", "none");
     command
 }
 
@@ -54,6 +56,7 @@ impl Drop for TempFile {
 pub struct Server {
     child: Child,
     address: SocketAddr,
+    admin: Option<SocketAddr>,
     /// The line of the log that says so.
     listening: String,
     log: Receiver<String>,
@@ -73,6 +76,11 @@ impl Server {
         Self::spawn(command.args(flags))
     }
 
+    /// Starts a server with this policy and these flags that operators can ask, too.
+    pub fn start_with_admin(policy: &str, flags: &[&str]) -> Self {
+        Self::start_with(policy, &[&["--admin", "127.0.0.1:0"], flags].concat())
+    }
+
     /// Starts a server by this command, and waits until it listens.
     pub fn spawn(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -82,12 +90,24 @@ impl Server {
             // The channel ends when the process does.
             stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
-        let listening = String::new();
-        let mut server = Self { child, address: SocketAddr::from(([0; 4], 0)), listening, log };
-        server.listening = server.wait_for_log("listening on http://");
-        let address = server.listening.split("listening on http://").nth(1).unwrap();
-        server.address = address.split_whitespace().next().unwrap().parse().unwrap();
-        server
+        let (listening, address) = (String::new(), SocketAddr::from(([0; 4], 0)));
+        let mut server = Self { child, address, admin: None, listening, log };
+        loop {
+            let line = server.wait_for_log("http://");
+            let told = line.split("http://").nth(1).unwrap();
+            let address = told.split_whitespace().next().unwrap().parse().unwrap();
+            if line.contains("operators ask at") {
+                server.admin = Some(address);
+                continue;
+            }
+            (server.address, server.listening) = (address, line);
+            return server;
+        }
+    }
+
+    /// Where operators ask, if the flags say so.
+    pub fn admin(&self) -> SocketAddr {
+        self.admin.expect("an admin address")
     }
 
     pub fn address(&self) -> SocketAddr {

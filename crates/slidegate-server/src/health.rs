@@ -1,0 +1,97 @@
+//! Whether the server is ready, and what keeps it from being so.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::service::Service;
+
+/// What is known beside the store itself.
+#[derive(Debug, Default)]
+pub struct Health {
+    draining: AtomicBool,
+    needs_store: bool,
+    policy_problem: Mutex<Option<String>>,
+}
+
+/// Whether the server should be asked, and why not.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Readiness {
+    /// Whether it should: the status is 200 then, else 503.
+    ready: bool,
+    /// Whether it is about to stop, and takes no new connections.
+    draining: bool,
+    /// The policy that holds.
+    policy: PolicyReadiness,
+    /// Where counts live.
+    store: StoreReadiness,
+}
+
+/// The policy that holds.
+#[derive(Debug, Serialize, JsonSchema)]
+struct PolicyReadiness {
+    /// How many rules it has.
+    rules: usize,
+    /// Whether every rule only watches, by `--observe`.
+    observe: bool,
+    /// What is wrong with the file since, so that this older policy holds. Null if nothing is.
+    problem: Option<String>,
+}
+
+/// Where counts live.
+#[derive(Debug, Serialize, JsonSchema)]
+struct StoreReadiness {
+    /// `memory` or `redis`.
+    kind: &'static str,
+    /// Whether it is asked: not while it has failed too often of late.
+    answers: bool,
+}
+
+impl Health {
+    /// Ready. If it needs the store, only while that answers.
+    pub fn new(needs_store: bool) -> Self {
+        Self { needs_store, ..Self::default() }
+    }
+
+    /// From now on it is not ready: it is about to stop.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Sets what is wrong with the policy file, or that nothing is.
+    pub fn set_policy_problem(&self, problem: Option<String>) {
+        *self.policy_problem() = problem;
+    }
+
+    /// A text is whole at every moment, so a thread that panicked spoils nothing.
+    fn policy_problem(&self) -> MutexGuard<'_, Option<String>> {
+        self.policy_problem.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Readiness {
+    /// How a service is.
+    pub fn of(service: &Service) -> Self {
+        let (health, ruled) = (service.health(), service.ruled());
+        let draining = health.draining.load(Ordering::Relaxed);
+        let store = ruled.store();
+        let answers = !store.figures().is_open;
+        Self {
+            ready: !draining && (answers || !health.needs_store),
+            draining,
+            policy: PolicyReadiness {
+                rules: ruled.gate().policy().rules().len(),
+                observe: service.only_observes(),
+                problem: health.policy_problem().clone(),
+            },
+            store: StoreReadiness { kind: store.kind(), answers },
+        }
+    }
+
+    /// Whether the server should be asked.
+    pub fn is_ready(&self) -> bool {
+        self.ready
+    }
+}

@@ -1,0 +1,68 @@
+//! `/metrics`, in the format that the scraper likes best.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, header};
+use headers_accept::Accept;
+
+use crate::http::problem::Problem;
+use crate::service::Service;
+use crate::watch::metrics::Format;
+
+/// All metrics.
+pub async fn metrics(
+    State(service): State<Arc<Service>>,
+    headers: HeaderMap,
+) -> Result<([(HeaderName, &'static str); 1], String), Problem> {
+    let format = negotiate(&headers);
+    let figures = service.ruled().store_figures();
+    // Whoever can reach this path has an admin address, and then there are metrics.
+    let text = service.watch().metrics().map(|metrics| metrics.write(format, figures));
+    let text = text.transpose().map_err(Problem::internal)?.unwrap_or_default();
+    Ok(([(header::CONTENT_TYPE, format.content_type())], text))
+}
+
+/// OpenMetrics for those that prefer it; the older format for all others, also for who says nothing, or
+/// nonsense.
+fn negotiate(headers: &HeaderMap) -> Format {
+    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let accepted = accepted.collect::<Vec<_>>().join(",");
+    let Ok(accept) = Accept::from_str(&accepted) else { return Format::Prometheus };
+    let known = accept.media_types().find_map(|media| {
+        match (media.ty().as_str(), media.subty().as_str()) {
+            ("application", "openmetrics-text") => Some(Format::OpenMetrics),
+            ("text", "plain" | "*") | ("*", "*") => Some(Format::Prometheus),
+            _ => None,
+        }
+    });
+    known.unwrap_or(Format::Prometheus)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_scraper_gets_the_format_that_it_prefers() {
+        let format = |accept: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT, HeaderValue::from_str(accept).unwrap());
+            negotiate(&headers)
+        };
+        // As Prometheus 2 and 3 ask.
+        let two = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+        let three = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,*/*;q=0.1";
+        assert_eq!(format(two), Format::OpenMetrics);
+        assert_eq!(format(three), Format::OpenMetrics);
+        let older = "text/plain;version=0.0.4;q=0.9,application/openmetrics-text;q=0.1";
+        assert_eq!(format(older), Format::Prometheus);
+        for other in ["*/*", "text/html", "", ";;,", "application/json"] {
+            assert_eq!(format(other), Format::Prometheus, "{other}");
+        }
+        assert_eq!(negotiate(&HeaderMap::new()), Format::Prometheus);
+    }
+}

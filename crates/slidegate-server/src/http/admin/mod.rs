@@ -1,0 +1,25 @@
+//! The face of operators: how it goes, and why. Nobody else may reach it.
+
+mod metrics;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::get;
+
+use super::{body, health, problem};
+use crate::service::Service;
+
+/// Every path of the admin address. `patience` is how long a body may take.
+pub fn router(service: Arc<Service>, patience: Duration) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics::metrics))
+        .route("/healthz", get(health::healthz))
+        .route("/readyz", get(health::readyz))
+        .fallback(problem::not_found)
+        .method_not_allowed_fallback(problem::method_not_allowed)
+        .layer(from_fn_with_state(patience, body::read_whole))
+        .with_state(service)
+}

@@ -1,0 +1,102 @@
+//! What every face asks: the policy as it now is, over the store, with those who watch.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use slidegate::{Gate, Policy, Request, Ruling};
+
+use crate::health::Health;
+use crate::watch::metrics::{Reloaded, StoreFigures};
+use crate::watch::{Tallies, Watch, Watched};
+use crate::wire::Store;
+
+/// Decides, and is watched.
+pub struct Service {
+    ruled: ArcSwap<Ruled>,
+    watch: Watch,
+    health: Health,
+    /// Whether every rule only watches.
+    observe: bool,
+}
+
+/// A policy over the store, and where its decisions are counted: replaced as one.
+pub struct Ruled {
+    gate: Gate<Watched<Store>>,
+    tallies: Tallies,
+}
+
+impl Service {
+    /// What decides by this gate. If it shall only observe, its policy does already.
+    pub fn new(gate: Gate<Watched<Store>>, watch: Watch, health: Health, observe: bool) -> Self {
+        let tallies = watch.tallies(gate.policy());
+        Self { ruled: ArcSwap::from_pointee(Ruled { gate, tallies }), watch, health, observe }
+    }
+
+    /// Takes what the request costs if every limit has room for it.
+    pub async fn check(&self, request: &Request<'_>) -> Ruling {
+        let ruled = self.ruled.load_full();
+        let applied = ruled.gate.policy().apply(request);
+        let ruling = ruled.gate.check_applied(&applied).await;
+        self.watch.decided(&ruled.tallies, &applied, &ruling);
+        ruling
+    }
+
+    /// What [`check`](Self::check) would say. Takes nothing, and nobody watches.
+    pub async fn peek(&self, request: &Request<'_>) -> Ruling {
+        self.ruled.load_full().gate.peek(request).await
+    }
+
+    /// Decides by another policy from now on. What is under way ends by the one by which it began.
+    pub fn replace(&self, policy: &Policy) {
+        let policy = if self.observe { policy.observing() } else { policy.clone() };
+        let tallies = self.watch.tallies(&policy);
+        let gate = self.ruled.load().gate.under(policy);
+        self.ruled.store(Arc::new(Ruled { gate, tallies }));
+    }
+
+    /// Tells that the policy was read again, and how that ended: with what is wrong, if it failed.
+    pub fn reloaded(&self, result: Reloaded, problem: Option<String>) {
+        if let Some(metrics) = self.watch.metrics() {
+            metrics.reloaded(result);
+        }
+        self.health.set_policy_problem(problem);
+    }
+
+    /// The gate that decides now.
+    pub fn ruled(&self) -> Arc<Ruled> {
+        self.ruled.load_full()
+    }
+
+    /// Who watches.
+    pub fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// Whether it is ready.
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// Whether every rule only watches.
+    pub fn only_observes(&self) -> bool {
+        self.observe
+    }
+}
+
+impl Ruled {
+    /// The gate.
+    pub fn gate(&self) -> &Gate<Watched<Store>> {
+        &self.gate
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        self.gate.store().inner()
+    }
+
+    /// How the store stands.
+    pub fn store_figures(&self) -> StoreFigures {
+        let figures = self.store().figures();
+        StoreFigures { keys: figures.keys + self.gate.local_keys(), ..figures }
+    }
+}

@@ -1,0 +1,374 @@
+//! What is counted, by the names that users script against (`docs/OPERATIONS.md`).
+//!
+//! No label has a value of a user: who is limited most is told by `top`.
+
+mod text;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+use slidegate::StoreError;
+use slidegate::policy::{Rule, RuleLimit};
+
+use super::seconds::Seconds;
+use super::verdict::Verdict;
+
+pub use self::text::Format;
+
+/// All that is counted.
+pub struct Metrics {
+    registry: Registry,
+    decisions: Family<DecisionLabels, Counter>,
+    near_limit: Family<LimitLabels, Counter>,
+    requests: Family<RequestLabels, Counter>,
+    request_seconds: Family<FaceLabels, Seconds>,
+    pub degraded_decisions: Counter,
+    reloads: Family<ReloadLabels, Counter>,
+    pub policy_stale: Gauge,
+    store: StoreMetrics,
+    store_figures: StoreGauges,
+}
+
+/// What is counted of one limit.
+pub struct LimitCounters {
+    allowed: Counter,
+    denied: Counter,
+    observed: Counter,
+    near: Counter,
+}
+
+/// What is counted of one face.
+#[derive(Clone)]
+pub struct FaceMetrics {
+    results: [Counter; Answered::ALL.len()],
+    seconds: Seconds,
+}
+
+/// What is counted of the store.
+#[derive(Clone)]
+pub struct StoreMetrics {
+    seconds: Seconds,
+    unavailable: Counter,
+    timed_out: Counter,
+    open: Counter,
+}
+
+/// How a store stands, to be told as metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreFigures {
+    /// Keys that this process counts.
+    pub keys: usize,
+    /// Keys that had to go before they expired.
+    pub evicted_keys: u64,
+    /// Whether the store is not asked, since it has failed too often of late.
+    pub is_open: bool,
+    /// Denials that were known without asking.
+    pub deny_cache_hits: u64,
+}
+
+struct StoreGauges {
+    keys: Gauge,
+    evicted_keys: Counter,
+    breaker_open: Gauge,
+    deny_cache_hits: Counter,
+}
+
+/// How a request was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answered {
+    Allowed,
+    Denied,
+    /// The store did not answer, and a rule says to deny then.
+    Refused,
+    /// It made no sense.
+    Invalid,
+    /// The fault is ours.
+    Error,
+}
+
+/// How a reload ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reloaded {
+    Changed,
+    Unchanged,
+    Failed,
+}
+
+/// Where requests come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Face {
+    Http,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DecisionLabels {
+    domain: String,
+    rule: String,
+    limit: String,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LimitLabels {
+    domain: String,
+    rule: String,
+    limit: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    face: &'static str,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FaceLabels {
+    face: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StoreLabels {
+    store: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StoreErrorLabels {
+    store: &'static str,
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReloadLabels {
+    result: &'static str,
+}
+
+impl Answered {
+    /// Every way, in the order of the variants.
+    pub const ALL: [Self; 5] =
+        [Self::Allowed, Self::Denied, Self::Refused, Self::Invalid, Self::Error];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Refused => "refused",
+            Self::Invalid => "invalid",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl Reloaded {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Changed => "changed",
+            Self::Unchanged => "unchanged",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Face {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+        }
+    }
+}
+
+impl Metrics {
+    /// All at zero. `store` is what kind of store it is.
+    pub fn new(store: &'static str) -> Self {
+        let mut registry = Registry::with_prefix("slidegate");
+        let decisions = Family::default();
+        registry.register(
+            "decisions",
+            "Verdicts of each limit; a limit that fits is not counted where another denied",
+            decisions.clone(),
+        );
+        let near_limit = Family::default();
+        registry.register(
+            "near_limit",
+            "Requests that passed and left less than 20 % of the limit",
+            near_limit.clone(),
+        );
+        let requests = Family::default();
+        registry.register("requests", "Requests, by how they were answered", requests.clone());
+        let request_seconds = Family::default();
+        registry.register(
+            "request_seconds",
+            "Time from a whole request to its answer",
+            request_seconds.clone(),
+        );
+        let degraded_decisions = Counter::default();
+        registry.register(
+            "degraded_decisions",
+            "Decisions made without the store that should have made them",
+            degraded_decisions.clone(),
+        );
+        let reloads = Family::default();
+        for result in [Reloaded::Changed, Reloaded::Unchanged, Reloaded::Failed] {
+            drop(reloads.get_or_create(&ReloadLabels { result: result.name() }));
+        }
+        registry.register("policy_reloads", "Times the policy was read again", reloads.clone());
+        let policy_stale = Gauge::default();
+        registry.register(
+            "policy_stale",
+            "1 while the policy file could not be loaded, so that an older one holds",
+            policy_stale.clone(),
+        );
+        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("build", "Which slidegate this is", build);
+        Self {
+            store: StoreMetrics::register(&mut registry, store),
+            store_figures: StoreGauges::register(&mut registry, store),
+            registry,
+            decisions,
+            near_limit,
+            requests,
+            request_seconds,
+            degraded_decisions,
+            reloads,
+            policy_stale,
+        }
+    }
+
+    /// What is counted of a limit: the same for limits of one rule with one id, also of another policy.
+    pub fn limit(&self, rule: &Rule, limit: &RuleLimit) -> LimitCounters {
+        let (domain, rule, limit) =
+            (rule.domain().to_owned(), rule.name().to_owned(), limit.id().to_owned());
+        let decisions = |outcome| {
+            let (domain, rule, limit) = (domain.clone(), rule.clone(), limit.clone());
+            self.decisions.get_or_create(&DecisionLabels { domain, rule, limit, outcome }).clone()
+        };
+        let (allowed, denied, observed) =
+            (decisions("allowed"), decisions("denied"), decisions("observed"));
+        let near = self.near_limit.get_or_create(&LimitLabels { domain, rule, limit }).clone();
+        LimitCounters { allowed, denied, observed, near }
+    }
+
+    /// What is counted of a face.
+    pub fn face(&self, face: Face) -> FaceMetrics {
+        let face = face.name();
+        let result = |result: Answered| {
+            self.requests.get_or_create(&RequestLabels { face, result: result.name() }).clone()
+        };
+        FaceMetrics {
+            results: Answered::ALL.map(result),
+            seconds: self.request_seconds.get_or_create(&FaceLabels { face }).clone(),
+        }
+    }
+
+    /// What is counted of the store.
+    pub fn store(&self) -> &StoreMetrics {
+        &self.store
+    }
+
+    /// Counts a reload.
+    pub fn reloaded(&self, result: Reloaded) {
+        self.reloads.get_or_create(&ReloadLabels { result: result.name() }).inc();
+        self.policy_stale.set(i64::from(result == Reloaded::Failed));
+    }
+
+    /// All of it as text, with the store as it now stands.
+    pub fn write(&self, format: Format, store: StoreFigures) -> Result<String, std::fmt::Error> {
+        self.store_figures.set(store);
+        text::write(&self.registry, format)
+    }
+}
+
+impl LimitCounters {
+    /// Counts a verdict.
+    pub fn count(&self, verdict: Verdict) {
+        match verdict {
+            Verdict::Near => {
+                self.near.inc();
+                self.allowed.inc()
+            }
+            Verdict::Allowed => self.allowed.inc(),
+            Verdict::Denied => self.denied.inc(),
+            Verdict::Observed => self.observed.inc(),
+        };
+    }
+}
+
+impl FaceMetrics {
+    /// Counts an answer.
+    pub fn answered(&self, result: Answered) {
+        self.results[result as usize].inc();
+    }
+
+    /// Counts how long an answer took.
+    pub fn took(&self, time: Duration) {
+        self.seconds.observe(time);
+    }
+}
+
+impl StoreMetrics {
+    fn register(registry: &mut Registry, store: &'static str) -> Self {
+        let seconds: Family<StoreLabels, Seconds> = Family::default();
+        registry.register("store_seconds", "Time that the store took to answer", seconds.clone());
+        let errors: Family<StoreErrorLabels, Counter> = Family::default();
+        registry.register("store_errors", "Calls that the store did not answer", errors.clone());
+        let of = |kind| errors.get_or_create(&StoreErrorLabels { store, kind }).clone();
+        Self {
+            seconds: seconds.get_or_create(&StoreLabels { store }).clone(),
+            unavailable: of("unavailable"),
+            timed_out: of("timed_out"),
+            open: of("open"),
+        }
+    }
+
+    /// Counts a call that took so long.
+    pub fn answered(&self, took: Duration, error: Option<&StoreError>) {
+        self.seconds.observe(took);
+        let counter = match error {
+            None => return,
+            Some(StoreError::TimedOut(_)) => &self.timed_out,
+            Some(StoreError::Open) => &self.open,
+            Some(_) => &self.unavailable,
+        };
+        counter.inc();
+    }
+}
+
+impl StoreGauges {
+    fn register(registry: &mut Registry, store: &'static str) -> Self {
+        let keys = Gauge::default();
+        registry.register("keys", "Keys that this process counts", keys.clone());
+        let evicted_keys = Counter::default();
+        registry.register(
+            "evicted_keys",
+            "Keys that had to go before they expired, because there were more than --max-keys",
+            evicted_keys.clone(),
+        );
+        let breaker_open: Family<StoreLabels, Gauge> = Family::default();
+        registry.register(
+            "breaker_open",
+            "1 while the store is not asked, since it has failed too often of late",
+            breaker_open.clone(),
+        );
+        let deny_cache_hits = Counter::default();
+        registry.register(
+            "deny_cache_hits",
+            "Denials that were known without asking the store",
+            deny_cache_hits.clone(),
+        );
+        let breaker_open = breaker_open.get_or_create(&StoreLabels { store }).clone();
+        Self { keys, evicted_keys, breaker_open, deny_cache_hits }
+    }
+
+    fn set(&self, store: StoreFigures) {
+        let StoreFigures { keys, evicted_keys, is_open, deny_cache_hits } = store;
+        self.keys.set(i64::try_from(keys).unwrap_or(i64::MAX));
+        self.evicted_keys.inner().fetch_max(evicted_keys, Ordering::Relaxed);
+        self.breaker_open.set(i64::from(is_open));
+        self.deny_cache_hits.inner().fetch_max(deny_cache_hits, Ordering::Relaxed);
+    }
+}

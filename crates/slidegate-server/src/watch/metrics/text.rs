@@ -1,0 +1,97 @@
+//! The metrics as text: OpenMetrics, as the library writes it, and the older Prometheus format, made of it.
+
+use std::fmt;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+
+/// A format in which metrics are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+    /// The Prometheus text format 0.0.4, which every scraper reads.
+    Prometheus,
+}
+
+impl Format {
+    /// The media type.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+pub fn write(registry: &Registry, format: Format) -> Result<String, fmt::Error> {
+    let mut text = String::new();
+    encode(&mut text, registry)?;
+    Ok(match format {
+        Format::OpenMetrics => text,
+        Format::Prometheus => to_prometheus(&text),
+    })
+}
+
+/// OpenMetrics names a counter and an info without the ending that their samples have, and says where the
+/// text ends. The older format does neither.
+fn to_prometheus(open_metrics: &str) -> String {
+    let mut text = String::with_capacity(open_metrics.len());
+    let mut help = None;
+    for line in open_metrics.lines() {
+        if let Some(of) = line.strip_prefix("# HELP ") {
+            help = of.split_once(' ');
+        } else if let Some((name, kind)) =
+            line.strip_prefix("# TYPE ").and_then(|of| of.split_once(' '))
+        {
+            let (ending, kind) = match kind {
+                "counter" => ("_total", "counter"),
+                "info" => ("_info", "gauge"),
+                "unknown" => ("", "untyped"),
+                other => ("", other),
+            };
+            if let Some((_, help)) = help.take().filter(|(of, _)| *of == name) {
+                text.push_str(&format!("# HELP {name}{ending} {help}\n"));
+            }
+            text.push_str(&format!("# TYPE {name}{ending} {kind}\n"));
+        } else if !line.starts_with("# ") {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_older_format_names_the_samples_and_has_no_end() {
+        let open_metrics = "\
+# HELP a_requests How many.
+# TYPE a_requests counter
+a_requests_total{of=\"# TYPE x counter\"} 3
+# HELP a_build Which.
+# TYPE a_build info
+a_build_info{version=\"1\"} 1
+# HELP a_took How long.
+# TYPE a_took histogram
+# UNIT a_took seconds
+a_took_sum 1.5
+# EOF
+";
+        let prometheus = "\
+# HELP a_requests_total How many.
+# TYPE a_requests_total counter
+a_requests_total{of=\"# TYPE x counter\"} 3
+# HELP a_build_info Which.
+# TYPE a_build_info gauge
+a_build_info{version=\"1\"} 1
+# HELP a_took How long.
+# TYPE a_took histogram
+a_took_sum 1.5
+";
+        assert_eq!(to_prometheus(open_metrics), prometheus);
+    }
+}

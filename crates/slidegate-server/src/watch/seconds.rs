@@ -1,0 +1,100 @@
+//! A histogram of times that takes no lock: the crate's own has one for everybody.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::{MetricType, TypedMetric};
+
+/// The longest time of each bucket, in nanoseconds: from what a decision in memory takes to what nobody waits
+/// for. The last bucket has the rest.
+const BOUNDS_NS: [u64; 19] = [
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    15_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    1_000_000_000,
+    10_000_000_000,
+];
+
+/// How long something took, how often.
+#[derive(Clone, Debug, Default)]
+pub struct Seconds(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    buckets: [AtomicU64; BOUNDS_NS.len() + 1],
+    sum_ns: AtomicU64,
+}
+
+impl Seconds {
+    /// Counts one that took so long.
+    pub fn observe(&self, took: Duration) {
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = BOUNDS_NS.partition_point(|bound| *bound < ns);
+        self.0.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        self.0.sum_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+}
+
+impl TypedMetric for Seconds {
+    const TYPE: MetricType = MetricType::Histogram;
+}
+
+impl EncodeMetric for Seconds {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+        let bounds = BOUNDS_NS.iter().map(|ns| *ns as f64 / 1e9).chain([f64::MAX]);
+        let counts = self.0.buckets.iter().map(|count| count.load(Ordering::Relaxed));
+        let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
+        // Of what was read, so that the last bucket is the count whatever happens meanwhile.
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let sum = self.0.sum_ns.load(Ordering::Relaxed) as f64 / 1e9;
+        encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        Self::TYPE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    #[test]
+    fn a_time_is_in_the_bucket_of_its_bound_and_in_all_above() {
+        let (seconds, mut registry) = (Seconds::default(), Registry::default());
+        registry.register("took", "How long", seconds.clone());
+        for took in [Duration::ZERO, Duration::from_micros(5), Duration::from_secs(11)] {
+            seconds.observe(took);
+        }
+        let mut told = String::new();
+        encode(&mut told, &registry).unwrap();
+        let has = |line: &str| assert!(told.lines().any(|told| told == line), "{line}\n{told}");
+        has(r#"took_bucket{le="1e-6"} 1"#);
+        has(r#"took_bucket{le="2.5e-6"} 1"#);
+        has(r#"took_bucket{le="5e-6"} 2"#);
+        has(r#"took_bucket{le="10.0"} 2"#);
+        has(r#"took_bucket{le="+Inf"} 3"#);
+        has("took_count 3");
+        has("took_sum 11.000005");
+    }
+}

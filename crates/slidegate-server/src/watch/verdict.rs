@@ -1,0 +1,71 @@
+//! What one limit had to say of a request.
+
+use slidegate::{Admission, Standing};
+
+/// A limit's own verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The request fits, and passed.
+    Allowed,
+    /// The same, and more than 80 % of the limit is used.
+    Near,
+    /// It does not fit, and was denied.
+    Denied,
+    /// It does not fit, and would have been denied: the rule only watches.
+    Observed,
+}
+
+impl Verdict {
+    /// None if the request fits, and another limit denied it.
+    pub fn of(standing: &Standing<'_>, is_allowed: bool) -> Option<Self> {
+        let fits = standing.outcome.fits();
+        match standing.admission {
+            Admission::Enforce if !fits => Some(Self::Denied),
+            Admission::Observe if !fits => Some(Self::Observed),
+            _ if !is_allowed => None,
+            _ if is_near(standing) => Some(Self::Near),
+            _ => Some(Self::Allowed),
+        }
+    }
+}
+
+fn is_near(standing: &Standing<'_>) -> bool {
+    standing.outcome.remaining().saturating_mul(5) < standing.limit.limit().capacity()
+}
+
+#[cfg(test)]
+mod tests {
+    use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
+
+    use super::*;
+
+    const POLICY: &str = "
+rules:
+  - { name: narrow, limits: [10/h], algorithm: sliding_log }
+  - { name: watched, limits: [3/h], algorithm: sliding_log, mode: observe }
+  - { name: debt, limits: [2/h], algorithm: sliding_log, overdraft: true }
+";
+
+    #[test]
+    fn each_limit_has_a_verdict_of_its_own() {
+        let policy = Policy::from_yaml(POLICY).unwrap();
+        let gate = Gate::new(policy, MemoryStore::with(ManualClock::default(), 10));
+        let mut next = || {
+            let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
+            let allowed = ruling.decision().is_allowed();
+            let verdicts = ruling.limits().map(|standing| Verdict::of(&standing, allowed));
+            <[_; 3]>::try_from(verdicts.collect::<Vec<_>>()).unwrap()
+        };
+        use Verdict::{Allowed, Denied, Near, Observed};
+        assert_eq!(next(), [Some(Allowed), Some(Allowed), Some(Allowed)]);
+        assert_eq!(next(), [Some(Allowed), Some(Allowed), Some(Near)]);
+        assert_eq!(next(), [Some(Allowed), Some(Near), Some(Near)]);
+        assert_eq!(next(), [Some(Allowed), Some(Observed), Some(Near)]);
+        for _ in 4..8 {
+            assert_eq!(next()[0], Some(Allowed), "80 % are not above 80 %");
+        }
+        assert_eq!(next()[0], Some(Near));
+        assert_eq!(next()[0], Some(Near));
+        assert_eq!(next(), [Some(Denied), Some(Observed), None]);
+    }
+}
