@@ -2,8 +2,10 @@
 
 mod args;
 mod command;
+mod explain;
 mod health;
 mod http;
+mod millis;
 mod policy_file;
 mod replay;
 mod service;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use slidegate::{Gate, Policy, Request, Ruling};
 
+use crate::explain::Explanation;
 use crate::health::Health;
 use crate::watch::metrics::{Reloaded, StoreFigures};
 use crate::watch::{Tallies, Watch, Watched};
@@ -44,6 +45,15 @@ impl Service {
     /// What [`check`](Self::check) would say. Takes nothing, and nobody watches.
     pub async fn peek(&self, request: &Request<'_>) -> Ruling {
         self.ruled.load_full().gate.peek(request).await
+    }
+
+    /// What [`check`](Self::check) would say, and why. Takes nothing, and nobody watches.
+    pub async fn explain(&self, request: &Request<'_>) -> Explanation {
+        let ruled = self.ruled.load_full();
+        let policy = ruled.gate.policy();
+        let applied = policy.apply(request);
+        let ruling = ruled.gate.peek_applied(&applied).await;
+        Explanation::of(policy, request, &ruling)
     }
 
     /// Decides by another policy from now on. What is under way ends by the one by which it began.

@@ -32,6 +32,11 @@ impl<'a> Request<'a> {
     ) -> Self {
         Self { domain, descriptors: descriptors.into_iter().collect() }
     }
+
+    /// Its descriptors.
+    pub fn descriptors(&self) -> &[Descriptor<'a>] {
+        &self.descriptors
+    }
 }
 
 /// A set of attributes, and what the request costs to those who are counted by them.

@@ -1,24 +1,28 @@
 //! `slidegate explain`: what a policy makes of one request, rule by rule, and why.
 
 use std::error::Error;
-use std::fmt::{self, Write};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
-use slidegate::policy::{Match, Misfit};
-use slidegate::{
-    DEFAULT_DOMAIN, Descriptor, Gate, MAX_UNITS, MemoryStore, Policy, Request, Ruling, Standing,
-};
+use serde_json::{Map, Value, json};
+use slidegate::{DEFAULT_DOMAIN, Descriptor, Gate, MAX_UNITS, MemoryStore, Policy, Request};
 use thiserror::Error;
 
 use super::print;
-use crate::{policy_file, words};
+use crate::explain::Explanation;
+use crate::policy_file;
 
 #[derive(Debug, clap::Args)]
 pub struct ExplainArgs {
-    /// The rules, a YAML file
-    #[arg(long, value_name = "FILE", env = "SLIDEGATE_POLICY")]
-    pub policy: PathBuf,
+    /// The rules, a YAML file: as if nobody had asked before
+    #[arg(long, value_name = "FILE", env = "SLIDEGATE_POLICY", required_unless_present = "server")]
+    pub policy: Option<PathBuf>,
+
+    /// The admin address of a server, such as http://127.0.0.1:6070: by the policy and the counts that it
+    /// now has; --policy is not read then. Nothing is charged
+    #[arg(long, value_name = "URL")]
+    pub server: Option<String>,
 
     /// The domain of the request
     #[arg(long, value_name = "NAME", default_value = DEFAULT_DOMAIN)]
@@ -63,125 +67,86 @@ enum ExplainError {
     Twice(String),
     #[error("no rule is of domain `{domain}`, so everything passes: the policy has {}", known.join(", "))]
     NoDomain { domain: String, known: Vec<String> },
+    #[error(
+        "--server takes the admin address of a server over plain HTTP, such as http://127.0.0.1:6070"
+    )]
+    Url,
+    #[error("{url} does not answer: {reason}")]
+    Unreachable { url: String, reason: String },
+    #[error("{url} says {status}: {detail}")]
+    Refused { url: String, status: u16, detail: String },
+    #[error("{url} does not answer as slidegate's admin address does: {reason}")]
+    Strange { url: String, reason: String },
 }
 
+/// How long to wait for a server.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bytes of an answer that are read at most: a policy has many rules.
+const MOST_BYTES: u64 = 64 * 1024 * 1024;
+
 pub fn run(args: ExplainArgs) -> Result<(), Box<dyn Error>> {
-    let policy = policy_file::read(&args.policy)?;
     let attributes = &args.attributes;
     for (nth, one) in attributes.iter().enumerate() {
         if attributes[..nth].iter().any(|other| other.name == one.name) {
             return Err(ExplainError::Twice(one.name.clone()).into());
         }
     }
-    needs_domain(&policy, &args.domain)?;
-    let pairs = attributes.iter().map(|one| (one.name.as_str(), one.value.as_str()));
-    let request = Request::new(&args.domain, Descriptor::new(pairs).cost(args.cost));
-    let gate = Gate::new(policy, MemoryStore::new());
-    let ruling = gate.check_now(&request);
-    let mut told = route(gate.policy(), attributes);
-    explain(&mut told, gate.policy(), &request, &ruling)?;
-    print(&told)?;
+    let explanation = match (&args.server, &args.policy) {
+        (Some(url), _) => by_server(url, &args)?,
+        (None, policy) => {
+            by_policy(&policy_file::read(&policy.clone().unwrap_or_default())?, &args)?
+        }
+    };
+    print(&explanation.to_string())?;
     Ok(())
 }
 
-fn needs_domain(policy: &Policy, domain: &str) -> Result<(), ExplainError> {
+/// As if nobody had asked before.
+fn by_policy(policy: &Policy, args: &ExplainArgs) -> Result<Explanation, ExplainError> {
+    let pairs = args.attributes.iter().map(|one| (one.name.as_str(), one.value.as_str()));
+    let request = Request::new(&args.domain, Descriptor::new(pairs).cost(args.cost));
+    let gate = Gate::new(policy.clone(), MemoryStore::new());
+    let explanation = Explanation::of(policy, &request, &gate.peek_now(&request));
+    if explanation.has_rules() {
+        return Ok(explanation);
+    }
     let mut known: Vec<String> =
         policy.rules().iter().map(|rule| format!("`{}`", rule.domain())).collect();
     known.sort_unstable();
     known.dedup();
-    match policy.rules().iter().any(|rule| rule.domain() == domain) {
-        true => Ok(()),
-        false => Err(ExplainError::NoDomain { domain: domain.to_owned(), known }),
-    }
+    Err(ExplainError::NoDomain { domain: args.domain.clone(), known })
 }
 
-/// The route that the request gets of its path.
-fn route(policy: &Policy, attributes: &[Attribute]) -> String {
-    let given = |name: &str| attributes.iter().find(|one| one.name == name);
-    match given("path") {
-        Some(path) if given("route").is_none() && policy.routes().next().is_some() => {
-            match policy.route_of(&path.value) {
-                Some(route) => format!("its path gives it the route `{route}`\n"),
-                None => "its path is of none of `routes`\n".into(),
-            }
-        }
-        _ => String::new(),
+fn by_server(url: &str, args: &ExplainArgs) -> Result<Explanation, ExplainError> {
+    if !url.starts_with("http://") {
+        return Err(ExplainError::Url);
     }
-}
-
-fn explain(
-    told: &mut String,
-    policy: &Policy,
-    request: &Request<'_>,
-    ruling: &Ruling,
-) -> fmt::Result {
-    let mut standings = ruling.limits();
-    for (rule, fit) in policy.explain(request) {
-        match fit {
-            Err(misfit) => writeln!(told, "{}: does not apply: {}", rule.name(), why(&misfit))?,
-            Ok(one) => {
-                writeln!(told, "{}: applies{}", rule.name(), by(&one))?;
-                let standings = standings.by_ref();
-                for (hit, standing) in one.hits().zip(standings) {
-                    writeln!(told, "  {}", outcome(&standing))?;
-                    writeln!(told, "    counted as {}", hit.key)?;
-                }
-            }
-        }
-    }
-    writeln!(told, "{}", verdict(ruling))
-}
-
-fn why(misfit: &Misfit<'_>) -> String {
-    match misfit {
-        Misfit::When { attribute, wanted, found } => match found {
-            Some(found) => format!("{attribute} is `{found}`, and {}", words::must(wanted)),
-            None => format!("there is no {attribute}, and it {}", words::must(wanted)),
-        },
-        Misfit::Missing(entry) => {
-            let names: Vec<&str> = entry.names().collect();
-            format!("there is no {}, per which it counts", names.join(" or "))
-        }
-        _ => "it is switched off".into(),
-    }
-}
-
-/// By which terms.
-fn by(one: &Match<'_>) -> String {
-    let terms = match one.chosen_override() {
-        Some((nth, other)) => format!(", by {}", words::override_name(nth, other)),
-        None if one.lacks_attribute() => ", and lacks what it counts per".into(),
-        None => String::new(),
+    let url = format!("{}/v1/explain", url.trim_end_matches('/'));
+    let attributes: Map<String, Value> =
+        args.attributes.iter().map(|one| (one.name.clone(), one.value.clone().into())).collect();
+    let ask = json!({ "domain": args.domain, "attributes": attributes, "cost": args.cost });
+    let config = ureq::Agent::config_builder()
+        .timeout_global(Some(PATIENCE))
+        .http_status_as_error(false)
+        .build();
+    let unreachable = |error: ureq::Error| ExplainError::Unreachable {
+        url: url.clone(),
+        reason: error.to_string(),
     };
-    match one.limits() {
-        [] => format!("{terms}: everything passes"),
-        _ => terms,
+    let strange = |reason: String| ExplainError::Strange { url: url.clone(), reason };
+    let mut response = config.new_agent().post(&url).send_json(ask).map_err(unreachable)?;
+    let status = response.status().as_u16();
+    let body = response.body_mut().with_config().limit(MOST_BYTES).read_to_string();
+    let body = body.map_err(unreachable)?;
+    if status == 200 {
+        return serde_json::from_str(&body).map_err(|error| strange(error.to_string()));
     }
-}
-
-fn outcome(standing: &Standing<'_>) -> String {
-    let limit = standing.limit.limit();
-    let (name, left) = (standing.policy_name(), standing.outcome.remaining());
-    let limit = match limit.capacity() {
-        0 => "nothing passes".into(),
-        _ => limit.to_string(),
-    };
-    let fits = match (standing.outcome.fits(), standing.vetoes()) {
-        (true, _) => format!("fits, {left} left"),
-        (false, true) => "does not fit: denied".into(),
-        (false, false) => "does not fit, but is not denied".into(),
-    };
-    let watches = if standing.is_observed() { " (only watches)" } else { "" };
-    format!("{name}: {limit}: {fits}{watches}")
-}
-
-fn verdict(ruling: &Ruling) -> String {
-    let decision = ruling.decision();
-    let by = ruling.binding().map(|standing| standing.policy_name());
-    match (decision.is_allowed(), by) {
-        (true, None) => "allowed: nothing limits it".into(),
-        (true, Some(name)) => format!("allowed: {name} has the least left"),
-        (false, Some(name)) => format!("denied by {name}"),
-        (false, None) => "denied".into(),
+    let problem: Value = serde_json::from_str(&body).unwrap_or_default();
+    match problem["detail"].as_str() {
+        Some(detail) => {
+            Err(ExplainError::Refused { url: url.clone(), status, detail: detail.to_owned() })
+        }
+        None => Err(strange(format!("its status is {status}"))),
     }
 }

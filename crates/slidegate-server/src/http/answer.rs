@@ -1,7 +1,5 @@
 //! A ruling as a response: status, headers and JSON.
 
-use std::time::Duration;
-
 use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::Response;
@@ -11,6 +9,7 @@ use slidegate::headers::{self, Header, Style};
 use slidegate::{Clock, Jitter, Ruling, WallClock};
 
 use super::problem::Problem;
+use crate::millis::millis_up;
 
 /// How rulings are told.
 pub struct Answers {
@@ -140,11 +139,6 @@ impl<'r> Standing<'r> {
             retry_after_ms: wait.map(millis_up),
         }
     }
-}
-
-/// Whole milliseconds, rounded up: whoever waits so long never comes too early.
-fn millis_up(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -39,9 +39,14 @@ impl<'r> Standing<'r> {
         self.limit.policy_name()
     }
 
+    /// The place in [`Applied::matches`] of what asked for it.
+    pub fn matched(&self) -> usize {
+        self.matched as usize
+    }
+
     /// What asked for it. Good only among what the decision was about.
     pub fn asked_by<'a, 'm>(&self, applied: &'a Applied<'m>) -> Option<&'a Match<'m>> {
-        applied.matches().nth(self.matched as usize)
+        applied.matches().nth(self.matched())
     }
 
     /// Whether it only watches: it never denies.

@@ -1,5 +1,6 @@
 //! The face of operators: how it goes, and why. Nobody else may reach it.
 
+mod explain;
 mod metrics;
 
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::routing::get;
+use axum::routing::{get, post};
 
 use super::{body, health, problem};
 use crate::service::Service;
@@ -16,6 +17,7 @@ use crate::service::Service;
 pub fn router(service: Arc<Service>, patience: Duration) -> Router {
     Router::new()
         .route("/metrics", get(metrics::metrics))
+        .route("/v1/explain", post(explain::explain))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .fallback(problem::not_found)

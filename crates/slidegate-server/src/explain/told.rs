@@ -1,0 +1,53 @@
+//! An explanation as text.
+
+use std::fmt;
+
+use super::{Explanation, LimitExplained, RuleExplained};
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(route) = &self.route {
+            writeln!(f, "its path gives it the route `{route}`")?;
+        } else if self.is_of_no_route {
+            f.write_str("its path is of none of `routes`\n")?;
+        }
+        self.rules.iter().try_for_each(|rule| rule.fmt(f))?;
+        writeln!(f, "{}", self.verdict)
+    }
+}
+
+impl fmt::Display for RuleExplained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(why) = &self.why {
+            return writeln!(f, "{}: does not apply: {why}", self.rule);
+        }
+        write!(f, "{}: applies", self.rule)?;
+        if let Some(name) = &self.by_override {
+            write!(f, ", by {name}")?;
+        }
+        if self.lacks_attribute {
+            f.write_str(", and lacks what it counts per")?;
+        }
+        f.write_str(if self.limits.is_empty() { ": everything passes\n" } else { "\n" })?;
+        self.limits.iter().try_for_each(|limit| limit.fmt(f))
+    }
+}
+
+impl fmt::Display for LimitExplained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "  {}: {}: ", self.name, self.limit)?;
+        let watches = if self.observed { " (only watches)" } else { "" };
+        match &self.now {
+            None => f.write_str("not asked, since the store does not answer")?,
+            Some(now) => {
+                let fits = if now.fits { "fits" } else { "does not fit" };
+                write!(f, "{fits}, {} of {} used{watches}", now.used, now.used + now.remaining)?;
+            }
+        }
+        writeln!(f)?;
+        if let Some(to_pass) = &self.to_pass {
+            writeln!(f, "    {to_pass}")?;
+        }
+        writeln!(f, "    counted as {}", self.key)
+    }
+}

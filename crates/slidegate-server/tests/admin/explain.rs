@@ -1,0 +1,183 @@
+//! `/v1/explain`, and the command that asks it.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use slidegate::{Clock, SystemClock};
+
+use crate::client::Client;
+use crate::common::{Server, slidegate};
+use crate::server::Redis;
+
+const POLICY: &str = "
+routes: [ /login, '/users/{id}' ]
+rules:
+  - { name: per-tenant, per: [tenant], limits: [3/h, 4/2s], algorithm: sliding_log, overrides: [{ name: pro, when: { plan: pro }, limits: [4/2s] }] }
+  - { name: login, when: { route: /login }, limits: [9/h] }
+  - { name: watched, per: [tenant], limits: [1/h], mode: observe }
+  - { name: off, limits: [1/h], mode: off }
+";
+
+fn ask(attributes: Value, cost: u64) -> Value {
+    json!({ "attributes": attributes, "cost": cost })
+}
+
+fn explain(server: &Server, ask: &Value) -> Value {
+    let answer = Client::at(server.admin()).post("/v1/explain", ask.to_string());
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.json()
+}
+
+/// What the command says of the same.
+fn told(server: &Server, arguments: &[&str]) -> (String, String) {
+    let url = format!("http://{}", server.admin());
+    let output = slidegate().args(["explain", "--server", &url]).args(arguments).output().unwrap();
+    (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn every_rule_says_why_it_applies_what_it_has_counted_and_what_it_would_take() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    let acme = ask(json!({ "tenant": "acme", "path": "/users/7" }), 1);
+    for _ in 0..3 {
+        assert_eq!(Client::of(&server).check(&acme).status, 200);
+    }
+    let explained = explain(&server, &acme);
+    assert_eq!(
+        (&explained["allowed"], &explained["route"]),
+        (&json!(false), &json!("/users/{id}"))
+    );
+    let rules = explained["rules"].as_array().unwrap();
+    let names: Vec<_> = rules.iter().map(|rule| rule["rule"].as_str().unwrap()).collect();
+    assert_eq!(names, ["per-tenant", "login", "watched", "off"]);
+    let limits = rules[0]["limits"].as_array().unwrap();
+    let (hour, seconds) = (&limits[0], &limits[1]);
+    assert_eq!(hour["key"], "default:per-tenant:1h:{tenant=acme}");
+    assert_eq!(hour["counted_per"], json!({ "tenant": "acme" }));
+    let counts = |limit: &Value| (limit["now"]["used"].clone(), limit["now"]["remaining"].clone());
+    assert_eq!(counts(hour), (json!(3), json!(0)));
+    assert_eq!(counts(seconds), (json!(3), json!(1)));
+    assert_eq!((&seconds["now"]["fits"], &seconds["to_pass"]), (&json!(true), &Value::Null));
+    let to_pass = hour["to_pass"].as_str().unwrap();
+    assert!(to_pass.starts_with("one more unit has to become free: in 59 min "), "{to_pass}");
+    assert_eq!(explained["retry_after_ms"], hour["now"]["retry_after_ms"]);
+    assert_eq!(rules[1]["why"], "route is `/users/{id}`, and must be `/login`");
+    assert_eq!(
+        (&rules[2]["limits"][0]["observed"], &rules[3]["why"]),
+        (&json!(true), &json!("it is switched off"))
+    );
+}
+
+#[test]
+fn it_charges_nothing_and_counts_nothing() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    let acme = ask(json!({ "tenant": "acme" }), 1);
+    for _ in 0..10 {
+        assert_eq!(explain(&server, &acme)["rules"][0]["limits"][0]["now"]["used"], 0);
+    }
+    let samples = crate::samples::Samples::of(&server);
+    assert_eq!(samples.sum("slidegate_decisions_total", "per-tenant"), 0.0);
+    assert_eq!(samples.sum("slidegate_requests_total", ""), 0.0);
+}
+
+/// A promise is tested by coming back then.
+#[test]
+fn whoever_comes_back_when_it_says_so_passes() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    let pro = ask(json!({ "tenant": "acme", "plan": "pro" }), 3);
+    let client = Client::of(&server);
+    assert_eq!(client.check(&pro).status, 200);
+    let explained = explain(&server, &pro);
+    assert_eq!(explained["rules"][0]["override"], "override `pro`");
+    let limit = &explained["rules"][0]["limits"][0];
+    let to_pass = limit["to_pass"].as_str().unwrap();
+    assert!(to_pass.starts_with("2 more units have to become free: in "), "{to_pass}");
+    let clock = SystemClock::new();
+    let wait = Duration::from_millis(explained["retry_after_ms"].as_u64().unwrap());
+    assert!(wait > Duration::ZERO && wait <= Duration::from_secs(2));
+    let then = clock.now().after(wait);
+    while clock.now() < then {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(explain(&server, &pro)["allowed"], true);
+    assert_eq!(client.check(&pro).status, 200);
+}
+
+#[test]
+fn what_never_passes_says_so() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    let costly = explain(&server, &ask(json!({ "tenant": "acme" }), 4));
+    let limit = &costly["rules"][0]["limits"][0];
+    assert_eq!(limit["to_pass"], "it never passes at this cost: at most 3 fit");
+    assert_eq!(
+        (&costly["verdict"], &costly["retry_after_ms"]),
+        (&json!("denied by per-tenant.1h, for ever"), &Value::Null)
+    );
+}
+
+#[test]
+fn the_command_tells_what_the_server_says() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    let acme = ask(json!({ "tenant": "acme" }), 1);
+    (0..2).for_each(|_| drop(Client::of(&server).check(&acme)));
+    let (text, errors) = told(&server, &["tenant=acme", "path=/nowhere"]);
+    assert_eq!(errors, "");
+    let expected = "\
+its path is of none of `routes`
+per-tenant: applies
+  per-tenant.1h: 3/1h sliding_log: fits, 2 of 3 used
+    counted as default:per-tenant:1h:{tenant=acme}
+  per-tenant.2s: 4/2s sliding_log: fits, 2 of 4 used
+    counted as default:per-tenant:2s:{tenant=acme}
+login: does not apply: there is no route, and it must be `/login`
+watched: applies
+  watched: 1/1h sliding_window: does not fit, 1 of 1 used (only watches)
+";
+    assert!(text.starts_with(expected), "{text}");
+    assert!(text.ends_with("allowed: per-tenant.1h has the least left\n"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_asked_says_why() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    let admin = format!("http://{}", server.admin());
+    let error = |url: &str, more: &[&str]| {
+        let output = slidegate().args(["explain", "--server", url]).args(more).output().unwrap();
+        assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(error("https://127.0.0.1:1", &["a=b"]).contains("over plain HTTP, such as http://"));
+    assert!(error("http://127.0.0.1:1", &["a=b"]).contains("does not answer: "));
+    let face = format!("http://{}", server.address());
+    assert!(error(&face, &["a=b"]).contains("says 404: there is nothing at `/v1/explain`"));
+    let long = format!("a={}", "x".repeat(2_000));
+    assert!(error(&admin, &[&long]).contains("says 400: "));
+    let answer = Client::at(server.admin()).post("/v1/explain", "[]");
+    assert_eq!(
+        (answer.status, answer.header("content-type")),
+        (400, Some("application/problem+json"))
+    );
+}
+
+#[test]
+fn without_its_store_it_says_what_each_rule_then_does() {
+    let redis = Redis::start();
+    let address = redis.address();
+    let flags = ["--store", &address, "--redis-timeout", "100ms"];
+    let policy = "
+rules:
+  - { name: own, per: [tenant], limits: [10/h] }
+  - { name: open, limits: [9/h], on_store_error: allow }
+  - { name: shut, domain: shut, limits: [9/h], on_store_error: deny }
+";
+    let server = Server::start_with_admin(policy, &flags);
+    redis.pause();
+    let explained = explain(&server, &ask(json!({ "tenant": "acme" }), 1));
+    assert_eq!((&explained["allowed"], &explained["degraded"]), (&json!(true), &json!(true)));
+    assert_eq!(explained["rules"][0]["limits"][0]["now"]["used"], 0);
+    assert_eq!(explained["rules"][1]["limits"][0]["now"], Value::Null);
+    let (text, _) = told(&server, &["--domain", "shut"]);
+    assert!(text.contains("not asked, since the store does not answer"), "{text}");
+    assert!(text.ends_with("denied: the store does not answer, and a rule denies all meanwhile\n"));
+    redis.resume();
+}

@@ -1,0 +1,80 @@
+//! `/healthz`, `/readyz`, and how the server ends.
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::client::{Client, Raw};
+use crate::common::Server;
+use crate::server::Redis;
+
+const POLICY: &str = "rules: [{ name: all, limits: [100/min] }, { name: b, limits: [9/s] }]";
+
+#[test]
+fn a_server_is_ready_on_both_addresses_and_says_by_what() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    for client in [Client::of(&server), Client::at(server.admin())] {
+        assert_eq!(client.call("GET", "/healthz").body, "ok");
+        let ready = client.call("GET", "/readyz");
+        assert_eq!(ready.status, 200);
+        let expected = json!({
+            "ready": true,
+            "draining": false,
+            "policy": { "rules": 2, "observe": false, "problem": null },
+            "store": { "kind": "memory", "answers": true },
+        });
+        assert_eq!(ready.json(), expected);
+    }
+}
+
+/// While it finishes what runs, operators can still ask; and it ends with 0 within the grace.
+#[test]
+fn a_server_that_stops_is_not_ready_finishes_what_runs_and_cuts_what_does_not_end() {
+    let server = Server::start_with_admin(POLICY, &["--shutdown-grace", "1s"]);
+    let mut stuck = Raw::connect(server.address());
+    stuck.write("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{");
+    let mut runs = Raw::connect(server.address());
+    runs.write(
+        "POST /v1/check HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 17\r\n\r\n",
+    );
+    assert_eq!(runs.response().0, 100);
+    server.signal("TERM");
+    server.wait_for_log("SIGTERM: stopping");
+    let ready = Client::at(server.admin()).call("GET", "/readyz");
+    assert_eq!((ready.status, &ready.json()["draining"]), (503, &json!(true)));
+    assert_eq!(Client::at(server.admin()).call("GET", "/healthz").status, 200);
+    while TcpStream::connect(server.address()).is_ok() {}
+    runs.write(r#"{"attributes":{}}"#);
+    assert_eq!(runs.response().0, 200);
+    server.wait_for_log("cutting connections");
+    server.wait_for_log("stopped");
+    assert_eq!(server.exit_code(), Some(0));
+}
+
+#[test]
+fn a_lost_store_is_told_and_keeps_from_being_ready_only_who_needs_it() {
+    let redis = Redis::start();
+    let address = redis.address();
+    let flags = ["--store", &address, "--redis-timeout", "100ms"];
+    let without = Server::start_with_admin(POLICY, &flags);
+    let needs = Server::start_with_admin(POLICY, &[&flags[..], &["--ready-needs-store"]].concat());
+    assert_eq!(Client::of(&needs).call("GET", "/readyz").status, 200);
+    redis.pause();
+    for (server, status) in [(&without, 200), (&needs, 503)] {
+        let client = Client::of(server);
+        let lost = || client.call("GET", "/readyz").json()["store"]["answers"] == false;
+        while !lost() {
+            client.post("/v1/check", r#"{"attributes":{}}"#);
+        }
+        let ready = client.call("GET", "/readyz");
+        assert_eq!((ready.status, ready.json()["ready"] == true), (status, status == 200));
+        server.wait_for_log("not asked any more");
+    }
+    redis.resume();
+    let client = Client::of(&needs);
+    while client.call("GET", "/readyz").status != 200 {
+        client.post("/v1/check", r#"{"attributes":{}}"#);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,17 @@
+//! The server as those see it who run it: what the admin address tells, real processes, real sockets.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+#[path = "../http/client.rs"]
+#[allow(dead_code, reason = "the tests of HTTP use all of it")]
+mod client;
+#[path = "../common/mod.rs"]
+mod common;
+mod explain;
+mod health;
+mod metrics;
+mod observe;
+mod samples;
+#[path = "../../../slidegate-redis/tests/server/mod.rs"]
+#[allow(dead_code, reason = "the tests of Redis use all of it")]
+mod server;

@@ -1,0 +1,160 @@
+//! `/metrics`.
+
+use serde_json::json;
+use ureq::http::Request;
+
+use crate::client::Client;
+use crate::common::Server;
+use crate::samples::Samples;
+use crate::server::Redis;
+
+const POLICY: &str = r#"
+rules:
+  - { name: per-tenant, domain: 'a "b" \c', per: [tenant], limits: [10/h, 1000/d], algorithm: sliding_log }
+  - { name: watched, domain: 'a "b" \c', per: [tenant], limits: [3/h], algorithm: sliding_log, mode: observe }
+  - { name: all, limits: [5/h], algorithm: sliding_log }
+  - { name: one, limits: [2/h], algorithm: sliding_log }
+"#;
+
+const OTHER: &str = r#"a "b" \c"#;
+
+fn check(client: &Client, domain: &str, times: usize) -> Vec<u16> {
+    let ask = json!({ "domain": domain, "attributes": { "tenant": "acme" } });
+    (0..times).map(|_| client.check(&ask).status).collect()
+}
+
+#[test]
+fn every_limit_tells_its_own_verdicts() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    let client = Client::of(&server);
+    assert_eq!(check(&client, OTHER, 13), [&[200; 10][..], &[429; 3]].concat());
+    assert_eq!(check(&client, "default", 6), [200, 200, 429, 429, 429, 429]);
+    let samples = Samples::of(&server);
+    let verdicts = |domain: &str, rule: &str, limit: &str| {
+        ["allowed", "denied", "observed"].map(|outcome| {
+            samples.get(&format!(
+                r#"slidegate_decisions_total{{domain="{domain}",rule="{rule}",limit="{limit}",outcome="{outcome}"}}"#
+            ))
+        })
+    };
+    let other = r#"a \"b\" \\c"#;
+    assert_eq!(verdicts(other, "per-tenant", "1h"), [10.0, 3.0, 0.0]);
+    assert_eq!(verdicts(other, "per-tenant", "1d"), [10.0, 0.0, 0.0], "not where another denied");
+    assert_eq!(verdicts(other, "watched", "1h"), [3.0, 0.0, 10.0]);
+    assert_eq!(verdicts("default", "all", "1h"), [2.0, 0.0, 0.0]);
+    assert_eq!(verdicts("default", "one", "1h"), [2.0, 4.0, 0.0]);
+    let near = |rule: &str| samples.sum("slidegate_near_limit_total", &format!(r#"rule="{rule}""#));
+    assert_eq!(
+        [near("per-tenant"), near("watched"), near("all"), near("one")],
+        [2.0, 1.0, 0.0, 1.0]
+    );
+}
+
+#[test]
+fn requests_are_counted_by_their_answer_also_those_that_make_no_sense() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    let client = Client::of(&server);
+    check(&client, "default", 3);
+    client.post("/v1/peek", r#"{"attributes":{}}"#);
+    client.post("/v1/check", "{");
+    client.post("/v1/check", "x".repeat(70_000));
+    client.call("GET", "/v1/check");
+    client.call("GET", "/healthz");
+    client.call("GET", "/nowhere");
+    let samples = Samples::of(&server);
+    let requests = |result: &str| {
+        samples.get(&format!(r#"slidegate_requests_total{{face="http",result="{result}"}}"#))
+    };
+    let results = ["allowed", "denied", "refused", "invalid", "error"].map(requests);
+    assert_eq!(results, [2.0, 2.0, 0.0, 3.0, 0.0]);
+    let took = r#"slidegate_request_seconds_count{face="http"}"#;
+    assert_eq!(samples.get(took), 5.0, "every question that came whole");
+    let decided = samples.sum("slidegate_decisions_total", r#"rule="one""#);
+    assert_eq!(decided, 3.0, "who only peeks is not decided");
+}
+
+#[test]
+fn a_scraper_gets_the_format_that_it_asks_for() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    let admin = Client::at(server.admin());
+    check(&Client::of(&server), "default", 3);
+    let scrape = |accept: &str| {
+        admin.send(Request::get("/metrics").header("accept", accept).body(Vec::new()).unwrap())
+    };
+    let plain = scrape("text/plain");
+    assert_eq!(plain.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let open = scrape("application/openmetrics-text; version=1.0.0, text/plain; q=0.5");
+    let open_metrics = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert_eq!(open.header("content-type"), Some(open_metrics));
+    assert!(open.body.ends_with("\n# EOF\n") && !plain.body.contains("# EOF"));
+    assert!(open.body.contains("# TYPE slidegate_requests counter\n"));
+    assert!(plain.body.contains("# TYPE slidegate_requests_total counter\n"));
+    let without_comments = |text: &str| {
+        let mut lines: Vec<_> =
+            text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    assert_eq!(without_comments(&plain.body), without_comments(&open.body));
+}
+
+#[test]
+fn the_store_tells_how_it_fares() {
+    let redis = Redis::start();
+    let address = redis.address();
+    let flags = ["--store", &address, "--redis-timeout", "200ms"];
+    let server = Server::start_with_admin(POLICY, &flags);
+    let client = Client::of(&server);
+    let denied = check(&client, "default", 6);
+    assert_eq!(denied, [200, 200, 429, 429, 429, 429]);
+    let samples = Samples::of(&server);
+    let asked = samples.get(r#"slidegate_store_seconds_count{store="redis"}"#);
+    assert_eq!((asked, samples.get("slidegate_deny_cache_hits_total")), (6.0, 4.0));
+    assert_eq!(samples.get(r#"slidegate_breaker_open{store="redis"}"#), 0.0);
+    assert_eq!(samples.get("slidegate_keys"), 0.0);
+    redis.pause();
+    // Another tenant of another rule: no denial of it is known.
+    let ask = json!({ "domain": OTHER, "attributes": { "tenant": "bob" } });
+    let mut degraded = 0.0;
+    while Samples::of(&server).get(r#"slidegate_breaker_open{store="redis"}"#) == 0.0 {
+        assert_eq!(client.check(&ask).json()["degraded"], true);
+        degraded += 1.0;
+        assert!(degraded < 20.0, "the breaker opens");
+    }
+    assert_eq!(client.check(&ask).json()["degraded"], true);
+    let samples = Samples::of(&server);
+    assert_eq!(samples.get("slidegate_degraded_decisions_total"), degraded + 1.0);
+    let errors = |kind: &str| {
+        samples.get(&format!(r#"slidegate_store_errors_total{{store="redis",kind="{kind}"}}"#))
+    };
+    assert_eq!(errors("timed_out") + errors("open"), degraded + 1.0);
+    assert!(errors("timed_out") >= 5.0 && errors("open") >= 1.0);
+    assert_eq!(samples.get("slidegate_keys"), 3.0, "what is counted here meanwhile");
+    redis.resume();
+}
+
+#[test]
+fn keys_that_had_to_go_are_counted() {
+    let policy = "rules: [{ name: a, per: [id], limits: [100/h] }]";
+    let server = Server::start_with_admin(policy, &["--max-keys", "10"]);
+    let client = Client::of(&server);
+    for id in 0..30 {
+        client.check(&json!({ "attributes": { "id": id.to_string() } }));
+    }
+    let samples = Samples::of(&server);
+    assert_eq!(samples.get("slidegate_keys"), 10.0);
+    assert_eq!(samples.get("slidegate_evicted_keys_total"), 20.0);
+}
+
+#[test]
+fn what_is_for_operators_is_on_their_address_only_and_nowhere_without_one() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    let (client, admin) = (Client::of(&server), Client::at(server.admin()));
+    for path in ["/metrics", "/v1/explain", "/v1/top"] {
+        assert_eq!(client.call("GET", path).status, 404, "{path}");
+    }
+    assert_eq!(admin.post("/v1/check", r#"{"attributes":{}}"#).status, 404);
+    assert_eq!(admin.call("GET", "/v1/explain").status, 405);
+    let alone = Server::start(POLICY);
+    assert!(alone.next_log(std::time::Duration::ZERO).is_none(), "nobody listens for operators");
+}

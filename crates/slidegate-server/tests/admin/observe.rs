@@ -1,0 +1,65 @@
+//! `--observe`: watched before it is enforced.
+
+use serde_json::json;
+
+use crate::client::Client;
+use crate::common::Server;
+use crate::samples::Samples;
+
+const POLICY: &str = "
+rules:
+  - { name: narrow, per: [tenant], limits: [2/h], algorithm: sliding_log }
+  - { name: banned, per: [tenant], limits: [9/h], overrides: [{ when: { tenant: evil }, limits: denied }] }
+  - { name: missing, domain: strict, per: [user], when_missing: deny, limits: [9/h] }
+";
+
+#[test]
+fn nothing_is_denied_and_what_would_have_been_is_counted_apart() {
+    let server = Server::start_with_admin(POLICY, &["--observe"]);
+    let client = Client::of(&server);
+    for (domain, tenant, times) in
+        [("default", "acme", 5), ("default", "evil", 3), ("strict", "x", 2)]
+    {
+        let ask = json!({ "domain": domain, "attributes": { "tenant": tenant } });
+        for _ in 0..times {
+            let answer = client.check(&ask);
+            assert_eq!(answer.status, 200, "{}", answer.body);
+            assert_eq!(answer.header("ratelimit"), None, "what only watches binds nobody");
+            let limits = answer.json()["limits"].clone();
+            assert!(limits.as_array().unwrap().iter().all(|limit| limit["observed"] == true));
+        }
+    }
+    let samples = Samples::of(&server);
+    let count = |rule: &str, outcome: &str| {
+        let labels = format!(r#"rule="{rule}","#);
+        let of = format!(r#"outcome="{outcome}""#);
+        ["1h", "denied", "missing"]
+            .map(|limit| {
+                samples
+                    .sum("slidegate_decisions_total", &format!(r#"{labels}limit="{limit}",{of}"#))
+            })
+            .iter()
+            .sum::<f64>()
+    };
+    assert_eq!((count("narrow", "allowed"), count("narrow", "observed")), (4.0, 4.0));
+    assert_eq!((count("banned", "allowed"), count("banned", "observed")), (5.0, 3.0));
+    assert_eq!((count("missing", "allowed"), count("missing", "observed")), (0.0, 2.0));
+    assert_eq!(samples.sum("slidegate_decisions_total", r#"outcome="denied""#), 0.0);
+    let ready = client.call("GET", "/readyz").json();
+    assert_eq!(ready["policy"]["observe"], true);
+}
+
+#[test]
+fn whoever_starts_it_is_told_that_it_denies_nothing() {
+    let mut command = crate::common::slidegate();
+    let policy = crate::common::TempFile::new(".yaml", POLICY);
+    command.arg("serve").arg("--policy").arg(policy.path());
+    command.args(["--http", "127.0.0.1:0", "--observe"]).env("SLIDEGATE_LOG", "warn");
+    let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let stderr = child.stderr.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stderr), &mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(line.contains("WARN") && line.contains("denies nothing"), "{line}");
+}
