@@ -9,7 +9,7 @@ use crate::health::Health;
 use crate::service::Service;
 use crate::settings::{ServiceSettings, StoreChoice};
 use crate::watch::metrics::StoreFigures;
-use crate::watch::{Metrics, Watch, Watched};
+use crate::watch::{Metrics, Redact, Watch, Watched};
 
 /// Where counts live.
 pub enum Store {
@@ -32,7 +32,7 @@ pub fn service(settings: ServiceSettings) -> Result<Service, ConnectError> {
         .expecting_instances(settings.expected_instances)
         .with_local_max_keys(max_keys);
     let health = Health::new(settings.ready_needs_store);
-    Ok(Service::new(gate, Watch::new(metrics), health, settings.observe))
+    Ok(Service::new(gate, Watch::new(metrics, Redact::new(false)), health, settings.observe))
 }
 
 impl Store {

@@ -68,8 +68,8 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let connections = Connections::new(router, clients);
     info!(rules, %store, "listening on http://{address}");
     let signal = until_stopped(&listener, &connections, &mut stop).await;
-    info!("{signal}: stopping, no new connections");
     service.health().drain();
+    info!("{signal}: stopping, no new connections");
     drop(listener);
     drain(connections, shutdown_grace).await;
     Ok(())

@@ -1,22 +1,37 @@
 //! Who watches what is decided. Nothing here changes an answer.
 
 pub mod metrics;
+pub mod redact;
 mod seconds;
 mod store;
+pub mod top;
 mod verdict;
 
 use slidegate::policy::Applied;
-use slidegate::{Policy, Ruling};
+use slidegate::{Clock, Policy, Ruling, SystemClock};
 
 pub use self::metrics::Metrics;
+pub use self::redact::Redact;
 pub use self::store::Watched;
+pub use self::top::Top;
 
 use self::metrics::LimitCounters;
+use self::top::{Kind, Report};
 use self::verdict::Verdict;
 
-/// Gathers what the admin address tells.
+/// Keys of each rule that are counted in each minute.
+const TOP_KEYS: usize = 64;
+
+/// Sees what is decided.
 pub struct Watch {
-    metrics: Option<Metrics>,
+    clock: SystemClock,
+    gathered: Option<Gathered>,
+}
+
+/// What the admin address tells.
+struct Gathered {
+    metrics: Metrics,
+    top: Top,
 }
 
 /// What is gathered of each limit of one policy, by its place; of none if no metrics are.
@@ -24,34 +39,62 @@ pub struct Watch {
 pub struct Tallies(Box<[LimitCounters]>);
 
 impl Watch {
-    /// Nothing seen yet.
-    pub fn new(metrics: Option<Metrics>) -> Self {
-        Self { metrics }
+    /// Nothing seen yet. Without metrics nothing is gathered.
+    pub fn new(metrics: Option<Metrics>, redact: Redact) -> Self {
+        let clock = SystemClock::new();
+        let top = |metrics| Gathered { metrics, top: Top::new(TOP_KEYS, redact, clock.now()) };
+        Self { gathered: metrics.map(top), clock }
     }
 
     /// The metrics, if they are gathered.
     pub fn metrics(&self) -> Option<&Metrics> {
-        self.metrics.as_ref()
+        self.gathered.as_ref().map(|gathered| &gathered.metrics)
+    }
+
+    /// Who is limited most: so many keys of each rule.
+    pub fn top(&self, most: usize) -> Option<Report> {
+        self.gathered.as_ref().map(|gathered| gathered.top.report(most, self.clock.now()))
     }
 
     /// Where to count what a policy decides. What was counted under another policy goes on.
     pub fn tallies(&self, policy: &Policy) -> Tallies {
-        let Some(metrics) = &self.metrics else { return Tallies::default() };
+        let Some(metrics) = self.metrics() else { return Tallies::default() };
         Tallies(policy.limits().map(|(rule, limit)| metrics.limit(rule, limit)).collect())
     }
 
     /// Sees a decision: that `applied` was decided so.
     pub fn decided(&self, tallies: &Tallies, applied: &Applied<'_>, ruling: &Ruling) {
+        let Some(Gathered { metrics, top }) = &self.gathered else { return };
         let decision = ruling.decision();
-        if let Some(metrics) = self.metrics.as_ref().filter(|_| decision.is_degraded()) {
+        if decision.is_degraded() {
             metrics.degraded_decisions.inc();
         }
+        // Of one who asks, a rule counts each kind once, however many of its limits say so.
+        let mut told = (usize::MAX, 0_u8);
         for standing in ruling.limits() {
             let Some(verdict) = Verdict::of(&standing, decision.is_allowed()) else { continue };
             if let Some(counters) = tallies.0.get(standing.limit.place()) {
                 counters.count(verdict);
             }
-            let _ = standing.asked_by(applied);
+            let Some(kind) = kind(verdict) else { continue };
+            if told.0 != standing.matched() {
+                told = (standing.matched(), 0);
+            }
+            let first = told.1 & (1 << kind as u8) == 0;
+            told.1 |= 1 << kind as u8;
+            if let Some(asked) = standing.asked_by(applied).filter(|_| first) {
+                top.count(kind, standing.rule, || asked.identity(), 1, self.clock.now());
+            }
         }
+    }
+}
+
+/// What a key is counted for.
+fn kind(verdict: Verdict) -> Option<Kind> {
+    match verdict {
+        Verdict::Allowed => None,
+        Verdict::Near => Some(Kind::Near),
+        Verdict::Denied => Some(Kind::Denied),
+        Verdict::Observed => Some(Kind::Observed),
     }
 }

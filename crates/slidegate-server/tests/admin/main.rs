@@ -15,3 +15,4 @@ mod samples;
 #[path = "../../../slidegate-redis/tests/server/mod.rs"]
 #[allow(dead_code, reason = "the tests of Redis use all of it")]
 mod server;
+mod top;

@@ -2,6 +2,7 @@
 
 mod explain;
 mod metrics;
+mod top;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use crate::service::Service;
 pub fn router(service: Arc<Service>, patience: Duration) -> Router {
     Router::new()
         .route("/metrics", get(metrics::metrics))
+        .route("/v1/top", get(top::top))
         .route("/v1/explain", post(explain::explain))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))

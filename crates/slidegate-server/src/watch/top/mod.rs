@@ -1,0 +1,166 @@
+//! Who is limited most: for each rule the keys that were denied most in the last minutes, and the like.
+//!
+//! Each rule, each [`Kind`] and each minute has a [`summary`] of its own, so that what is old goes as one;
+//! a report merges those of the last five. Who is counted finds its rule behind a lock that is shared by
+//! all who count, and takes the lock of this rule and kind.
+//!
+//! # What it takes
+//!
+//! A summary has at most `capacity` keys, and all of them together at most 65,536 ([`room`]), of at most
+//! 16,384 rules. Room is taken as keys come. With all of it taken that is some fifteen megabytes, and fifty
+//! if all names and values are long: of each key 256 bytes of them are kept at most.
+
+mod label;
+mod minutes;
+mod report;
+mod room;
+mod summary;
+
+#[cfg(test)]
+mod laws;
+
+use std::array;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use slidegate::policy::Rule;
+use slidegate::{Timestamp, Value};
+
+use super::redact::Redact;
+use minutes::{Minutes, minute_of};
+use room::Room;
+
+pub use report::Report;
+
+/// Locks that rules are spread over.
+const SHARDS: usize = 64;
+/// Rules behind each: more than the 10,000 of a policy, of which some may have gone by a reload.
+const MAX_RULES_OF_SHARD: usize = 256;
+
+/// What a key is counted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Denied.
+    Denied,
+    /// Allowed, and near the end of its limit.
+    Near,
+    /// Would have been denied, by a rule that only observes.
+    Observed,
+}
+
+impl Kind {
+    const ALL: [Self; 3] = [Self::Denied, Self::Near, Self::Observed];
+}
+
+/// Counts, of every rule, the keys that come most.
+#[derive(Debug)]
+pub struct Top {
+    capacity: usize,
+    redact: Redact,
+    started: Timestamp,
+    /// Of the hashes of rules and of keys, so that nobody can choose names that collide.
+    secret: foldhash::quality::RandomState,
+    shards: [RwLock<Shard>; SHARDS],
+    room: Room,
+    /// Where forgetting what is old has got to: minutes times shards.
+    tidied: AtomicU64,
+}
+
+/// Rules by the hash of their domain and name: a reload of the policy may change their places.
+type Shard = HashMap<u64, Watched, foldhash::fast::RandomState>;
+
+/// What is counted of a rule.
+#[derive(Debug)]
+struct Watched {
+    domain: Box<str>,
+    rule: Box<str>,
+    kinds: [Mutex<Minutes>; Kind::ALL.len()],
+}
+
+impl Top {
+    /// Counts up to so many keys of each rule in each minute. Values are kept as `redact` shows them.
+    pub fn new(capacity: usize, redact: Redact, now: Timestamp) -> Self {
+        Self::with_room(capacity, redact, now, Room::new(room::MAX_KEYS))
+    }
+
+    fn with_room(capacity: usize, redact: Redact, started: Timestamp, room: Room) -> Self {
+        Self {
+            capacity,
+            redact,
+            started,
+            secret: foldhash::quality::RandomState::default(),
+            shards: array::from_fn(|_| RwLock::default()),
+            room,
+            tidied: AtomicU64::new((minute_of(started) + 1) * SHARDS as u64),
+        }
+    }
+
+    /// Counts that so much was denied, or the like, of whom `identity` gives the names and values.
+    pub fn count<'v, I>(
+        &self,
+        kind: Kind,
+        rule: &Rule,
+        identity: impl Fn() -> I,
+        cost: u64,
+        now: Timestamp,
+    ) where
+        I: Iterator<Item = (&'v str, Value<'v>)>,
+    {
+        if cost == 0 {
+            return;
+        }
+        let mut hasher = self.secret.build_hasher();
+        identity().for_each(|pair| pair.hash(&mut hasher));
+        let key = hasher.finish();
+        let label = |label: &mut label::Label| label.write(identity(), &self.redact);
+        self.watched(rule, |watched| {
+            let mut minutes = watched.kinds[kind as usize].lock();
+            minutes.count(now, (key, cost), (self.capacity, &self.room), label);
+        });
+        self.tidy(now);
+    }
+
+    /// Does something with what is counted of a rule, while it cannot go; nothing if there are too many rules.
+    fn watched(&self, rule: &Rule, count: impl FnOnce(&Watched)) {
+        let hash = self.secret.hash_one((rule.domain(), rule.name()));
+        let shard = &self.shards[hash as usize % SHARDS];
+        if let Some(watched) = shard.read().get(&hash) {
+            return count(watched);
+        }
+        let mut shard = shard.write();
+        if shard.len() < MAX_RULES_OF_SHARD || shard.contains_key(&hash) {
+            count(shard.entry(hash).or_insert_with(|| Watched::new(rule)));
+        }
+    }
+
+    /// Forgets what is old: in each minute each shard once, one at a call, so that no call takes long.
+    fn tidy(&self, now: Timestamp) {
+        let (minute, shards) = (minute_of(now), SHARDS as u64);
+        let tidied = self.tidied.load(Ordering::Relaxed);
+        let next = tidied.max(minute * shards);
+        let mine =
+            || self.tidied.compare_exchange(tidied, next + 1, Ordering::Relaxed, Ordering::Relaxed);
+        if next < (minute + 1) * shards && mine().is_ok() {
+            forget(&self.shards[(next % shards) as usize], minute);
+        }
+    }
+}
+
+fn forget(shard: &RwLock<Shard>, minute: u64) {
+    let minutes = |watched: &Watched| {
+        watched.kinds.iter().for_each(|minutes| minutes.lock().forget(minute));
+    };
+    shard.read().values().for_each(minutes);
+    // Nobody counts while it is looked at which rules have nothing: that is quick.
+    shard
+        .write()
+        .retain(|_, watched| watched.kinds.iter_mut().any(|minutes| !minutes.get_mut().is_empty()));
+}
+
+impl Watched {
+    fn new(rule: &Rule) -> Self {
+        Self { domain: rule.domain().into(), rule: rule.name().into(), kinds: Default::default() }
+    }
+}
