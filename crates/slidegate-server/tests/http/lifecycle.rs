@@ -59,8 +59,8 @@ fn sigint_stops_too_and_waits_for_no_idle_connection() {
 }
 
 #[test]
-fn a_client_that_never_ends_its_request_delays_the_stop_by_less_than_ten_seconds() {
-    let server = Server::start(POLICY);
+fn a_client_that_never_ends_its_request_delays_the_stop_by_the_grace_only() {
+    let server = Server::start_with(POLICY, &["--shutdown-grace", "300ms"]);
     let _stuck = half_a_check(&server);
     server.signal("TERM");
     server.wait_for_log("stopping");

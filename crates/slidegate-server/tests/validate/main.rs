@@ -141,9 +141,9 @@ fn a_request_is_explained_rule_by_rule() {
         "\
 its path gives it the route `/v1/search`
 search: applies
-  search.1s: 10/1s sliding_log: fits, 9 left (only watches)
+  search.1s: 10/1s sliding_log: fits, 0 of 10 used (only watches)
     counted as default:search:1s:{ip=(2001:db8::/64)}
-  search.1m: 600/1m sliding_log: fits, 599 left (only watches)
+  search.1m: 600/1m sliding_log: fits, 0 of 600 used (only watches)
     counted as default:search:1m:{ip=(2001:db8::/64)}
 allowed: nothing limits it
 "
@@ -152,9 +152,10 @@ allowed: nothing limits it
         explain(&["route=/v1/search", "method=POST", "api_key=k", "tenant=evil"]),
         "\
 search: applies, by override 2
-  search: nothing passes: does not fit: denied
+  search: nothing passes: does not fit, 0 of 0 used
+    it never passes, unless the policy changes
     counted as default:search:denied:{api_key=k}
-denied by search
+denied by search, for ever
 "
     );
     assert_eq!(
@@ -172,10 +173,10 @@ denied by search
     let inside = explain(&["route=/v1/search", "method=POST", "ip=10.1.2.3"]);
     assert!(inside.contains("ip is `10.1.2.3`, and must not be `10.0.0.0/8`"), "{inside}");
     let llm = explain(&["--domain", "llm", "--cost", "5000", "user=u"]);
-    assert!(llm.contains("tokens.day: 1000/1d sliding_buckets: fits, 0 left"));
+    assert!(llm.contains("tokens.day: 1000/1d sliding_buckets: fits, 0 of 1000 used"));
     assert!(
         explain(&["--domain", "llm"])
-            .ends_with("counted as llm:tokens:missing:{}\ndenied by tokens\n")
+            .ends_with("counted as llm:tokens:missing:{}\ndenied by tokens, for ever\n")
     );
 }
 
