@@ -8,7 +8,8 @@ use crate::shell::Shell;
 use crate::{documents, read};
 
 /// Flags of other programs, which documents name too.
-const OF_OTHERS: [&str; 5] = ["--release", "--example", "--path", "--quick", "--port"];
+const OF_OTHERS: [&str; 6] =
+    ["--release", "--example", "--path", "--quick", "--port", "--from-literal"];
 
 /// The help of the program and of each of its commands.
 fn helps() -> String {

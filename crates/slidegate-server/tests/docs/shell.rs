@@ -3,7 +3,7 @@
 //! They run in a folder of the document's own, which has `examples/`, `access.log.gz` and every `yaml` block
 //! that begins with its name, such as `# policy.yaml`. There are no programs but `slidegate`, `curl`, `redis-cli`, and
 //! `cargo run` of the first and of examples. `slidegate serve` goes on in the background, on a free port
-//! instead of its own; what is asked of its own (`localhost:8080`) then goes there, until another server is
+//! instead of its own; what is asked of its own (`localhost:8080`, and `localhost:6070` of operators) then goes there, until another server is
 //! started on that. So does `redis-server --port 6379`, which `localhost:6379` and `redis-cli` mean; servers wait for
 //! it as long as they must. `make` and `git` are not run, but what is made has to be in the Makefile.
 
@@ -22,8 +22,9 @@ use crate::markdown::Block;
 use crate::redis_server::Redis;
 use crate::{output, root};
 
-/// Where servers listen that do not say where.
+/// Where servers listen that do not say where, and where operators ask them.
 const USUAL: &str = "localhost:8080";
+const USUAL_ADMIN: &str = "localhost:6070";
 
 /// Where Redis listens, by the documents.
 const REDIS: &str = "localhost:6379";
@@ -31,8 +32,8 @@ const REDIS: &str = "localhost:6379";
 /// A document's commands, and what has come of them.
 pub struct Shell {
     folder: PathBuf,
-    /// By the addresses that they have in the document.
-    servers: BTreeMap<String, Server>,
+    /// By the addresses that they have in the document; and where operators ask them there.
+    servers: BTreeMap<String, (Server, String)>,
     redis: Option<Redis>,
     /// What the last commands have printed, until it is told.
     output: Option<String>,
@@ -100,16 +101,21 @@ impl Shell {
             return Err(format!("serve {}: too much of a shell's language", flags.join(" ")));
         }
         let mut flags: Vec<String> = flags.iter().map(|flag| self.at_real_ports(flag)).collect();
-        let mut documented = USUAL.to_owned();
-        if let Some(at) = flags.iter().position(|flag| flag == "--http") {
-            documented = flags.remove(at + 1).replace("127.0.0.1", "localhost");
+        let mut documented = |name: &str, usual: &str| {
+            let Some(at) = flags.iter().position(|flag| flag == name) else {
+                return usual.to_owned();
+            };
             flags.remove(at);
-        }
+            flags.remove(at).replace("127.0.0.1", "localhost")
+        };
+        let http = documented("--http", USUAL);
+        let admin = documented("--admin", USUAL_ADMIN);
         let mut command = slidegate();
-        command.current_dir(&self.folder).arg("serve").args(flags).args(["--http", "127.0.0.1:0"]);
+        command.current_dir(&self.folder).arg("serve").args(flags);
+        command.args(["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
         command.env("SLIDEGATE_REDIS_TIMEOUT", "30s");
-        self.servers.remove(&documented);
-        self.servers.insert(documented, Server::spawn(&mut command));
+        self.servers.remove(&http);
+        self.servers.insert(http, (Server::spawn(&mut command), admin));
         Ok(())
     }
 
@@ -124,7 +130,10 @@ impl Shell {
     /// With the ports at which servers listen here instead of those of the document.
     fn at_real_ports(&self, text: &str) -> String {
         let redis = self.redis.iter().map(|redis| (REDIS, format!("localhost:{}", redis.port())));
-        let servers = self.servers.iter().map(|(at, server)| (&**at, server.address().to_string()));
+        let servers = self.servers.iter().flat_map(|(http, (server, admin))| {
+            [(&**http, server.address()), (&**admin, server.admin())]
+        });
+        let servers = servers.map(|(at, real)| (at, real.to_string()));
         redis.chain(servers).fold(text.to_owned(), |text, (at, real)| text.replace(at, &real))
     }
 

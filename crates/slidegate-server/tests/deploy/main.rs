@@ -1,0 +1,65 @@
+//! What stands in `deploy/` is right, by those who will read it: Prometheus, systemd, a linter of Dockerfiles,
+//! Kubernetes' schemas, and slidegate itself. `make test` installs them; without one, its test fails.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
+
+mod alerts;
+#[path = "../common/mod.rs"]
+mod common;
+mod dashboard;
+mod docker;
+#[path = "../common/documented.rs"]
+mod documented;
+mod exporter;
+mod expression;
+mod kubernetes;
+#[path = "../common/prometheus.rs"]
+mod prometheus;
+mod settings;
+mod systemd;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use serde_json::Value;
+
+/// A file or a folder of the project.
+fn project(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap().join(path)
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(project(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn yaml(path: &str) -> Value {
+    serde_saphyr::from_str(&read(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// A program that `make test` installs in a venv.
+fn installed(program: &str) -> Command {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../deploy/venv/bin").join(program);
+    assert!(
+        path.exists(),
+        "no {program}: run crates/slidegate-server/tests/deploy.sh, as `make test` does"
+    );
+    Command::new(path)
+}
+
+/// Runs a command that must succeed. All that it prints.
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let printed = [output.stdout, output.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed).into_owned();
+    assert!(output.status.success(), "{command:?} ended with {}:\n{printed}", output.status);
+    printed
+}
+
+/// The elements of an array; none, if it is absent.
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_else(|| panic!("no text: {value}"))
+}
