@@ -7,11 +7,17 @@
 mod client;
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/documented.rs"]
+mod documented;
 mod explain;
 mod health;
 mod metrics;
 mod observe;
+#[path = "../common/prometheus.rs"]
+#[allow(dead_code, reason = "the tests of `deploy/` use all of it")]
+mod prometheus;
 mod samples;
+mod scraped;
 #[path = "../../../slidegate-redis/tests/server/mod.rs"]
 #[allow(dead_code, reason = "the tests of Redis use all of it")]
 mod server;
