@@ -1,6 +1,6 @@
 # What a fresh Debian machine with a Rust toolchain needs beyond it, these targets install themselves.
 
-.PHONY: test test-shuttle fuzz-http fuzz lint doc instructions bench-memory bench-policy bench-redis hot-keys flood ci
+.PHONY: test test-shuttle fuzz-http fuzz lint doc instructions bench-memory bench-policy bench-redis bench-server hot-keys flood ci
 
 # Every test: unit, integration and documentation tests, the explored thread schedules, and the
 # server against its own description.
@@ -59,6 +59,11 @@ bench-policy:
 bench-redis:
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
 	cargo run --release -p lab --bin bench_redis -- $(ARGS)
+
+# The server with all that it can gather, beside the same without: about four minutes; ARGS=--quick takes one.
+bench-server:
+	cargo build --release
+	cargo run --release -p lab --bin bench_server -- $(ARGS)
 
 # The tables of docs/REDIS.md: what splitting and sampling cost. `make test` holds them, too.
 hot-keys:
