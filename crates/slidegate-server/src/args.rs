@@ -3,6 +3,7 @@
 mod admin;
 mod span;
 mod store;
+mod telling;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -17,6 +18,7 @@ use tracing::level_filters::LevelFilter;
 pub use self::admin::AdminAddress;
 use self::span::span;
 pub use self::store::{RedisClock, StoreArgs};
+pub use self::telling::{LogFormat, TellingArgs};
 use crate::command::explain::ExplainArgs;
 use crate::command::replay::ReplayArgs;
 use crate::command::validate::ValidateArgs;
@@ -129,6 +131,9 @@ pub struct ServeArgs {
     /// How much to tell on standard error: off, error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", env = "SLIDEGATE_LOG", default_value = "info")]
     pub log: LevelFilter,
+
+    #[command(flatten)]
+    pub telling: TellingArgs,
 }
 
 /// The longest that requests may go on.

@@ -5,6 +5,7 @@ mod command;
 mod explain;
 mod health;
 mod http;
+mod log;
 mod millis;
 mod policy_file;
 mod replay;

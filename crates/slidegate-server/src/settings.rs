@@ -11,8 +11,11 @@ use slidegate_redis::{Address, AddressError};
 use thiserror::Error;
 use tracing::level_filters::LevelFilter;
 
-use crate::args::{AdminAddress, RedisClock, ServeArgs, StoreArgs};
+use crate::args::{AdminAddress, RedisClock, ServeArgs, StoreArgs, TellingArgs};
+use crate::log::LogSettings;
 use crate::policy_file::{self, PolicyFileError};
+use crate::watch::Redact;
+use crate::watch::traces::{CollectorUrlError, TraceSettings};
 
 /// All that `serve` needs to know.
 pub struct Settings {
@@ -23,7 +26,7 @@ pub struct Settings {
     pub service: ServiceSettings,
     pub clients: ClientBounds,
     pub shutdown_grace: Duration,
-    pub log: LevelFilter,
+    pub log: LogSettings,
 }
 
 /// What decides, and who watches.
@@ -37,6 +40,12 @@ pub struct ServiceSettings {
     pub ready_needs_store: bool,
     /// Whether somebody can ask for what is gathered.
     pub gathers: bool,
+    /// Denials that are logged in one second, at most.
+    pub denials_per_second: u16,
+    /// How values of clients are shown.
+    pub redact: Redact,
+    /// Where traces go, if there are any.
+    pub traces: Option<TraceSettings>,
 }
 
 /// Where counts live.
@@ -53,6 +62,8 @@ pub enum SettingsError {
     Policy(#[from] PolicyFileError),
     #[error("--store (SLIDEGATE_STORE) is neither `memory` nor an address of a Redis: {0}")]
     Store(#[from] AddressError),
+    #[error("--otlp (SLIDEGATE_OTLP) is no address of a collector: {0}")]
+    Otlp(#[from] CollectorUrlError),
 }
 
 /// How much the clocks of instances may differ that tell Redis the time: so much longer than needed are keys
@@ -87,15 +98,29 @@ impl Settings {
                 max_keys: args.max_keys,
                 ready_needs_store: args.ready_needs_store,
                 gathers: admin.is_some(),
+                denials_per_second: denials_per_second(&args.telling, args.log),
+                redact: Redact::new(args.telling.redact_keys),
+                traces: traces(&args.telling)?,
             },
             clients: ClientBounds {
                 connections: args.max_connections,
                 patience: Duration::from_secs(args.client_timeout),
             },
             shutdown_grace: args.shutdown_grace,
-            log: args.log,
+            log: LogSettings { level: args.log, format: args.telling.log_format },
         })
     }
+}
+
+/// What is not logged is not counted either.
+fn denials_per_second(args: &TellingArgs, level: LevelFilter) -> u16 {
+    if level >= LevelFilter::INFO { args.log_denials } else { 0 }
+}
+
+fn traces(args: &TellingArgs) -> Result<Option<TraceSettings>, CollectorUrlError> {
+    let collector = args.otlp.as_deref().filter(|url| !url.is_empty()).map(str::parse);
+    let sample = args.trace_sample.0;
+    Ok(collector.transpose()?.map(|collector| TraceSettings { collector, sample }))
 }
 
 impl StoreChoice {

@@ -3,13 +3,15 @@
 use slidegate::store::Outcomes;
 use slidegate::{Gate, Hit, MemoryStore, Receipt, StoreError, SystemClock, Taken, WallClock};
 use slidegate_redis::{ConnectError, RedisStore};
+use thiserror::Error;
 
 use crate::args::RedisClock;
 use crate::health::Health;
 use crate::service::Service;
 use crate::settings::{ServiceSettings, StoreChoice};
 use crate::watch::metrics::StoreFigures;
-use crate::watch::{Metrics, Redact, Watch, Watched};
+use crate::watch::traces::TracesError;
+use crate::watch::{Denials, Metrics, Traces, Watch, Watched};
 
 /// Where counts live.
 pub enum Store {
@@ -17,13 +19,25 @@ pub enum Store {
     Redis(Box<RedisStore>),
 }
 
+/// Why there is no service.
+#[derive(Debug, Error)]
+pub enum ServiceError {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Traces(#[from] TracesError),
+}
+
 /// What decides by the policy and the store of the settings. Within a runtime: a store elsewhere connects in
 /// the background.
-pub fn service(settings: ServiceSettings) -> Result<Service, ConnectError> {
+pub fn service(settings: ServiceSettings) -> Result<Service, ServiceError> {
     let max_keys = settings.max_keys.get();
     let store = Store::open(settings.store, max_keys)?;
     let metrics = settings.gathers.then(|| Metrics::new(store.kind()));
-    let store = Watched::new(store, metrics.as_ref().map(|metrics| metrics.store().clone()));
+    let traces = settings.traces.map(Traces::start).transpose()?;
+    let store_traces = traces.as_ref().map(|traces| traces.of_store(store.kind()));
+    let store_metrics = metrics.as_ref().map(|metrics| metrics.store().clone());
+    let store = Watched::new(store, store_metrics, store_traces);
     let policy = match settings.observe {
         true => settings.policy.observing(),
         false => settings.policy,
@@ -32,7 +46,13 @@ pub fn service(settings: ServiceSettings) -> Result<Service, ConnectError> {
         .expecting_instances(settings.expected_instances)
         .with_local_max_keys(max_keys);
     let health = Health::new(settings.ready_needs_store);
-    Ok(Service::new(gate, Watch::new(metrics, Redact::new(false)), health, settings.observe))
+    let denials = Denials::new(settings.denials_per_second, settings.redact.clone());
+    let watch = Watch::new().telling(denials, traces);
+    let watch = match metrics {
+        Some(metrics) => watch.gathering(metrics, settings.redact),
+        None => watch,
+    };
+    Ok(Service::new(gate, watch, health, settings.observe))
 }
 
 impl Store {

@@ -1,7 +1,7 @@
 //! `slidegate serve`: listens until it is told to stop, then lets what runs finish.
 
 use std::error::Error;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -10,37 +10,26 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing::level_filters::LevelFilter;
-use tracing::subscriber::SetGlobalDefaultError;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::args::ServeArgs;
 use crate::http::Connections;
 use crate::service::Service;
 use crate::settings::{ClientBounds, Settings};
-use crate::{http, wire};
+use crate::{http, log, wire};
 
 /// Connections of operators at once.
 const ADMIN_CONNECTIONS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(63);
 
 pub fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     let settings = Settings::read(args)?;
-    log_to_stderr(settings.log)?;
+    log::to_stderr(settings.log)?;
     let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(serve(settings))?;
     // Connections that outlast the drain are cut, not waited for.
     runtime.shutdown_background();
     Ok(())
-}
-
-fn log_to_stderr(level: LevelFilter) -> Result<(), SetGlobalDefaultError> {
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_target(false)
-        .with_ansi(io::stderr().is_terminal())
-        .with_writer(io::stderr)
-        .finish();
-    tracing::subscriber::set_global_default(subscriber)
 }
 
 async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
@@ -71,7 +60,12 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     service.health().drain();
     info!("{signal}: stopping, no new connections");
     drop(listener);
+    let deadline = Instant::now() + shutdown_grace;
     drain(connections, shutdown_grace).await;
+    if let Some(traces) = service.watch().traces() {
+        traces.flush(deadline.saturating_duration_since(Instant::now())).await;
+    }
+    info!("stopped");
     Ok(())
 }
 
@@ -103,7 +97,6 @@ async fn drain(connections: Connections, grace: Duration) {
     if tokio::time::timeout(grace, connections.drain()).await.is_err() {
         warn!("cutting connections that were still busy after {grace:?}");
     }
-    info!("stopped");
 }
 
 /// What asks the server to stop. Registered before it listens, so that no signal finds it unready.

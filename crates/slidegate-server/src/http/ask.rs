@@ -46,6 +46,11 @@ impl<'b> Ask<'b> {
         serde_json::from_slice(body).map_err(|error| Problem::bad_request(error.to_string()))
     }
 
+    /// Whose rules apply.
+    pub fn domain(&self) -> &str {
+        &self.domain.0
+    }
+
     /// The body as the gate takes it.
     pub fn request(&self) -> Request<'_> {
         let attributes = self.attributes.0.iter().map(|(name, value)| (&*name.0, &*value.0));

@@ -39,7 +39,8 @@ pub async fn count(State(counts): State<Counts>, request: Request, next: Next) -
     response
 }
 
-fn answered(status: StatusCode) -> Answered {
+/// How a request with this status was answered.
+pub fn answered(status: StatusCode) -> Answered {
     match status {
         StatusCode::OK => Answered::Allowed,
         StatusCode::TOO_MANY_REQUESTS => Answered::Denied,

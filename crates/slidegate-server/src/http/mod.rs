@@ -4,6 +4,7 @@ pub mod admin;
 mod answer;
 mod ask;
 mod body;
+mod caller;
 mod check;
 mod connections;
 mod counts;
@@ -18,13 +19,17 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
+use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 
 pub use self::answer::Answers;
+use self::caller::Caller;
 pub use self::connections::Connections;
-use self::counts::Counts;
+use self::counts::{Counts, answered};
+use self::problem::Problem;
 use crate::service::Service;
 use crate::watch::metrics::Face;
+use crate::watch::traces::DecisionSpan;
 
 /// Bytes that a request's body may have.
 const MAX_BODY: usize = 64 * 1024;
@@ -37,6 +42,24 @@ struct Decisions {
     service: Arc<Service>,
     answers: Answers,
     counts: Counts,
+}
+
+impl Decisions {
+    /// Begins the span of a decision, if it is traced.
+    fn span(&self, name: &'static str, caller: Caller) -> DecisionSpan {
+        DecisionSpan::begin(self.service.watch().traces(), name, caller.0)
+    }
+
+    /// The answer itself, of which the span has been told.
+    fn told(
+        &self,
+        span: &DecisionSpan,
+        answer: Result<Response, Problem>,
+    ) -> Result<Response, Problem> {
+        let status = answer.as_ref().map_or_else(Problem::status, Response::status);
+        span.answered(answered(status).name(), status.as_u16());
+        answer
+    }
 }
 
 type Path<S> = (&'static str, MethodRouter<Arc<S>>);

@@ -82,6 +82,11 @@ impl Problem {
         Self { ends_connection: true, ..self }
     }
 
+    /// The status that goes with it.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
     /// The problem as JSON.
     pub fn json(&self) -> Vec<u8> {
         let body = ProblemBody {

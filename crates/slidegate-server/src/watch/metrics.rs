@@ -153,7 +153,8 @@ impl Answered {
     pub const ALL: [Self; 5] =
         [Self::Allowed, Self::Denied, Self::Refused, Self::Invalid, Self::Error];
 
-    fn name(self) -> &'static str {
+    /// Its name, as users script against it.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
             Self::Denied => "denied",

@@ -1,19 +1,24 @@
 //! Who watches what is decided. Nothing here changes an answer.
 
+mod denials;
 pub mod metrics;
+mod pace;
 pub mod redact;
 mod seconds;
 mod store;
 pub mod top;
+pub mod traces;
 mod verdict;
 
 use slidegate::policy::Applied;
-use slidegate::{Clock, Policy, Ruling, SystemClock};
+use slidegate::{Clock, Policy, Ruling, SystemClock, Timestamp};
 
+pub use self::denials::Denials;
 pub use self::metrics::Metrics;
 pub use self::redact::Redact;
 pub use self::store::Watched;
 pub use self::top::Top;
+pub use self::traces::Traces;
 
 use self::metrics::LimitCounters;
 use self::top::{Kind, Report};
@@ -22,10 +27,12 @@ use self::verdict::Verdict;
 /// Keys of each rule that are counted in each minute.
 const TOP_KEYS: usize = 64;
 
-/// Sees what is decided.
+/// Sees what is decided: gathers what the admin address tells, and tells the log and a collector of traces.
 pub struct Watch {
     clock: SystemClock,
     gathered: Option<Gathered>,
+    denials: Option<Denials>,
+    traces: Option<Traces>,
 }
 
 /// What the admin address tells.
@@ -39,11 +46,20 @@ struct Gathered {
 pub struct Tallies(Box<[LimitCounters]>);
 
 impl Watch {
-    /// Nothing seen yet. Without metrics nothing is gathered.
-    pub fn new(metrics: Option<Metrics>, redact: Redact) -> Self {
-        let clock = SystemClock::new();
-        let top = |metrics| Gathered { metrics, top: Top::new(TOP_KEYS, redact, clock.now()) };
-        Self { gathered: metrics.map(top), clock }
+    /// Nothing seen yet, and nobody who sees.
+    pub fn new() -> Self {
+        Self { clock: SystemClock::new(), gathered: None, denials: None, traces: None }
+    }
+
+    /// The same with what the admin address tells; values are shown as `redact` does.
+    pub fn gathering(self, metrics: Metrics, redact: Redact) -> Self {
+        let top = Top::new(TOP_KEYS, redact, self.clock.now());
+        Self { gathered: Some(Gathered { metrics, top }), ..self }
+    }
+
+    /// The same with denials in the log, and with traces.
+    pub fn telling(self, denials: Option<Denials>, traces: Option<Traces>) -> Self {
+        Self { denials, traces, ..self }
     }
 
     /// The metrics, if they are gathered.
@@ -56,6 +72,11 @@ impl Watch {
         self.gathered.as_ref().map(|gathered| gathered.top.report(most, self.clock.now()))
     }
 
+    /// The traces, if there are any.
+    pub fn traces(&self) -> Option<&Traces> {
+        self.traces.as_ref()
+    }
+
     /// Where to count what a policy decides. What was counted under another policy goes on.
     pub fn tallies(&self, policy: &Policy) -> Tallies {
         let Some(metrics) = self.metrics() else { return Tallies::default() };
@@ -64,10 +85,26 @@ impl Watch {
 
     /// Sees a decision: that `applied` was decided so.
     pub fn decided(&self, tallies: &Tallies, applied: &Applied<'_>, ruling: &Ruling) {
-        let Some(Gathered { metrics, top }) = &self.gathered else { return };
+        if let Some(gathered) = &self.gathered {
+            gathered.count(tallies, applied, ruling, || self.clock.now());
+        }
+        if let Some(denials) = &self.denials {
+            denials.decided(applied, ruling);
+        }
+    }
+}
+
+impl Gathered {
+    fn count(
+        &self,
+        tallies: &Tallies,
+        applied: &Applied<'_>,
+        ruling: &Ruling,
+        now: impl Fn() -> Timestamp,
+    ) {
         let decision = ruling.decision();
         if decision.is_degraded() {
-            metrics.degraded_decisions.inc();
+            self.metrics.degraded_decisions.inc();
         }
         // Of one who asks, a rule counts each kind once, however many of its limits say so.
         let mut told = (usize::MAX, 0_u8);
@@ -83,7 +120,7 @@ impl Watch {
             let first = told.1 & (1 << kind as u8) == 0;
             told.1 |= 1 << kind as u8;
             if let Some(asked) = standing.asked_by(applied).filter(|_| first) {
-                top.count(kind, standing.rule, || asked.identity(), 1, self.clock.now());
+                self.top.count(kind, standing.rule, || asked.identity(), 1, now());
             }
         }
     }

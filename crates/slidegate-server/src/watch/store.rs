@@ -7,17 +7,19 @@ use slidegate::{Hit, Receipt, Store, StoreError, Taken};
 use tokio::time::Instant;
 
 use super::metrics::StoreMetrics;
+use super::traces::StoreTraces;
 
-/// A store whose calls are timed, and whose errors are counted.
+/// A store whose calls are timed and traced, and whose errors are counted.
 pub struct Watched<S> {
     store: S,
     metrics: Option<StoreMetrics>,
+    traces: Option<StoreTraces>,
 }
 
 impl<S> Watched<S> {
-    /// Without metrics nothing is watched.
-    pub fn new(store: S, metrics: Option<StoreMetrics>) -> Self {
-        Self { store, metrics }
+    /// Without metrics and traces nothing is watched.
+    pub fn new(store: S, metrics: Option<StoreMetrics>, traces: Option<StoreTraces>) -> Self {
+        Self { store, metrics, traces }
     }
 
     /// The store itself.
@@ -29,10 +31,16 @@ impl<S> Watched<S> {
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let Some(metrics) = &self.metrics else { return call.await };
-        let begun = Instant::now();
+        let span = self.traces.as_ref().map(StoreTraces::begin);
+        let timed = self.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
         let answer = call.await;
-        metrics.answered(begun.elapsed(), answer.as_ref().err());
+        let error = answer.as_ref().err();
+        if let Some((metrics, begun)) = timed {
+            metrics.answered(begun.elapsed(), error);
+        }
+        if let Some(span) = span {
+            span.answered(error);
+        }
         answer
     }
 }

@@ -95,7 +95,8 @@ impl Server {
         loop {
             let line = server.wait_for_log("http://");
             let told = line.split("http://").nth(1).unwrap();
-            let address = told.split_whitespace().next().unwrap().parse().unwrap();
+            // In JSON a quote stands behind it.
+            let address = told.split([' ', '"']).next().unwrap().parse().unwrap();
             if line.contains("operators ask at") {
                 server.admin = Some(address);
                 continue;

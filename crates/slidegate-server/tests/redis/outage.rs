@@ -29,7 +29,7 @@ fn start(redis: &Redis) -> (Server, Client) {
     let address = redis.address();
     let flags = ["--store", &address, "--redis-timeout", "200ms", "--expected-instances", "4"];
     // A denial that is known needs no Redis.
-    let flags = [&flags[..], &["--deny-cache-ttl", "0s"]].concat();
+    let flags = [&flags[..], &["--deny-cache-ttl", "0s", "--log-denials", "0"]].concat();
     let server = Server::start_with(POLICY, &flags);
     let client = Client::of(&server);
     (server, client)

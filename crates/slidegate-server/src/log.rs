@@ -1,0 +1,77 @@
+//! The log on standard error: one line for each event, whatever users send.
+
+use std::fmt::{self, Debug, Write};
+use std::io::{self, IsTerminal};
+
+use tracing::field::Field;
+use tracing::level_filters::LevelFilter;
+use tracing::subscriber::SetGlobalDefaultError;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
+
+use crate::args::LogFormat;
+
+/// How much is logged, and what it looks like.
+#[derive(Clone, Copy, Debug)]
+pub struct LogSettings {
+    pub level: LevelFilter,
+    pub format: LogFormat,
+}
+
+/// Logs to standard error from now on.
+pub fn to_stderr(settings: LogSettings) -> Result<(), SetGlobalDefaultError> {
+    let log = tracing_subscriber::fmt()
+        .with_max_level(settings.level)
+        .with_target(false)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr);
+    match settings.format {
+        LogFormat::Text => tracing::subscriber::set_global_default(
+            log.fmt_fields(debug_fn(write_field).delimited(" ")).finish(),
+        ),
+        LogFormat::Json => tracing::subscriber::set_global_default(
+            log.json().flatten_event(true).with_current_span(false).with_span_list(false).finish(),
+        ),
+    }
+}
+
+fn write_field(log: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
+    match field.name() {
+        "message" => write!(OneLine(log), "{value:?}"),
+        name => write!(OneLine(log), "{name}={value:?}"),
+    }
+}
+
+/// Text without what would end the line, or look like another one.
+struct OneLine<W>(W);
+
+impl<W: Write> Write for OneLine<W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let mut rest = text;
+        while let Some((at, forger)) = rest.char_indices().find(|(_, char)| forges(*char)) {
+            self.0.write_str(&rest[..at])?;
+            write!(self.0, "{}", forger.escape_default())?;
+            rest = &rest[at + forger.len_utf8()..];
+        }
+        self.0.write_str(rest)
+    }
+}
+
+/// Whether it ends a line, moves a terminal's cursor, or turns the direction of text around.
+fn forges(char: char) -> bool {
+    char.is_control()
+        || matches!(char, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_is_written_ends_the_line_or_looks_like_another() {
+        let mut line = String::new();
+        let hostile = "a\nb\r\u{1b}[2Kc\u{2028}d\u{202e}e\u{9b}f\0 ä\\n";
+        write!(OneLine(&mut line), "{hostile}").unwrap();
+        assert_eq!(line, r"a\nb\r\u{1b}[2Kc\u{2028}d\u{202e}e\u{9b}f\u{0} ä\n");
+    }
+}

@@ -1,0 +1,152 @@
+//! Denials in the log: a few of them, with who was denied and why.
+
+use std::fmt::{self, Write};
+use std::time::Duration;
+
+use slidegate::policy::{Applied, Match};
+use slidegate::{Clock, Ruling, Standing, SystemClock};
+use tracing::info;
+
+use super::pace::Pace;
+use super::redact::{Redact, Shown};
+use super::verdict::Verdict;
+use crate::millis::millis_up;
+
+/// Bytes that a value may have in the log.
+const MAX_VALUE: usize = 128;
+
+/// Logs denials, so many in each second.
+pub struct Denials {
+    pace: Pace,
+    redact: Redact,
+    clock: SystemClock,
+}
+
+impl Denials {
+    /// At most so many in one second; none if that is zero.
+    pub fn new(per_second: u16, redact: Redact) -> Option<Self> {
+        let pace = Pace::new(per_second, Duration::from_secs(1));
+        (per_second > 0).then(|| Self { pace, redact, clock: SystemClock::new() })
+    }
+
+    /// Tells of a decision, if it denies, or if a rule that only watches would have.
+    pub fn decided(&self, applied: &Applied<'_>, ruling: &Ruling) {
+        let decision = ruling.decision();
+        if !decision.is_allowed() {
+            self.denied(applied, ruling);
+        }
+        for standing in ruling.limits().filter(Standing::is_observed) {
+            if Verdict::of(&standing, decision.is_allowed()) == Some(Verdict::Observed) {
+                self.observed(&standing, applied, decision.is_degraded());
+            }
+        }
+    }
+
+    fn denied(&self, applied: &Applied<'_>, ruling: &Ruling) {
+        let Some(unlogged) = self.pace.next(self.clock.now()) else { return };
+        let degraded = ruling.decision().is_degraded();
+        match ruling.binding() {
+            Some(standing) => self.tell(&standing, applied, degraded, unlogged),
+            None => {
+                let domain = applied.matches().next().map(|one| one.rule().domain());
+                let because = ruling.decision().is_refused().then_some("the store did not answer");
+                info!(domain, because, degraded, unlogged, "denied");
+            }
+        }
+    }
+
+    fn observed(&self, standing: &Standing<'_>, applied: &Applied<'_>, degraded: bool) {
+        if let Some(unlogged) = self.pace.next(self.clock.now()) {
+            self.tell(standing, applied, degraded, unlogged);
+        }
+    }
+
+    fn tell(&self, standing: &Standing<'_>, applied: &Applied<'_>, degraded: bool, unlogged: u64) {
+        let asked_by = standing.asked_by(applied);
+        let key = asked_by.map(|one| self.key(one).to_string()).filter(|key| !key.is_empty());
+        let cost = asked_by.and_then(|one| one.hits().next()).map(|hit| hit.cost);
+        let observed = standing.is_observed();
+        info!(
+            domain = standing.rule.domain(),
+            rule = standing.rule.name(),
+            limit = standing.limit.id(),
+            key,
+            cost,
+            retry_after_ms = standing.outcome.retry_after().map(millis_up),
+            reset_after_ms = millis_up(standing.outcome.reset_after()),
+            observed,
+            degraded,
+            unlogged,
+            "{}",
+            if observed { "would have been denied" } else { "denied" }
+        );
+    }
+
+    /// Whose counts, as people read it: `tenant=acme,ip=192.0.2.7`.
+    fn key(&self, asked_by: &Match<'_>) -> impl fmt::Display {
+        fmt::from_fn(move |f| {
+            for (nth, (name, value)) in asked_by.identity().enumerate() {
+                write!(f, "{}{name}=", if nth > 0 { "," } else { "" })?;
+                match self.redact.show(value) {
+                    Shown::Value(value) => write_value(f, &value.to_string())?,
+                    hash @ Shown::Hash(_) => write!(f, "{hash}")?,
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Cut if it is long. What stands between two values is percent-encoded, so that no value looks like two.
+fn write_value(f: &mut fmt::Formatter<'_>, value: &str) -> fmt::Result {
+    let kept = &value[..value.floor_char_boundary(MAX_VALUE)];
+    for char in kept.chars() {
+        match char {
+            ',' => f.write_str("%2C")?,
+            '%' => f.write_str("%25")?,
+            _ => f.write_char(char)?,
+        }
+    }
+    if kept.len() < value.len() { f.write_char('…') } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use slidegate::{Descriptor, Policy, Request};
+
+    use super::*;
+
+    fn key(redact: &Redact, tenant: &str, ip: &str) -> String {
+        let policy = Policy::from_yaml("rules: [{ name: a, per: [tenant, ip], limits: [1/s] }]");
+        let policy = policy.unwrap();
+        let request = Request::new("default", Descriptor::new([("ip", ip), ("tenant", tenant)]));
+        let applied = policy.apply(&request);
+        Denials::new(1, redact.clone()).unwrap().key(applied.matches().next().unwrap()).to_string()
+    }
+
+    #[test]
+    fn a_key_reads_as_one_has_it_and_no_value_looks_like_two() {
+        assert_eq!(
+            key(&Redact::default(), "ac me=ö\n", "192.0.2.7"),
+            "tenant=ac me=ö\n,ip=192.0.2.7"
+        );
+        assert_eq!(key(&Redact::default(), "a,ip=1%", "2"), "tenant=a%2Cip=1%25,ip=2");
+        let long = format!("{}ä", "x".repeat(127));
+        assert_eq!(
+            key(&Redact::default(), &long, "2"),
+            format!("tenant={}…,ip=2", "x".repeat(127))
+        );
+    }
+
+    #[test]
+    fn a_redacted_key_has_hashes_only_of_whole_values() {
+        let redact = Redact::new(true);
+        let key = |tenant: &str| key(&redact, tenant, "same");
+        let (one, other) = ("x".repeat(1024), "x".repeat(1023) + "y");
+        assert_eq!(
+            key(&one),
+            format!("tenant={},ip={}", redact.show((&*one).into()), redact.show("same".into()))
+        );
+        assert_ne!(key(&one), key(&other));
+    }
+}

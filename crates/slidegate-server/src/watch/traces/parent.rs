@@ -1,0 +1,116 @@
+//! The caller's span, as W3C Trace Context tells it.
+
+use std::str::FromStr;
+
+use opentelemetry::Context;
+use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
+
+/// Bytes that a `tracestate` may have; a longer one is left out. The standard asks to keep so many.
+const MAX_STATE: usize = 512;
+
+/// Where the caller is, by what its headers `traceparent` and `tracestate` say; nowhere, if they are malformed,
+/// or the first is there twice.
+pub fn parent<'h>(
+    mut traceparent: impl Iterator<Item = &'h str>,
+    tracestate: impl Iterator<Item = &'h str>,
+) -> Context {
+    let context = Context::new();
+    let (Some(caller), None) = (traceparent.next(), traceparent.next()) else { return context };
+    match span_context(caller.trim_matches([' ', '\t'])) {
+        Some((trace, span, flags)) => {
+            let state = trace_state(tracestate);
+            context.with_remote_span_context(SpanContext::new(trace, span, flags, true, state))
+        }
+        None => context,
+    }
+}
+
+/// Reads `00-<32 digits>-<16 digits>-<2 digits>`. A later version may go on behind that.
+fn span_context(text: &str) -> Option<(TraceId, SpanId, TraceFlags)> {
+    let mut fields = text.splitn(5, '-');
+    let [version, trace, span, flags] = [2, 32, 16, 2].map(|digits| {
+        let field = fields.next()?;
+        let hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        (field.len() == digits && field.bytes().all(hex)).then_some(field)
+    });
+    let version = version?;
+    if version == "ff" || (version == "00" && fields.next().is_some()) {
+        return None;
+    }
+    let trace = TraceId::from_hex(trace?).ok().filter(|id| *id != TraceId::INVALID)?;
+    let span = SpanId::from_hex(span?).ok().filter(|id| *id != SpanId::INVALID)?;
+    let flags = u8::from_str_radix(flags?, 16).ok()?;
+    Some((trace, span, TraceFlags::new(flags) & TraceFlags::SAMPLED))
+}
+
+fn trace_state<'h>(headers: impl Iterator<Item = &'h str>) -> TraceState {
+    let mut whole = String::new();
+    for header in headers {
+        if whole.len() + header.len() >= MAX_STATE {
+            return TraceState::default();
+        }
+        if !whole.is_empty() {
+            whole.push(',');
+        }
+        whole.push_str(header);
+    }
+    TraceState::from_str(&whole).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter::{empty, once};
+
+    use super::*;
+
+    const CALLER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    fn read(traceparent: &[&str], tracestate: &[&str]) -> Option<SpanContext> {
+        let context = parent(traceparent.iter().copied(), tracestate.iter().copied());
+        context.has_active_span().then(|| context.span().span_context().clone())
+    }
+
+    #[test]
+    fn a_caller_is_where_its_headers_say() {
+        let caller = read(&[CALLER], &["a=1", "b=2"]).unwrap();
+        assert_eq!(caller.trace_id().to_string(), "0af7651916cd43dd8448eb211c80319c");
+        assert_eq!(caller.span_id().to_string(), "b7ad6b7169203331");
+        assert!(caller.is_sampled() && caller.is_remote());
+        assert_eq!(caller.trace_state().header(), "a=1,b=2");
+        assert!(!read(&[&CALLER.replace("-01", "-00")], &[]).unwrap().is_sampled());
+        let later = CALLER.replace("00-", "01-") + "-more";
+        assert_eq!(read(&[&later], &[]).unwrap().trace_id(), caller.trace_id());
+    }
+
+    #[test]
+    fn what_is_malformed_says_nothing() {
+        let longer = format!("{CALLER}-more");
+        for wrong in [
+            "",
+            "00",
+            &CALLER[..54],
+            &format!("{CALLER}-"),
+            &longer,
+            &format!("ff{}", &CALLER[2..]),
+            &CALLER.to_uppercase(),
+            &CALLER.replace("-01", "-+1"),
+            &CALLER.replace("0af7651916cd43dd8448eb211c80319c", &"0".repeat(32)),
+            &CALLER.replace("b7ad6b7169203331", &"0".repeat(16)),
+            &CALLER.replace("0af7", "äa7"),
+        ] {
+            assert_eq!(read(&[wrong], &[]), None, "{wrong}");
+        }
+        assert_eq!(read(&[], &["a=1"]), None);
+        assert_eq!(read(&[CALLER, CALLER], &[]), None, "which one would hold?");
+    }
+
+    #[test]
+    fn a_state_that_is_malformed_or_long_is_left_out() {
+        let long = format!("a={}", "x".repeat(600));
+        for state in ["nonsense", "a=1,b", &long] {
+            let caller = parent(once(CALLER), once(state));
+            assert_eq!(caller.span().span_context().trace_state().header(), "", "{state}");
+        }
+        assert!(parent(once(CALLER), empty()).has_active_span());
+    }
+}

@@ -1,0 +1,191 @@
+//! The log, line by line.
+
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::common::Server;
+
+/// Nobody passes.
+const POLICY: &str = "rules: [{ name: nobody, per: [tenant], limits: [0/min] }]";
+
+const JSON: [&str; 2] = ["--log-format", "json"];
+
+/// Values that would break a line, or an object.
+const HOSTILE: [&str; 7] = [
+    "a\nb\r\n{\"level\":\"ERROR\"}",
+    "\"}\\\",\\",
+    "\u{0}\u{1}\u{7f}\u{85}\u{1b}[2K",
+    "\u{2028}\u{2029}\u{202e}",
+    "ä€😀",
+    "",
+    " = ; '",
+];
+
+fn ask(client: &Client, tenant: &str) {
+    let answer = client.check(&json!({"attributes": {"tenant": tenant}}));
+    assert_eq!(answer.status, 429);
+}
+
+fn parsed(line: &str) -> Value {
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+}
+
+/// The next denial, all lines before it being JSON as well.
+fn denial(server: &Server) -> Value {
+    loop {
+        let line = parsed(&server.next_log(Duration::from_secs(30)).expect("a line"));
+        if line["unlogged"].is_number() {
+            return line;
+        }
+    }
+}
+
+fn start(flags: &[&str]) -> Server {
+    Server::start_with(POLICY, &[&["--log-denials", "1000"], flags].concat())
+}
+
+/// The end of the log. No server of these tests ends by itself.
+fn rest(server: &Server) -> Vec<String> {
+    server.signal("TERM");
+    let lines = std::iter::from_fn(|| server.next_log(Duration::from_secs(30)));
+    lines.take_while(|line| !line.contains("stopped")).collect()
+}
+
+#[test]
+fn a_line_of_json_is_an_object_whatever_users_send() {
+    let server = start(&JSON);
+    let client = Client::of(&server);
+    let listening = parsed(server.listening());
+    assert_eq!((&listening["level"], &listening["rules"]), (&json!("INFO"), &json!(1)));
+    assert!(listening["timestamp"].as_str().unwrap().parse::<Timestamp>().is_ok());
+    for value in HOSTILE {
+        ask(&client, value);
+        let shown = value.replace(',', "%2C");
+        assert_eq!(denial(&server)["key"], format!("tenant={shown}"));
+    }
+    ask(&client, &"\n".repeat(1_024));
+    let line = denial(&server);
+    assert_eq!(line["key"], format!("tenant={}…", "\n".repeat(128)));
+    let names: BTreeSet<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
+    let expected = [
+        "timestamp",
+        "level",
+        "message",
+        "domain",
+        "rule",
+        "limit",
+        "key",
+        "cost",
+        "reset_after_ms",
+        "observed",
+        "degraded",
+        "unlogged",
+    ];
+    assert_eq!(names, BTreeSet::from(expected), "without retry_after_ms: it never fits");
+    assert_eq!(
+        (&line["message"], &line["rule"], &line["limit"], &line["observed"]),
+        (&json!("denied"), &json!("nobody"), &json!("1m"), &json!(false))
+    );
+    assert!(rest(&server).iter().all(|line| parsed(line).is_object()));
+}
+
+#[test]
+fn a_line_of_text_stays_one_whatever_users_send() {
+    let server = start(&[]);
+    let client = Client::of(&server);
+    for value in HOSTILE {
+        ask(&client, value);
+        let line = server.next_log(Duration::from_secs(30)).unwrap();
+        let whole = line.contains(" denied domain=\"default\" ") && line.ends_with(" unlogged=0");
+        assert!(whole && !line.contains(|char: char| char.is_control()), "{line:?}");
+    }
+    let rest = rest(&server);
+    assert_eq!(rest.len(), 1, "only that it stops: {rest:#?}");
+}
+
+#[test]
+fn a_flood_of_denials_is_a_few_lines_that_account_for_all() {
+    let server = Server::start_with(POLICY, &["--log-denials", "5", JSON[0], JSON[1]]);
+    let client = Client::of(&server);
+    let second = |line: &Value| {
+        line["timestamp"].as_str().unwrap().parse::<Timestamp>().unwrap().as_second()
+    };
+    let begun = second(&parsed(server.listening()));
+    let (mut lines, mut accounted, mut nth) = (0, 0, 0_u64);
+    let mut seconds = BTreeSet::new();
+    while seconds.len() < 3 {
+        nth += 1;
+        ask(&client, &nth.to_string());
+        while let Some(line) = server.next_log(Duration::ZERO) {
+            let line = parsed(&line);
+            lines += 1;
+            accounted += 1 + line["unlogged"].as_u64().unwrap();
+            assert_eq!(line["key"], format!("tenant={accounted}"), "of which it is the next");
+            seconds.insert(second(&line));
+        }
+    }
+    let most = 5 * (1 + seconds.last().unwrap() - begun);
+    assert!((5..=most).contains(&lines), "{lines} lines of {nth} denials");
+    assert!(nth > 20, "no flood: {nth}");
+}
+
+#[test]
+fn redacted_keys_are_hashes_that_stand_for_the_same_value() {
+    let server = start(&["--redact-keys", JSON[0], JSON[1]]);
+    let client = Client::of(&server);
+    let key = |tenant: &str| {
+        ask(&client, tenant);
+        let line = denial(&server);
+        assert!(!line.to_string().contains(tenant), "{line}");
+        line["key"].as_str().unwrap().strip_prefix("tenant=").unwrap().to_owned()
+    };
+    let (acme, again, other) = (key("acme-corp"), key("acme-corp"), key("other-corp"));
+    assert_eq!((acme.len(), &again), (16, &acme));
+    assert!(acme.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    assert_ne!(other, acme);
+}
+
+#[test]
+fn what_a_rule_that_only_watches_would_have_denied_is_logged_as_that() {
+    let policy = "rules: [{ name: watched, limits: [1/h], algorithm: sliding_log, mode: observe }]";
+    let server = Server::start_with(policy, &JSON);
+    let client = Client::of(&server);
+    for _ in 0..2 {
+        assert_eq!(client.check(&json!({"attributes": {}})).status, 200);
+    }
+    let line = denial(&server);
+    assert_eq!(
+        (&line["message"], &line["rule"], &line["observed"], &line["key"]),
+        (&json!("would have been denied"), &json!("watched"), &json!(true), &Value::Null)
+    );
+    let (retry, reset) = (&line["retry_after_ms"], &line["reset_after_ms"]);
+    assert!(retry.as_u64().unwrap() > 3_500_000 && reset.as_u64().unwrap() > 3_500_000, "{line}");
+}
+
+#[test]
+fn a_denial_for_the_lack_of_a_store_says_so() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let policy = "rules: [{ name: a, domain: api, limits: [1/s], on_store_error: deny }]";
+    let store = format!("redis://{nobody}");
+    let server = Server::start_with(policy, &["--store", &store, JSON[0], JSON[1]]);
+    let asked = json!({"domain": "api", "attributes": {}});
+    assert_eq!(Client::of(&server).check(&asked).status, 503);
+    let line = denial(&server);
+    assert_eq!(
+        (&line["message"], &line["because"], &line["domain"], &line["degraded"]),
+        (&json!("denied"), &json!("the store did not answer"), &json!("api"), &json!(true))
+    );
+}
+
+#[test]
+fn no_denial_is_logged_where_none_may_be() {
+    let server = Server::start_with(POLICY, &["--log-denials", "0"]);
+    ask(&Client::of(&server), "a");
+    let rest = rest(&server);
+    assert!(!rest.iter().any(|line| line.contains("denied")), "{rest:#?}");
+}
