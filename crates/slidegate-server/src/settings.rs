@@ -13,7 +13,7 @@ use tracing::level_filters::LevelFilter;
 
 use crate::args::{AdminAddress, RedisClock, ServeArgs, StoreArgs, TellingArgs};
 use crate::log::LogSettings;
-use crate::policy_file::{self, PolicyFileError};
+use crate::policy_file::{PolicyFile, PolicyFileError};
 use crate::watch::Redact;
 use crate::watch::traces::{CollectorUrlError, TraceSettings};
 
@@ -23,6 +23,8 @@ pub struct Settings {
     pub admin: Option<SocketAddr>,
     pub headers: Style,
     pub retry_jitter: Jitter,
+    /// As it was when the server started.
+    pub policy_file: PolicyFile,
     pub service: ServiceSettings,
     pub clients: ClientBounds,
     pub shutdown_grace: Duration,
@@ -82,7 +84,7 @@ pub struct ClientBounds {
 impl Settings {
     /// Reads what the arguments point to.
     pub fn read(args: ServeArgs) -> Result<Self, SettingsError> {
-        let policy = policy_file::read(&args.policy)?;
+        let policy_file = PolicyFile::read(args.policy)?;
         let AdminAddress(admin) = args.admin;
         let expected_instances = args.store.expected_instances;
         Ok(Self {
@@ -91,7 +93,7 @@ impl Settings {
             headers: args.headers,
             retry_jitter: args.retry_jitter,
             service: ServiceSettings {
-                policy,
+                policy: policy_file.policy.clone(),
                 observe: args.observe,
                 store: StoreChoice::read(args.store)?,
                 expected_instances,
@@ -102,6 +104,7 @@ impl Settings {
                 redact: Redact::new(args.telling.redact_keys),
                 traces: traces(&args.telling)?,
             },
+            policy_file,
             clients: ClientBounds {
                 connections: args.max_connections,
                 patience: Duration::from_secs(args.client_timeout),

@@ -1,10 +1,19 @@
-//! A policy in words, for `validate` and `explain`.
+//! A policy in words, for `validate`, `explain` and the log of a reload.
 
 use slidegate::policy::{Condition, Mode, OnStoreError, Override, Rule, Terms, When, WhenMissing};
 use slidegate::{Algorithm, Align, Limit};
 
 /// What a rule does, a line for each part.
 pub fn rule(rule: &Rule) -> Vec<String> {
+    let mut lines = own_terms(rule);
+    for (nth, other) in rule.overrides().iter().enumerate() {
+        lines.push(format!("{}, {}", override_name(nth, other), other_terms(other)));
+    }
+    lines
+}
+
+/// What a rule does where no override holds, a line for each part.
+pub fn own_terms(rule: &Rule) -> Vec<String> {
     let mut lines = Vec::new();
     if rule.when().conditions().next().is_some() {
         lines.push(format!("for requests whose {}", when(rule.when())));
@@ -21,11 +30,12 @@ pub fn rule(rule: &Rule) -> Vec<String> {
         OnStoreError::Deny => lines.push("while the store does not answer, none pass".into()),
     }
     lines.extend(redis(rule));
-    for (nth, other) in rule.overrides().iter().enumerate() {
-        let changed = terms(other.terms()).join("; ");
-        lines.push(format!("{}, if {}: {changed}", override_name(nth, other), when(other.when())));
-    }
     lines
+}
+
+/// `if plan is pro: …`
+pub fn other_terms(other: &Override) -> String {
+    format!("if {}: {}", when(other.when()), terms(other.terms()).join("; "))
 }
 
 /// ``override `pro` ``, or by its place if it has no name.
@@ -36,7 +46,8 @@ pub fn override_name(nth: usize, other: &Override) -> String {
     }
 }
 
-fn when(when: &When) -> String {
+/// ``plan is `pro` ``, and so on.
+pub fn when(when: &When) -> String {
     let conditions = when.conditions().map(|(name, wanted)| format!("{name} is {wanted}"));
     conditions.collect::<Vec<_>>().join(", and whose ")
 }

@@ -17,7 +17,7 @@ use crate::args::ServeArgs;
 use crate::http::Connections;
 use crate::service::Service;
 use crate::settings::{ClientBounds, Settings};
-use crate::{http, log, wire};
+use crate::{http, log, reload, wire};
 
 /// Connections of operators at once.
 const ADMIN_CONNECTIONS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(63);
@@ -34,6 +34,7 @@ pub fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
 
 async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let mut stop = StopSignal::register()?;
+    let hangup = signal(SignalKind::hangup())?;
     let Settings { clients, shutdown_grace, .. } = settings;
     let listener = listen(settings.http).await?;
     let admin = match settings.admin {
@@ -51,6 +52,7 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     if service.only_observes() {
         warn!("denies nothing: by --observe every rule only watches");
     }
+    reload::start(settings.policy_file, service.clone(), hangup)?;
     let answers = http::Answers::new(settings.headers, settings.retry_jitter);
     let address = listener.local_addr()?;
     let router = http::router(service.clone(), answers, clients.patience);

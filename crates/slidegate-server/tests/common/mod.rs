@@ -59,7 +59,11 @@ pub struct Server {
     admin: Option<SocketAddr>,
     /// The line of the log that says so.
     listening: String,
+    /// The lines before that.
+    starting: Vec<String>,
     log: Receiver<String>,
+    /// It is there as long as the server: a policy that goes is told in the log.
+    policy: Option<TempFile>,
 }
 
 impl Server {
@@ -73,7 +77,9 @@ impl Server {
         let file = TempFile::new(".yaml", policy);
         let mut command = slidegate();
         command.arg("serve").arg("--policy").arg(file.path()).args(["--http", "127.0.0.1:0"]);
-        Self::spawn(command.args(flags))
+        let mut server = Self::spawn(command.args(flags));
+        server.policy = Some(file);
+        server
     }
 
     /// Starts a server with this policy and these flags that operators can ask, too.
@@ -91,9 +97,15 @@ impl Server {
             stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
         let (listening, address) = (String::new(), SocketAddr::from(([0; 4], 0)));
-        let mut server = Self { child, address, admin: None, listening, log };
+        let starting = Vec::new();
+        let mut server =
+            Self { child, address, admin: None, listening, starting, log, policy: None };
         loop {
-            let line = server.wait_for_log("http://");
+            let line = server.next_log(PATIENCE).expect("a server that starts");
+            if !line.contains("http://") {
+                server.starting.push(line);
+                continue;
+            }
             let told = line.split("http://").nth(1).unwrap();
             // In JSON a quote stands behind it.
             let address = told.split([' ', '"']).next().unwrap().parse().unwrap();
@@ -118,6 +130,11 @@ impl Server {
     /// The line of the log that tells where it listens.
     pub fn listening(&self) -> &str {
         &self.listening
+    }
+
+    /// What it logged before.
+    pub fn starting(&self) -> &[String] {
+        &self.starting
     }
 
     /// Waits for a line of the log that has this in it.

@@ -1,0 +1,109 @@
+//! Which counts of a rule outlive its change. A count belongs to the rule, what it is counted per, and the
+//! name and shape of the limit: algorithm, window, and how that is divided. Not to max or burst.
+
+use slidegate::policy::{Override, Rule, RuleLimit, Terms};
+
+use super::key;
+
+/// What becomes of the counts of limits that are not as they were; none if all are.
+pub fn of(old: &Rule, new: &Rule) -> Option<String> {
+    let (before, after) = (identities(old), identities(new));
+    if !after.iter().any(|one| before.contains(one)) {
+        return Some("counts begin anew".into());
+    }
+    let mut told = Vec::new();
+    let lost = |one: &&String| !before.contains(one);
+    let anew: Vec<&str> = after.iter().filter(lost).map(String::as_str).collect();
+    if !anew.is_empty() {
+        told.push(format!("counts per {} begin anew", anew.join(" and per ")));
+    }
+    told.extend(of_limits(old, new));
+    if !new.per().entries().is_empty() && old.per().ipv6_prefix() != new.per().ipv6_prefix() {
+        told.push("counts of IPv6 addresses begin anew".into());
+    }
+    if placed(old) != placed(new) {
+        told.push("counts in Redis begin anew".into());
+    }
+    (!told.is_empty()).then(|| told.join(", "))
+}
+
+/// The limits of a rule as they are counted, in print.
+pub fn print(rule: &Rule) -> Vec<String> {
+    let all = [rule.terms()].into_iter().chain(rule.overrides().iter().map(Override::terms));
+    let limits = all.flat_map(Terms::limits);
+    limits.map(|limit| format!("`{}` counted as {}", limit.id(), shape(limit))).collect()
+}
+
+fn shape(limit: &RuleLimit) -> String {
+    limit.limit().shape_text()
+}
+
+/// The names that are counted per, in each combination.
+fn identities(rule: &Rule) -> Vec<String> {
+    rule.per().entries().iter().fold(vec![String::new()], |before, entry| {
+        let with = |before: &String| {
+            let comma = if before.is_empty() { "" } else { ", " };
+            let before = format!("{before}{comma}");
+            entry.names().map(move |name| format!("{before}{name}"))
+        };
+        before.iter().flat_map(with).collect()
+    })
+}
+
+/// What chooses the key in Redis, beside who is counted.
+fn placed(rule: &Rule) -> (Vec<usize>, Option<u32>, Vec<String>) {
+    let Some(redis) = rule.redis() else { return Default::default() };
+    let by = redis.split_by().map(ToOwned::to_owned).collect();
+    (redis.slot_by().to_vec(), redis.split_into().map(Into::into), by)
+}
+
+fn of_limits(old: &Rule, new: &Rule) -> Option<String> {
+    let mut seen = Seen::default();
+    seen.terms(old.terms(), new.terms());
+    for other in new.overrides() {
+        // Whom a new override is for, the rule's own terms were for.
+        let before = old.overrides().iter().find(|before| key(before) == key(other));
+        seen.terms(before.map_or(old.terms(), Override::terms), other.terms());
+    }
+    seen.told()
+}
+
+/// What was seen of limits, by their names, each once.
+#[derive(Default)]
+struct Seen {
+    go_on: Vec<String>,
+    begin_anew: Vec<String>,
+    as_they_were: bool,
+}
+
+impl Seen {
+    fn terms(&mut self, old: &Terms, new: &Terms) {
+        for limit in new.limits().iter().filter(|limit| limit.limit().capacity() > 0) {
+            let same =
+                |before: &&RuleLimit| (before.id(), shape(before)) == (limit.id(), shape(limit));
+            let names = match old.limits().iter().find(same) {
+                Some(before) if before.limit() == limit.limit() => {
+                    self.as_they_were = true;
+                    continue;
+                }
+                Some(_) => &mut self.go_on,
+                None => &mut self.begin_anew,
+            };
+            let name = format!("`{}`", limit.id());
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+
+    fn told(self) -> Option<String> {
+        let (go_on, anew) = (self.go_on.join(", "), self.begin_anew.join(", "));
+        match (go_on.is_empty(), anew.is_empty()) {
+            (true, true) => None,
+            (false, true) => Some("counts go on".into()),
+            (true, false) if !self.as_they_were => Some("counts begin anew".into()),
+            (true, false) => Some(format!("counts of {anew} begin anew")),
+            (false, false) => Some(format!("counts of {go_on} go on, of {anew} begin anew")),
+        }
+    }
+}

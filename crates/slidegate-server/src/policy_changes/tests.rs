@@ -1,0 +1,194 @@
+use super::*;
+
+fn lines_of(old: &str, new: &str) -> Vec<String> {
+    let policy = |text: &str| Policy::from_yaml(text).unwrap();
+    between(&policy(old), &policy(new)).lines
+}
+
+/// What is told of a rule that was one thing and is another.
+#[track_caller]
+fn assert_told(was: &str, is: &str, told: &str) {
+    let policy = |rule: &str| format!("rules: [{{ name: a, {rule} }}]");
+    let expected = match told {
+        "" => Vec::new(),
+        told => vec![format!("rule `a` has changed: {told}")],
+    };
+    assert_eq!(lines_of(&policy(was), &policy(is)), expected);
+}
+
+#[test]
+fn every_rule_that_is_new_or_gone_or_has_changed_has_a_line_and_no_other() {
+    let old = "
+routes: [/a, /b]
+rules:
+  - { name: same, limits: [1/s] }
+  - { name: other, domain: api, limits: [1/s] }
+  - { name: old, limits: [1/s] }
+";
+    let new = "
+routes: [/b, '/c/{id}']
+rules:
+  - { name: new, domain: api, limits: [5/min], algorithm: sliding_log, per: [ip] }
+  - { name: other, domain: api, limits: [2/s] }
+  - { name: same, limits: [1/s] }
+";
+    let (old, new) = (Policy::from_yaml(old).unwrap(), Policy::from_yaml(new).unwrap());
+    let changes = between(&old, &new);
+    assert_eq!(
+        changes.lines,
+        [
+            "rule `new` of domain `api` is new: counted per ip; without it the rule does not apply; never more than 5 in any 1m (5/1m sliding_log)",
+            "rule `other` of domain `api` has changed: was [about 1 in any 1s (1/1s sliding_window)], is [about 2 in any 1s (2/1s sliding_window)]; counts go on",
+            "rule `old` is gone",
+            "routes have changed: new: /c/{id}; gone: /a",
+        ]
+    );
+    assert_eq!(changes.summary(), "rules: 1 new, 1 changed, 1 gone");
+    assert_eq!(between(&new, &new), Changes::default());
+}
+
+#[test]
+fn what_is_only_written_otherwise_is_no_change() {
+    let old = "
+routes: [/a, /b]
+rules:
+  - { name: a, limits: [60/min], per: [tenant] }
+  - { name: b, limits: [1/s] }
+";
+    let new = "
+# The same.
+defaults: { algorithm: sliding_window }
+routes: [/b, /a]
+rules:
+  - { name: b, limits: [{ max: 1, window: 1s }] }
+  - { name: a, domain: default, limits: [60/1m], per: [tenant] }
+";
+    assert!(lines_of(old, new).is_empty());
+    assert!(between(&Policy::from_yaml(old).unwrap(), &Policy::from_yaml(new).unwrap()).is_empty());
+}
+
+#[test]
+fn counts_go_on_under_another_max_and_begin_anew_under_another_window_or_algorithm() {
+    assert_told(
+        "limits: [10/min]",
+        "limits: [10/h]",
+        "was [about 10 in any 1m (10/1m sliding_window)], is [about 10 in any 1h (10/1h sliding_window)]; counts begin anew",
+    );
+    assert_told(
+        "limits: [10/min]",
+        "limits: [10/min], algorithm: sliding_log",
+        "was [about 10 in any 1m (10/1m sliding_window)], is [never more than 10 in any 1m (10/1m sliding_log)]; counts begin anew",
+    );
+    assert_told(
+        "limits: [10/min, 5/s, 9/h]",
+        "limits: [20/min, 5/s, 9/d]",
+        "was [about 10 in any 1m (10/1m sliding_window); about 9 in any 1h (9/1h sliding_window)], is [about 20 in any 1m (20/1m sliding_window); about 9 in any 1d (9/1d sliding_window)]; counts of `1m` go on, of `1d` begin anew",
+    );
+    assert_told(
+        "limits: [10/min]",
+        "limits: [10/min, 5/s]",
+        "is also [about 5 in any 1s (5/1s sliding_window)]; counts of `1s` begin anew",
+    );
+    assert_told(
+        "limits: [10/min, 5/s]",
+        "limits: [10/min]",
+        "was also [about 5 in any 1s (5/1s sliding_window)]",
+    );
+    let bucket = |burst| {
+        format!("limits: [{{ max: 9, window: 1s, algorithm: token_bucket, burst: {burst} }}]")
+    };
+    assert_told(
+        &bucket(5),
+        &bucket(6),
+        "was [5 at once, then 9 per 1s at a steady rate (9/1s token_bucket)], is [6 at once, then 9 per 1s at a steady rate (9/1s token_bucket)]; counts go on",
+    );
+}
+
+#[test]
+fn names_and_precisions_of_limits_are_told_too() {
+    assert_told(
+        "limits: [{ max: 9, window: 1s }]",
+        "limits: [{ max: 9, window: 1s, name: few }]",
+        "was [`1s` counted as sliding_window:1s], is [`few` counted as sliding_window:1s]; counts begin anew",
+    );
+    assert_told(
+        "limits: [{ max: 9, window: 1h, algorithm: sliding_buckets }]",
+        "limits: [{ max: 9, window: 1h, algorithm: sliding_buckets, precision: 1m }]",
+        "was [`1h` counted as sliding_buckets:1h:6m], is [`1h` counted as sliding_buckets:1h:1m]; counts begin anew",
+    );
+}
+
+#[test]
+fn counts_begin_anew_where_others_are_counted() {
+    let missing = "without it the rule does not apply";
+    assert_told(
+        "limits: [9/s], per: [tenant]",
+        "limits: [9/s], per: [user]",
+        &format!(
+            "was [counted per tenant; {missing}], is [counted per user; {missing}]; counts begin anew"
+        ),
+    );
+    assert_told(
+        "limits: [9/s], per: [key]",
+        "limits: [9/s], per: [key|ip]",
+        &format!(
+            "was [counted per key; {missing}], is [counted per key, or else ip; {missing}]; counts per ip begin anew"
+        ),
+    );
+    assert_told(
+        "limits: [9/s], per: [ip]",
+        "limits: [9/s], per: [ip], ipv6_prefix: 48",
+        &format!(
+            "was [counted per ip; {missing}], is [counted per ip; {missing}; IPv6 by /48]; counts of IPv6 addresses begin anew"
+        ),
+    );
+    assert_told(
+        "limits: [9/s], per: [ip]",
+        "limits: [9/s], per: [ip], redis: { split: { by: [user], into: 4 } }",
+        "is also [in Redis: each count is split into 4, by user]; counts in Redis begin anew",
+    );
+}
+
+#[test]
+fn whom_it_is_for_and_what_becomes_of_them_is_told() {
+    assert_told(
+        "limits: [9/s], when: { method: GET }",
+        "limits: [9/s], when: { method: [GET, HEAD] }, mode: observe, overdraft: true, on_store_error: deny",
+        "was [for requests whose method is `GET`], is [for requests whose method is `GET` or `HEAD`; only watches: what does not fit passes all the same; costs are charged even beyond max; a cost of 0 asks, and is denied then; while the store does not answer, none pass]",
+    );
+}
+
+#[test]
+fn the_order_of_overrides_matters() {
+    let pro = "{ name: pro, when: { plan: pro }, limits: [90/s] }";
+    let live = "{ when: { key: live }, limits: unlimited }";
+    assert_told(
+        &format!("limits: [9/s], overrides: [{pro}, {live}]"),
+        &format!("limits: [9/s], overrides: [{live}, {pro}]"),
+        "overrides are tried in another order: [key is `live`], `pro`",
+    );
+    assert_told(
+        &format!("limits: [9/s], overrides: [{pro}]"),
+        &format!("limits: [9/s], overrides: [{live}, {pro}]"),
+        "is also [an override, if key is `live`: everything passes]",
+    );
+    assert_told(
+        "limits: [9/s]",
+        &format!("limits: [9/s], overrides: [{pro}]"),
+        "is also [override `pro`, if plan is `pro`: about 90 in any 1s (90/1s sliding_window)]; counts go on",
+    );
+}
+
+#[test]
+fn a_line_is_one_line_and_not_too_long() {
+    let many: Vec<String> = (0..500).map(|nth| format!("'10.0.{}.0/24'", nth % 250)).collect();
+    let new = format!(
+        "rules: [{{ name: a, limits: [1/s], when: {{ ip: [{}], key: \"a\\nb\" }} }}]",
+        many.join(", ")
+    );
+    let lines = lines_of("rules: []", &new);
+    assert!(lines[0].ends_with('…') && lines[0].chars().count() < 500, "{lines:?}");
+    let lines =
+        lines_of("rules: []", "rules: [{ name: a, limits: [1/s], when: { key: \"a\\nb\" } }]");
+    assert!(lines[0].contains("key is `a\\nb`"), "{lines:?}");
+}

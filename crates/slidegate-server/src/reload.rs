@@ -1,0 +1,223 @@
+//! Reads the policy again when its file changes, and on SIGHUP. Only a policy that is whole and right ever
+//! replaces another.
+
+mod trail;
+mod watch;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+use std::{mem, thread};
+
+use slidegate::Policy;
+use tokio::signal::unix::Signal;
+use tracing::{error, info, warn};
+
+use crate::policy_changes;
+use crate::policy_file::{self, PolicyFile};
+use crate::service::Service;
+use crate::watch::metrics::Reloaded;
+
+use watch::FileWatch;
+
+/// Lines of the log about one reload, of what changed or of what is wrong.
+const MOST_LINES: usize = 50;
+
+/// Between two readings, which have to be equal.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How often a file is read that is never the same twice.
+const MOST_READINGS: usize = 50;
+
+/// Until a file is read again that could not be: it may be that the system was short of something.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What makes the reader look.
+enum Wake {
+    /// Somebody asks.
+    Hangup,
+    /// Something happened where the file is.
+    File(notify::Result<notify::Event>),
+}
+
+/// What a reading found: a text, or why there is none, a line for each reason.
+type Reading = Result<Arc<str>, Vec<String>>;
+
+/// Reads on a thread of its own, one reload at a time: what happens meanwhile is seen by the next reading.
+struct Reader {
+    service: Arc<Service>,
+    wakes: Receiver<Wake>,
+    watch: FileWatch,
+    /// The policy that holds, and its text.
+    held: PolicyFile,
+    last: Reading,
+    /// Somebody has asked since the last reload.
+    asked: bool,
+    /// The file may have changed since it was read last.
+    changed: bool,
+}
+
+/// From now on the service follows the policy file from which its policy was read.
+pub fn start(file: PolicyFile, service: Arc<Service>, hangup: Signal) -> io::Result<()> {
+    let (sender, wakes) = mpsc::channel();
+    let watch = FileWatch::new(&file.path, {
+        let sender = sender.clone();
+        // Nobody reads any more only when the process ends.
+        move |event| drop(sender.send(Wake::File(event)))
+    })?;
+    let reader = Reader {
+        service,
+        wakes,
+        // What changed before it was watched. What is no file, such as a pipe, can be read only once.
+        changed: file.path.is_file(),
+        watch,
+        last: Ok(file.text.clone()),
+        held: file,
+        asked: false,
+    };
+    thread::Builder::new().name("reload".into()).spawn(|| reader.run())?;
+    tokio::spawn(pass_on(hangup, sender));
+    Ok(())
+}
+
+async fn pass_on(mut hangup: Signal, wakes: Sender<Wake>) {
+    while hangup.recv().await.is_some() && wakes.send(Wake::Hangup).is_ok() {}
+}
+
+/// What a file says now.
+fn read(path: &Path) -> Reading {
+    if path.metadata().is_ok_and(|found| !found.is_file()) {
+        return Err(vec![format!("{}: cannot be read again: it is no file", path.display())]);
+    }
+    policy_file::text(path).map(Into::into).map_err(|error| error.lines())
+}
+
+impl Reader {
+    fn run(mut self) {
+        loop {
+            self.note_pending();
+            if self.asked || (self.changed && !self.watch.is_being_written()) {
+                self.reload();
+                continue;
+            }
+            match self.next_wake() {
+                Ok(wake) => self.note(wake),
+                Err(RecvTimeoutError::Timeout) => self.changed = true,
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn next_wake(&self) -> Result<Wake, RecvTimeoutError> {
+        match self.last {
+            Ok(_) => Ok(self.wakes.recv()?),
+            Err(_) => self.wakes.recv_timeout(RETRY),
+        }
+    }
+
+    fn note(&mut self, wake: Wake) {
+        match wake {
+            Wake::Hangup => self.asked = true,
+            Wake::File(event) => self.changed |= self.watch.sees(&event),
+        }
+    }
+
+    /// Notes what has happened meanwhile.
+    fn note_pending(&mut self) {
+        while let Ok(wake) = self.wakes.try_recv() {
+            self.note(wake);
+        }
+    }
+
+    fn reload(&mut self) {
+        self.changed = false;
+        let settled = self.settled();
+        let asked = mem::take(&mut self.asked);
+        match settled {
+            Some(reading) if asked || reading != self.last => self.judge(reading),
+            // What was read before.
+            Some(_) => {}
+            // It is read when it is closed.
+            None if !asked && self.watch.is_being_written() => {}
+            None => {
+                let path = self.held.path.display();
+                self.judge(Err(vec![format!("{path}: cannot be read: it is still being written")]));
+            }
+        }
+    }
+
+    /// What the file says, as soon as it says the same twice and nobody is writing.
+    fn settled(&mut self) -> Option<Reading> {
+        let mut before = read(&self.held.path);
+        for _ in 1..MOST_READINGS {
+            thread::sleep(PAUSE);
+            self.note_pending();
+            let now = read(&self.held.path);
+            if now == before && !self.watch.is_being_written() {
+                // It was read after all that is noted.
+                self.changed = false;
+                return Some(now);
+            }
+            before = now;
+        }
+        None
+    }
+
+    fn judge(&mut self, reading: Reading) {
+        self.last = reading.clone();
+        let text = match reading {
+            Ok(text) if text == self.held.text => return self.keep(),
+            Ok(text) => text,
+            Err(wrong) => return self.refuse(&wrong),
+        };
+        match policy_file::parse(&self.held.path, &text) {
+            Ok(policy) => self.replace(text, policy),
+            Err(error) => self.refuse(&error.lines()),
+        }
+    }
+
+    fn keep(&self) {
+        self.service.reloaded(Reloaded::Unchanged, None);
+        info!("the policy is as it was");
+    }
+
+    fn replace(&mut self, text: Arc<str>, policy: Policy) {
+        let changes = policy_changes::between(&self.held.policy, &policy);
+        // Also where nothing is told: the order of rules is that of answers.
+        self.service.replace(&policy);
+        (self.held.text, self.held.policy) = (text, policy);
+        if changes.is_empty() {
+            return self.keep();
+        }
+        self.service.reloaded(Reloaded::Changed, None);
+        info!("the policy has changed: {}", changes.summary());
+        in_log(&changes.lines, |line| info!("{line}"));
+        if self.held.policy.rules().is_empty() {
+            warn!("the policy has no rules: everything passes");
+        }
+    }
+
+    /// Goes on with the policy that holds.
+    fn refuse(&self, wrong: &[String]) {
+        let problem = match wrong {
+            [only] => only.clone(),
+            [first, more @ ..] => format!("{first} (and {} more)", more.len()),
+            [] => String::new(),
+        };
+        self.service.reloaded(Reloaded::Failed, Some(problem));
+        in_log(wrong, |line| error!("{line}"));
+        error!("the policy goes on as it was: its file cannot be loaded");
+    }
+}
+
+/// Some of the lines, and how many are left out.
+fn in_log(lines: &[String], log: impl Fn(&str)) {
+    for line in lines.iter().take(MOST_LINES) {
+        log(line);
+    }
+    if let Some(more) = lines.len().checked_sub(MOST_LINES).filter(|more| *more > 0) {
+        log(&format!("and {more} more"));
+    }
+}
