@@ -133,10 +133,9 @@ impl Cluster {
         self.nodes.wrong.notify_one();
     }
 
-    /// Whether no master is asked.
+    /// Whether no master is asked: all have failed of late, or none is known.
     pub fn is_open(&self) -> bool {
-        let map = self.nodes.map.load();
-        !map.masters.is_empty() && map.masters.iter().all(|master| master.is_open())
+        self.nodes.map.load().masters.iter().all(|master| master.is_open())
     }
 
     /// Whether who has a slot is not asked.

@@ -105,7 +105,8 @@ impl RedisStore {
         self.inner.deny_cache_hits.load(Ordering::Relaxed)
     }
 
-    /// Whether Redis is not asked, since it has failed too often of late. Of a Cluster: no node of it.
+    /// Whether Redis is not asked, since it has failed too often of late. Of a Cluster: no node of it,
+    /// also while none is known.
     pub fn is_open(&self) -> bool {
         self.inner.servers.is_open()
     }

@@ -58,13 +58,15 @@ struct LimitExplained {
     window_ms: u64,
     /// Whether the rule only watches, and never denies.
     observed: bool,
+    /// Whether the cost is charged even beyond max, since it has been spent: it never denies.
+    overdraft: bool,
     /// Whose counts: every attribute that the rule counts per.
     counted_per: BTreeMap<String, String>,
     /// The name of the counter.
     key: String,
     /// The counts. Null if they were not asked for: the store does not answer, and the rule then does without.
     now: Option<Counts>,
-    /// What would have to happen for the request to fit. Null if it does.
+    /// What would have to happen for the request to fit. Null if it does, or need not.
     to_pass: Option<String>,
 }
 
@@ -167,9 +169,12 @@ impl LimitExplained {
             max: quota.max(),
             window_ms: millis_up(quota.window()),
             observed: hit.admission == Admission::Observe,
+            overdraft: hit.admission == Admission::Always,
             counted_per: if one.lacks_attribute() { BTreeMap::new() } else { identity.collect() },
             key: hit.key.to_string(),
-            to_pass: standing.and_then(|standing| words::to_pass(&standing, hit.cost)),
+            to_pass: standing
+                .filter(|_| hit.admission != Admission::Always)
+                .and_then(|standing| words::to_pass(&standing, hit.cost)),
             now: standing.map(|standing| {
                 let outcome = standing.outcome;
                 Counts {

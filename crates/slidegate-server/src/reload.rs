@@ -70,8 +70,8 @@ pub fn start(file: PolicyFile, service: Arc<Service>, hangup: Signal) -> io::Res
     let reader = Reader {
         service,
         wakes,
-        // What changed before it was watched. What is no file, such as a pipe, can be read only once.
-        changed: file.path.is_file(),
+        // Before it was watched. What is no file, such as a pipe, can be read only once.
+        changed: file.path.is_file() && read(&file.path) != Ok(file.text.clone()),
         watch,
         last: Ok(file.text.clone()),
         held: file,

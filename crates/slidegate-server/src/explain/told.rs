@@ -40,7 +40,11 @@ impl fmt::Display for LimitExplained {
         match &self.now {
             None => f.write_str("not asked, since the store does not answer")?,
             Some(now) => {
-                let fits = if now.fits { "fits" } else { "does not fit" };
+                let fits = match (self.overdraft, now.fits) {
+                    (true, _) => "charged, whatever is left",
+                    (false, true) => "fits",
+                    (false, false) => "does not fit",
+                };
                 write!(f, "{fits}, {} of {} used{watches}", now.used, now.used + now.remaining)?;
             }
         }

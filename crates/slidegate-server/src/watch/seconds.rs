@@ -58,7 +58,7 @@ impl TypedMetric for Seconds {
 
 impl EncodeMetric for Seconds {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
-        let bounds = BOUNDS_NS.iter().map(|ns| *ns as f64 / 1e9).chain([f64::MAX]);
+        let bounds = BOUNDS_NS.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);
         let counts = self.0.buckets.iter().map(|count| count.load(Ordering::Relaxed));
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
         // Of what was read, so that the last bucket is the count whatever happens meanwhile.
@@ -89,9 +89,9 @@ mod tests {
         let mut told = String::new();
         encode(&mut told, &registry).unwrap();
         let has = |line: &str| assert!(told.lines().any(|told| told == line), "{line}\n{told}");
-        has(r#"took_bucket{le="1e-6"} 1"#);
-        has(r#"took_bucket{le="2.5e-6"} 1"#);
-        has(r#"took_bucket{le="5e-6"} 2"#);
+        has(r#"took_bucket{le="0.000001"} 1"#);
+        has(r#"took_bucket{le="0.0000025"} 1"#);
+        has(r#"took_bucket{le="0.000005"} 2"#);
         has(r#"took_bucket{le="10.0"} 2"#);
         has(r#"took_bucket{le="+Inf"} 3"#);
         has("took_count 3");

@@ -50,7 +50,7 @@ rules:
     fn each_limit_has_a_verdict_of_its_own() {
         let policy = Policy::from_yaml(POLICY).unwrap();
         let gate = Gate::new(policy, MemoryStore::with(ManualClock::default(), 10));
-        let mut next = || {
+        let next = || {
             let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
             let allowed = ruling.decision().is_allowed();
             let verdicts = ruling.limits().map(|standing| Verdict::of(&standing, allowed));

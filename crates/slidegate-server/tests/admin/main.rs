@@ -14,11 +14,9 @@ mod health;
 mod metrics;
 mod observe;
 #[path = "../common/prometheus.rs"]
-#[allow(dead_code, reason = "the tests of `deploy/` use all of it")]
 mod prometheus;
 mod samples;
 mod scraped;
 #[path = "../../../slidegate-redis/tests/server/mod.rs"]
-#[allow(dead_code, reason = "the tests of Redis use all of it")]
 mod server;
 mod top;

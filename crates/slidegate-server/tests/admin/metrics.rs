@@ -1,10 +1,14 @@
 //! `/metrics`.
 
+use std::io::Write;
+use std::process::Stdio;
+
 use serde_json::json;
 use ureq::http::Request;
 
 use crate::client::Client;
 use crate::common::Server;
+use crate::prometheus::program;
 use crate::samples::Samples;
 use crate::server::Redis;
 
@@ -96,6 +100,20 @@ fn a_scraper_gets_the_format_that_it_asks_for() {
         lines
     };
     assert_eq!(without_comments(&plain.body), without_comments(&open.body));
+}
+
+#[test]
+fn prometheus_own_linter_has_nothing_against_them() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    check(&Client::of(&server), "default", 3);
+    let text = Client::at(server.admin()).call("GET", "/metrics").body;
+    let mut promtool = program("promtool");
+    promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut linter = promtool.stderr(Stdio::piped()).spawn().unwrap();
+    linter.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = linter.wait_with_output().unwrap();
+    let told = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(output.status.success() && told.is_empty(), "{told}\n{text}");
 }
 
 #[test]

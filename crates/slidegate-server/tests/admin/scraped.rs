@@ -1,6 +1,7 @@
 //! A real Prometheus scrapes a server under load: what it knows in the end is what the callers saw.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -111,6 +112,12 @@ fn what_prometheus_knows_in_the_end_is_what_the_callers_saw() {
         let call = |caller| call(address, caller, &stop);
         let callers: Vec<_> = (0..CALLERS).map(|nth| scope.spawn(move || call(nth))).collect();
         let prometheus = Prometheus::scraping(&[server.admin()]);
+        // Counters go on under another policy.
+        for reload in 0..5 {
+            let other = format!("{}/d", 90_001 + reload);
+            fs::write(server.policy(), POLICY.replace("90000/d", &other)).unwrap();
+            server.wait_for_log("the policy has changed");
+        }
         stop.store(true, Ordering::Relaxed);
         let mut all = Seen::new();
         for caller in callers {
@@ -122,6 +129,7 @@ fn what_prometheus_knows_in_the_end_is_what_the_callers_saw() {
     });
     prometheus.wait_for_scrapes(2);
     assert_eq!(known(&prometheus), seen);
+    assert_eq!(prometheus.value(r#"slidegate_policy_reloads_total{result="changed"}"#), 5.0);
     for metric in metrics() {
         for series in metric.series() {
             let found = prometheus.series(&series).unwrap();

@@ -101,7 +101,7 @@ impl Server {
         let mut server =
             Self { child, address, admin: None, listening, starting, log, policy: None };
         loop {
-            let line = server.next_log(PATIENCE).expect("a server that starts");
+            let line = server.next_log(PATIENCE).unwrap();
             if !line.contains("http://") {
                 server.starting.push(line);
                 continue;
@@ -118,9 +118,14 @@ impl Server {
         }
     }
 
+    /// The file of its policy, of a server that was started with one's text.
+    pub fn policy(&self) -> &Path {
+        self.policy.as_ref().unwrap().path()
+    }
+
     /// Where operators ask, if the flags say so.
     pub fn admin(&self) -> SocketAddr {
-        self.admin.expect("an admin address")
+        self.admin.unwrap()
     }
 
     pub fn address(&self) -> SocketAddr {

@@ -147,7 +147,7 @@ fn change(folder: &Folder, followed: &Followed, nth: u64) -> bool {
 
 #[test]
 fn a_reload_every_50_ms_under_full_load_fails_no_request_and_loses_no_count() {
-    let seconds = env::var("SLIDEGATE_RELOAD_SECONDS").map_or(10, |text| text.parse().unwrap());
+    let seconds = env::var("RELOAD_SECONDS").map_or(10, |text| text.parse().unwrap());
     let is_policy = |text: &str| Policy::from_yaml(text).is_ok();
     for good in ['a', 'b'].map(policy) {
         assert!(is_policy(&good) && is_policy(torn(&good)) && !is_policy(&good[..good.len() / 2]));

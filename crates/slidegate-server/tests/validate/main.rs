@@ -173,7 +173,7 @@ denied by search, for ever
     let inside = explain(&["route=/v1/search", "method=POST", "ip=10.1.2.3"]);
     assert!(inside.contains("ip is `10.1.2.3`, and must not be `10.0.0.0/8`"), "{inside}");
     let llm = explain(&["--domain", "llm", "--cost", "5000", "user=u"]);
-    assert!(llm.contains("tokens.day: 1000/1d sliding_buckets: fits, 0 of 1000 used"));
+    assert!(llm.contains("tokens.day: 1000/1d sliding_buckets: charged, whatever is left, 0 of 1000 used\n    counted"));
     assert!(
         explain(&["--domain", "llm"])
             .ends_with("counted as llm:tokens:missing:{}\ndenied by tokens, for ever\n")
