@@ -12,9 +12,9 @@ use crate::server::Redis;
 const POLICY: &str = "rules: [{ name: a, limits: [3/h] }]";
 
 /// A Redis that asks for a password: this one of `ann`, and of whoever gives no name.
-const PASSWORD: &str = "sesame-4711";
+const PASSWORD: &str = "sesame-unlocks";
 const GUARDED: [&str; 8] =
-    ["--requirepass", PASSWORD, "--user", "ann", "on", ">sesame-4711", "~*", "+@all"];
+    ["--requirepass", PASSWORD, "--user", "ann", "on", ">sesame-unlocks", "~*", "+@all"];
 
 /// What is left of an outcome once the server has answered twice: whether Redis was heard, and all that it
 /// has told at its most talkative.
@@ -48,7 +48,7 @@ fn no_log_has_a_password_that_is_right_or_wrong() {
     ] {
         let (is_heard, told) = heard_and_told(&store);
         assert_eq!(is_heard, is_right, "{store}: {told}");
-        assert!(!told.contains("sesame") && !told.contains("4711"), "{told}");
+        assert!(!told.contains("sesame") && !told.contains("unlocks"), "{told}");
         assert!(told.contains(&format!("store=redis://{at}/")), "{told}");
     }
 }

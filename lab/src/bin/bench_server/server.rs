@@ -29,7 +29,7 @@ rules:
 const WATCHED: [&str; 2] = ["--admin", "127.0.0.1:0"];
 
 /// What has nothing gathered.
-const UNWATCHED: [&str; 2] = ["--admin", "none"];
+const UNWATCHED: [&str; 4] = ["--admin", "none", "--log-denials", "0"];
 
 /// Ticks of the system's clock in a second, in which /proc tells times. Linux has no other.
 const TICKS: f64 = 100.0;
@@ -52,7 +52,7 @@ impl Server {
         let mut child = Command::new(&program)
             .args(["serve", "--http", "127.0.0.1:0", "--policy"])
             .arg(&file)
-            .args(if watched { WATCHED } else { UNWATCHED })
+            .args(if watched { &WATCHED[..] } else { &UNWATCHED[..] })
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| format!("{}: {error}: is it built?", program.display()))?;
