@@ -60,7 +60,7 @@ bench-redis:
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
 	cargo run --release -p lab --bin bench_redis -- $(ARGS)
 
-# The server with all that it can gather, beside the same without: about four minutes; ARGS=--quick takes one.
+# The server with all that it can gather, beside the same without: about nine minutes; ARGS=--quick takes two.
 bench-server:
 	cargo build --release
 	cargo run --release -p lab --bin bench_server -- $(ARGS)

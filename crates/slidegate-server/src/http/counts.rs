@@ -4,7 +4,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::Response;
-use tokio::time::Instant;
+use quanta::Instant;
 
 use crate::watch::metrics::{Answered, FaceMetrics};
 

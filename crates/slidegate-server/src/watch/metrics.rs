@@ -4,7 +4,7 @@
 
 mod text;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -17,16 +17,20 @@ use slidegate::StoreError;
 use slidegate::policy::{Rule, RuleLimit};
 
 use super::seconds::Seconds;
+use super::striped::Striped;
 use super::verdict::Verdict;
 
 pub use self::text::Format;
 
+/// A counter that many threads add to.
+type Often = Counter<u64, Striped<AtomicU64>>;
+
 /// All that is counted.
 pub struct Metrics {
     registry: Registry,
-    decisions: Family<DecisionLabels, Counter>,
-    near_limit: Family<LimitLabels, Counter>,
-    requests: Family<RequestLabels, Counter>,
+    decisions: Family<DecisionLabels, Often>,
+    near_limit: Family<LimitLabels, Often>,
+    requests: Family<RequestLabels, Often>,
     request_seconds: Family<FaceLabels, Seconds>,
     pub degraded_decisions: Counter,
     reloads: Family<ReloadLabels, Counter>,
@@ -37,16 +41,16 @@ pub struct Metrics {
 
 /// What is counted of one limit.
 pub struct LimitCounters {
-    allowed: Counter,
-    denied: Counter,
-    observed: Counter,
-    near: Counter,
+    allowed: Often,
+    denied: Often,
+    observed: Often,
+    near: Often,
 }
 
 /// What is counted of one face.
 #[derive(Clone)]
 pub struct FaceMetrics {
-    results: [Counter; Answered::ALL.len()],
+    results: [Often; Answered::ALL.len()],
     seconds: Seconds,
 }
 

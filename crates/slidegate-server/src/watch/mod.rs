@@ -6,6 +6,7 @@ mod pace;
 pub mod redact;
 mod seconds;
 mod store;
+mod striped;
 pub mod top;
 pub mod traces;
 mod verdict;

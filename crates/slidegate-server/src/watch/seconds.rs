@@ -8,6 +8,8 @@ use std::time::Duration;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
+use super::striped::Striped;
+
 /// The longest time of each bucket, in nanoseconds: from what a decision in memory takes to what nobody waits
 /// for. The last bucket has the rest.
 const BOUNDS_NS: [u64; 19] = [
@@ -34,10 +36,11 @@ const BOUNDS_NS: [u64; 19] = [
 
 /// How long something took, how often.
 #[derive(Clone, Debug, Default)]
-pub struct Seconds(Arc<Inner>);
+pub struct Seconds(Arc<Striped<Part>>);
 
+/// What one thread has seen.
 #[derive(Debug, Default)]
-struct Inner {
+struct Part {
     buckets: [AtomicU64; BOUNDS_NS.len() + 1],
     sum_ns: AtomicU64,
 }
@@ -47,8 +50,9 @@ impl Seconds {
     pub fn observe(&self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let bucket = BOUNDS_NS.partition_point(|bound| *bound < ns);
-        self.0.buckets[bucket].fetch_add(1, Ordering::Relaxed);
-        self.0.sum_ns.fetch_add(ns, Ordering::Relaxed);
+        let part = self.0.own();
+        part.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        part.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
 }
 
@@ -59,11 +63,14 @@ impl TypedMetric for Seconds {
 impl EncodeMetric for Seconds {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
         let bounds = BOUNDS_NS.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);
-        let counts = self.0.buckets.iter().map(|count| count.load(Ordering::Relaxed));
+        let sum_of = |of: &dyn Fn(&Part) -> &AtomicU64| -> u64 {
+            self.0.all().map(|part| of(part).load(Ordering::Relaxed)).sum()
+        };
+        let counts = (0..=BOUNDS_NS.len()).map(|nth| sum_of(&|part| &part.buckets[nth]));
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
         // Of what was read, so that the last bucket is the count whatever happens meanwhile.
         let count = buckets.iter().map(|(_, count)| count).sum();
-        let sum = self.0.sum_ns.load(Ordering::Relaxed) as f64 / 1e9;
+        let sum = sum_of(&|part| &part.sum_ns) as f64 / 1e9;
         encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
     }
 

@@ -2,9 +2,9 @@
 
 use std::future::Future;
 
+use quanta::Instant;
 use slidegate::store::Outcomes;
 use slidegate::{Hit, Receipt, Store, StoreError, Taken};
-use tokio::time::Instant;
 
 use super::metrics::StoreMetrics;
 use super::traces::StoreTraces;

@@ -1,7 +1,7 @@
 //! Measures what it costs the server to be watched: `/v1/check` with everything gathered, beside nothing.
 //!
-//! `cargo run --release -p lab --bin bench_server [-- --quick]`, after `cargo build --release`: about two
-//! minutes, or half a one. A table in markdown goes to standard output, progress to standard error.
+//! `cargo run --release -p lab --bin bench_server [-- --quick]`, after `cargo build --release`: about nine
+//! minutes, or two. A table in markdown goes to standard output, progress to standard error.
 
 mod callers;
 mod server;

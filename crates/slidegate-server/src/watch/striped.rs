@@ -1,0 +1,72 @@
+//! Numbers that many threads add to, and a scraper reads now and then: each thread has a part of its own, so
+//! that none waits for another's cache line.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use prometheus_client::metrics::counter;
+
+/// Parts of a number: as many threads as decide at once on most machines.
+const STRIPES: usize = 8;
+
+/// One of something for each of some threads, in cache lines of its own.
+#[derive(Debug, Default)]
+pub struct Striped<T>([Stripe<T>; STRIPES]);
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Stripe<T>(T);
+
+thread_local! {
+    static STRIPE: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES
+    };
+}
+
+impl<T> Striped<T> {
+    /// That of this thread.
+    pub fn own(&self) -> &T {
+        // A thread that ends has none any more, and may use anybody's.
+        &self.0[STRIPE.try_with(|stripe| *stripe).unwrap_or_default()].0
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().map(|stripe| &stripe.0)
+    }
+}
+
+/// Says what the number was by this part of it.
+impl counter::Atomic<u64> for Striped<AtomicU64> {
+    fn inc(&self) -> u64 {
+        self.inc_by(1)
+    }
+
+    fn inc_by(&self, by: u64) -> u64 {
+        self.own().fetch_add(by, Ordering::Relaxed)
+    }
+
+    fn get(&self) -> u64 {
+        self.all().map(|part| part.load(Ordering::Relaxed)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use prometheus_client::metrics::counter::Atomic;
+
+    use super::*;
+
+    #[test]
+    fn nothing_that_any_thread_adds_is_lost() {
+        let number = Striped::<AtomicU64>::default();
+        thread::scope(|scope| {
+            for _ in 0..3 * STRIPES {
+                scope.spawn(|| (0..1_000).for_each(|_| _ = number.inc_by(2)));
+            }
+        });
+        assert_eq!(number.get(), 3 * STRIPES as u64 * 2_000);
+    }
+}
