@@ -60,6 +60,11 @@ impl Health {
         self.draining.store(true, Ordering::Relaxed);
     }
 
+    /// Whether it is about to stop.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
     /// Sets what is wrong with the policy file, or that nothing is.
     pub fn set_policy_problem(&self, problem: Option<String>) {
         *self.policy_problem() = problem;
@@ -75,7 +80,7 @@ impl Readiness {
     /// How a service is.
     pub fn of(service: &Service) -> Self {
         let (health, ruled) = (service.health(), service.ruled());
-        let draining = health.draining.load(Ordering::Relaxed);
+        let draining = health.is_draining();
         let store = ruled.store();
         let answers = !store.figures().is_open;
         Self {

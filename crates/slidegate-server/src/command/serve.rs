@@ -19,6 +19,9 @@ use crate::service::Service;
 use crate::settings::{ClientBounds, Settings};
 use crate::{http, log, reload, wire};
 
+/// How long clients may ask once more on connections that they have, before idle ones are ended.
+const LAST_QUESTIONS: Duration = Duration::from_secs(1);
+
 /// Connections of operators at once.
 const ADMIN_CONNECTIONS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(63);
 
@@ -63,7 +66,8 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     info!("{signal}: stopping, no new connections");
     drop(listener);
     let deadline = Instant::now() + shutdown_grace;
-    drain(connections, shutdown_grace).await;
+    connections.last_questions(LAST_QUESTIONS.min(shutdown_grace / 4)).await;
+    drain(connections, deadline, shutdown_grace).await;
     if let Some(traces) = service.watch().traces() {
         traces.flush(deadline.saturating_duration_since(Instant::now())).await;
     }
@@ -95,8 +99,8 @@ async fn until_stopped(
     }
 }
 
-async fn drain(connections: Connections, grace: Duration) {
-    if tokio::time::timeout(grace, connections.drain()).await.is_err() {
+async fn drain(connections: Connections, deadline: Instant, grace: Duration) {
+    if tokio::time::timeout_at(deadline, connections.drain()).await.is_err() {
         warn!("cutting connections that were still busy after {grace:?}");
     }
 }

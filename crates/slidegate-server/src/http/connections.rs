@@ -12,7 +12,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
 use super::stream::ClientStream;
@@ -38,7 +38,7 @@ pub struct Connections {
 impl Connections {
     /// None yet.
     pub fn new(router: Router, bounds: ClientBounds) -> Self {
-        let connections = bounds.connections.get().min(Semaphore::MAX_PERMITS);
+        let connections = places(bounds);
         allow_open_files(connections as u64);
         Self {
             http: protocol(bounds.patience),
@@ -81,10 +81,22 @@ impl Connections {
         });
     }
 
+    /// Waits until every connection has ended by itself, or for so long.
+    pub async fn last_questions(&self, within: Duration) {
+        let all = u32::try_from(places(self.bounds)).unwrap_or(u32::MAX);
+        // It is never closed; either way it is time to go on.
+        let _ = timeout(within, self.room.acquire_many(all)).await;
+    }
+
     /// Ends idle connections at once, and busy ones after the request that they are at.
     pub async fn drain(self) {
         self.draining.shutdown().await;
     }
+}
+
+/// Connections that there may be at once.
+fn places(bounds: ClientBounds) -> usize {
+    bounds.connections.get().min(Semaphore::MAX_PERMITS)
 }
 
 fn protocol(patience: Duration) -> http1::Builder {

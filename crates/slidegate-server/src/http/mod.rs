@@ -8,6 +8,7 @@ mod caller;
 mod check;
 mod connections;
 mod counts;
+mod farewell;
 mod health;
 mod openapi;
 mod problem;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn_with_state, map_response_with_state};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 
@@ -90,8 +91,8 @@ pub fn router(service: Arc<Service>, answers: Answers, patience: Duration) -> Ro
     let telling = routes(telling())
         .fallback(problem::not_found)
         .layer(from_fn_with_state(patience, body::read_whole))
-        .with_state(service);
-    deciding.merge(telling)
+        .with_state(service.clone());
+    deciding.merge(telling).layer(map_response_with_state(service, farewell::say))
 }
 
 fn routes<S: Send + Sync + 'static>(paths: impl IntoIterator<Item = Path<S>>) -> Router<Arc<S>> {

@@ -53,6 +53,25 @@ fn a_server_that_stops_is_not_ready_finishes_what_runs_and_cuts_what_does_not_en
 }
 
 #[test]
+fn who_asks_once_more_while_it_stops_is_answered_and_told_that_this_was_the_last() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    let mut asks = Raw::connect(server.address());
+    let check =
+        "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 17\r\n\r\n{\"attributes\":{}}";
+    asks.write(check);
+    let answer = asks.answer();
+    assert_eq!((answer.status, answer.header("connection")), (200, None));
+    server.signal("TERM");
+    server.wait_for_log("SIGTERM: stopping");
+    asks.write(check);
+    let answer = asks.answer();
+    assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
+    // It was the only connection: nobody else has to be waited for.
+    assert!(server.next_log(Duration::from_secs(10)).unwrap().contains("stopped"));
+    assert_eq!(server.exit_code(), Some(0));
+}
+
+#[test]
 fn a_lost_store_is_told_and_keeps_from_being_ready_only_who_needs_it() {
     let redis = Redis::start();
     let address = redis.address();

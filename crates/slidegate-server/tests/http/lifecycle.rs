@@ -46,7 +46,7 @@ fn sigterm_finishes_the_request_in_flight_and_takes_no_other() {
 }
 
 #[test]
-fn sigint_stops_too_and_waits_for_no_idle_connection() {
+fn sigint_stops_too_and_waits_a_second_at_most_for_idle_connections() {
     let server = Server::start(POLICY);
     let _silent = Raw::connect(server.address());
     let mut idle = Raw::connect(server.address());
