@@ -39,9 +39,9 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let mut stop = StopSignal::register()?;
     let hangup = signal(SignalKind::hangup())?;
     let Settings { clients, shutdown_grace, .. } = settings;
-    let listener = listen(settings.http).await?;
+    let listener = listen(settings.http, "--http").await?;
     let admin = match settings.admin {
-        Some(address) => Some(listen(address).await?),
+        Some(address) => Some(listen(address, "--admin").await?),
         None => None,
     };
     let (rules, store) =
@@ -82,9 +82,12 @@ fn serve_admin(listener: TcpListener, service: Arc<Service>, clients: ClientBoun
     tokio::spawn(async move { Connections::new(router, bounds).take(&listener).await });
 }
 
-async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+async fn listen(address: SocketAddr, flag: &str) -> io::Result<TcpListener> {
     TcpListener::bind(address).await.map_err(|error| {
-        io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
+        io::Error::new(
+            error.kind(),
+            format!("cannot listen on {address}, the address of {flag}: {error}"),
+        )
     })
 }
 

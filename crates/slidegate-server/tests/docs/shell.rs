@@ -115,6 +115,9 @@ impl Shell {
         command.args(["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
         command.env("SLIDEGATE_REDIS_TIMEOUT", "30s");
         self.servers.remove(&http);
+        if self.servers.values().any(|(_, other)| *other == admin) {
+            return Err(format!("two servers cannot both have their operators ask at {admin}"));
+        }
         self.servers.insert(http, (Server::spawn(&mut command), admin));
         Ok(())
     }

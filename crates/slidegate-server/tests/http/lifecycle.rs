@@ -98,7 +98,8 @@ fn a_port_that_is_taken_is_named_and_exits_1() {
     let address = taken.local_addr().unwrap().to_string();
     let policy = TempFile::new(".yaml", POLICY);
     let output = serve(policy.path(), &address);
-    let expected = format!("cannot listen on {address}: Address already in use");
+    let expected =
+        format!("cannot listen on {address}, the address of --http: Address already in use");
     assert!(stderr(&output).starts_with(&expected), "{}", stderr(&output));
     assert_eq!(output.status.code(), Some(1));
 }
