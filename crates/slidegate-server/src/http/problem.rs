@@ -117,8 +117,12 @@ pub struct ProblemBody<'p> {
 
 /// For a path that leads nowhere.
 pub async fn not_found(uri: Uri) -> Problem {
-    let detail =
-        format!("there is nothing at `{}`: GET /v1/openapi.json lists what there is", uri.path());
+    nothing_at(&uri, "GET /v1/openapi.json lists what there is")
+}
+
+/// The same; `instead` says where to look.
+pub fn nothing_at(uri: &Uri, instead: &str) -> Problem {
+    let detail = format!("there is nothing at `{}`: {instead}", uri.path());
     Problem::new(StatusCode::NOT_FOUND, detail)
 }
 

@@ -171,7 +171,8 @@ fn what_is_for_operators_is_on_their_address_only_and_nowhere_without_one() {
     for path in ["/metrics", "/v1/explain", "/v1/top"] {
         assert_eq!(client.call("GET", path).status, 404, "{path}");
     }
-    assert_eq!(admin.post("/v1/check", r#"{"attributes":{}}"#).status, 404);
+    let misplaced = admin.post("/v1/check", r#"{"attributes":{}}"#);
+    assert!(misplaced.status == 404 && misplaced.body.contains("--http"), "{}", misplaced.body);
     assert_eq!(admin.call("GET", "/v1/explain").status, 405);
     let alone = Server::start(POLICY);
     assert!(alone.next_log(std::time::Duration::ZERO).is_none(), "nobody listens for operators");

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::Uri;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 
+use super::problem::Problem;
 use super::{body, health, problem};
 use crate::service::Service;
 
@@ -22,8 +24,17 @@ pub fn router(service: Arc<Service>, patience: Duration) -> Router {
         .route("/v1/explain", post(explain::explain))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
-        .fallback(problem::not_found)
+        .fallback(not_found)
         .method_not_allowed_fallback(problem::method_not_allowed)
         .layer(from_fn_with_state(patience, body::read_whole))
         .with_state(service)
+}
+
+/// For a path that leads nowhere.
+async fn not_found(uri: Uri) -> Problem {
+    problem::nothing_at(
+        &uri,
+        "operators ask /metrics, /v1/top, /v1/explain, /healthz and /readyz here; whether a request may \
+         pass is asked at the address of --http",
+    )
 }
