@@ -123,6 +123,11 @@ impl Server {
         self.policy.as_ref().unwrap().path()
     }
 
+    /// Whether operators can ask it: it says where, before it says that it listens.
+    pub fn has_admin(&self) -> bool {
+        self.admin.is_some()
+    }
+
     /// Where operators ask, if the flags say so.
     pub fn admin(&self) -> SocketAddr {
         self.admin.unwrap()
