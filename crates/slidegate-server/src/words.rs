@@ -15,11 +15,20 @@ pub fn rule(rule: &Rule) -> Vec<String> {
 /// What a rule does where no override holds, a line for each part.
 pub fn own_terms(rule: &Rule) -> Vec<String> {
     let mut lines = Vec::new();
+    if let Some(names) = rule.descriptor() {
+        let names: Vec<&str> = names.collect();
+        lines.push(format!("for descriptors of exactly {}, in this order", names.join(", ")));
+    }
     if rule.when().conditions().next().is_some() {
         lines.push(format!("for requests whose {}", when(rule.when())));
     }
-    lines.push(per(rule));
-    lines.extend(terms(rule.terms()));
+    match rule.is_for_requested_limits() {
+        true => lines.extend(requested(rule)),
+        false => {
+            lines.push(per(rule));
+            lines.extend(terms(rule.terms()));
+        }
+    }
     if rule.has_overdraft() {
         lines
             .push("costs are charged even beyond max; a cost of 0 asks, and is denied then".into());
@@ -31,6 +40,17 @@ pub fn own_terms(rule: &Rule) -> Vec<String> {
     }
     lines.extend(redis(rule));
     lines
+}
+
+/// What a rule does that has no limits of its own.
+fn requested(rule: &Rule) -> [String; 2] {
+    let own = "for limits that descriptors bring along, where no other rule applies".into();
+    let watches = match rule.terms().mode() {
+        Mode::Enforce => "counted per all attributes",
+        Mode::Off => "switched off",
+        Mode::Observe | Mode::EnforceFor(_) => "counted per all attributes; only watches",
+    };
+    [own, watches.into()]
 }
 
 /// `if plan is pro: …`

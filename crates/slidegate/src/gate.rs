@@ -6,12 +6,10 @@ mod ruling;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::clock::{Clock, SystemClock};
 use crate::decision::Decision;
 use crate::hit::Hit;
-use crate::policy::{Applied, OnStoreError, Policy, Rule};
+use crate::policy::{Applied, OnStoreError, Origins, Policy, Rule};
 use crate::request::Request;
 use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
 use crate::store::{LocalStore, Receipt, Store, StoreError};
@@ -131,9 +129,9 @@ impl<S> Gate<S> {
     ) -> Ruling {
         let rules = self.own_rules.clone();
         if applied.on_store_error() == OnStoreError::Deny {
-            return Ruling::new(rules, SmallVec::new(), Decision::refused());
+            return Ruling::new(rules, Origins::default(), Decision::refused());
         }
-        let applied = applied.without_store(&self.own_rules);
+        let applied = applied.without_store(&self.own_rules, self.instances);
         let hits = applied.hits();
         let decision = match hits.is_empty() {
             true => Decision::unlimited(),

@@ -120,6 +120,11 @@ impl Limit {
         Ok(Self::of_counter(counter))
     }
 
+    /// A quota under the default algorithm, which can count any.
+    pub(crate) fn of_quota(quota: Quota) -> Self {
+        Self::of_counter(AnyCounter::SlidingWindow(SlidingWindow::new(&quota)))
+    }
+
     fn of_counter(counter: AnyCounter) -> Self {
         let mut limit = Self { counter, shape: 0 };
         let mut shape = fnv::FnvHasher::default();

@@ -2,6 +2,7 @@
 
 pub mod file;
 mod index;
+mod matched;
 mod mode;
 mod pattern;
 mod per;
@@ -15,15 +16,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::hit::{Admission, Hit};
-use crate::key::{Key, Value};
 use crate::request::{Descriptor, Request};
 
 use index::Index;
-use per::Identity;
 use route::Routes;
-use rule::{Chosen, Fit};
 
+pub use matched::{Applied, Match};
+pub(crate) use matched::{Origin, Origins};
 pub use mode::{Mode, OnStoreError, Share, ShareError, WhenMissing};
 pub use pattern::Condition;
 pub use per::{Alternatives, Per};
@@ -35,7 +34,15 @@ pub use rule::{Misfit, Override, Rule, RuleLimit, Terms, When};
 pub struct Policy {
     rules: Arc<[Rule]>,
     routes: Routes,
-    by_domain: HashMap<Box<str>, Index>,
+    by_domain: HashMap<Box<str>, Domain>,
+}
+
+/// The rules of a domain.
+#[derive(Clone, Debug)]
+struct Domain {
+    index: Index,
+    /// The one for limits that descriptors bring along.
+    requested: Option<u32>,
 }
 
 impl Policy {
@@ -47,7 +54,7 @@ impl Policy {
         for (nth, rule) in (0..).zip(&rules) {
             by_domain.entry(&rule.domain).or_default().push((nth, rule));
         }
-        let by_domain = by_domain.iter().map(|(&domain, of)| (domain.into(), Index::new(of)));
+        let by_domain = by_domain.iter().map(|(&domain, of)| (domain.into(), Domain::new(of)));
         Self { by_domain: by_domain.collect(), rules: rules.into(), routes }
     }
 
@@ -99,20 +106,36 @@ impl Policy {
 
     /// The rules that apply to a request, and whose counts they ask for.
     pub fn apply<'r>(&'r self, request: &'r Request<'_>) -> Applied<'r> {
+        let mut matches = self.matches(request);
+        if matches.iter().any(|one| !one.rule().replaces.is_empty()) {
+            let replaced: Vec<u32> =
+                matches.iter().flat_map(|one| &*one.rule().replaces).copied().collect();
+            matches.retain(|one| !replaced.contains(&one.nth()));
+        }
+        Applied::new(matches)
+    }
+
+    /// The rules that apply to any of the descriptors, each looked at alone.
+    fn matches<'r>(&'r self, request: &'r Request<'_>) -> SmallVec<[Match<'r>; 2]> {
         let mut matches = SmallVec::new();
-        if let Some(index) = self.by_domain.get(request.domain) {
-            for descriptor in &request.descriptors {
-                let attributes = Attributes::new(descriptor, &self.routes);
-                for nth in index.candidates(&attributes) {
-                    let rule = &self.rules[nth as usize];
-                    if let Ok(fit) = rule.fit(&attributes) {
-                        let order = matches.len() as u32;
-                        matches.push(Match { order, nth, rule, fit, cost: descriptor.cost });
-                    }
+        let Some(domain) = self.by_domain.get(request.domain) else { return matches };
+        for (place, descriptor) in (0..).zip(&request.descriptors) {
+            let attributes = Attributes::new(descriptor, &self.routes);
+            let before = matches.len();
+            for nth in domain.index.candidates(&attributes) {
+                let rule = &self.rules[nth as usize];
+                if let Ok(fit) = rule.fit(&attributes) {
+                    matches.push(Match::new(nth, rule, fit, place, descriptor));
+                }
+            }
+            if let Some(nth) = domain.requested.filter(|_| matches.len() == before) {
+                let rule = &self.rules[nth as usize];
+                if let Ok(fit) = rule.fit_requested(&attributes) {
+                    matches.push(Match::new(nth, rule, fit, place, descriptor));
                 }
             }
         }
-        Applied(matches)
+        matches
     }
 
     /// How each rule of the request's domain applies, or why it does not; for each descriptor.
@@ -120,14 +143,33 @@ impl Policy {
         &'r self,
         request: &'r Request<'_>,
     ) -> impl Iterator<Item = (&'r Rule, Result<Match<'r>, Misfit<'r>>)> {
-        request.descriptors.iter().flat_map(|descriptor| {
-            let attributes = Attributes::new(descriptor, &self.routes);
+        let matches = self.matches(request);
+        (0..).zip(&request.descriptors).flat_map(move |(place, descriptor)| {
             let rules = (0..).zip(&*self.rules).filter(|(_, rule)| *rule.domain == *request.domain);
-            rules.map(move |(nth, rule)| {
-                let fit = rule.fit(&attributes);
-                (rule, fit.map(|fit| Match { order: 0, nth, rule, fit, cost: descriptor.cost }))
-            })
+            let explained = rules.map(|(nth, rule)| {
+                let own = |one: &&Match<'_>| one.nth() == nth && one.descriptor() == place as usize;
+                let replaced = matches.iter().find(|one| one.rule().replaces.contains(&nth));
+                let fit = match (matches.iter().find(own), replaced) {
+                    (Some(_), Some(other)) => Err(Misfit::Replaced(other.rule().name())),
+                    (Some(one), None) => Ok(one.clone()),
+                    (None, _) => {
+                        let fit = rule.fit(&Attributes::new(descriptor, &self.routes));
+                        fit.map(|fit| Match::new(nth, rule, fit, place, descriptor))
+                    }
+                };
+                (rule, fit)
+            });
+            explained.collect::<Vec<_>>()
         })
+    }
+}
+
+impl Domain {
+    /// Of rules with their places in the policy.
+    fn new(rules: &[(u32, &Rule)]) -> Self {
+        let (requested, others): (Vec<_>, Vec<_>) =
+            rules.iter().copied().partition(|(_, rule)| rule.requested);
+        Self { index: Index::new(&others), requested: requested.first().map(|(nth, _)| *nth) }
     }
 }
 
@@ -149,158 +191,14 @@ impl<'r, 'a> Attributes<'r, 'a> {
         self.descriptor.get(name).or_else(|| self.route.filter(|_| name == "route"))
     }
 
+    /// Its own, without the route that its path is of.
+    fn own(&self) -> &'r Descriptor<'a> {
+        self.descriptor
+    }
+
     fn iter(&self) -> impl Iterator<Item = (&'r str, &'r str)> {
         let own =
             self.descriptor.iter().map(|(name, value)| -> (&'r str, &'r str) { (name, value) });
         own.chain(self.route.map(|route| ("route", route)))
-    }
-}
-
-/// The rules that apply to a request.
-#[derive(Clone, Debug)]
-pub struct Applied<'r>(SmallVec<[Match<'r>; 2]>);
-
-/// A rule that applies to a request, and how.
-#[derive(Clone, Debug)]
-pub struct Match<'r> {
-    /// Its place among those that apply.
-    order: u32,
-    nth: u32,
-    rule: &'r Rule,
-    fit: Fit<'r>,
-    cost: u64,
-}
-
-/// Where a hit comes from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Origin {
-    /// The place of its match.
-    pub(crate) matched: u32,
-    /// The rule's place in the policy.
-    pub(crate) rule: u32,
-    pub(crate) chosen: Chosen,
-    /// The limit's place in the terms.
-    pub(crate) limit: u16,
-    pub(crate) admission: Admission,
-}
-
-impl<'r> Applied<'r> {
-    /// Each rule that applies, in the order of the policy.
-    pub fn matches(&self) -> impl Iterator<Item = &Match<'r>> {
-        self.0.iter()
-    }
-
-    /// One hit for each limit of each rule.
-    pub fn hits(&self) -> SmallVec<[Hit<'_>; 3]> {
-        self.0.iter().flat_map(Match::hits).collect()
-    }
-
-    /// Where each hit comes from.
-    pub(crate) fn origins(&self) -> SmallVec<[Origin; 3]> {
-        let origins = self.0.iter().flat_map(|one| {
-            (0..).zip(one.fit.limits).map(|(nth, limit)| Origin {
-                matched: one.order,
-                rule: one.nth,
-                chosen: one.fit.chosen,
-                limit: nth,
-                admission: one.admission(limit),
-            })
-        });
-        origins.collect()
-    }
-
-    /// What to do while the store does not answer: what the strictest of the rules wants. A rule that
-    /// only observes has no say.
-    pub(crate) fn on_store_error(&self) -> OnStoreError {
-        let strict = self.0.iter().filter(|one| one.is_enforced());
-        strict.map(|one| one.rule.on_store_error).max().unwrap_or_default()
-    }
-
-    /// Those that can do without the store: their rule wants its limits enforced locally, or nothing fits
-    /// whatever the counts are. They apply as they stand in `own`, the policy's rules as this instance
-    /// enforces them alone.
-    pub(crate) fn without_store(&self, own: &'r [Rule]) -> Self {
-        let can_do_without = |one: &Match<'_>| {
-            one.rule.on_store_error == OnStoreError::Local
-                || one.fit.limits.iter().any(|limit| limit.limit.capacity() == 0)
-        };
-        let matches = self.0.iter().filter(|one| can_do_without(one)).cloned();
-        Self(matches.map(|one| one.under(own)).collect())
-    }
-}
-
-impl<'r> Match<'r> {
-    /// The same under a copy of the policy's rules that has limits of its own.
-    fn under(mut self, rules: &'r [Rule]) -> Self {
-        self.rule = &rules[self.nth as usize];
-        self.fit.limits = self.rule.limits(self.fit.chosen);
-        self
-    }
-
-    /// The rule.
-    pub fn rule(&self) -> &'r Rule {
-        self.rule
-    }
-
-    /// The rule's place in [`Policy::rules`].
-    pub fn place(&self) -> usize {
-        self.nth as usize
-    }
-
-    /// The override that holds, and its place in the rule; none if the rule's own terms do.
-    pub fn chosen_override(&self) -> Option<(usize, &'r Override)> {
-        match self.fit.chosen {
-            Chosen::Override(nth) => {
-                let nth = usize::from(nth);
-                Some((nth, &self.rule.overrides[nth]))
-            }
-            Chosen::Base | Chosen::Missing => None,
-        }
-    }
-
-    /// Whether it denies because an attribute of `per` is absent.
-    pub fn lacks_attribute(&self) -> bool {
-        self.fit.chosen == Chosen::Missing
-    }
-
-    /// Whether a limit that does not fit denies the request.
-    pub fn is_enforced(&self) -> bool {
-        !self.fit.limits.is_empty() && self.fit.admission == Admission::Enforce
-    }
-
-    /// The limits that hold; none if all pass.
-    pub fn limits(&self) -> &'r [RuleLimit] {
-        self.fit.limits
-    }
-
-    /// Whose counts it asks for: the names and values of `per`, in order.
-    pub fn identity(&self) -> impl Iterator<Item = (&'r str, Value<'r>)> {
-        let Identity { values, combination, .. } = &self.fit.identity;
-        let names = self.rule.identities[usize::from(*combination)].names();
-        names.zip(values.iter().copied())
-    }
-
-    /// One hit for each limit.
-    pub fn hits(&self) -> impl Iterator<Item = Hit<'_>> {
-        let Fit { limits, identity, .. } = &self.fit;
-        limits.iter().map(|limit| Hit {
-            key: Key::of_part(
-                &limit.scopes[usize::from(identity.combination)],
-                &identity.values,
-                identity.part,
-            ),
-            limit: &limit.limit,
-            cost: self.cost,
-            admission: self.admission(limit),
-        })
-    }
-
-    fn admission(&self, limit: &RuleLimit) -> Admission {
-        // What has been spent is charged; to ask (cost 0) spends nothing. A max of 0 is a denial, whatever
-        // has been spent.
-        match self.rule.overdraft && self.cost > 0 && limit.limit.capacity() > 0 {
-            true => Admission::Always,
-            false => self.fit.admission,
-        }
     }
 }

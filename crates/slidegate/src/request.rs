@@ -2,6 +2,8 @@
 
 use smallvec::SmallVec;
 
+use crate::quota::Quota;
+
 /// A domain and one or more descriptors. HTTP sends one descriptor, Envoy several.
 ///
 /// ```
@@ -44,17 +46,43 @@ impl<'a> Request<'a> {
 pub struct Descriptor<'a> {
     attributes: SmallVec<[(&'a str, &'a str); 6]>,
     pub(crate) cost: u64,
+    pub(crate) gives_back: bool,
+    pub(crate) exact: bool,
+    pub(crate) limit: Option<Quota>,
 }
 
 impl<'a> Descriptor<'a> {
     /// A descriptor of cost 1. Of two attributes with one name the first counts.
     pub fn new(attributes: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        Self { attributes: attributes.into_iter().collect(), cost: 1 }
+        Self {
+            attributes: attributes.into_iter().collect(),
+            cost: 1,
+            gives_back: false,
+            exact: false,
+            limit: None,
+        }
     }
 
     /// The same with another cost. 0 asks whether one unit would fit, and takes nothing.
     pub fn cost(self, cost: u64) -> Self {
         Self { cost, ..self }
+    }
+
+    /// The same, giving its cost back: so many units are taken off the counts, the oldest first. It denies
+    /// nothing, and is done also if the request is denied: what it gives back has not been spent.
+    pub fn giving_back(self) -> Self {
+        Self { gives_back: true, ..self }
+    }
+
+    /// The same, for rules only that name every one of its attributes, and of whose `when` and `per` it has
+    /// all: a descriptor of Envoy is meant for the rules that are written for it.
+    pub fn exact(self) -> Self {
+        Self { exact: true, ..self }
+    }
+
+    /// The same, bringing along a limit that holds instead of those of the rules that apply.
+    pub fn with_limit(self, limit: Quota) -> Self {
+        Self { limit: Some(limit), ..self }
     }
 
     /// The value of an attribute.

@@ -18,6 +18,14 @@ pub fn misfit(misfit: &Misfit<'_>) -> String {
             let names: Vec<&str> = entry.names().collect();
             format!("there is no {}, per which it counts", names.join(" or "))
         }
+        Misfit::Unnamed(name) => format!("it does not name {name}, which the descriptor has"),
+        Misfit::Descriptor(names) => {
+            format!("it is for descriptors of exactly {}, in this order", names.join(", "))
+        }
+        Misfit::NotRequested => {
+            "it is for limits that descriptors bring along, where no other rule applies".into()
+        }
+        Misfit::Replaced(other) => format!("{other} applies, and replaces it"),
         _ => "it is switched off".into(),
     }
 }

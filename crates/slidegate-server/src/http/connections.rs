@@ -2,10 +2,12 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
+use axum::extract::connect_info::ConnectInfo;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -13,6 +15,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
+use tower_layer::Layer;
 use tracing::{debug, warn};
 
 use super::stream::ClientStream;
@@ -29,7 +32,7 @@ const OTHER_FILES: u64 = 64;
 /// All connections of a server.
 pub struct Connections {
     http: http1::Builder,
-    service: TowerToHyperService<Router>,
+    router: Router,
     room: Arc<Semaphore>,
     bounds: ClientBounds,
     draining: GracefulShutdown,
@@ -42,7 +45,7 @@ impl Connections {
         allow_open_files(connections as u64);
         Self {
             http: protocol(bounds.patience),
-            service: TowerToHyperService::new(router),
+            router,
             room: Arc::new(Semaphore::new(connections)),
             bounds,
             draining: GracefulShutdown::new(),
@@ -56,7 +59,7 @@ impl Connections {
             // The semaphore is never closed; were it, there would be no bound.
             let room = Arc::clone(&self.room).acquire_owned().await.ok();
             match listener.accept().await {
-                Ok((stream, _)) => self.serve(stream, room),
+                Ok((stream, peer)) => self.serve(stream, peer, room),
                 Err(error) if concerns_one_client(&error) => debug!("a client was gone: {error}"),
                 Err(error) => {
                     warn!("cannot take a connection: {error}");
@@ -66,13 +69,15 @@ impl Connections {
         }
     }
 
-    fn serve(&self, stream: TcpStream, room: Option<OwnedSemaphorePermit>) {
+    fn serve(&self, stream: TcpStream, peer: SocketAddr, room: Option<OwnedSemaphorePermit>) {
         // Answers are small: waiting to fill a packet would only delay them.
         if let Err(error) = stream.set_nodelay(true) {
             debug!("cannot send without delay: {error}");
         }
         let io = TokioIo::new(ClientStream::new(stream, self.bounds.patience));
-        let connection = self.draining.watch(self.http.serve_connection(io, self.service.clone()));
+        let service = Extension(ConnectInfo(peer)).layer(self.router.clone());
+        let service = TowerToHyperService::new(service);
+        let connection = self.draining.watch(self.http.serve_connection(io, service));
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 debug!("a connection ended: {error}");

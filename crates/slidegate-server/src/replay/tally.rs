@@ -109,7 +109,7 @@ impl Tally {
 }
 
 /// Whose counts a rule asked for: the names of `per` and their values.
-fn key_values<'a>(one: &Match<'a>) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
+fn key_values<'a>(one: &'a Match<'_>) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
     one.identity().map(|(name, value)| match value {
         Value::Text(text) => (name, Cow::Borrowed(text)),
         Value::Network(network) => (name, Cow::Owned(network.to_string())),

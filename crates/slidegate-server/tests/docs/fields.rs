@@ -21,7 +21,7 @@ const TABLES: [(&str, &str); 9] = [
     ("Of a mode", "EnforceMap"),
     ("Of `redis`", "RedisEntry"),
     ("Of `split`", "SplitEntry"),
-    ("Of a condition", "NotMap"),
+    ("Of a condition", "ConditionMap"),
 ];
 
 /// The rows of the table below a heading: field, what holds without it, what it takes.

@@ -2,19 +2,17 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::decision::Decision;
 use crate::hit::Admission;
 use crate::outcome::Outcome;
-use crate::policy::{Applied, Match, Origin, Rule, RuleLimit};
+use crate::policy::{Applied, Match, Origin, Origins, Rule, RuleLimit};
 
 /// A decision, and the rules that it comes from.
 #[derive(Clone, Debug)]
 pub struct Ruling {
     /// Those of the policy, with the limits that were enforced.
     rules: Arc<[Rule]>,
-    origins: SmallVec<[Origin; 3]>,
+    origins: Origins,
     decision: Decision,
 }
 
@@ -31,6 +29,7 @@ pub struct Standing<'r> {
     pub admission: Admission,
     /// The place in [`Applied::matches`] of what asked for it.
     matched: u32,
+    descriptor: u32,
 }
 
 impl<'r> Standing<'r> {
@@ -42,6 +41,11 @@ impl<'r> Standing<'r> {
     /// The place in [`Applied::matches`] of what asked for it.
     pub fn matched(&self) -> usize {
         self.matched as usize
+    }
+
+    /// The place of the descriptor that it stands for, among those of the request.
+    pub fn descriptor(&self) -> usize {
+        self.descriptor as usize
     }
 
     /// What asked for it. Good only among what the decision was about.
@@ -61,11 +65,7 @@ impl<'r> Standing<'r> {
 }
 
 impl Ruling {
-    pub(super) fn new(
-        rules: Arc<[Rule]>,
-        origins: SmallVec<[Origin; 3]>,
-        decision: Decision,
-    ) -> Self {
+    pub(super) fn new(rules: Arc<[Rule]>, origins: Origins, decision: Decision) -> Self {
         Self { rules, origins, decision }
     }
 
@@ -80,11 +80,21 @@ impl Ruling {
         self.standings().filter(|standing| standing.outcome.is_known())
     }
 
+    /// Whether a rule that lets all pass applies to the descriptor at a place.
+    pub fn is_unlimited(&self, descriptor: usize) -> bool {
+        self.origins.unlimited.iter().any(|&place| place as usize == descriptor)
+    }
+
     fn standings(&self) -> impl Iterator<Item = Standing<'_>> {
-        self.origins.iter().zip(self.decision.outcomes()).map(|(origin, outcome)| {
+        self.origins.hits.iter().zip(self.decision.outcomes()).map(|(origin, outcome)| {
             let rule = &self.rules[origin.rule as usize];
-            let limit = &rule.limits(origin.chosen)[usize::from(origin.limit)];
-            Standing { rule, limit, outcome, admission: origin.admission, matched: origin.matched }
+            let nth = usize::from(origin.limit);
+            let limit = match origin.is_requested {
+                true => &self.origins.requested[nth],
+                false => &rule.limits(origin.chosen)[nth],
+            };
+            let Origin { admission, matched, descriptor, .. } = *origin;
+            Standing { rule, limit, outcome, admission, matched, descriptor }
         })
     }
 

@@ -5,6 +5,7 @@
 //! *means*). The last two note every mistake, not the first only.
 
 mod condition;
+mod descriptor;
 mod entries;
 mod error;
 mod hint;
@@ -40,6 +41,12 @@ pub const MAX_OVERRIDES: usize = 1_000;
 
 /// Attributes that a rule may count per.
 pub const MAX_PER: usize = 16;
+
+/// Names that a rule's `descriptor` may have.
+pub const MAX_DESCRIPTOR: usize = 32;
+
+/// Rules that a rule may replace.
+pub const MAX_REPLACES: usize = 1_000;
 
 /// Attributes that a rule's counts may be split by.
 pub const MAX_SPLIT_BY: usize = 16;

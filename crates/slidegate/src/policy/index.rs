@@ -139,7 +139,9 @@ fn choices(rule: &Rule) -> Vec<Vec<Anchor<'_>>> {
             .map(|attribute| Anchor { attribute, wanted: Wanted::Present })
             .collect()
     });
-    of_when.chain(of_per).collect()
+    let names = rule.descriptor().into_iter().flatten();
+    let of_descriptor = names.map(|attribute| vec![Anchor { attribute, wanted: Wanted::Present }]);
+    of_when.chain(of_per).chain(of_descriptor).collect()
 }
 
 fn wants(condition: &Condition) -> Vec<Wanted<'_>> {

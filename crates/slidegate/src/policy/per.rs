@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::Attributes;
 use super::pattern::address;
 use crate::key::Value;
+use crate::request::Descriptor;
 
 /// What a rule counts per: for each of its entries the value of the first attribute that is present.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +90,12 @@ impl Per {
             identity.values.push(self.value(value));
         }
         Ok(identity)
+    }
+
+    /// Each attribute of a descriptor is counted apart, whatever the entries are.
+    pub(crate) fn identify_all<'r>(&self, descriptor: &'r Descriptor<'_>) -> Identity<'r> {
+        let values = descriptor.iter().map(|(_, value)| self.value(value)).collect();
+        Identity { values, ..Identity::default() }
     }
 
     fn value<'r>(&self, text: &'r str) -> Value<'r> {

@@ -1,15 +1,19 @@
 //! One rule: when it applies, per what it counts, and what then holds.
 
+mod fit;
+
 use std::num::NonZeroU32;
 
 use super::Attributes;
 use super::mode::{Mode, OnStoreError, WhenMissing};
 use super::pattern::Condition;
-use super::per::{Alternatives, Identity, Per};
+use super::per::{Alternatives, Per};
 use super::redis::RuleRedis;
-use crate::hit::Admission;
-use crate::key::{Key, Scope};
+use crate::algorithm::Algorithm;
+use crate::key::Scope;
 use crate::limit::Limit;
+
+pub(crate) use fit::Fit;
 
 /// One entry of a policy: when it applies, per what it counts, its limits.
 #[derive(Clone, Debug)]
@@ -18,6 +22,16 @@ pub struct Rule {
     pub(super) domain: Box<str>,
     pub(super) when: When,
     pub(super) per: Per,
+    /// The names that a descriptor must have, in their order.
+    pub(super) descriptor: Option<Box<[Box<str>]>>,
+    /// Every attribute that the rule names, in order.
+    pub(super) named: Box<[Box<str>]>,
+    /// The places of the rules that do not apply where this one does.
+    pub(super) replaces: Box<[u32]>,
+    /// Whether it is for limits that descriptors bring along.
+    pub(super) requested: bool,
+    /// By which limits count that do not say so themselves.
+    pub(super) algorithm: Algorithm,
     pub(super) on_store_error: OnStoreError,
     pub(super) overdraft: bool,
     pub(super) terms: Terms,
@@ -69,15 +83,6 @@ pub(crate) enum Chosen {
     Missing,
 }
 
-/// How a rule applies to a descriptor.
-#[derive(Clone, Debug)]
-pub(crate) struct Fit<'r> {
-    pub(crate) chosen: Chosen,
-    pub(crate) limits: &'r [RuleLimit],
-    pub(crate) identity: Identity<'r>,
-    pub(crate) admission: Admission,
-}
-
 /// Why a rule does not apply to a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -93,6 +98,14 @@ pub enum Misfit<'r> {
     },
     /// None of these attributes is present, per which the rule counts.
     Missing(&'r Alternatives),
+    /// The descriptor has an attribute that the rule does not name, and is only for rules that name them all.
+    Unnamed(&'r str),
+    /// The descriptor's attributes do not have exactly these names, in this order.
+    Descriptor(&'r [Box<str>]),
+    /// The rule is for limits that descriptors bring along, and for those that no other rule applies to.
+    NotRequested,
+    /// Another rule applies, and replaces it.
+    Replaced(&'r str),
     /// The rule, or the override that holds, is switched off.
     Off,
 }
@@ -202,6 +215,16 @@ impl Rule {
         if self.missing.is_some() { WhenMissing::Deny } else { WhenMissing::Skip }
     }
 
+    /// The names of the attributes that a descriptor must have, all of them and in their order.
+    pub fn descriptor(&self) -> Option<impl Iterator<Item = &str>> {
+        self.descriptor.as_ref().map(|names| names.iter().map(|name| &**name))
+    }
+
+    /// Whether it is for limits that descriptors bring along, where no other rule applies.
+    pub fn is_for_requested_limits(&self) -> bool {
+        self.requested
+    }
+
     /// Whether all its terms have limits, so that somebody's counts are asked whenever it applies.
     pub(crate) fn always_counts(&self) -> bool {
         let counts = |terms: &Terms| !terms.limits.is_empty();
@@ -269,49 +292,6 @@ impl Rule {
             Chosen::Base => &self.terms.limits,
             Chosen::Override(nth) => &self.overrides[usize::from(nth)].terms.limits,
             Chosen::Missing => self.missing.as_slice(),
-        }
-    }
-
-    /// How it applies to a descriptor, or why it does not.
-    pub(crate) fn fit<'r>(
-        &'r self,
-        attributes: &Attributes<'r, '_>,
-    ) -> Result<Fit<'r>, Misfit<'r>> {
-        self.when.check(attributes)?;
-        let (chosen, terms) = self.choose(attributes);
-        if terms.mode == Mode::Off {
-            return Err(Misfit::Off);
-        }
-        // Where all pass, nobody has to be known.
-        if terms.limits.is_empty() {
-            let (limits, identity) = (&[][..], Identity::default());
-            return Ok(Fit { chosen, limits, identity, admission: Admission::Enforce });
-        }
-        let (chosen, limits, mut identity) = match (self.per.identify(attributes), &self.missing) {
-            (Ok(identity), _) => (chosen, &*terms.limits, identity),
-            (Err(lacking), None) => return Err(Misfit::Missing(lacking)),
-            (Err(_), Some(missing)) => {
-                (Chosen::Missing, std::slice::from_ref(missing), Identity::default())
-            }
-        };
-        let scope = match chosen {
-            Chosen::Missing => &limits[0].scopes[0],
-            _ => &self.identities[usize::from(identity.combination)],
-        };
-        if let Some(redis) = &self.redis
-            && chosen != Chosen::Missing
-        {
-            identity.part = redis.part(attributes);
-        }
-        let admission = terms.mode.admission(&Key::new(scope, &identity.values));
-        Ok(Fit { chosen, limits, identity, admission: admission.ok_or(Misfit::Off)? })
-    }
-
-    fn choose(&self, attributes: &Attributes<'_, '_>) -> (Chosen, &Terms) {
-        let mut overrides = (0..).zip(&self.overrides);
-        match overrides.find(|(_, other)| other.when.holds(attributes)) {
-            Some((nth, other)) => (Chosen::Override(nth), &other.terms),
-            None => (Chosen::Base, &self.terms),
         }
     }
 }

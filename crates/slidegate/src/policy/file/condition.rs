@@ -1,7 +1,7 @@
 //! Makes conditions of what a policy file says, and finds those that can never be met.
 
 use super::Place;
-use super::entries::{ConditionEntry, WhenEntry};
+use super::entries::{ConditionEntry, ConditionMap, WhenEntry};
 use super::reader::Reader;
 use super::reading::Field;
 use crate::policy::pattern::{Condition, Pattern};
@@ -29,24 +29,52 @@ impl Reader<'_> {
     ) -> Option<Condition> {
         let (entry, at) = condition.given()?;
         let patterns = match entry {
-            ConditionEntry::Not(map) if !negated && !map.not.is_absent() => {
-                return self.condition(attribute, &map.not, true);
-            }
-            ConditionEntry::Not(_) => {
-                let message = "`not` takes a value or a list of values, such as { not: [a, b] }";
-                self.wrong(at, message);
-                return None;
-            }
+            ConditionEntry::Map(map) => return self.special(attribute, map, at, negated),
             ConditionEntry::One(text) => self.pattern(attribute, text, at).into_iter().collect(),
             ConditionEntry::Any(list) => {
-                if list.is_empty() {
-                    self.wrong(at, "an empty list matches nothing: write the values that may be");
-                }
-                let values = list.iter().filter_map(|value| value.given());
+                let values = self.values(list, at);
                 values.filter_map(|(text, at)| self.pattern(attribute, text, at)).collect()
             }
         };
         Some(Condition::new(negated, patterns))
+    }
+
+    /// What is none of some patterns, or is no pattern.
+    fn special(
+        &mut self,
+        attribute: &str,
+        map: &ConditionMap,
+        at: Place,
+        negated: bool,
+    ) -> Option<Condition> {
+        match (map.not.is_absent(), map.literal.is_absent()) {
+            (false, true) if !negated => self.condition(attribute, &map.not, true),
+            (true, false) => {
+                let (list, at) = map.literal.given()?;
+                let literal = |(text, _): (&String, _)| Pattern::Literal(text.as_str().into());
+                let values = self.values(list, at);
+                let patterns = values.map(|value| (value.0.as_str(), literal(value)));
+                Some(Condition::new(negated, patterns.collect()))
+            }
+            _ => {
+                let message =
+                    "write either `not` or `literal`, with values, such as { not: [a, b] }";
+                self.wrong(at, message);
+                None
+            }
+        }
+    }
+
+    /// Those of a list, which should not be empty.
+    fn values<'l>(
+        &mut self,
+        list: &'l [Field<String>],
+        at: Place,
+    ) -> impl Iterator<Item = (&'l String, Place)> + use<'l> {
+        if list.is_empty() {
+            self.wrong(at, "an empty list matches nothing: write the values that may be");
+        }
+        list.iter().filter_map(Field::given)
     }
 
     fn pattern<'t>(
@@ -57,6 +85,8 @@ impl Reader<'_> {
     ) -> Option<(&'t str, Pattern)> {
         let pattern = self.or_wrong(at, text.parse())?;
         match attribute {
+            // What a descriptor calls so may be anything.
+            _ if self.is_of_descriptors => {}
             "method" if text.bytes().any(|byte| byte.is_ascii_lowercase()) => {
                 let meant = text.to_ascii_uppercase();
                 let message = format_args!("methods are upper-case: did you mean `{meant}`?");

@@ -61,6 +61,10 @@ pub(super) struct RuleEntry {
     pub(super) when: Field<WhenEntry>,
     /// The attributes whose values are counted apart; `a|b` is the first of the two that is present.
     pub(super) per: Field<Vec<Field<String>>>,
+    /// The names of a descriptor's attributes, all of them and in their order: the rule is for such descriptors
+    /// only.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 32)))]
+    pub(super) descriptor: Field<Vec<Field<String>>>,
     /// What becomes of a request that lacks an attribute of `per`; `skip` if not given.
     pub(super) when_missing: Field<WhenMissing>,
     /// What may pass; all of it must fit.
@@ -76,6 +80,9 @@ pub(super) struct RuleEntry {
     /// Bits by which IPv6 addresses are counted; 64 if not given, 128 counts each alone.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 128)))]
     pub(super) ipv6_prefix: Field<u64>,
+    /// Rules of the domain that do not apply where this one does.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 1000)))]
+    pub(super) replaces: Field<Vec<Field<String>>>,
     /// Other terms for some of its requests; the first that matches holds.
     pub(super) overrides: Field<Vec<Field<OverrideEntry>>>,
     /// For stores that count in Redis; others ignore it.
@@ -190,13 +197,15 @@ pub(super) enum LimitEntry {
     Map(Box<LimitMap>),
 }
 
-/// A list of limits, or a word for all or nothing.
+/// A list of limits, or a word.
 pub(super) enum LimitsEntry {
     List(Vec<Field<LimitEntry>>),
     /// Everything passes.
     Unlimited,
     /// Nothing passes.
     Denied,
+    /// What a descriptor brings along.
+    Requested,
 }
 
 /// What a rule does with what does not fit.
@@ -223,21 +232,23 @@ pub(super) struct EnforceMap {
 /// Attributes and what they have to be, in the order of the file.
 pub(super) struct WhenEntry(pub(super) Vec<(Field<String>, Field<ConditionEntry>)>);
 
-/// A value, or a list of them, or what it must not be.
+/// A value, or a list of them, or what it must not be, or what is no pattern.
 pub(super) enum ConditionEntry {
     One(String),
     Any(Vec<Field<String>>),
-    Not(Box<NotMap>),
+    Map(Box<ConditionMap>),
 }
 
-/// None of these; also if the attribute is absent.
+/// One of the two.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(extend("required" = ["not"])))]
-#[serde(default, deny_unknown_fields, expecting = "a map with `not`")]
-pub(super) struct NotMap {
-    /// A literal, a glob (`*` is anything), a network, or a list of these.
+#[cfg_attr(feature = "schema", schemars(extend("minProperties" = 1, "maxProperties" = 1)))]
+#[serde(default, deny_unknown_fields, expecting = "a map with `not` or `literal`")]
+pub(super) struct ConditionMap {
+    /// None of these; also if the attribute is absent.
     pub(super) not: Field<ConditionEntry>,
+    /// One of these values, byte for byte: a `*`, an address and a network are nothing special.
+    pub(super) literal: Field<Vec<Field<String>>>,
 }
 
 impl<'de> Deserialize<'de> for AlgorithmName {
@@ -308,17 +319,18 @@ impl<'de> Either<'de> for LimitEntry {
 
 impl<'de> Either<'de> for LimitsEntry {
     const EXPECTED: &'static str =
-        "a list of limits such as [100/min], or `unlimited` or `denied`,";
+        "a list of limits such as [100/min], or `unlimited`, `denied` or `requested`,";
 
     fn text<E: Error>(text: &str) -> Result<Self, E> {
         match text {
             "unlimited" => Ok(Self::Unlimited),
             "denied" => Ok(Self::Denied),
+            "requested" => Ok(Self::Requested),
             quota if quota.contains('/') => Err(E::custom(format_args!(
                 "found `{quota}` where {} should be: did you mean `[{quota}]`?",
                 Self::EXPECTED.trim_end_matches(',')
             ))),
-            other => Err(E::unknown_variant(other, &["unlimited", "denied"])),
+            other => Err(E::unknown_variant(other, &["unlimited", "denied", "requested"])),
         }
     }
 
@@ -346,7 +358,7 @@ impl<'de> Either<'de> for ModeEntry {
 }
 
 impl<'de> Either<'de> for ConditionEntry {
-    const EXPECTED: &'static str = "a value, a list of values, or { not: … }";
+    const EXPECTED: &'static str = "a value, a list of values, { not: … } or { literal: […] }";
 
     fn text<E: Error>(text: &str) -> Result<Self, E> {
         Ok(Self::One(text.to_owned()))
@@ -357,7 +369,7 @@ impl<'de> Either<'de> for ConditionEntry {
     }
 
     fn map<D: Deserializer<'de>>(map: D) -> Result<Self, D::Error> {
-        NotMap::deserialize(map).map(|map| Self::Not(Box::new(map)))
+        ConditionMap::deserialize(map).map(|map| Self::Map(Box::new(map)))
     }
 }
 

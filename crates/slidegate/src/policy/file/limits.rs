@@ -34,6 +34,7 @@ impl Reader<'_> {
         let (entries, at) = match limits.given() {
             None | Some((LimitsEntry::Unlimited, _)) => return Vec::new(),
             Some((LimitsEntry::Denied, _)) => return vec![Counted::denied()],
+            Some((LimitsEntry::Requested, _)) => return vec![Counted::requested()],
             Some((LimitsEntry::List(entries), at)) => (entries, at),
         };
         if entries.is_empty() {

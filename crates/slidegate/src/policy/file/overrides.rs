@@ -83,6 +83,9 @@ impl Reader<'_> {
             let message = "an override changes something: give it `limits`, `algorithm` or `mode`";
             self.wrong(at, message);
         }
+        if let Some((LimitsEntry::Requested, at)) = own.limits.given() {
+            self.wrong(at, "`requested` is for a whole rule: give it a rule of its own");
+        }
         let words = matches!(own.limits.get(), Some(LimitsEntry::Unlimited | LimitsEntry::Denied));
         if words && let Some((_, at)) = own.algorithm.given() {
             self.wrong(at, "there is nothing to count here: leave `algorithm` out");

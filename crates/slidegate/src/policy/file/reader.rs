@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
+use super::descriptor::Naming;
 use super::entries::{AlgorithmName, DefaultsEntry, ModeEntry, PolicyEntry, RuleEntry};
 use super::hint::did_you_mean;
 use super::limits::Counted;
@@ -38,6 +39,8 @@ pub(super) struct Reader<'s> {
     scopes: usize,
     /// Steps of comparing that may still be made.
     patience: usize,
+    /// Whether the rule is for descriptors, which have attributes of their own making.
+    pub(super) is_of_descriptors: bool,
 }
 
 /// What holds where a rule says nothing.
@@ -63,7 +66,13 @@ pub(super) struct Frame<'f> {
 impl<'s> Reader<'s> {
     /// Goes on where the reading of the entries ended.
     pub(super) fn new(mistakes: &'s Mistakes<'s>) -> Self {
-        Self { mistakes, routes: Routes::default(), scopes: 0, patience: PATIENCE }
+        Self {
+            mistakes,
+            routes: Routes::default(),
+            scopes: 0,
+            patience: PATIENCE,
+            is_of_descriptors: false,
+        }
     }
 
     pub(super) fn wrong(&mut self, at: Place, message: impl fmt::Display) {
@@ -119,9 +128,12 @@ impl<'s> Reader<'s> {
         let mut names = HashMap::new();
         let rules = entries.iter().take(MAX_RULES).filter_map(|rule| {
             let (entry, at) = rule.given()?;
-            self.rule(entry, at, &defaults, &mut names)
+            Some(self.rule(entry, at, &defaults, &mut names))
         });
-        (rules.collect(), std::mem::take(&mut self.routes))
+        let mut rules: Vec<Rule> = rules.collect();
+        self.replaces(entry, &mut rules);
+        self.one_for_requested(entry, &rules);
+        (rules, std::mem::take(&mut self.routes))
     }
 
     fn defaults(&mut self, entry: &DefaultsEntry) -> Defaults {
@@ -140,7 +152,8 @@ impl<'s> Reader<'s> {
         at: Place,
         defaults: &Defaults,
         names: &mut HashMap<(&'f str, &'f str), Place>,
-    ) -> Option<Rule> {
+    ) -> Rule {
+        self.is_of_descriptors = !entry.descriptor.is_absent();
         let domain = self.domain(&entry.domain);
         let name = self.rule_name(&entry.name, at, domain, names);
         let per = self.per(entry, defaults);
@@ -159,7 +172,15 @@ impl<'s> Reader<'s> {
         let modes = [mode].into_iter().chain(overrides.iter().map(|other| other.terms.mode));
         self.share_of_keys(entry, at, modes, &per);
         let missing = self.missing(entry, defaults, &frame);
-        Some(Rule {
+        let descriptor = self.descriptor(entry);
+        let naming =
+            Naming { when: &when, per: &per, overrides: &overrides, redis: redis.as_ref() };
+        Rule {
+            named: naming.names(descriptor.as_deref()),
+            descriptor,
+            replaces: Box::default(),
+            requested: self.requested(entry, at),
+            algorithm: by_default,
             identities: frame.scopes("", None),
             name: name.into(),
             domain: domain.into(),
@@ -171,7 +192,7 @@ impl<'s> Reader<'s> {
             missing,
             redis: redis.map(Box::new),
             per,
-        })
+        }
     }
 
     fn domain<'f>(&mut self, domain: &'f Field<String>) -> &'f str {

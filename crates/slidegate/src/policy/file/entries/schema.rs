@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::{
-    ALGORITHMS, AlgorithmName, ConditionEntry, EnforceMap, LimitEntry, LimitMap, LimitsEntry,
-    MODES, ModeEntry, NotMap, WhenEntry,
+    ALGORITHMS, AlgorithmName, ConditionEntry, ConditionMap, EnforceMap, LimitEntry, LimitMap,
+    LimitsEntry, MODES, ModeEntry, WhenEntry,
 };
 
 macro_rules! schema {
@@ -40,7 +40,7 @@ schema!(LimitEntry, "Limit", |generator| json_schema!({
 }));
 
 schema!(LimitsEntry, "Limits", |generator| json_schema!({
-    "description": "What may pass: all of these limits must fit; or all (`unlimited`) or nothing (`denied`).",
+    "description": "What may pass: all of these limits must fit; or all (`unlimited`), or nothing (`denied`), or what a descriptor brings along (`requested`).",
     "anyOf": [
         {
             "type": "array",
@@ -48,7 +48,7 @@ schema!(LimitsEntry, "Limits", |generator| json_schema!({
             "minItems": 1,
             "maxItems": crate::policy::file::MAX_LIMITS,
         },
-        { "enum": ["unlimited", "denied"] },
+        { "enum": ["unlimited", "denied", "requested"] },
     ],
 }));
 
@@ -60,11 +60,11 @@ schema!(ModeEntry, "Mode", |generator| json_schema!({
 schema!(ConditionEntry, "Condition", |generator| {
     let values = json_schema!({ "type": ["string", "number", "boolean"] });
     json_schema!({
-        "description": "A literal, a glob (`*` is anything), a network, a list of these, or { not: … }.",
+        "description": "A literal, a glob (`*` is anything), a network, a list of these, or { not: … }, or { literal: […] }.",
         "anyOf": [
             values,
             { "type": "array", "items": values, "minItems": 1 },
-            generator.subschema_for::<NotMap>(),
+            generator.subschema_for::<ConditionMap>(),
         ],
     })
 });

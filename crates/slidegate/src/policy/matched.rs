@@ -1,0 +1,228 @@
+//! What applies to a request: rules with the terms that hold, and the hits that come of them.
+
+use std::num::NonZeroU32;
+use std::slice;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::mode::OnStoreError;
+use super::per::Identity;
+use super::rule::{Chosen, Fit, Override, Rule, RuleLimit};
+use crate::hit::{Admission, Hit};
+use crate::key::{Key, Value};
+use crate::request::Descriptor;
+
+/// The rules that apply to a request.
+#[derive(Clone, Debug)]
+pub struct Applied<'r>(SmallVec<[Match<'r>; 2]>);
+
+/// A rule that applies to a request, and how.
+#[derive(Clone, Debug)]
+pub struct Match<'r> {
+    /// Its place among those that apply.
+    order: u32,
+    nth: u32,
+    rule: &'r Rule,
+    fit: Fit<'r>,
+    /// The descriptor's place in the request.
+    descriptor: u32,
+    cost: u64,
+}
+
+/// Where the hits of a request come from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Origins {
+    pub(crate) hits: SmallVec<[Origin; 3]>,
+    /// Limits that descriptors brought along.
+    pub(crate) requested: Vec<Arc<RuleLimit>>,
+    /// The descriptors to which a rule applies that lets all pass.
+    pub(crate) unlimited: Vec<u32>,
+}
+
+/// Where a hit comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    /// The place of its match.
+    pub(crate) matched: u32,
+    /// The place of the descriptor.
+    pub(crate) descriptor: u32,
+    /// The rule's place in the policy.
+    pub(crate) rule: u32,
+    pub(crate) chosen: Chosen,
+    /// The limit's place in the terms, or among those that were brought along.
+    pub(crate) limit: u16,
+    pub(crate) is_requested: bool,
+    pub(crate) admission: Admission,
+}
+
+impl<'r> Applied<'r> {
+    pub(super) fn new(mut matches: SmallVec<[Match<'r>; 2]>) -> Self {
+        for (order, one) in (0..).zip(&mut matches) {
+            one.order = order;
+        }
+        Self(matches)
+    }
+
+    /// Each rule that applies, in the order of the policy.
+    pub fn matches(&self) -> impl Iterator<Item = &Match<'r>> {
+        self.0.iter()
+    }
+
+    /// One hit for each limit of each rule.
+    pub fn hits(&self) -> SmallVec<[Hit<'_>; 3]> {
+        self.0.iter().flat_map(Match::hits).collect()
+    }
+
+    /// Where each hit comes from.
+    pub(crate) fn origins(&self) -> Origins {
+        let mut origins = Origins::default();
+        for one in &self.0 {
+            let mut origin = one.origin();
+            if let Some(limit) = &one.fit.requested {
+                origin.limit = origins.requested.len() as u16;
+                origins.requested.push(limit.clone());
+            }
+            if one.limits().is_empty() {
+                origins.unlimited.push(one.descriptor);
+            }
+            for limit in one.limits() {
+                origins.hits.push(Origin { admission: one.admission(limit), ..origin });
+                origin.limit += 1;
+            }
+        }
+        origins
+    }
+
+    /// What to do while the store does not answer: what the strictest of the rules wants. A rule that
+    /// only observes has no say.
+    pub(crate) fn on_store_error(&self) -> OnStoreError {
+        let strict = self.0.iter().filter(|one| one.is_enforced());
+        strict.map(|one| one.rule.on_store_error).max().unwrap_or_default()
+    }
+
+    /// Those that can do without the store: their rule wants its limits enforced locally, or nothing fits
+    /// whatever the counts are. They apply as they stand in `own`, the policy's rules as this instance
+    /// enforces them alone, being one of so many.
+    pub(crate) fn without_store(&self, own: &'r [Rule], instances: NonZeroU32) -> Self {
+        let can_do_without = |one: &Match<'_>| {
+            one.rule.on_store_error == OnStoreError::Local
+                || one.limits().iter().any(|limit| limit.limit.capacity() == 0)
+        };
+        let matches = self.0.iter().filter(|one| can_do_without(one)).cloned();
+        Self(matches.map(|one| one.under(own, instances)).collect())
+    }
+}
+
+impl<'r> Match<'r> {
+    pub(super) fn new(
+        nth: u32,
+        rule: &'r Rule,
+        fit: Fit<'r>,
+        descriptor: u32,
+        of: &Descriptor<'_>,
+    ) -> Self {
+        Self { order: 0, nth, rule, fit, descriptor, cost: of.cost }
+    }
+
+    /// The same under a copy of the policy's rules, each as one of so many instances enforces it.
+    fn under(mut self, rules: &'r [Rule], instances: NonZeroU32) -> Self {
+        self.rule = &rules[self.nth as usize];
+        self.fit.limits = self.rule.limits(self.fit.chosen);
+        if let Some(limit) = &mut self.fit.requested {
+            let own = limit.limit.share_of(instances);
+            Arc::make_mut(limit).limit = own;
+        }
+        self
+    }
+
+    fn origin(&self) -> Origin {
+        Origin {
+            matched: self.order,
+            descriptor: self.descriptor,
+            rule: self.nth,
+            chosen: self.fit.chosen,
+            limit: 0,
+            is_requested: self.fit.requested.is_some(),
+            admission: self.fit.admission,
+        }
+    }
+
+    pub(super) fn nth(&self) -> u32 {
+        self.nth
+    }
+
+    /// The rule.
+    pub fn rule(&self) -> &'r Rule {
+        self.rule
+    }
+
+    /// The rule's place in [`Policy::rules`].
+    pub fn place(&self) -> usize {
+        self.nth as usize
+    }
+
+    /// The place of the descriptor that it applies to, among those of the request.
+    pub fn descriptor(&self) -> usize {
+        self.descriptor as usize
+    }
+
+    /// The override that holds, and its place in the rule; none if the rule's own terms do.
+    pub fn chosen_override(&self) -> Option<(usize, &'r Override)> {
+        match self.fit.chosen {
+            Chosen::Override(nth) => {
+                let nth = usize::from(nth);
+                Some((nth, &self.rule.overrides[nth]))
+            }
+            Chosen::Base | Chosen::Missing => None,
+        }
+    }
+
+    /// Whether it denies because an attribute of `per` is absent.
+    pub fn lacks_attribute(&self) -> bool {
+        self.fit.chosen == Chosen::Missing
+    }
+
+    /// Whether a limit that does not fit denies the request.
+    pub fn is_enforced(&self) -> bool {
+        !self.limits().is_empty() && self.fit.admission == Admission::Enforce
+    }
+
+    /// The limits that hold; none if all pass.
+    pub fn limits(&self) -> &[RuleLimit] {
+        match &self.fit.requested {
+            Some(limit) => slice::from_ref(limit),
+            None => self.fit.limits,
+        }
+    }
+
+    /// Whose counts it asks for: the names and values of `per`, in order.
+    pub fn identity(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
+        let Identity { values, combination, .. } = &self.fit.identity;
+        let scope = match &self.fit.requested {
+            Some(limit) => &limit.scopes[0],
+            None => &self.rule.identities[usize::from(*combination)],
+        };
+        scope.names().zip(values.iter().copied())
+    }
+
+    /// One hit for each limit.
+    pub fn hits(&self) -> impl Iterator<Item = Hit<'_>> {
+        let Identity { values, combination, part } = &self.fit.identity;
+        self.limits().iter().map(|limit| Hit {
+            key: Key::of_part(&limit.scopes[usize::from(*combination)], values, *part),
+            limit: &limit.limit,
+            cost: self.cost,
+            admission: self.admission(limit),
+        })
+    }
+
+    fn admission(&self, limit: &RuleLimit) -> Admission {
+        // What has been spent is charged; to ask (cost 0) spends nothing. A max of 0 is a denial, whatever
+        // has been spent.
+        match self.rule.overdraft && self.cost > 0 && limit.limit.capacity() > 0 {
+            true => Admission::Always,
+            false => self.fit.admission,
+        }
+    }
+}

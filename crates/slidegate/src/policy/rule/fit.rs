@@ -1,0 +1,178 @@
+//! Whether a rule applies to a descriptor, and which limits then hold.
+
+use std::slice;
+use std::sync::Arc;
+
+use super::{Chosen, Misfit, Rule, RuleLimit, Terms};
+use crate::algorithm::Algorithm;
+use crate::hit::Admission;
+use crate::key::{Key, Scope};
+use crate::limit::Limit;
+use crate::policy::Attributes;
+use crate::policy::mode::Mode;
+use crate::policy::per::Identity;
+use crate::quota::Quota;
+use crate::request::Descriptor;
+
+/// How a rule applies to a descriptor.
+#[derive(Clone, Debug)]
+pub(crate) struct Fit<'r> {
+    pub(crate) chosen: Chosen,
+    pub(crate) limits: &'r [RuleLimit],
+    /// The one that the descriptor brings along: it holds instead.
+    pub(crate) requested: Option<Arc<RuleLimit>>,
+    pub(crate) identity: Identity<'r>,
+    pub(crate) admission: Admission,
+}
+
+impl Rule {
+    /// How it applies to a descriptor, or why it does not.
+    pub(crate) fn fit<'r>(
+        &'r self,
+        attributes: &Attributes<'r, '_>,
+    ) -> Result<Fit<'r>, Misfit<'r>> {
+        if self.requested {
+            return Err(Misfit::NotRequested);
+        }
+        self.when.check(attributes)?;
+        let own = attributes.own();
+        if let Some(names) = &self.descriptor {
+            has_names(own, names)?;
+        }
+        if own.exact {
+            self.is_meant_by(attributes)?;
+        }
+        let (chosen, terms) = self.choose(attributes);
+        if terms.mode == Mode::Off {
+            return Err(Misfit::Off);
+        }
+        // Where all pass, nobody has to be known.
+        if terms.limits.is_empty() && own.limit.is_none() {
+            if own.exact {
+                self.per.identify(attributes).map_err(Misfit::Missing)?;
+            }
+            return Ok(Fit {
+                chosen,
+                limits: &[],
+                requested: None,
+                identity: Identity::default(),
+                admission: Admission::Enforce,
+            });
+        }
+        let mut identity = match (self.per.identify(attributes), &self.missing) {
+            (Ok(identity), _) => identity,
+            (Err(_), Some(missing)) if !own.exact => return self.fit_missing(missing, terms),
+            (Err(lacking), _) => return Err(Misfit::Missing(lacking)),
+        };
+        let scope = &self.identities[usize::from(identity.combination)];
+        let admission = terms.mode.admission(&Key::new(scope, &identity.values));
+        let requested = own.limit.map(|quota| {
+            let names: Vec<&str> = scope.names().collect();
+            identity.combination = 0;
+            self.requested_limit(quota, &terms.limits, &names)
+        });
+        if let (Some(redis), None) = (&self.redis, &requested) {
+            identity.part = redis.part(attributes);
+        }
+        let admission = admission.ok_or(Misfit::Off)?;
+        Ok(Fit { chosen, limits: &terms.limits, requested, identity, admission })
+    }
+
+    /// Denies who lacks an attribute of `per`.
+    fn fit_missing<'r>(
+        &'r self,
+        missing: &'r RuleLimit,
+        terms: &Terms,
+    ) -> Result<Fit<'r>, Misfit<'r>> {
+        let admission = terms.mode.admission(&Key::new(&missing.scopes[0], &[]));
+        Ok(Fit {
+            chosen: Chosen::Missing,
+            limits: slice::from_ref(missing),
+            requested: None,
+            identity: Identity::default(),
+            admission: admission.ok_or(Misfit::Off)?,
+        })
+    }
+
+    /// How it applies to a descriptor that brings a limit along and that no other rule applies to, if it is for
+    /// those.
+    pub(crate) fn fit_requested<'r>(
+        &'r self,
+        attributes: &Attributes<'r, '_>,
+    ) -> Result<Fit<'r>, Misfit<'r>> {
+        let own = attributes.own();
+        let quota = own.limit.filter(|_| self.requested).ok_or(Misfit::NotRequested)?;
+        let names: Vec<&str> = own.iter().map(|(name, _)| name).collect();
+        let limit = self.requested_limit(quota, &[], &names);
+        let identity = self.per.identify_all(own);
+        let admission = self.terms.mode.admission(&Key::new(&limit.scopes[0], &identity.values));
+        Ok(Fit {
+            chosen: Chosen::Base,
+            limits: &self.terms.limits,
+            requested: Some(limit),
+            identity,
+            admission: admission.ok_or(Misfit::Off)?,
+        })
+    }
+
+    /// Whether a descriptor that is meant for certain rules is meant for this one.
+    fn is_meant_by<'r>(&'r self, attributes: &Attributes<'r, '_>) -> Result<(), Misfit<'r>> {
+        for (attribute, wanted) in &self.when.0 {
+            if attributes.get(attribute).is_none() {
+                return Err(Misfit::When { attribute, wanted, found: None });
+            }
+        }
+        let names = |name: &str| self.named.binary_search_by(|own| (**own).cmp(name)).is_ok();
+        // A path stands for the route that it is of.
+        let stands_for_route = |name: &str| name == "path" && names("route");
+        let unnamed = |name: &&str| !names(name) && !stands_for_route(name);
+        match attributes.own().iter().map(|(name, _)| name).find(unnamed) {
+            Some(name) => Err(Misfit::Unnamed(name)),
+            None => Ok(()),
+        }
+    }
+
+    /// The limit that a quota makes which a descriptor brings along, instead of these. It counts as the first of
+    /// them does, and where the same counts are meant, by the same.
+    fn requested_limit(
+        &self,
+        quota: Quota,
+        instead_of: &[RuleLimit],
+        names: &[&str],
+    ) -> Arc<RuleLimit> {
+        let first = instead_of.first();
+        let algorithm = match first.map_or(self.algorithm, |first| first.limit.algorithm()) {
+            // What they say fits their own quota.
+            Algorithm::SlidingBuckets { .. } => Algorithm::SlidingBuckets { precision: None },
+            Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: None },
+            other => other,
+        };
+        // What an algorithm cannot count, such as a very long log, the default can.
+        let limit = Limit::new(quota, algorithm).unwrap_or_else(|_| Limit::of_quota(quota));
+        let id = quota.window_text();
+        let place = first.or(self.terms.limits.first()).map_or(u32::MAX, |first| first.place);
+        Arc::new(RuleLimit {
+            place,
+            limit,
+            policy_name: self.name.clone(),
+            scopes: [Scope::new(&self.domain, &self.name, &id, names)].into(),
+            id: id.into(),
+        })
+    }
+
+    fn choose(&self, attributes: &Attributes<'_, '_>) -> (Chosen, &Terms) {
+        let mut overrides = (0..).zip(&self.overrides);
+        match overrides.find(|(_, other)| other.when.holds(attributes)) {
+            Some((nth, other)) => (Chosen::Override(nth), &other.terms),
+            None => (Chosen::Base, &self.terms),
+        }
+    }
+}
+
+/// Whether a descriptor has exactly these names, in this order.
+fn has_names<'r>(descriptor: &Descriptor<'_>, names: &'r [Box<str>]) -> Result<(), Misfit<'r>> {
+    match descriptor.iter().map(|(name, _)| name).eq(names.iter().map(|name| &**name)) {
+        true => Ok(()),
+        false => Err(Misfit::Descriptor(names)),
+    }
+}
