@@ -1,6 +1,6 @@
 //! What may stand on the command line: syntax only. `settings` finds out what it means.
 
-mod admin;
+mod address;
 mod span;
 mod store;
 mod telling;
@@ -15,7 +15,7 @@ use slidegate::Jitter;
 use slidegate::headers::Style;
 use tracing::level_filters::LevelFilter;
 
-pub use self::admin::AdminAddress;
+pub use self::address::AddressOrNone;
 use self::span::span;
 pub use self::store::{RedisClock, StoreArgs};
 pub use self::telling::{LogFormat, TellingArgs};
@@ -68,10 +68,14 @@ pub struct ServeArgs {
     #[arg(long, value_name = "IP:PORT", env = "SLIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
     pub http: SocketAddr,
 
+    /// Where Envoy and other callers of gRPC ask; none listens for no gRPC
+    #[arg(long, value_name = "IP:PORT", env = "SLIDEGATE_GRPC", default_value = "127.0.0.1:8081")]
+    pub grpc: AddressOrNone,
+
     /// Where to tell how it goes and why: metrics, top, explain. It is for operators only, and must not be
     /// reached by others; none does without, and gathers nothing for it
     #[arg(long, value_name = "IP:PORT", env = "SLIDEGATE_ADMIN", default_value = "127.0.0.1:6070")]
-    pub admin: AdminAddress,
+    pub admin: AddressOrNone,
 
     /// Deny nothing: every rule only watches, as by `mode: observe`, and what it would have denied is told
     /// by metrics and top
@@ -96,7 +100,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", env = "SLIDEGATE_MAX_KEYS", default_value = "10000000")]
     pub max_keys: NonZeroUsize,
 
-    /// How many connections to serve at once; beyond it, new ones wait until others end
+    /// How many connections to serve at once, of HTTP and of gRPC each; beyond it, new ones wait until
+    /// others end
     #[arg(long, value_name = "N", env = "SLIDEGATE_MAX_CONNECTIONS", default_value = "10000")]
     pub max_connections: NonZeroUsize,
 

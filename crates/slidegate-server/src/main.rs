@@ -2,7 +2,10 @@
 
 mod args;
 mod command;
+mod connections;
+mod decisions;
 mod explain;
+mod grpc;
 mod health;
 mod http;
 mod log;
@@ -11,6 +14,7 @@ mod policy_changes;
 mod policy_file;
 mod reload;
 mod replay;
+mod rls;
 mod service;
 mod settings;
 mod watch;

@@ -11,7 +11,7 @@ use slidegate_redis::{Address, AddressError};
 use thiserror::Error;
 use tracing::level_filters::LevelFilter;
 
-use crate::args::{AdminAddress, RedisClock, ServeArgs, StoreArgs, TellingArgs};
+use crate::args::{AddressOrNone, RedisClock, ServeArgs, StoreArgs, TellingArgs};
 use crate::log::LogSettings;
 use crate::policy_file::{PolicyFile, PolicyFileError};
 use crate::watch::Redact;
@@ -20,6 +20,7 @@ use crate::watch::traces::{CollectorUrlError, TraceSettings};
 /// All that `serve` needs to know.
 pub struct Settings {
     pub http: SocketAddr,
+    pub grpc: Option<SocketAddr>,
     pub admin: Option<SocketAddr>,
     pub headers: Style,
     pub retry_jitter: Jitter,
@@ -85,10 +86,11 @@ impl Settings {
     /// Reads what the arguments point to.
     pub fn read(args: ServeArgs) -> Result<Self, SettingsError> {
         let policy_file = PolicyFile::read(args.policy)?;
-        let AdminAddress(admin) = args.admin;
+        let (AddressOrNone(grpc), AddressOrNone(admin)) = (args.grpc, args.admin);
         let expected_instances = args.store.expected_instances;
         Ok(Self {
             http: args.http,
+            grpc,
             admin,
             headers: args.headers,
             retry_jitter: args.retry_jitter,

@@ -1,10 +1,13 @@
 //! `slidegate serve`: listens until it is told to stop, then lets what runs finish.
 
+use std::convert::Infallible;
 use std::error::Error;
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -14,10 +17,12 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::args::ServeArgs;
-use crate::http::Connections;
+use crate::connections::{Connections, Protocol, Threads, allow_open_files};
+use crate::grpc::Grpc;
+use crate::http::Http;
 use crate::service::Service;
 use crate::settings::{ClientBounds, Settings};
-use crate::{http, log, reload, wire};
+use crate::{grpc, http, log, reload, wire};
 
 /// How long clients may ask once more on connections that they have, before idle ones are ended.
 const LAST_QUESTIONS: Duration = Duration::from_secs(1);
@@ -39,11 +44,9 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let mut stop = StopSignal::register()?;
     let hangup = signal(SignalKind::hangup())?;
     let Settings { clients, shutdown_grace, .. } = settings;
-    let listener = listen(settings.http, "--http").await?;
-    let admin = match settings.admin {
-        Some(address) => Some(listen(address, "--admin").await?),
-        None => None,
-    };
+    let http = listen(settings.http, "--http").await?;
+    let grpc = listen_if(settings.grpc, "--grpc").await?;
+    let admin = listen_if(settings.admin, "--admin").await?;
     let (rules, store) =
         (settings.service.policy.rules().len(), settings.service.store.to_string());
     let service = Arc::new(wire::service(settings.service)?);
@@ -57,17 +60,31 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     }
     reload::start(settings.policy_file, service.clone(), hangup)?;
     let answers = http::Answers::new(settings.headers, settings.retry_jitter);
-    let address = listener.local_addr()?;
+    let grpc = match grpc {
+        Some(listener) => Some(serve_grpc(listener, service.clone(), answers, clients)?),
+        None => None,
+    };
     let router = http::router(service.clone(), answers, clients.patience);
-    let connections = Connections::new(router, clients);
-    info!(rules, %store, "listening on http://{address}");
-    let signal = until_stopped(&listener, &connections, &mut stop).await;
+    let protocol = Http::new(router, clients.patience);
+    let http = Face::new(http, Connections::new(protocol, Threads::Shared, clients));
+    allow_open_files(clients.connections.get() * (1 + usize::from(grpc.is_some())));
+    if let Some(grpc) = &grpc {
+        info!("gRPC is asked at {}", grpc.address()?);
+    }
+    info!(rules, %store, "listening on http://{}", http.address()?);
+    let signal = tokio::select! {
+        never = http.take() => match never {},
+        never = take_if(grpc.as_ref()) => match never {},
+        signal = stop.received() => signal,
+    };
     service.health().drain();
     info!("{signal}: stopping, no new connections");
-    drop(listener);
     let deadline = Instant::now() + shutdown_grace;
-    connections.last_questions(LAST_QUESTIONS.min(shutdown_grace / 4)).await;
-    drain(connections, deadline, shutdown_grace).await;
+    let (http, grpc) = (http.stop_listening(), grpc.map(Face::stop_listening));
+    let drained = async { tokio::join!(drain_http(http, shutdown_grace), drain_grpc(grpc)) };
+    if tokio::time::timeout_at(deadline, drained).await.is_err() {
+        warn!("cutting connections that were still busy after {shutdown_grace:?}");
+    }
     if let Some(traces) = service.watch().traces() {
         traces.flush(deadline.saturating_duration_since(Instant::now())).await;
     }
@@ -75,11 +92,68 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// A face that listens.
+struct Face<P> {
+    listener: TcpListener,
+    connections: Connections<P>,
+}
+
+impl<P: Protocol> Face<P> {
+    fn new(listener: TcpListener, connections: Connections<P>) -> Self {
+        Self { listener, connections }
+    }
+
+    fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    async fn take(&self) -> Infallible {
+        self.connections.take(&self.listener).await
+    }
+
+    fn stop_listening(self) -> Connections<P> {
+        self.connections
+    }
+}
+
+fn serve_grpc(
+    listener: TcpListener,
+    service: Arc<Service>,
+    answers: http::Answers,
+    clients: ClientBounds,
+) -> Result<Face<Grpc>, Box<dyn Error>> {
+    let services = grpc::Services::new(service, answers, clients.patience)?;
+    let threads = Threads::start("grpc", thread::available_parallelism()?.get())?;
+    let protocol = Grpc::new(services, clients.patience);
+    Ok(Face::new(listener, Connections::new(protocol, threads, clients)))
+}
+
+async fn take_if<P: Protocol>(face: Option<&Face<P>>) -> Infallible {
+    match face {
+        Some(face) => face.take().await,
+        None => pending().await,
+    }
+}
+
+/// Over HTTP/1.1 a client may have sent a question that is not here yet: it is answered first.
+async fn drain_http(connections: Connections<Http>, grace: Duration) {
+    connections.last_questions(LAST_QUESTIONS.min(grace / 4)).await;
+    connections.drain().await;
+}
+
+/// HTTP/2 tells clients which of their calls were heard.
+async fn drain_grpc(connections: Option<Connections<Grpc>>) {
+    if let Some(connections) = connections {
+        connections.drain().await;
+    }
+}
+
 /// To the end: whoever asks whether the server is ready is told so even while it drains.
 fn serve_admin(listener: TcpListener, service: Arc<Service>, clients: ClientBounds) {
     let bounds = ClientBounds { connections: ADMIN_CONNECTIONS, ..clients };
     let router = http::admin::router(service, bounds.patience);
-    tokio::spawn(async move { Connections::new(router, bounds).take(&listener).await });
+    let connections = Connections::new(Http::new(router, bounds.patience), Threads::Shared, bounds);
+    tokio::spawn(async move { connections.take(&listener).await });
 }
 
 async fn listen(address: SocketAddr, flag: &str) -> io::Result<TcpListener> {
@@ -91,20 +165,10 @@ async fn listen(address: SocketAddr, flag: &str) -> io::Result<TcpListener> {
     })
 }
 
-async fn until_stopped(
-    listener: &TcpListener,
-    connections: &Connections,
-    stop: &mut StopSignal,
-) -> &'static str {
-    tokio::select! {
-        never = connections.take(listener) => match never {},
-        signal = stop.received() => signal,
-    }
-}
-
-async fn drain(connections: Connections, deadline: Instant, grace: Duration) {
-    if tokio::time::timeout_at(deadline, connections.drain()).await.is_err() {
-        warn!("cutting connections that were still busy after {grace:?}");
+async fn listen_if(address: Option<SocketAddr>, flag: &str) -> io::Result<Option<TcpListener>> {
+    match address {
+        Some(address) => listen(address, flag).await.map(Some),
+        None => Ok(None),
     }
 }
 

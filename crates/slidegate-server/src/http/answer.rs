@@ -6,12 +6,13 @@ use axum::response::Response;
 use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::headers::{self, Header, Style};
-use slidegate::{Clock, Jitter, Ruling, WallClock};
+use slidegate::{Clock, Jitter, Lengthening, Ruling, WallClock};
 
 use super::problem::Problem;
 use crate::millis::millis_up;
 
 /// How rulings are told.
+#[derive(Clone, Copy)]
 pub struct Answers {
     style: Style,
     retry_jitter: Jitter,
@@ -34,14 +35,20 @@ impl Answers {
         let json = serde_json::to_vec(&Answer::of(ruling)).map_err(Problem::internal)?;
         let mut response =
             Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
-        for (name, value) in self.headers(ruling) {
+        for (name, value) in self.headers(ruling, self.draw()) {
             response = response.header(name, value);
         }
         response.body(Body::from(json)).map_err(Problem::internal)
     }
 
-    fn headers(&self, ruling: &Ruling) -> Vec<Header> {
-        headers::write(self.style, ruling, WallClock.now(), self.retry_jitter.draw())
+    /// How much longer the wait of one answer shall be, wherever it stands.
+    pub fn draw(&self) -> Lengthening {
+        self.retry_jitter.draw()
+    }
+
+    /// The headers that tell of a ruling.
+    pub fn headers(&self, ruling: &Ruling, lengthening: Lengthening) -> Vec<Header> {
+        headers::write(self.style, ruling, WallClock.now(), lengthening)
     }
 }
 

@@ -11,13 +11,13 @@ use slidegate::{DEFAULT_DOMAIN, Descriptor, MAX_UNITS, Request};
 use super::problem::Problem;
 
 /// Attributes that a request may have.
-const MAX_ATTRIBUTES: usize = 64;
+pub const MAX_ATTRIBUTES: usize = 64;
 
 /// Bytes that the name of a domain or an attribute may have.
-const MAX_NAME: usize = 128;
+pub const MAX_NAME: usize = 128;
 
 /// Bytes that the value of an attribute may have.
-const MAX_VALUE: usize = 1024;
+pub const MAX_VALUE: usize = 1024;
 
 /// What the client asks about.
 #[derive(Deserialize, JsonSchema)]

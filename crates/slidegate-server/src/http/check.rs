@@ -6,10 +6,16 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
 
-use super::Decisions;
 use super::ask::Ask;
-use super::caller::Caller;
 use super::problem::Problem;
+use crate::decisions::{Caller, Decisions};
+
+/// What a request may be asked for.
+#[derive(Clone, Copy)]
+enum Way {
+    Check,
+    Peek,
+}
 
 // `Bytes`, not `Json`: that would insist on a content type, and `curl -d` sends another.
 
@@ -19,15 +25,7 @@ pub async fn check(
     caller: Caller,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    let _timer = face.counts.timer();
-    let span = face.span("slidegate.check", caller);
-    let decide = async {
-        let ask = Ask::read(&body)?;
-        let ruling = face.service.check(&ask.request()).await;
-        span.ruled(ask.domain(), &ruling);
-        face.answers.respond(&ruling)
-    };
-    face.told(&span, span.around(decide).await)
+    Way::Check.answer(&face, caller, &body).await
 }
 
 /// Says what `check` would say, and charges nothing.
@@ -36,13 +34,32 @@ pub async fn peek(
     caller: Caller,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    let _timer = face.counts.timer();
-    let span = face.span("slidegate.peek", caller);
-    let decide = async {
-        let ask = Ask::read(&body)?;
-        let ruling = face.service.peek(&ask.request()).await;
-        span.ruled(ask.domain(), &ruling);
-        face.answers.respond(&ruling)
-    };
-    face.told(&span, span.around(decide).await)
+    Way::Peek.answer(&face, caller, &body).await
+}
+
+impl Way {
+    fn span(self) -> &'static str {
+        match self {
+            Self::Check => "slidegate.check",
+            Self::Peek => "slidegate.peek",
+        }
+    }
+
+    async fn answer(
+        self,
+        face: &Decisions,
+        caller: Caller,
+        body: &[u8],
+    ) -> Result<Response, Problem> {
+        let question = face.begin(self.span(), caller);
+        let find = async {
+            let ask = Ask::read(body)?;
+            let ruling = match self {
+                Self::Check => question.check(ask.domain(), &ask.request()).await,
+                Self::Peek => question.peek(ask.domain(), &ask.request()).await,
+            };
+            face.answers().respond(&ruling)
+        };
+        question.answer(find).await
+    }
 }

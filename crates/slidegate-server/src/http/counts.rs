@@ -1,46 +1,42 @@
-//! Counts how requests were answered, and how long that took.
+//! Counts how requests were answered.
+
+use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::Response;
-use quanta::Instant;
+use opentelemetry::KeyValue;
 
-use crate::watch::metrics::{Answered, FaceMetrics};
-
-/// Where to count, if anywhere.
-#[derive(Clone)]
-pub struct Counts(pub Option<FaceMetrics>);
-
-/// Counts the time until it is dropped.
-pub struct Timer<'c>(Option<(&'c FaceMetrics, Instant)>);
-
-impl Counts {
-    /// Begins when the whole request is there: what a client takes to send it is not ours.
-    pub fn timer(&self) -> Timer<'_> {
-        Timer(self.0.as_ref().map(|metrics| (metrics, Instant::now())))
-    }
-}
-
-impl Drop for Timer<'_> {
-    fn drop(&mut self) {
-        if let Some((metrics, begun)) = &self.0 {
-            metrics.took(begun.elapsed());
-        }
-    }
-}
+use super::problem::Problem;
+use crate::decisions::{Decisions, Told};
+use crate::watch::metrics::Answered;
 
 /// A layer that counts every answer.
-pub async fn count(State(counts): State<Counts>, request: Request, next: Next) -> Response {
+pub async fn count(State(face): State<Arc<Decisions>>, request: Request, next: Next) -> Response {
     let response = next.run(request).await;
-    if let Some(metrics) = &counts.0 {
+    if let Some(metrics) = face.metrics() {
         metrics.answered(answered(response.status()));
     }
     response
 }
 
+impl Told for Result<Response, Problem> {
+    fn answered(&self) -> Answered {
+        answered(status(self))
+    }
+
+    fn code(&self) -> KeyValue {
+        KeyValue::new("http.response.status_code", i64::from(status(self).as_u16()))
+    }
+}
+
+fn status(answer: &Result<Response, Problem>) -> StatusCode {
+    answer.as_ref().map_or_else(Problem::status, Response::status)
+}
+
 /// How a request with this status was answered.
-pub fn answered(status: StatusCode) -> Answered {
+fn answered(status: StatusCode) -> Answered {
     match status {
         StatusCode::OK => Answered::Allowed,
         StatusCode::TOO_MANY_REQUESTS => Answered::Denied,

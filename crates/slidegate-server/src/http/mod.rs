@@ -6,12 +6,12 @@ mod ask;
 mod body;
 mod caller;
 mod check;
-mod connections;
 mod counts;
 mod farewell;
 mod health;
 mod openapi;
 mod problem;
+mod protocol;
 mod refusal;
 mod stream;
 
@@ -20,48 +20,20 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::middleware::{from_fn_with_state, map_response_with_state};
-use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 
 pub use self::answer::Answers;
-use self::caller::Caller;
-pub use self::connections::Connections;
-use self::counts::{Counts, answered};
-use self::problem::Problem;
+pub use self::ask::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE};
+pub use self::protocol::Http;
+use crate::decisions::Decisions;
 use crate::service::Service;
 use crate::watch::metrics::Face;
-use crate::watch::traces::DecisionSpan;
 
 /// Bytes that a request's body may have.
-const MAX_BODY: usize = 64 * 1024;
+pub const MAX_BODY: usize = 64 * 1024;
 
 /// Bytes that a request's head may have: its first line and its headers.
-const MAX_HEAD: usize = 16 * 1024;
-
-/// What the paths that decide share: who decides, how that is told, and where it is counted.
-struct Decisions {
-    service: Arc<Service>,
-    answers: Answers,
-    counts: Counts,
-}
-
-impl Decisions {
-    /// Begins the span of a decision, if it is traced.
-    fn span(&self, name: &'static str, caller: Caller) -> DecisionSpan {
-        DecisionSpan::begin(self.service.watch().traces(), name, caller.0)
-    }
-
-    /// The answer itself, of which the span has been told.
-    fn told(
-        &self,
-        span: &DecisionSpan,
-        answer: Result<Response, Problem>,
-    ) -> Result<Response, Problem> {
-        let status = answer.as_ref().map_or_else(Problem::status, Response::status);
-        span.answered(answered(status).name(), status.as_u16());
-        answer
-    }
-}
+pub const MAX_HEAD: usize = 16 * 1024;
 
 type Path<S> = (&'static str, MethodRouter<Arc<S>>);
 
@@ -81,13 +53,12 @@ fn telling() -> [Path<Service>; 3] {
 
 /// `patience` is how long a body may take.
 pub fn router(service: Arc<Service>, answers: Answers, patience: Duration) -> Router {
-    let counts = Counts(service.watch().metrics().map(|metrics| metrics.face(Face::Http)));
-    let decisions = Decisions { service: service.clone(), answers, counts: counts.clone() };
+    let decisions = Arc::new(Decisions::new(service.clone(), answers, Face::Http));
     // A body is read also where nobody wants it: what is left unread would end the connection.
     let deciding = routes(deciding())
         .layer(from_fn_with_state(patience, body::read_whole))
-        .layer(from_fn_with_state(counts, counts::count))
-        .with_state(Arc::new(decisions));
+        .layer(from_fn_with_state(decisions.clone(), counts::count))
+        .with_state(decisions);
     let telling = routes(telling())
         .fallback(problem::not_found)
         .layer(from_fn_with_state(patience, body::read_whole))

@@ -1,5 +1,4 @@
-//! A client's connection as hyper sees it. A client that does not take its answers is let go, and
-//! what hyper refuses by itself is told why.
+//! A client's connection as hyper sees it: what hyper refuses by itself is told why.
 
 use std::future::Future;
 use std::io;
@@ -9,19 +8,18 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
-use tokio_io_timeout::TimeoutStream;
 
 use super::refusal;
+use crate::connections::ClientIo;
 
 /// How long to go on reading what a refused client sends. A connection that is closed with bytes
 /// unread is reset, and the client's system may then throw away the answer.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// A connection that bounds its writes and explains refusals.
+/// A connection that explains refusals.
 pub struct ClientStream {
-    tcp: Pin<Box<TimeoutStream<TcpStream>>>,
+    client: ClientIo,
     refused: Option<Refused>,
 }
 
@@ -32,11 +30,9 @@ struct Refused {
 }
 
 impl ClientStream {
-    /// `patience` bounds how long a write may make no progress.
-    pub fn new(tcp: TcpStream, patience: Duration) -> Self {
-        let mut tcp = TimeoutStream::new(tcp);
-        tcp.set_write_timeout(Some(patience));
-        Self { tcp: Box::pin(tcp), refused: None }
+    /// Nothing refused yet.
+    pub fn new(client: ClientIo) -> Self {
+        Self { client, refused: None }
     }
 
     fn poll_send_refusal(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -44,7 +40,7 @@ impl ClientStream {
             return Poll::Ready(Ok(()));
         };
         while *sent < answer.len() {
-            match ready!(self.tcp.as_mut().poll_write(cx, &answer[*sent..]))? {
+            match ready!(self.client.as_mut().poll_write(cx, &answer[*sent..]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 written => *sent += written,
             }
@@ -60,7 +56,7 @@ impl ClientStream {
             }
             let mut unread = [MaybeUninit::uninit(); 4096];
             let mut unread = ReadBuf::uninit(&mut unread);
-            let read = ready!(self.tcp.as_mut().poll_read(cx, &mut unread));
+            let read = ready!(self.client.as_mut().poll_read(cx, &mut unread));
             if read.is_err() || unread.filled().is_empty() {
                 return Poll::Ready(());
             }
@@ -74,7 +70,7 @@ impl AsyncRead for ClientStream {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.tcp.as_mut().poll_read(cx, buffer)
+        self.client.as_mut().poll_read(cx, buffer)
     }
 }
 
@@ -89,17 +85,17 @@ impl AsyncWrite for ClientStream {
             self.refused = Some(Refused { answer, sent: 0, linger: Box::pin(sleep(LINGER)) });
             return Poll::Ready(Ok(bytes.len()));
         }
-        self.tcp.as_mut().poll_write(cx, bytes)
+        self.client.as_mut().poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send_refusal(cx))?;
-        self.tcp.as_mut().poll_flush(cx)
+        self.client.as_mut().poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send_refusal(cx))?;
-        ready!(self.tcp.as_mut().poll_shutdown(cx))?;
+        ready!(self.client.as_mut().poll_shutdown(cx))?;
         self.poll_linger(cx).map(Ok)
     }
 }

@@ -108,6 +108,7 @@ pub enum Reloaded {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Face {
     Http,
+    Grpc,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -183,6 +184,7 @@ impl Face {
     fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
+            Self::Grpc => "grpc",
         }
     }
 }

@@ -22,8 +22,8 @@ pub fn slidegate() -> Command {
             command.env_remove(name);
         }
     }
-    // Servers of many tests run at once, and the default address is one.
-    command.env("SLIDEGATE_ADMIN", "none");
+    // Servers of many tests run at once, and the default addresses are one each.
+    command.env("SLIDEGATE_ADMIN", "none").env("SLIDEGATE_GRPC", "none");
     command
 }
 
@@ -57,6 +57,7 @@ pub struct Server {
     child: Child,
     address: SocketAddr,
     admin: Option<SocketAddr>,
+    grpc: Option<SocketAddr>,
     /// The line of the log that says so.
     listening: String,
     /// The lines before that.
@@ -87,6 +88,11 @@ impl Server {
         Self::start_with(policy, &[&["--admin", "127.0.0.1:0"], flags].concat())
     }
 
+    /// Starts a server with this policy and these flags that is asked by gRPC, too.
+    pub fn start_with_grpc(policy: &str, flags: &[&str]) -> Self {
+        Self::start_with(policy, &[&["--grpc", "127.0.0.1:0"], flags].concat())
+    }
+
     /// Starts a server by this command, and waits until it listens.
     pub fn spawn(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -98,10 +104,21 @@ impl Server {
         });
         let (listening, address) = (String::new(), SocketAddr::from(([0; 4], 0)));
         let starting = Vec::new();
-        let mut server =
-            Self { child, address, admin: None, listening, starting, log, policy: None };
+        let mut server = Self {
+            child,
+            address,
+            admin: None,
+            grpc: None,
+            listening,
+            starting,
+            log,
+            policy: None,
+        };
         loop {
             let line = server.next_log(PATIENCE).unwrap();
+            if let Some((_, address)) = line.split_once("gRPC is asked at ") {
+                server.grpc = address.split('"').next().map(|address| address.parse().unwrap());
+            }
             if !line.contains("http://") {
                 server.starting.push(line);
                 continue;
@@ -131,6 +148,11 @@ impl Server {
     /// Where operators ask, if the flags say so.
     pub fn admin(&self) -> SocketAddr {
         self.admin.unwrap()
+    }
+
+    /// Where gRPC is asked, if the flags say so.
+    pub fn grpc(&self) -> SocketAddr {
+        self.grpc.unwrap()
     }
 
     pub fn address(&self) -> SocketAddr {

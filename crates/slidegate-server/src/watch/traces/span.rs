@@ -9,6 +9,8 @@ use opentelemetry_sdk::trace::{SdkTracer, Span};
 use slidegate::{Ruling, StoreError};
 
 use super::Traces;
+use crate::decisions::Told;
+use crate::watch::metrics::Answered;
 
 /// The span of a decision; nothing, if it is not traced.
 pub struct DecisionSpan(Option<Context>);
@@ -48,13 +50,13 @@ impl DecisionSpan {
     }
 
     /// Tells how it was answered, and ends the span.
-    pub fn answered(&self, outcome: &'static str, status: u16) {
+    pub fn answered(&self, answer: &impl Told) {
         let Some(context) = &self.0 else { return };
-        let span = context.span();
-        span.set_attribute(KeyValue::new("slidegate.outcome", outcome));
-        span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status)));
-        if status >= 500 {
-            span.set_status(Status::error(outcome));
+        let (span, answered) = (context.span(), answer.answered());
+        span.set_attribute(KeyValue::new("slidegate.outcome", answered.name()));
+        span.set_attribute(answer.code());
+        if matches!(answered, Answered::Refused | Answered::Error) {
+            span.set_status(Status::error(answered.name()));
         }
         span.end();
     }

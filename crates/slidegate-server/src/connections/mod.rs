@@ -1,4 +1,8 @@
-//! Takes connections and serves them, within bounds: how many at once, and how slow.
+//! Takes connections and serves them, within bounds: how many at once, and how slow. What is spoken on them
+//! is for a [`Protocol`] to say.
+
+mod stream;
+mod threads;
 
 use std::convert::Infallible;
 use std::io;
@@ -6,20 +10,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::connect_info::ConnectInfo;
-use axum::{Extension, Router};
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
+use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
-use tower_layer::Layer;
 use tracing::{debug, warn};
 
-use super::stream::ClientStream;
-use super::{MAX_BODY, MAX_HEAD};
+pub use self::stream::ClientIo;
+pub use self::threads::Threads;
 use crate::settings::ClientBounds;
 
 /// How long to leave new connections waiting after one could not be taken, most often because too
@@ -29,24 +27,32 @@ const BREATHER: Duration = Duration::from_secs(1);
 /// Files that are open beside connections: the listener, standard streams, the runtime's own.
 const OTHER_FILES: u64 = 64;
 
-/// All connections of a server.
-pub struct Connections {
-    http: http1::Builder,
-    router: Router,
+/// What is spoken on a connection.
+pub trait Protocol: Clone + Send + Sync + 'static {
+    /// The connection of this client: done when it ends.
+    fn connection(
+        &self,
+        io: ClientIo,
+        peer: SocketAddr,
+    ) -> impl GracefulConnection<Error = hyper::Error> + Send + 'static;
+}
+
+/// All connections of a face.
+pub struct Connections<P> {
+    protocol: P,
+    threads: Threads,
     room: Arc<Semaphore>,
     bounds: ClientBounds,
     draining: GracefulShutdown,
 }
 
-impl Connections {
+impl<P: Protocol> Connections<P> {
     /// None yet.
-    pub fn new(router: Router, bounds: ClientBounds) -> Self {
-        let connections = places(bounds);
-        allow_open_files(connections as u64);
+    pub fn new(protocol: P, threads: Threads, bounds: ClientBounds) -> Self {
         Self {
-            http: protocol(bounds.patience),
-            router,
-            room: Arc::new(Semaphore::new(connections)),
+            protocol,
+            threads,
+            room: Arc::new(Semaphore::new(places(bounds))),
             bounds,
             draining: GracefulShutdown::new(),
         }
@@ -74,14 +80,14 @@ impl Connections {
         if let Err(error) = stream.set_nodelay(true) {
             debug!("cannot send without delay: {error}");
         }
-        let io = TokioIo::new(ClientStream::new(stream, self.bounds.patience));
-        let service = Extension(ConnectInfo(peer)).layer(self.router.clone());
-        let service = TowerToHyperService::new(service);
-        let connection = self.draining.watch(self.http.serve_connection(io, service));
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                debug!("a connection ended: {error}");
-            }
+        let client = Client {
+            protocol: self.protocol.clone(),
+            peer,
+            patience: self.bounds.patience,
+            draining: self.draining.watcher(),
+        };
+        self.threads.serve(stream, async move |stream| {
+            client.serve(stream).await;
             drop(room);
         });
     }
@@ -93,27 +99,34 @@ impl Connections {
         let _ = timeout(within, self.room.acquire_many(all)).await;
     }
 
-    /// Ends idle connections at once, and busy ones after the request that they are at.
+    /// Ends idle connections at once, and busy ones after the requests that they are at.
     pub async fn drain(self) {
         self.draining.shutdown().await;
+    }
+}
+
+/// A client that has come.
+struct Client<P> {
+    protocol: P,
+    peer: SocketAddr,
+    patience: Duration,
+    draining: Watcher,
+}
+
+impl<P: Protocol> Client<P> {
+    /// Until it goes.
+    async fn serve(self, stream: TcpStream) {
+        let io = stream::patient(stream, self.patience);
+        let connection = self.protocol.connection(io, self.peer);
+        if let Err(error) = self.draining.watch(connection).await {
+            debug!("a connection ended: {error}");
+        }
     }
 }
 
 /// Connections that there may be at once.
 fn places(bounds: ClientBounds) -> usize {
     bounds.connections.get().min(Semaphore::MAX_PERMITS)
-}
-
-fn protocol(patience: Duration) -> http1::Builder {
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        // From when a head can be read until it has been: it bounds idle connections too.
-        .header_read_timeout(patience)
-        .max_header_size(MAX_HEAD)
-        .max_buf_size(MAX_BODY)
-        // A client may send its last request, say that it is the last, and then read its answers.
-        .half_close(true);
-    http
 }
 
 /// Whether the next connection may well be taken.
@@ -123,8 +136,9 @@ fn concerns_one_client(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
 
-fn allow_open_files(connections: u64) {
-    let wanted = connections.saturating_add(OTHER_FILES);
+/// Asks the system for as many open files as so many connections need.
+pub fn allow_open_files(connections: usize) {
+    let wanted = (connections as u64).saturating_add(OTHER_FILES);
     match rlimit::increase_nofile_limit(wanted) {
         Ok(allowed) if allowed < wanted => {
             warn!("the system allows {allowed} open files: too few for {connections} connections");
