@@ -9,6 +9,7 @@ test:
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
 	crates/slidegate-redis/tests/everybody.sh
 	crates/slidegate-server/tests/deploy.sh
+	crates/slidegate-server/tests/proxies.sh
 	cargo test --workspace --all-features
 	$(MAKE) test-shuttle
 	$(MAKE) fuzz-http

@@ -22,6 +22,7 @@ pub use self::telling::{LogFormat, TellingArgs};
 use crate::command::explain::ExplainArgs;
 use crate::command::replay::ReplayArgs;
 use crate::command::validate::ValidateArgs;
+use crate::trusted_proxies::TrustedProxies;
 
 /// Limits how many requests pass, over sliding windows.
 ///
@@ -71,6 +72,16 @@ pub struct ServeArgs {
     /// Where Envoy and other callers of gRPC ask; none listens for no gRPC
     #[arg(long, value_name = "IP:PORT", env = "SLIDEGATE_GRPC", default_value = "127.0.0.1:8081")]
     pub grpc: AddressOrNone,
+
+    /// Whom to believe at /v1/auth for whom they ask: addresses and networks of proxies with commas between,
+    /// or none. Nothing is decided there for others
+    #[arg(
+        long,
+        value_name = "CIDR,…",
+        env = "SLIDEGATE_TRUSTED_PROXIES",
+        default_value = "127.0.0.1,::1"
+    )]
+    pub trusted_proxies: TrustedProxies,
 
     /// Where to tell how it goes and why: metrics, top, explain. It is for operators only, and must not be
     /// reached by others; none does without, and gathers nothing for it

@@ -17,6 +17,7 @@ mod replay;
 mod rls;
 mod service;
 mod settings;
+mod trusted_proxies;
 mod watch;
 mod wire;
 mod words;

@@ -14,6 +14,7 @@ use tracing::level_filters::LevelFilter;
 use crate::args::{AddressOrNone, RedisClock, ServeArgs, StoreArgs, TellingArgs};
 use crate::log::LogSettings;
 use crate::policy_file::{PolicyFile, PolicyFileError};
+use crate::trusted_proxies::TrustedProxies;
 use crate::watch::Redact;
 use crate::watch::traces::{CollectorUrlError, TraceSettings};
 
@@ -21,6 +22,7 @@ use crate::watch::traces::{CollectorUrlError, TraceSettings};
 pub struct Settings {
     pub http: SocketAddr,
     pub grpc: Option<SocketAddr>,
+    pub trusted_proxies: TrustedProxies,
     pub admin: Option<SocketAddr>,
     pub headers: Style,
     pub retry_jitter: Jitter,
@@ -91,6 +93,7 @@ impl Settings {
         Ok(Self {
             http: args.http,
             grpc,
+            trusted_proxies: args.trusted_proxies,
             admin,
             headers: args.headers,
             retry_jitter: args.retry_jitter,

@@ -51,9 +51,11 @@ run=$(realpath "$venv/bin/st")
 start
 
 # Bounds count bytes, and JSON Schema counts characters. They are the same in ASCII.
-fuzz --max-examples 200 --generation-codec ascii
+fuzz --exclude-path /v1/auth --max-examples 200 --generation-codec ascii
 # In all of Unicode a text may be too long for us and not for the schema: then a 400 is right.
-fuzz --max-examples 200 --exclude-checks positive_data_acceptance
+fuzz --exclude-path /v1/auth --max-examples 200 --exclude-checks positive_data_acceptance
+# This path takes any method, also those that OpenAPI 3.1 has no word for.
+fuzz --include-path /v1/auth --max-examples 50 --generation-codec ascii --exclude-checks unsupported_method
 
 kill -0 "$server" || { cat "$work/log" >&2; exit 1; }
 ! grep panicked "$work/log"

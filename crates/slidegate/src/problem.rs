@@ -17,10 +17,15 @@ use crate::gate::{Ruling, Standing};
 /// # Ok::<(), slidegate::PolicyErrors>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Denial"))]
 pub struct Problem {
+    /// Which type of problem it is.
     r#type: &'static str,
+    /// The type in words.
     title: &'static str,
+    /// The status of the answer.
     status: u16,
+    /// The limits in which the request did not fit.
     #[serde(rename = "violated-policies")]
     violated_policies: Vec<String>,
 }
@@ -50,6 +55,11 @@ impl Problem {
     /// The status to answer with: 429 or 503.
     pub fn status(&self) -> u16 {
         self.status
+    }
+
+    /// The same for an answer with another status, which both have to agree on.
+    pub fn with_status(self, status: u16) -> Self {
+        Self { status, ..self }
     }
 
     const QUOTA_EXCEEDED: Self = Self {

@@ -64,7 +64,8 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
         Some(listener) => Some(serve_grpc(listener, service.clone(), answers, clients)?),
         None => None,
     };
-    let router = http::router(service.clone(), answers, clients.patience);
+    let believed = http::Believed::new(settings.trusted_proxies);
+    let router = http::router(service.clone(), answers, believed, clients.patience);
     let protocol = Http::new(router, clients.patience);
     let http = Face::new(http, Connections::new(protocol, Threads::Shared, clients));
     allow_open_files(clients.connections.get() * (1 + usize::from(grpc.is_some())));

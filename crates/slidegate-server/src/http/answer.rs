@@ -1,15 +1,16 @@
 //! A ruling as a response: status, headers and JSON.
 
 use axum::body::Body;
-use axum::http::{StatusCode, header};
+use axum::http::{StatusCode, header, response};
 use axum::response::Response;
 use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::headers::{self, Header, Style};
-use slidegate::{Clock, Jitter, Lengthening, Ruling, WallClock};
+use slidegate::{Clock, Jitter, Lengthening, Problem as Denial, Ruling, WallClock};
 
-use super::problem::Problem;
+use super::problem::{PROBLEM_JSON, Problem};
 use crate::millis::millis_up;
+use crate::watch::metrics::Answered;
 
 /// How rulings are told.
 #[derive(Clone, Copy)]
@@ -26,19 +27,42 @@ impl Answers {
     /// 200 if the request may pass, else 429; or 503, if only the lack of a store denies it. All carry the
     /// whole answer. Only headers are lengthened by jitter: the JSON is exact.
     pub fn respond(&self, ruling: &Ruling) -> Result<Response, Problem> {
-        let decision = ruling.decision();
-        let status = match decision.is_allowed() {
-            true => StatusCode::OK,
-            false if decision.is_refused() => StatusCode::SERVICE_UNAVAILABLE,
-            false => StatusCode::TOO_MANY_REQUESTS,
-        };
+        let (status, _) = verdict(ruling);
         let json = serde_json::to_vec(&Answer::of(ruling)).map_err(Problem::internal)?;
-        let mut response =
-            Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
-        for (name, value) in self.headers(ruling, self.draw()) {
-            response = response.header(name, value);
-        }
+        let response = self.begin(ruling, status, Some("application/json"));
         response.body(Body::from(json)).map_err(Problem::internal)
+    }
+
+    /// The same for a proxy: nothing but headers if the request may pass, else a problem, which the proxy may
+    /// hand on as it is. Its status is `deny_status`, if that is given.
+    pub fn authorize(
+        &self,
+        ruling: &Ruling,
+        deny_status: Option<StatusCode>,
+    ) -> Result<Response, Problem> {
+        let (status, _) = verdict(ruling);
+        let Some(denial) = Denial::of(ruling) else {
+            return self.begin(ruling, status, None).body(Body::empty()).map_err(Problem::internal);
+        };
+        let status = deny_status.unwrap_or(status);
+        let json = serde_json::to_vec(&denial.with_status(status.as_u16()));
+        let response = self.begin(ruling, status, Some(PROBLEM_JSON));
+        response.body(Body::from(json.map_err(Problem::internal)?)).map_err(Problem::internal)
+    }
+
+    fn begin(
+        &self,
+        ruling: &Ruling,
+        status: StatusCode,
+        content_type: Option<&'static str>,
+    ) -> response::Builder {
+        let (_, answered) = verdict(ruling);
+        let begun = Response::builder().status(status).extension(answered);
+        let begun = content_type.into_iter().fold(begun, |response, content_type| {
+            response.header(header::CONTENT_TYPE, content_type)
+        });
+        let headers = self.headers(ruling, self.draw()).into_iter();
+        headers.fold(begun, |response, (name, value)| response.header(name, value))
     }
 
     /// How much longer the wait of one answer shall be, wherever it stands.
@@ -49,6 +73,16 @@ impl Answers {
     /// The headers that tell of a ruling.
     pub fn headers(&self, ruling: &Ruling, lengthening: Lengthening) -> Vec<Header> {
         headers::write(self.style, ruling, WallClock.now(), lengthening)
+    }
+}
+
+/// What became of a request, as a status and as it is counted.
+fn verdict(ruling: &Ruling) -> (StatusCode, Answered) {
+    let decision = ruling.decision();
+    match decision.is_allowed() {
+        true => (StatusCode::OK, Answered::Allowed),
+        false if decision.is_refused() => (StatusCode::SERVICE_UNAVAILABLE, Answered::Refused),
+        false => (StatusCode::TOO_MANY_REQUESTS, Answered::Denied),
     }
 }
 

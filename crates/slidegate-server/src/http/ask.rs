@@ -58,13 +58,21 @@ impl<'b> Ask<'b> {
     }
 }
 
-fn default_domain<'b>() -> Text<'b, MAX_NAME> {
+/// The domain of who names none.
+pub fn default_domain<'b>() -> Text<'b, MAX_NAME> {
     Text(Cow::Borrowed(DEFAULT_DOMAIN))
 }
 
 /// A string of at most `MAX` bytes.
 #[derive(PartialEq)]
-struct Text<'b, const MAX: usize>(Cow<'b, str>);
+pub struct Text<'b, const MAX: usize>(Cow<'b, str>);
+
+impl<const MAX: usize> Text<'_, MAX> {
+    /// The string.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
 
 impl<'de: 'b, 'b, const MAX: usize> Deserialize<'de> for Text<'b, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::Response;
 use opentelemetry::KeyValue;
@@ -16,32 +15,24 @@ use crate::watch::metrics::Answered;
 pub async fn count(State(face): State<Arc<Decisions>>, request: Request, next: Next) -> Response {
     let response = next.run(request).await;
     if let Some(metrics) = face.metrics() {
-        metrics.answered(answered(response.status()));
+        metrics.answered(answered(&response));
     }
     response
 }
 
 impl Told for Result<Response, Problem> {
     fn answered(&self) -> Answered {
-        answered(status(self))
+        self.as_ref().map_or_else(Problem::answered, answered)
     }
 
     fn code(&self) -> KeyValue {
-        KeyValue::new("http.response.status_code", i64::from(status(self).as_u16()))
+        let status = self.as_ref().map_or_else(Problem::status, Response::status);
+        KeyValue::new("http.response.status_code", i64::from(status.as_u16()))
     }
 }
 
-fn status(answer: &Result<Response, Problem>) -> StatusCode {
-    answer.as_ref().map_or_else(Problem::status, Response::status)
-}
-
-/// How a request with this status was answered.
-fn answered(status: StatusCode) -> Answered {
-    match status {
-        StatusCode::OK => Answered::Allowed,
-        StatusCode::TOO_MANY_REQUESTS => Answered::Denied,
-        StatusCode::SERVICE_UNAVAILABLE => Answered::Refused,
-        _ if status.is_client_error() => Answered::Invalid,
-        _ => Answered::Error,
-    }
+/// How a request with this response was answered: it says so itself. A status would not say it, since a proxy
+/// chooses that of a denial.
+fn answered(response: &Response) -> Answered {
+    response.extensions().get().copied().unwrap_or(Answered::Error)
 }

@@ -3,6 +3,7 @@
 pub mod admin;
 mod answer;
 mod ask;
+mod auth;
 mod body;
 mod caller;
 mod check;
@@ -18,12 +19,13 @@ mod stream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::middleware::{from_fn_with_state, map_response_with_state};
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, any, get, post};
+use axum::{Extension, Router};
 
 pub use self::answer::Answers;
 pub use self::ask::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE};
+pub use self::auth::Believed;
 pub use self::protocol::Http;
 use crate::decisions::Decisions;
 use crate::service::Service;
@@ -38,8 +40,12 @@ pub const MAX_HEAD: usize = 16 * 1024;
 type Path<S> = (&'static str, MethodRouter<Arc<S>>);
 
 /// The paths that decide. `openapi` describes them.
-fn deciding() -> [Path<Decisions>; 2] {
-    [("/v1/check", post(check::check)), ("/v1/peek", post(check::peek))]
+fn deciding(believed: Believed) -> [Path<Decisions>; 3] {
+    [
+        ("/v1/check", post(check::check)),
+        ("/v1/peek", post(check::peek)),
+        ("/v1/auth", any(auth::auth).layer(Extension(Arc::new(believed)))),
+    ]
 }
 
 /// All others. `openapi` describes them.
@@ -52,10 +58,15 @@ fn telling() -> [Path<Service>; 3] {
 }
 
 /// `patience` is how long a body may take.
-pub fn router(service: Arc<Service>, answers: Answers, patience: Duration) -> Router {
+pub fn router(
+    service: Arc<Service>,
+    answers: Answers,
+    believed: Believed,
+    patience: Duration,
+) -> Router {
     let decisions = Arc::new(Decisions::new(service.clone(), answers, Face::Http));
     // A body is read also where nobody wants it: what is left unread would end the connection.
-    let deciding = routes(deciding())
+    let deciding = routes(deciding(believed))
         .layer(from_fn_with_state(patience, body::read_whole))
         .layer(from_fn_with_state(decisions.clone(), counts::count))
         .with_state(decisions);
@@ -84,7 +95,8 @@ mod tests {
         let document = openapi::document();
         let described: BTreeSet<&str> =
             document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
-        let paths = deciding().map(|(path, _)| path).into_iter();
+        let believed = Believed::new("none".parse().unwrap());
+        let paths = deciding(believed).map(|(path, _)| path).into_iter();
         assert_eq!(described, paths.chain(telling().map(|(path, _)| path)).collect());
     }
 }

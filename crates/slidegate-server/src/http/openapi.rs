@@ -1,6 +1,8 @@
 //! `/v1/openapi.json`: what this API takes and answers, as OpenAPI 3.1. The schemas are made from
 //! the types that read and write, so neither can say what the other does not know.
 
+mod auth;
+
 use std::future::{Ready, ready};
 
 use axum::body::Bytes;
@@ -33,6 +35,7 @@ pub fn document() -> Value {
     let answer = written.subschema_for::<Answer<'_>>();
     let readiness = written.subschema_for::<Readiness>();
     let problem = written.subschema_for::<ProblemBody<'_>>();
+    let auth = auth::described(&mut read, &mut written);
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -44,7 +47,7 @@ pub fn document() -> Value {
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
         "servers": [{ "url": "/" }],
-        "paths": paths(ask.as_value(), answer.as_value(), readiness.as_value()),
+        "paths": paths(ask.as_value(), answer.as_value(), readiness.as_value(), &auth),
         "components": {
             "schemas": schemas([read, written]),
             "headers": headers(),
@@ -53,7 +56,7 @@ pub fn document() -> Value {
     })
 }
 
-fn paths(ask: &Value, answer: &Value, readiness: &Value) -> Value {
+fn paths(ask: &Value, answer: &Value, readiness: &Value, auth: &Value) -> Value {
     json!({
         "/v1/check": { "post": decide(
             "check",
@@ -67,6 +70,7 @@ fn paths(ask: &Value, answer: &Value, readiness: &Value) -> Value {
             ask,
             answer,
         ) },
+        "/v1/auth": auth,
         "/v1/openapi.json": { "get": {
             "operationId": "openapi",
             "summary": "This description.",

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{MAX_BODY, MAX_HEAD};
+use crate::watch::metrics::Answered;
 
 /// The media type of a problem.
 pub const PROBLEM_JSON: &str = "application/problem+json";
@@ -87,6 +88,11 @@ impl Problem {
         self.status
     }
 
+    /// How the request was answered.
+    pub fn answered(&self) -> Answered {
+        if self.status.is_client_error() { Answered::Invalid } else { Answered::Error }
+    }
+
     /// The problem as JSON.
     pub fn json(&self) -> Vec<u8> {
         let body = ProblemBody {
@@ -138,6 +144,7 @@ impl IntoResponse for Problem {
         let body = self.json();
         let mut response =
             (self.status, [(header::CONTENT_TYPE, PROBLEM_JSON)], body).into_response();
+        response.extensions_mut().insert(self.answered());
         if self.ends_connection {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }

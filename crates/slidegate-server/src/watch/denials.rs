@@ -87,7 +87,7 @@ impl Denials {
         fmt::from_fn(move |f| {
             for (nth, (name, value)) in asked_by.identity().enumerate() {
                 write!(f, "{}{name}=", if nth > 0 { "," } else { "" })?;
-                match self.redact.show(value) {
+                match self.redact.show(name, value) {
                     Shown::Value(value) => write_value(f, &value.to_string())?,
                     hash @ Shown::Hash(_) => write!(f, "{hash}")?,
                 }
@@ -145,7 +145,11 @@ mod tests {
         let (one, other) = ("x".repeat(1024), "x".repeat(1023) + "y");
         assert_eq!(
             key(&one),
-            format!("tenant={},ip={}", redact.show((&*one).into()), redact.show("same".into()))
+            format!(
+                "tenant={},ip={}",
+                redact.show("tenant", (&*one).into()),
+                redact.show("ip", "same".into())
+            )
         );
         assert_ne!(key(&one), key(&other));
     }

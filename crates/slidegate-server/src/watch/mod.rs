@@ -16,6 +16,7 @@ use slidegate::{Clock, Policy, Ruling, SystemClock, Timestamp};
 
 pub use self::denials::Denials;
 pub use self::metrics::Metrics;
+pub use self::pace::Pace;
 pub use self::redact::Redact;
 pub use self::store::Watched;
 pub use self::top::Top;

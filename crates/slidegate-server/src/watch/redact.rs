@@ -7,23 +7,33 @@ use slidegate::Value;
 
 /// How values are shown. Clones show a value alike.
 ///
+/// Headers that hold what lets their sender in are shown by a hash always: what reads logs should not be able
+/// to become a client.
+///
 /// The hash is keyed, by a secret that the process draws at its start: who reads it can follow a value
 /// through one process's log and top-list, but can neither try out values nor compare two processes. It
 /// is std's SipHash and none of the fast hashes, of which the secret could be learnt.
 #[derive(Clone, Debug, Default)]
-pub struct Redact(Option<RandomState>);
+pub struct Redact {
+    secret: RandomState,
+    all: bool,
+}
+
+/// Attributes that `/v1/auth` makes of headers by which clients are let in.
+const CREDENTIALS: [&str; 3] =
+    ["header.authorization", "header.cookie", "header.proxy-authorization"];
 
 impl Redact {
     /// Values are shown as they are, or, if `hashed`, as 16 hexadecimal digits.
     pub fn new(hashed: bool) -> Self {
-        Self(hashed.then(RandomState::new))
+        Self { all: hashed, ..Self::default() }
     }
 
-    /// A value, to be written.
-    pub fn show<'v>(&self, value: Value<'v>) -> Shown<'v> {
-        match &self.0 {
-            None => Shown::Value(value),
-            Some(secret) => Shown::Hash(secret.hash_one(value)),
+    /// The value of an attribute, to be written.
+    pub fn show<'v>(&self, name: &str, value: Value<'v>) -> Shown<'v> {
+        match self.all || CREDENTIALS.contains(&name) {
+            false => Shown::Value(value),
+            true => Shown::Hash(self.secret.hash_one(value)),
         }
     }
 }
@@ -52,13 +62,21 @@ mod tests {
 
     #[test]
     fn a_value_is_shown_as_it_is_unless_it_is_to_be_hashed() {
-        assert_eq!(Redact::new(false).show("acme".into()).to_string(), "acme");
+        assert_eq!(Redact::new(false).show("tenant", "acme".into()).to_string(), "acme");
+    }
+
+    #[test]
+    fn what_lets_a_client_in_is_never_shown_as_it_is() {
+        for name in CREDENTIALS {
+            let shown = Redact::new(false).show(name, "Bearer abc".into());
+            assert!(matches!(shown, Shown::Hash(_)), "{name}");
+        }
     }
 
     #[test]
     fn a_hash_is_16_digits_the_same_within_a_process_and_another_for_others() {
         let redact = Redact::new(true);
-        let shown = |redact: &Redact, value: &str| redact.show(value.into()).to_string();
+        let shown = |redact: &Redact, value: &str| redact.show("tenant", value.into()).to_string();
         let acme = shown(&redact, "acme");
         assert!(acme.len() == 16 && acme.bytes().all(|byte| byte.is_ascii_hexdigit()), "{acme}");
         assert_eq!(shown(&redact.clone(), "acme"), acme);

@@ -11,6 +11,7 @@
 //! | `http`, `text`, or `json` below `sh` | what the last command prints (see `output`) |
 //! | `json` elsewhere | JSON |
 //! | `rust` | run by `cargo test --doc` |
+//! | any `deploy/…` | what stands so in that file, which other tests run |
 //! | no language | a drawing |
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
@@ -74,6 +75,7 @@ fn mistakes(document: &str, blocks: &[Block]) -> Vec<String> {
     let mut wrong = Vec::new();
     for block in blocks {
         let held = match (block.language(), block.mark()) {
+            (_, file) if file.starts_with("deploy/") => stands_in(file, block),
             ("yaml", mark) => {
                 policy = Some(block);
                 shell.keep_file(block).and(match mark {
@@ -99,6 +101,16 @@ fn mistakes(document: &str, blocks: &[Block]) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// Holds a block against the file that it is of.
+fn stands_in(file: &str, block: &Block) -> Result<(), String> {
+    let whole =
+        fs::read_to_string(root().join(file)).map_err(|error| format!("{file}: {error}"))?;
+    whole
+        .contains(&block.text)
+        .then_some(())
+        .ok_or_else(|| format!("this does not stand in {file}"))
 }
 
 #[test]

@@ -33,7 +33,7 @@ impl Label {
         self.ends.clear();
         for (name, value) in identity {
             self.part(|part| part.write_str(name));
-            match redact.show(value) {
+            match redact.show(name, value) {
                 // The formatter takes as long as all the rest.
                 Shown::Value(Value::Text(text)) => {
                     self.part(|part| part.write_str(text));

@@ -199,7 +199,7 @@ fn a_hashed_value_is_never_kept() {
     let redact = Redact::new(true);
     let (top, policy) = (Top::new(8, redact.clone(), at(0)), policy(1));
     deny(&top, &policy.rules()[0], "secret", 0);
-    assert_eq!(denied(&top, 0), [(redact.show("secret".into()).to_string(), 1)]);
+    assert_eq!(denied(&top, 0), [(redact.show("a", "secret".into()).to_string(), 1)]);
     assert!(!format!("{top:?}").contains("\"secret"), "{top:?}");
 }
 

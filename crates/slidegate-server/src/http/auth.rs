@@ -1,0 +1,144 @@
+//! `/v1/auth`: may this request pass, of which a proxy tells in headers?
+
+mod client;
+mod forwarded;
+mod path;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::extract::{ConnectInfo, State};
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::Response;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{self, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
+use slidegate::{Clock, SystemClock};
+use tracing::warn;
+
+use self::forwarded::Forwarded;
+use super::ask::{MAX_NAME, Text, default_domain};
+use super::problem::Problem;
+use crate::decisions::{Caller, Decisions};
+use crate::trusted_proxies::TrustedProxies;
+use crate::watch::Pace;
+
+/// Charges one unit, if the request may pass.
+pub async fn auth(
+    State(face): State<Arc<Decisions>>,
+    Extension(believed): Extension<Arc<Believed>>,
+    caller: Caller,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let question = face.begin("slidegate.auth", caller);
+    let find = async {
+        let terms = Terms::read(&uri)?;
+        let forwarded = believed.read(&headers, peer.ip())?;
+        let domain = terms.domain.as_str();
+        let ruling = question.check(domain, &forwarded.request(domain)).await;
+        face.answers().authorize(&ruling, terms.deny_status.map(|DenyStatus(status)| status))
+    };
+    question.answer(find).await
+}
+
+/// Whom to believe, and how often to say that somebody else has asked.
+pub struct Believed {
+    proxies: TrustedProxies,
+    told: Pace,
+    clock: SystemClock,
+}
+
+impl Believed {
+    /// These proxies only.
+    pub fn new(proxies: TrustedProxies) -> Self {
+        Self { proxies, told: Pace::new(1, Duration::from_secs(60)), clock: SystemClock::new() }
+    }
+
+    /// What a peer says. Of one that is not believed nothing is decided: to count all of its clients
+    /// as one, or each as it says, would be wrong without anybody seeing it.
+    fn read<'h>(&self, headers: &'h HeaderMap, peer: IpAddr) -> Result<Forwarded<'h>, Problem> {
+        let peer = peer.to_canonical();
+        if self.proxies.trust(peer) {
+            return Ok(Forwarded::read(headers, peer, &self.proxies));
+        }
+        let problem = format!(
+            "{peer} is not one of --trusted-proxies ({}), so what it says of its clients is not believed",
+            self.proxies
+        );
+        // Most proxies do not show the answer to anybody.
+        if let Some(untold) = self.told.next(self.clock.now()) {
+            warn!(untold, "a proxy was turned away: {problem}");
+        }
+        Err(Problem::bad_request(problem))
+    }
+}
+
+/// How the proxy wants it decided and told.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Terms<'q> {
+    /// Whose rules apply; `default` if it is not given.
+    #[serde(borrow, default = "default_domain")]
+    domain: Text<'q, MAX_NAME>,
+    /// The status of a denial. If it is not given, 429; or 503, if only the lack of a store denies.
+    #[serde(default)]
+    #[schemars(with = "DenyStatus")]
+    deny_status: Option<DenyStatus>,
+}
+
+impl<'q> Terms<'q> {
+    fn read(uri: &'q Uri) -> Result<Self, Problem> {
+        serde_urlencoded::from_str(uri.query().unwrap_or_default())
+            .map_err(|error| Problem::bad_request(format!("the query: {error}")))
+    }
+}
+
+/// The status of a denial: an error.
+struct DenyStatus(StatusCode);
+
+const LEAST: u16 = 400;
+const MOST: u16 = 599;
+
+impl<'de> Deserialize<'de> for DenyStatus {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Error;
+
+        impl Visitor<'_> for Error {
+            type Value = DenyStatus;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a status from {LEAST} to {MOST}")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<DenyStatus, E> {
+                let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+                let status =
+                    text.parse().ok().filter(|status| digits && (LEAST..=MOST).contains(status));
+                let status = status.and_then(|status| StatusCode::from_u16(status).ok());
+                status.map(DenyStatus).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+            }
+        }
+
+        deserializer.deserialize_str(Error)
+    }
+}
+
+impl JsonSchema for DenyStatus {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "DenyStatus".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "integer", "minimum": LEAST, "maximum": MOST })
+    }
+}

@@ -1,0 +1,211 @@
+//! `/v1/auth`: asked by a proxy, told in headers.
+
+use serde_json::json;
+use ureq::http::Request;
+
+use crate::client::{Answer, Client};
+use crate::common::{Server, slidegate};
+
+const PER_IP: &str = "
+routes: [/login, '/users/{id}']
+rules:
+  - { name: per-ip, per: [ip], limits: [2/h], algorithm: sliding_log }
+  - { name: login, when: { method: POST, route: /login }, limits: [1/h], algorithm: sliding_log }
+  - { name: shop, domain: shop, per: [header.x-api-key], limits: [1/h], algorithm: sliding_log }
+";
+
+/// Asks as a proxy does.
+fn ask(client: &Client, method: &str, query: &str, headers: &[(&str, &str)]) -> Answer {
+    let request = Request::builder().method(method).uri(format!("/v1/auth{query}"));
+    let request =
+        headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+    client.send(request.body(Vec::new()).unwrap())
+}
+
+/// The status for a client that is told so.
+fn of_client(client: &Client, forwarded_for: &str) -> u16 {
+    ask(client, "GET", "", &[("x-forwarded-for", forwarded_for)]).status
+}
+
+#[test]
+fn both_answers_have_the_headers_and_only_a_denial_a_body() {
+    let server = Server::start(PER_IP);
+    let client = Client::of(&server);
+    let from = [("x-forwarded-for", "192.0.2.7")];
+    let allowed = ask(&client, "GET", "", &from);
+    assert_eq!((allowed.status, &*allowed.body), (200, ""));
+    assert_eq!(allowed.header("ratelimit-policy"), Some(r#""per-ip";q=2;w=3600"#));
+    assert!(allowed.header("ratelimit").unwrap().starts_with(r#""per-ip";r=1;t="#));
+    assert_eq!(allowed.header("retry-after"), None);
+
+    assert_eq!(of_client(&client, "192.0.2.7"), 200);
+    let denied = ask(&client, "GET", "", &from);
+    assert_eq!(
+        (denied.status, denied.header("content-type")),
+        (429, Some("application/problem+json"))
+    );
+    assert!(denied.header("retry-after").is_some());
+    assert!(denied.header("ratelimit").unwrap().starts_with(r#""per-ip";r=0;t="#));
+    assert_eq!(
+        denied.json(),
+        json!({
+            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            "title": "Quota exceeded",
+            "status": 429,
+            "violated-policies": ["per-ip"]
+        })
+    );
+}
+
+#[test]
+fn every_method_is_taken_and_charges_one() {
+    let server = Server::start("rules: [{ name: all, limits: [7/h], algorithm: sliding_log }]");
+    let client = Client::of(&server);
+    for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
+        assert_eq!(ask(&client, method, "", &[]).status, 200, "{method}");
+    }
+    let allowed = ask(&client, "HEAD", "", &[]);
+    assert_eq!((allowed.status, &*allowed.body), (200, ""));
+    assert!(allowed.header("ratelimit").unwrap().starts_with(r#""all";r=0"#));
+    let denied = ask(&client, "HEAD", "", &[]);
+    assert_eq!((denied.status, &*denied.body), (429, ""));
+    assert!(denied.header("retry-after").is_some());
+}
+
+#[test]
+fn what_was_forwarded_is_what_rules_see() {
+    let server = Server::start(PER_IP);
+    let client = Client::of(&server);
+    let login = |from, method, uri| {
+        let headers =
+            [("x-forwarded-for", from), ("x-forwarded-method", method), ("x-forwarded-uri", uri)];
+        ask(&client, "GET", "", &headers).status
+    };
+    assert_eq!(login("192.0.2.1", "POST", "/login?next=/"), 200);
+    assert_eq!(login("192.0.2.2", "POST", "/login"), 429);
+    assert_eq!(login("192.0.2.2", "POST", "http://shop.example/%6Cogin#top"), 429);
+    assert_eq!(login("192.0.2.2", "GET", "/login"), 200);
+    assert_eq!(login("192.0.2.3", "POST", "/users/7"), 200);
+}
+
+#[test]
+fn the_query_chooses_the_domain_and_the_status_of_a_denial() {
+    let server = Server::start(PER_IP);
+    let client = Client::of(&server);
+    let shop = |query: &str, key| ask(&client, "GET", query, &[("X-Api-Key", key)]);
+    assert_eq!(shop("?domain=shop", "k1").status, 200);
+    assert_eq!(shop("?domain=%73hop", "k1").status, 429);
+    let denied = shop("?domain=shop&deny_status=403", "k1");
+    assert_eq!((denied.status, &denied.json()["status"]), (403, &json!(403)));
+    assert!(denied.header("retry-after").is_some() && denied.header("ratelimit").is_some());
+    assert_eq!(shop("?deny_status=599&domain=shop", "k1").status, 599);
+    assert_eq!(shop("?deny_status=403&domain=shop", "k2").status, 200);
+}
+
+#[test]
+fn a_query_that_makes_no_sense_is_told_so() {
+    let server = Server::start(PER_IP);
+    let client = Client::of(&server);
+    for (query, told) in [
+        ("?deny_status=399", "a status from 400 to 599"),
+        ("?deny_status=600", "a status from 400 to 599"),
+        ("?deny_status=+429", "a status from 400 to 599"),
+        ("?deny_status=", "a status from 400 to 599"),
+        ("?deny=403", "unknown field `deny`, expected `domain` or `deny_status`"),
+        ("?domain=a&domain=b", "duplicate field `domain`"),
+        (&format!("?domain={}", "d".repeat(129)), "a string of at most 128 bytes"),
+    ] {
+        let answer = ask(&client, "GET", query, &[]);
+        assert_eq!(
+            (answer.status, answer.header("content-type")),
+            (400, Some("application/problem+json"))
+        );
+        let problem = answer.json();
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.starts_with("the query: ") && detail.contains(told), "{query}: {detail}");
+    }
+}
+
+#[test]
+fn who_is_counted_is_not_for_the_client_to_say() {
+    let server = Server::start(PER_IP);
+    let client = Client::of(&server);
+    // The proxy writes the last: it is who really asked.
+    let statuses =
+        ["198.51.100.1, 192.0.2.7", "198.51.100.2, 192.0.2.7", "127.0.0.1, 192.0.2.7:5678"]
+            .map(|forwarded_for| of_client(&client, forwarded_for));
+    assert_eq!(statuses, [200, 200, 429]);
+}
+
+#[test]
+fn proxies_behind_each_other_are_skipped_if_all_are_trusted() {
+    let server = Server::start_with(PER_IP, &["--trusted-proxies", "127.0.0.1, 10.0.0.0/8"]);
+    let client = Client::of(&server);
+    let statuses = ["192.0.2.7, 10.0.0.1", "192.0.2.7, 10.0.0.2", "192.0.2.7"]
+        .map(|forwarded_for| of_client(&client, forwarded_for));
+    assert_eq!(statuses, [200, 200, 429]);
+}
+
+#[test]
+fn addresses_of_one_64_share_a_count_also_here() {
+    let server = Server::start(PER_IP);
+    let client = Client::of(&server);
+    let statuses = ["2001:db8::1", "[2001:db8:0:0:ffff::2]:443", "2001:db8::3", "2001:db8:0:1::1"]
+        .map(|forwarded_for| of_client(&client, forwarded_for));
+    assert_eq!(statuses, [200, 200, 429, 200]);
+}
+
+#[test]
+fn a_proxy_that_is_not_trusted_is_told_so_and_the_log_says_it_once() {
+    let server = Server::start_with(PER_IP, &["--trusted-proxies", "10.0.0.0/8"]);
+    let client = Client::of(&server);
+    for _ in 0..3 {
+        let answer = ask(&client, "GET", "", &[("x-forwarded-for", "10.0.0.1")]);
+        assert_eq!(answer.status, 400);
+        let problem = answer.json();
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.starts_with("127.0.0.1 is not one of --trusted-proxies (10.0.0.0/8)"));
+    }
+    let told = server.wait_for_log("turned away");
+    assert!(told.contains("127.0.0.1 is not one of --trusted-proxies"), "{told}");
+    // What is asked elsewhere needs no trust.
+    assert_eq!(client.check(&json!({"attributes": {"ip": "192.0.2.7"}})).status, 200);
+    server.signal("TERM");
+    let mut rest = std::iter::from_fn(|| server.next_log(std::time::Duration::from_secs(30)));
+    assert!(!rest.any(|line| line.contains("turned away")));
+}
+
+#[test]
+fn networks_that_are_none_stop_the_start() {
+    let output = slidegate()
+        .args(["serve", "--policy", "p.yaml", "--trusted-proxies", "127.0.0.1,10.0.0.0/33"])
+        .output()
+        .unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && told.contains("`10.0.0.0/33` is no address"), "{told}");
+}
+
+#[test]
+fn a_denial_counts_as_denied_whatever_its_status() {
+    let server = Server::start_with_admin(PER_IP, &[]);
+    let client = Client::of(&server);
+    let from = [("x-forwarded-for", "192.0.2.7")];
+    let asked = ["", "", "", "?deny_status=403", "?deny_status=500", "?deny_status=1"];
+    let statuses = asked.map(|query| ask(&client, "GET", query, &from).status);
+    assert_eq!(statuses, [200, 200, 429, 403, 500, 400]);
+    let metrics = Client::at(server.admin()).call("GET", "/metrics").body;
+    for (result, count) in [("allowed", 2), ("denied", 3), ("invalid", 1), ("error", 0)] {
+        let line = format!("slidegate_requests_total{{face=\"http\",result=\"{result}\"}} {count}");
+        assert!(metrics.contains(&line), "{line}\n{metrics}");
+    }
+}
+
+#[test]
+fn what_lets_a_client_in_does_not_stand_in_the_log() {
+    let policy = "rules: [{ name: a, per: [header.authorization], limits: [0/h] }]";
+    let server = Server::start(policy);
+    let denied = ask(&Client::of(&server), "GET", "", &[("Authorization", "Bearer s3cret")]);
+    assert_eq!(denied.status, 429);
+    let line = server.wait_for_log("denied");
+    assert!(line.contains("header.authorization=") && !line.contains("s3cret"), "{line}");
+}
