@@ -13,6 +13,9 @@ use crate::script::{Script, Scripts, Set, is_slot, number};
 /// Costs above this are not told apart: nothing has room for them.
 const MOST_COST: u64 = u32::MAX as u64;
 
+/// No counter has more units than this.
+const MOST_TAKEN_OFF: u64 = 1 << 52;
+
 /// What a part of a batch is: units of one limit, hits that are all enforced, or any hits.
 const UNITS: u8 = 0;
 const PLAIN: u8 = 1;
@@ -45,12 +48,16 @@ pub fn decide<'s, 'k>(
     keep_s: u32,
     asks: &[&'k Ask],
 ) -> Call<'s, 'k> {
-    let now = now.map_or(-1.0, |now| now.as_micros() as f64).to_le_bytes();
+    let now = moment(now);
     match asks {
         [ask] if ask.hits.len() == 1 => one(scripts, now, keep_s, ask.mode, &ask.hits[0]),
         [ask] if ask.is_of_one_value() => group(scripts, now, keep_s, ask),
         _ => batch(scripts, now, keep_s, asks),
     }
+}
+
+fn moment(now: Option<Timestamp>) -> [u8; 8] {
+    now.map_or(-1.0, |now| now.as_micros() as f64).to_le_bytes()
 }
 
 /// One hit alone.
@@ -270,6 +277,30 @@ pub fn give_back<'s, 'k>(scripts: &'s Scripts, given: &[&'k Charge]) -> Call<'s,
     }
     let argument = [&count.to_le_bytes()[..], &charges].concat();
     Call { script: scripts.give_back(set), keys, argument }
+}
+
+/// Takes the costs of hits off their counters at a moment; at none, by Redis's own clock.
+pub fn refund<'s, 'k>(
+    scripts: &'s Scripts,
+    now: Option<Timestamp>,
+    hits: &[&'k Counted],
+) -> Call<'s, 'k> {
+    let (mut keys, mut set) = (Keys::new(), Set::default());
+    let mut argument = moment(now).to_vec();
+    argument.extend((hits.len() as u16).to_le_bytes());
+    for hit in hits {
+        let (algorithm, numbers) = (hit.limit.algorithm(), hit.limit.numbers());
+        set = set.with(&algorithm);
+        argument.push(number(&algorithm));
+        argument.extend(place(&mut keys, &hit.key).to_le_bytes());
+        for number in [hit.tag, numbers.max, numbers.extra] {
+            argument.extend(number.to_le_bytes());
+        }
+        let cost = hit.cost.min(MOST_TAKEN_OFF);
+        let doubles = [numbers.tick_us, numbers.window, cost, hit.phase_us];
+        argument.extend(doubles.iter().flat_map(|number| (*number as f64).to_le_bytes()));
+    }
+    Call { script: scripts.refund(set), keys, argument }
 }
 
 /// Forgets the counters of hits.

@@ -78,6 +78,11 @@ impl Answer {
         bytes.chunks_exact(BYTES).map(said).collect::<Result<_, _>>().map(Self)
     }
 
+    /// What is said where nothing was asked.
+    pub fn nothing() -> Self {
+        Self(SmallVec::new())
+    }
+
     pub fn said(&self) -> &[Said] {
         &self.0
     }

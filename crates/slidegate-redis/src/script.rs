@@ -14,6 +14,7 @@ const ONE_OWN: &str = include_str!("../lua/one_own.lua");
 const GROUP: &str = include_str!("../lua/group.lua");
 const BATCH: &str = include_str!("../lua/batch.lua");
 const GIVE_BACK: &str = include_str!("../lua/give_back.lua");
+const REFUND: &str = include_str!("../lua/refund.lua");
 const RESET: &str = include_str!("../lua/reset.lua");
 
 /// How many sets of algorithms there are.
@@ -23,6 +24,7 @@ const SETS: usize = 1 << Algorithm::ALL.len();
 struct Twin {
     file: &'static str,
     give_back: &'static str,
+    refund: &'static str,
     /// Its state is a slot of a value that is shared, and not a key of its own.
     is_slot: bool,
 }
@@ -33,6 +35,7 @@ fn twin(algorithm: &Algorithm) -> Twin {
             Twin {
                 file: include_str!(concat!("../lua/", $name, ".lua")),
                 give_back: include_str!(concat!("../lua/give_back/", $name, ".lua")),
+                refund: include_str!(concat!("../lua/refund/", $name, ".lua")),
                 is_slot: $is_slot,
             }
         };
@@ -105,6 +108,7 @@ pub struct Scripts {
     group: [OnceLock<Script>; SETS],
     batch: [OnceLock<Script>; SETS],
     give_back: [OnceLock<Script>; SETS],
+    refund: [OnceLock<Script>; SETS],
     reset: OnceLock<Script>,
 }
 
@@ -115,6 +119,7 @@ impl Scripts {
             group: [const { OnceLock::new() }; SETS],
             batch: [const { OnceLock::new() }; SETS],
             give_back: [const { OnceLock::new() }; SETS],
+            refund: [const { OnceLock::new() }; SETS],
             reset: OnceLock::new(),
         }
     }
@@ -142,6 +147,11 @@ impl Scripts {
         self.give_back[usize::from(set.0)].get_or_init(|| over(set, Deed::GiveBack, GIVE_BACK))
     }
 
+    /// Takes units off counters of these algorithms.
+    pub fn refund(&self, set: Set) -> &Script {
+        self.refund[usize::from(set.0)].get_or_init(|| over(set, Deed::Refund, REFUND))
+    }
+
     /// Forgets counters.
     pub fn reset(&self) -> &Script {
         self.reset.get_or_init(|| Script::new([BASE, SLOTS, RESET].join("\n")))
@@ -153,24 +163,29 @@ impl Scripts {
 enum Deed {
     Decide,
     GiveBack,
+    Refund,
 }
 
 /// A script that finds each algorithm's function by its number.
 fn over(set: Set, deed: Deed, driver: &str) -> Script {
     let mut text = [BASE, SLOTS, "local own, slot = {}, {}\n"].join("\n");
+    if deed == Deed::Refund {
+        text.push_str("local refunds = {}\n");
+    }
     for algorithm in set.all() {
-        let twin = twin(&algorithm);
-        text.push_str(twin.file);
-        let function = match deed {
-            Deed::Decide => "decide",
-            Deed::GiveBack => {
-                text.push_str(twin.give_back);
-                "give_back"
-            }
-        };
+        let (twin, number) = (twin(&algorithm), number(&algorithm));
         let family = if twin.is_slot { "slot" } else { "own" };
+        text.push_str(twin.file);
         // Writing into a string cannot fail.
-        let _ = writeln!(text, "{family}[{}] = {function}", number(&algorithm));
+        let _ = match deed {
+            Deed::Decide => writeln!(text, "{family}[{number}] = decide"),
+            Deed::GiveBack => writeln!(text, "{}{family}[{number}] = give_back", twin.give_back),
+            Deed::Refund => writeln!(
+                text,
+                "{family}[{number}] = decide\n{}refunds[{number}] = refund",
+                twin.refund
+            ),
+        };
     }
     text.push_str(driver);
     Script::new(text)

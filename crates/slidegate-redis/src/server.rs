@@ -168,16 +168,14 @@ impl Server {
         errand: &Errand<'_>,
         is_asking: bool,
         until: Instant,
-    ) -> Result<(), Failure> {
+    ) -> Result<Answer, Failure> {
         let sent = Sent::default();
         let running = async {
             let shared = self.connection().await?;
-            let call = errand.call(&self.scripts);
+            let call = errand.call(&self.scripts, self.manner.clocks.counting());
             let value = self.query(&call, is_asking, &shared, &sent).await?;
-            match bytes(&value) {
-                Some(b"OK") => Ok(()),
-                _ => Err(self.garbled(&shared)),
-            }
+            let answer = bytes(&value).and_then(|bytes| errand.read(bytes).ok());
+            answer.ok_or_else(|| self.garbled(&shared))
         };
         self.watched(self.in_time(until, &sent, running)).await
     }

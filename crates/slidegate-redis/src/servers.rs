@@ -9,6 +9,7 @@ use crate::ask::Ask;
 use crate::cluster::{Cluster, slot_of};
 use crate::errand::Errand;
 use crate::failure::{Elsewhere, Failure};
+use crate::reply::Answer;
 use crate::server::{Lane, Server, Told};
 
 /// How often an ask is sent on from one node to another.
@@ -61,7 +62,12 @@ impl Servers {
     }
 
     /// Runs an errand in a slot.
-    pub async fn run(&self, slot: u16, errand: &Errand<'_>, until: Instant) -> Result<(), Failure> {
+    pub async fn run(
+        &self,
+        slot: u16,
+        errand: &Errand<'_>,
+        until: Instant,
+    ) -> Result<Answer, Failure> {
         self.send(
             slot,
             until,

@@ -290,6 +290,25 @@ impl Inner {
         given
     }
 
+    /// Of a sampled rule one request in so many gives back, and so many times as much: as it was charged.
+    async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        let hits = self.counted(hits);
+        let drawn = fastrand::u32(..);
+        let asks = |hit: &Counted| drawn.is_multiple_of(hit.sample) || hit.cost == 0;
+        let asked: Hits = hits.iter().filter(|hit| asks(hit)).cloned().collect();
+        let refunded = errand::refund(&self.servers, &asked, self.until()).await;
+        // Whether or not it is known to be done.
+        for hit in &asked {
+            self.deny_cache.forget(&hit.key, hit.tag);
+        }
+        let mut outcomes = refunded?.into_iter();
+        let outcome = |hit: &Counted| match asks(hit) {
+            true => outcomes.next().unwrap_or_else(Outcome::not_asked),
+            false => Outcome::not_asked(),
+        };
+        Ok(hits.iter().map(outcome).collect())
+    }
+
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
         let hits: Hits = hits.iter().flat_map(|hit| self.wording.counted_everywhere(hit)).collect();
         let reset = errand::reset(&self.servers, &hits, self.until()).await;
@@ -326,6 +345,10 @@ impl Store for RedisStore {
 
     async fn give_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
         self.inner.give_back(receipt).await
+    }
+
+    async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        self.inner.refund(hits).await
     }
 
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {

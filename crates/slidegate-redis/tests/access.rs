@@ -64,6 +64,8 @@ async fn by_a_user_who_has_the_rights_that_are_documented() {
             let taken = store.take(&[*hit]).await.unwrap();
             store.give_back(&taken.receipt).await.unwrap();
             store.peek(&[*hit]).await.unwrap();
+            store.take(&[*hit]).await.unwrap();
+            store.refund(&[*hit]).await.unwrap();
         }
         assert!(store.take(&hits).await.unwrap().allowed);
         store.take_many(&[&hits, &hits[..1]]).await.unwrap();

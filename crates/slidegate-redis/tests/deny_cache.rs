@@ -126,6 +126,11 @@ async fn a_store_with_a_deny_cache_decides_as_one_without() {
                 asked.reset(&[hit]).await.unwrap();
                 continue;
             }
+            if rng.u8(..30) == 0 {
+                let one = cached.refund(&[hit]).await.unwrap();
+                assert_eq!(one, asked.refund(&[hit]).await.unwrap(), "seed {seed}, step {step}");
+                continue;
+            }
             if rng.u8(..12) == 0 && !receipts.is_empty() {
                 let (one, other) = receipts.swap_remove(rng.usize(..receipts.len()));
                 cached.give_back(&one).await.unwrap();
@@ -180,6 +185,10 @@ async fn what_another_instance_gives_back_is_learnt_in_time() {
             match rng.u8(..24) {
                 0 => {
                     elsewhere.reset(&[hit]).await.unwrap();
+                    freed.insert(nth, clock.now());
+                }
+                23 => {
+                    elsewhere.refund(&[hit]).await.unwrap();
                     freed.insert(nth, clock.now());
                 }
                 1 | 2 if !receipts.is_empty() => {
@@ -325,7 +334,9 @@ async fn no_denial_outlives_a_give_back_of_its_own_instance() {
         // Between two others' turns everything is free, so nobody may be denied for long.
         server::until("it is free again", Duration::from_secs(20), async || {
             let taken = store.take(&[hit(&scope, &limit, 10)]).await.unwrap();
-            store.give_back(&taken.receipt).await.unwrap();
+            if taken.allowed {
+                store.refund(&[hit(&scope, &limit, 10)]).await.unwrap();
+            }
             taken.allowed
         })
         .await;

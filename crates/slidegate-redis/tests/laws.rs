@@ -79,6 +79,16 @@ async fn give_back_undoes_exactly_its_charge() {
 }
 
 #[tokio::test]
+async fn a_refund_makes_room_for_exactly_as_much() {
+    hold!(laws::a_refund_makes_room_for_as_much, seeds: [5]);
+}
+
+#[tokio::test]
+async fn never_above_the_bound_in_any_window_but_for_what_is_refunded() {
+    hold!(laws::never_above_the_bound_without_refunds, seeds: [6]);
+}
+
+#[tokio::test]
 async fn the_order_of_limits_and_rules_changes_no_decision() {
     let bench = Bench::start();
     let limits: Vec<Limit> = laws::limits().into_iter().step_by(6).collect();

@@ -128,6 +128,13 @@ impl slidegate::Store for Store {
         }
     }
 
+    async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        match self {
+            Self::Memory(store) => store.refund(hits).await,
+            Self::Redis(store) => store.refund(hits).await,
+        }
+    }
+
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
         match self {
             Self::Memory(store) => store.reset(hits).await,

@@ -110,6 +110,10 @@ pub trait Counter: Copy {
     /// window since.
     fn give_back(&self, state: &mut Self::State, charged_at: Timestamp, cost: u64);
 
+    /// Takes `cost` units off what counts at `now`, the oldest first, or all if there are fewer. That makes room
+    /// for exactly as many.
+    fn refund(&self, state: &mut Self::State, now: Timestamp, cost: u64);
+
     /// The moment from which the state is as if never seen.
     fn expires_at(&self, state: &Self::State) -> Timestamp;
 }

@@ -1,6 +1,7 @@
 //! Policy and store, and what to do when the store fails.
 
 mod fallback;
+mod refund;
 mod ruling;
 
 use std::num::NonZeroU32;
@@ -8,7 +9,6 @@ use std::sync::Arc;
 
 use crate::clock::{Clock, SystemClock};
 use crate::decision::Decision;
-use crate::hit::Hit;
 use crate::policy::{Applied, OnStoreError, Origins, Policy, Rule};
 use crate::request::Request;
 use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
@@ -125,19 +125,23 @@ impl<S> Gate<S> {
     fn without_store<'r>(
         &'r self,
         applied: &Applied<'r>,
-        decide: impl FnOnce(&Counts, &[Hit<'_>]) -> Decision,
+        decide: impl FnOnce(&Counts, &Applied<'_>) -> Decision,
     ) -> Ruling {
         let rules = self.own_rules.clone();
-        if applied.on_store_error() == OnStoreError::Deny {
-            return Ruling::new(rules, Origins::default(), Decision::refused());
+        let refuses = applied.on_store_error() == OnStoreError::Deny;
+        let mut applied = applied.without_store(&self.own_rules, self.instances);
+        if refuses {
+            // What is given back has not been spent, whatever becomes of the rest.
+            applied = applied.giving_back();
         }
-        let applied = applied.without_store(&self.own_rules, self.instances);
-        let hits = applied.hits();
-        let decision = match hits.is_empty() {
-            true => Decision::unlimited(),
-            false => decide(&self.fallback.counts(), &hits),
+        let decision = match applied.has_hits() {
+            true => decide(&self.fallback.counts(), &applied),
+            false => Decision::unlimited(),
         };
-        Ruling::new(rules, applied.origins(), decision.degraded())
+        match refuses {
+            true => Ruling::new(rules, Origins::default(), Decision::refused()),
+            false => Ruling::new(rules, applied.origins(), decision.degraded()),
+        }
     }
 
     /// Sees that the store answers again.
@@ -149,6 +153,19 @@ impl<S> Gate<S> {
     }
 }
 
+fn take_now<S: LocalStore>(store: &S, applied: &Applied<'_>) -> Decision {
+    if applied.gives_back() {
+        return refund::take_now(store, applied);
+    }
+    let hits = applied.hits();
+    Decision::of_taken(&hits, store.take_now(&hits))
+}
+
+fn peek_now<S: LocalStore>(store: &S, applied: &Applied<'_>) -> Decision {
+    let hits = refund::looks(applied);
+    refund::seen(applied, &hits, store.peek_now(&hits))
+}
+
 /// Over a store that answers without waiting and never fails.
 impl<S: LocalStore> Gate<S> {
     /// Takes what the request costs if every limit has room for it.
@@ -158,15 +175,13 @@ impl<S: LocalStore> Gate<S> {
 
     /// [`check_now`](Self::check_now), where it is known already how [the policy](Self::policy) applies.
     pub fn check_applied_now(&self, applied: &Applied<'_>) -> Ruling {
-        let hits = applied.hits();
-        self.rule(applied, Decision::of_taken(&hits, self.store.take_now(&hits)))
+        self.rule(applied, take_now(&*self.store, applied))
     }
 
     /// What [`check_now`](Self::check_now) would say. Takes nothing.
     pub fn peek_now(&self, request: &Request<'_>) -> Ruling {
         let applied = self.policy.apply(request);
-        let hits = applied.hits();
-        self.rule(&applied, Decision::of_peeked(&hits, self.store.peek_now(&hits)))
+        self.rule(&applied, peek_now(&*self.store, &applied))
     }
 }
 
@@ -174,7 +189,9 @@ impl<S: LocalStore> Gate<S> {
 /// [`OnStoreError`] says holds, the strictest of all rules that apply. How much passes then is said at
 /// [`expecting_instances`](Gate::expecting_instances).
 impl<S: Store> Gate<S> {
-    /// Takes what the request costs if every limit has room for it.
+    /// Takes what the request costs if every limit has room for it. What descriptors
+    /// [give back](crate::Descriptor::giving_back) is taken off first, in a call of its own, and whether or not
+    /// the rest is denied.
     pub async fn check(&self, request: &Request<'_>) -> Ruling {
         self.check_applied(&self.policy.apply(request)).await
     }
@@ -185,11 +202,13 @@ impl<S: Store> Gate<S> {
         if hits.is_empty() {
             return self.rule(applied, Decision::unlimited());
         }
-        match self.heard(self.store.take(&hits).await) {
-            Ok(taken) => self.rule(applied, Decision::of_taken(&hits, taken)),
-            Err(_) => self.without_store(applied, |store, hits| {
-                Decision::of_taken(hits, store.take_now(hits))
-            }),
+        let decision = match applied.gives_back() {
+            true => refund::take(&*self.store, applied).await,
+            false => self.store.take(&hits).await.map(|taken| Decision::of_taken(&hits, taken)),
+        };
+        match self.heard(decision) {
+            Ok(decision) => self.rule(applied, decision),
+            Err(_) => self.without_store(applied, take_now),
         }
     }
 
@@ -200,15 +219,13 @@ impl<S: Store> Gate<S> {
 
     /// [`peek`](Self::peek), where it is known already how [the policy](Self::policy) applies.
     pub async fn peek_applied<'r>(&'r self, applied: &Applied<'r>) -> Ruling {
-        let hits = applied.hits();
+        let hits = refund::looks(applied);
         if hits.is_empty() {
             return self.rule(applied, Decision::unlimited());
         }
         match self.heard(self.store.peek(&hits).await) {
-            Ok(outcomes) => self.rule(applied, Decision::of_peeked(&hits, outcomes)),
-            Err(_) => self.without_store(applied, |store, hits| {
-                Decision::of_peeked(hits, store.peek_now(hits))
-            }),
+            Ok(outcomes) => self.rule(applied, refund::seen(applied, &hits, outcomes)),
+            Err(_) => self.without_store(applied, peek_now),
         }
     }
 

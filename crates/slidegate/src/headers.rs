@@ -205,7 +205,7 @@ impl<'r> Answer<'r> {
 
 /// The limits that a client has to know of: those that only watch deny nobody.
 pub(crate) fn shown(ruling: &Ruling) -> impl Iterator<Item = Standing<'_>> {
-    ruling.limits().filter(|standing| !standing.is_observed())
+    ruling.limits().filter(|standing| !standing.is_observed() && !standing.gives_back())
 }
 
 /// The window of a limit in seconds. No draft has windows under a second.

@@ -243,6 +243,20 @@ impl<S: LocalStore> Limiter<S> {
         self.store.give_back_now(receipt);
     }
 
+    /// Takes `cost` units off the counts of `key` without a receipt: of the units that still count the oldest, or
+    /// all if there are fewer.
+    ///
+    /// ```
+    /// let limiter = slidegate::Limiter::new(["100/min"])?;
+    /// assert!(limiter.check_cost("acme", 80).is_allowed()); // what it may cost at most
+    /// limiter.refund("acme", 50);                           // it has cost 30
+    /// assert_eq!(limiter.peek("acme", 1).decision().remaining(), 70);
+    /// # Ok::<(), slidegate::LimiterError>(())
+    /// ```
+    pub fn refund<K: Hash + ?Sized>(&self, key: &K, cost: u64) {
+        self.store.refund_now(&self.hits(key, cost));
+    }
+
     /// Forgets the counts of a key.
     pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
         self.store.reset_now(&self.hits(key, 1));
@@ -350,6 +364,16 @@ impl<S: Store> Limiter<S> {
     /// If the store did not answer.
     pub async fn try_give_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
         self.store.give_back(receipt).await
+    }
+
+    /// Takes `cost` units off the counts of `key` without a receipt: of the units that still count the oldest, or
+    /// all if there are fewer.
+    ///
+    /// # Errors
+    /// If the store did not answer.
+    pub async fn try_refund(&self, key: &str, cost: u64) -> Result<(), StoreError> {
+        let value = [Value::Text(key)];
+        self.store.refund(&self.written_hits(&value, cost)).await.map(drop)
     }
 
     /// Forgets the counts of a key.

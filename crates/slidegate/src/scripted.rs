@@ -62,6 +62,10 @@ impl LocalStore for Script {
 
     fn give_back_now(&self, _: &Receipt) {}
 
+    fn refund_now(&self, _: &[Hit<'_>]) -> Outcomes {
+        self.0.clone()
+    }
+
     fn reset_now(&self, _: &[Hit<'_>]) {}
 }
 
@@ -95,6 +99,10 @@ impl Store for Away {
     }
 
     fn give_back(&self, _: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send {
+        ready(Err(StoreError::Unavailable("away".into())))
+    }
+
+    fn refund(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {
         ready(Err(StoreError::Unavailable("away".into())))
     }
 

@@ -36,6 +36,13 @@ pub trait Store: Send + Sync + 'static {
     /// To give the same receipt back twice is the caller's mistake.
     fn give_back(&self, receipt: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send;
 
+    /// Takes each hit's cost off its counter, whatever its admission: of the units that still count the oldest, or
+    /// all if there are fewer. What has left the window is not given back, and no counter comes to be.
+    ///
+    /// Says how each counter then stands, asked for one unit.
+    fn refund(&self, hits: &[Hit<'_>])
+    -> impl Future<Output = Result<Outcomes, StoreError>> + Send;
+
     /// Forgets the counts of these hits' keys and limits.
     fn reset(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
@@ -65,6 +72,9 @@ pub trait LocalStore: Send + Sync + 'static {
     /// See [`Store::give_back`].
     fn give_back_now(&self, receipt: &Receipt);
 
+    /// See [`Store::refund`].
+    fn refund_now(&self, hits: &[Hit<'_>]) -> Outcomes;
+
     /// See [`Store::reset`].
     fn reset_now(&self, hits: &[Hit<'_>]);
 }
@@ -90,6 +100,13 @@ impl<S: LocalStore> Store for S {
     fn give_back(&self, receipt: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send {
         self.give_back_now(receipt);
         ready(Ok(()))
+    }
+
+    fn refund(
+        &self,
+        hits: &[Hit<'_>],
+    ) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {
+        ready(Ok(self.refund_now(hits)))
     }
 
     fn reset(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send {

@@ -26,6 +26,7 @@ fn hold_all<S: Store>(traces: u64, steps: usize, store: impl Fn(&ManualClock, u6
         println!("{algorithms:?}: {tried:?}");
         // A trace that only allows, or only denies, shows nothing.
         assert!(tried.allowed * 10 > tried.decisions && tried.allowed * 10 < tried.decisions * 9);
+        assert!(tried.refunds * 50 > tried.decisions, "{tried:?}");
         assert!(tried.waits * 20 > tried.decisions, "{tried:?}");
         add(&mut sum, tried);
     }
@@ -36,6 +37,7 @@ fn add(sum: &mut Tried, more: Tried) {
     sum.decisions += more.decisions;
     sum.allowed += more.allowed;
     sum.waits += more.waits;
+    sum.refunds += more.refunds;
     sum.failures += more.failures;
 }
 
@@ -66,6 +68,11 @@ impl LocalStore for Forgetful {
 
     fn give_back_now(&self, receipt: &Receipt) {
         self.0.give_back_now(receipt);
+    }
+
+    fn refund_now(&self, hits: &[Hit<'_>]) -> Outcomes {
+        self.0.sweep();
+        self.0.refund_now(hits)
     }
 
     fn reset_now(&self, hits: &[Hit<'_>]) {

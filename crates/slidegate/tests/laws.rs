@@ -55,6 +55,16 @@ fn give_back_undoes_exactly_its_charge() {
 }
 
 #[test]
+fn a_refund_makes_room_for_exactly_as_much() {
+    hold!(laws::a_refund_makes_room_for_as_much, seeds: 10);
+}
+
+#[test]
+fn never_above_the_bound_in_any_window_but_for_what_is_refunded() {
+    hold!(laws::never_above_the_bound_without_refunds, seeds: 10);
+}
+
+#[test]
 fn the_order_of_limits_and_rules_changes_no_decision() {
     let limits: Vec<Limit> = laws::limits().into_iter().step_by(8).collect();
     for seed in 0..50 {

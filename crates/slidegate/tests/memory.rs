@@ -243,6 +243,22 @@ fn what_was_given_back_can_go_before_what_is_being_denied() {
 }
 
 #[test]
+fn what_was_given_back_without_a_receipt_can_go_before_what_is_being_denied() {
+    let store = Numbered::new(1_000);
+    let (once, new) = (limit("1/h"), limit("1/d"));
+    assert_eq!(store.take_each(&once, 0..1_000), 1_000);
+    assert!(store.take(&new, 0));
+    let denied = store.denied(&once, 0..990);
+    for number in 990..1_000 {
+        store.with_hit(&once, number, |hit| store.store.refund_now(std::slice::from_ref(hit)));
+    }
+    assert_eq!(store.take_each(&new, 1..9), 8);
+    assert_eq!(store.denied(&once, 0..990), denied);
+    store.with_hit(&once, 5_000, |hit| store.store.refund_now(std::slice::from_ref(hit)));
+    assert_eq!(store.store.keys(), 1_000, "nothing to give back makes no key");
+}
+
+#[test]
 fn when_every_key_is_being_denied_the_soonest_freed_goes() {
     let store = Numbered::new(1_000);
     let (short, long, new) = (limit("1/min"), limit("1/h"), limit("1/d"));

@@ -62,6 +62,7 @@ async fn another_type_at_a_key_is_an_error_for_that_key_alone() {
                 one.store.take(&[bad]).await.unwrap_err();
                 one.store.take(&[good, bad]).await.unwrap_err();
                 one.store.peek(&[bad]).await.unwrap_err();
+                one.store.refund(&[bad]).await.unwrap_err();
                 one.store.take_many(&[&[good], &[bad]]).await.unwrap_err();
             }
             assert!(!one.store.is_open(), "others are well");
@@ -96,6 +97,7 @@ async fn a_string_that_is_not_ours_is_an_error_for_that_key_alone() {
                     one.store.take(&[hit, hit]).await.expect_err(&what);
                     one.store.take(&[hit, Hit { limit: &longer, ..hit }]).await.expect_err(&what);
                     one.store.peek(&[hit]).await.expect_err(&what);
+                    one.store.refund(&[hit]).await.expect_err(&what);
                     let stands: Vec<u8> =
                         redis::cmd("GET").arg(&key).query(&mut connection).unwrap();
                     assert_eq!(stands, value, "{what}");
@@ -176,6 +178,8 @@ async fn every_key_that_is_written_expires() {
                     assert!(lives >= 0, "{limit} stays for ever");
                     assert!(lives <= most.as_millis() as i64, "{limit} stays for {lives} ms");
                 }
+                one.store.refund(&[one.hit(&limit)]).await.unwrap();
+                redis.assert_all_expire();
                 let both = [one.hit(&limit), Hit { cost: 2, ..one.hit(&limit) }];
                 one.store.take(&both).await.unwrap();
                 redis.assert_all_expire();
@@ -188,6 +192,50 @@ async fn every_key_that_is_written_expires() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_refund_makes_no_key() {
+    let redis = Redis::start();
+    let one = One::open(&redis);
+    for algorithm in Algorithm::ALL {
+        for max in [10, 1_000] {
+            let limit = limit(max, MINUTE, algorithm);
+            let [outcome] = one.store.refund(&[one.hit(&limit)]).await.unwrap()[..] else {
+                panic!("one for one")
+            };
+            assert_eq!((outcome.remaining(), outcome.reset_after()), (max, Duration::ZERO));
+            assert!(redis.keys().is_empty(), "{limit}");
+        }
+    }
+}
+
+/// Of a large log only what changes is read and written.
+#[tokio::test]
+async fn a_refund_of_a_large_log_takes_off_the_oldest() {
+    let redis = Redis::start();
+    let one = One::open(&redis);
+    let limit = limit(10_000, MINUTE, Algorithm::SlidingLog);
+    let hit = |cost| Hit { cost, ..one.hit(&limit) };
+    for nth in 0..500 {
+        one.store.take(&[hit(1 + nth % 3)]).await.unwrap();
+        one.clock.advance(Duration::from_millis(1));
+    }
+    let charged: u64 = (0..500).map(|nth| 1 + nth % 3).sum();
+    let mut left = charged;
+    for units in [1, 1, 1, 2, 3, 7, 100, 400] {
+        left -= units;
+        let outcome = one.store.refund(&[hit(units)]).await.unwrap()[0];
+        assert_eq!(outcome.remaining(), 10_000 - left);
+        // The oldest of the others leaves when it would have.
+        let gone = charged - left;
+        let nth = 3 * (gone / 6) + [0, 1, 1, 2, 2, 2][(gone % 6) as usize];
+        let wait = one.store.peek(&[hit(10_000 - left + 1)]).await.unwrap()[0].retry_after();
+        assert_eq!(wait, Some(MINUTE - Duration::from_millis(500 - nth)), "{gone} taken off");
+    }
+    let all = one.store.refund(&[hit(u64::MAX)]).await.unwrap()[0];
+    assert_eq!((all.remaining(), all.reset_after()), (10_000, Duration::ZERO));
+    assert_eq!(one.store.take(&[hit(3)]).await.unwrap().outcomes[0].remaining(), 9_997);
 }
 
 #[tokio::test]

@@ -57,6 +57,35 @@ async fn the_count_is_right_on_average_and_has_the_variance_that_is_said() {
 }
 
 #[tokio::test]
+async fn what_is_given_back_without_a_receipt_is_right_on_average() {
+    const REQUESTS: u64 = 50;
+    const TENANTS: u64 = 400;
+    const MAX: u64 = 1_000_000;
+    fastrand::seed(8);
+    let redis = Redis::start();
+    let instance = instance(&policy(MAX), &redis.address(), &ManualClock::default());
+    let mut sum = 0;
+    for nth in 0..TENANTS {
+        let tenant = nth.to_string();
+        for nth in 0..2 * REQUESTS {
+            let descriptor = Descriptor::new([("tenant", tenant.as_str())]);
+            // First what is spent: there is rarely less than what is given back.
+            let descriptor = match nth < REQUESTS {
+                true => descriptor.cost(3),
+                false => descriptor.cost(1).giving_back(),
+            };
+            let ruling = instance.check(&Request::new("default", descriptor)).await;
+            assert!(ruling.decision().is_allowed() && !ruling.decision().is_degraded());
+        }
+        sum += counted(&instance, &tenant, MAX).await;
+    }
+    let mean = sum as f64 / TENANTS as f64;
+    let variance = (REQUESTS * (IN - 1) * (3 * 3 + 1)) as f64;
+    let five_sigma = 5.0 * (variance / TENANTS as f64).sqrt();
+    assert!((mean - (2 * REQUESTS) as f64).abs() < five_sigma, "{mean}");
+}
+
+#[tokio::test]
 async fn rules_of_one_sample_ask_together() {
     let rules = "rules:
       - { name: a, per: [tenant], limits: [100000/min], redis: { sample: 10% } }

@@ -138,6 +138,22 @@ async fn what_is_given_back_goes_to_the_sub_key_that_was_charged() {
 }
 
 #[tokio::test]
+async fn what_is_given_back_without_a_receipt_goes_to_the_sub_key_that_the_request_chooses() {
+    let (redis, clock) = (Redis::start(), ManualClock::default());
+    let instance = instance(&policy("sliding_window"), &redis.address(), &clock);
+    let routes = one_of_each(instance.policy());
+    for (part, route) in &routes {
+        assert_eq!(exhaust(&instance, route).await, share(*part));
+    }
+    let descriptor = Descriptor::new([("tenant", "acme"), ("route", &*routes[&3])]);
+    let back = Request::new("default", descriptor.cost(4).giving_back());
+    assert_eq!(instance.check(&back).await.limits().next().unwrap().outcome.remaining(), 4);
+    for (part, route) in &routes {
+        assert_eq!(exhaust(&instance, route).await, if *part == 3 { 4 } else { 0 }, "{part}");
+    }
+}
+
+#[tokio::test]
 async fn the_sub_keys_of_a_cluster_are_spread_over_its_masters_and_reset_together() {
     let (cluster, clock) = (Cluster::start(), ManualClock::default());
     let instance = instance(&policy("sliding_window"), &cluster.address(), &clock);

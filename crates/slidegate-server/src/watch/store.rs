@@ -62,6 +62,10 @@ impl<S: Store> Store for Watched<S> {
         self.watch(self.store.give_back(receipt)).await
     }
 
+    async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        self.watch(self.store.refund(hits)).await
+    }
+
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
         self.watch(self.store.reset(hits)).await
     }

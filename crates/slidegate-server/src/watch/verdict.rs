@@ -16,8 +16,11 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// None if the request fits, and another limit denied it.
+    /// None if the request fits, and another limit denied it; or if units were given back.
     pub fn of(standing: &Standing<'_>, is_allowed: bool) -> Option<Self> {
+        if standing.gives_back() {
+            return None;
+        }
         let fits = standing.outcome.fits();
         match standing.admission {
             Admission::Enforce if !fits => Some(Self::Denied),
@@ -67,5 +70,17 @@ rules:
         assert_eq!(next()[0], Some(Near));
         assert_eq!(next()[0], Some(Near));
         assert_eq!(next(), [Some(Denied), Some(Observed), None]);
+    }
+
+    #[test]
+    fn what_is_given_back_has_no_verdict() {
+        let policy = Policy::from_yaml(POLICY).unwrap();
+        let gate = Gate::new(policy, MemoryStore::with(ManualClock::default(), 10));
+        for cost in [3, 10] {
+            let back = Descriptor::new([]).cost(cost).giving_back();
+            let ruling = gate.check_now(&Request::new("default", back));
+            assert_eq!(ruling.limits().count(), 3);
+            assert!(ruling.limits().all(|standing| Verdict::of(&standing, true).is_none()));
+        }
     }
 }

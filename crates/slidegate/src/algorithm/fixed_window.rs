@@ -80,6 +80,12 @@ impl Counter for FixedWindow {
         }
     }
 
+    fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
+        if now.as_micros() < self.end_us(state) {
+            state.count = state.count.saturating_sub(saturate(cost));
+        }
+    }
+
     fn expires_at(&self, state: &State) -> Timestamp {
         match state.count {
             0 => Timestamp::default(),

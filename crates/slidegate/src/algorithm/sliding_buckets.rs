@@ -83,14 +83,30 @@ impl SlidingBuckets {
         state.counts.get(slot).copied().map_or(0, u64::from)
     }
 
+    /// The oldest bucket that is counted at a moment.
+    fn oldest(&self, moment_us: u64) -> u64 {
+        self.bucket(moment_us).saturating_sub(self.counted() - 1)
+    }
+
     /// What of the state's total is no longer counted at `moment_us`, which is not before the last charge.
     fn left(&self, state: &State, moment_us: u64) -> u64 {
-        let oldest = self.bucket(moment_us).saturating_sub(self.counted() - 1);
+        let oldest = self.oldest(moment_us);
         let held = self.held(state);
         if oldest > *held.end() {
             return state.total;
         }
         (*held.start()..oldest).map(|bucket| self.count(state, bucket)).sum()
+    }
+
+    /// Takes units off a bucket; says how many there were to take.
+    fn take_off(&self, state: &mut State, bucket: u64, units: u64) -> u64 {
+        let Some(count) = state.counts.get_mut((bucket % self.counted()) as usize) else {
+            return 0;
+        };
+        let taken = units.min(u64::from(*count));
+        *count -= taken as u32;
+        state.total -= taken;
+        taken
     }
 }
 
@@ -139,13 +155,19 @@ impl Counter for SlidingBuckets {
 
     fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
         let bucket = self.bucket(charged_at.as_micros());
-        if !self.held(state).contains(&bucket) {
-            return;
+        if self.held(state).contains(&bucket) {
+            self.take_off(state, bucket, cost);
         }
-        if let Some(count) = state.counts.get_mut((bucket % self.counted()) as usize) {
-            let given = (*count).min(saturate(cost));
-            *count -= given;
-            state.total -= u64::from(given);
+    }
+
+    fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
+        let oldest = self.oldest(now.as_micros().max(state.last_us));
+        let mut units = cost;
+        for bucket in oldest..=self.bucket(state.last_us) {
+            if units == 0 {
+                break;
+            }
+            units -= self.take_off(state, bucket, units);
         }
     }
 

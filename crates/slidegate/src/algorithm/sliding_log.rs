@@ -121,6 +121,44 @@ impl State {
         }
     }
 
+    /// Removes the oldest units: so many, or all that there are.
+    fn forget_oldest(&mut self, units: u64) {
+        let units = units.min(self.total);
+        let (mut at, mut left) = (0, units);
+        let mut lessened = None;
+        while left > 0
+            && let Some(word) = self.words.get(at)
+        {
+            let cost = u64::from(self.cost(at, word));
+            if cost > left {
+                lessened = Some((word, (cost - left) as u32));
+                break;
+            }
+            left -= cost;
+            at += words_of(word);
+        }
+        self.words.drop_first(at);
+        self.total -= units;
+        if let Some((word, cost)) = lessened {
+            self.lessen_oldest(word, cost);
+        }
+        self.oldest = self.words.get(0).unwrap_or_default();
+    }
+
+    /// Leaves so many units of the oldest charge, which has more and begins with `word`.
+    fn lessen_oldest(&mut self, word: u32, cost: u32) {
+        if cost > 1 {
+            self.words.set(1, cost | HAS_COST);
+            return;
+        }
+        let is_newest = self.words.len() == 2;
+        self.words.drop_first(1);
+        self.words.set(0, word & !HAS_COST);
+        if is_newest {
+            self.newest = word & !HAS_COST;
+        }
+    }
+
     /// Removes the newest charge; its tick and cost.
     fn forget_newest(&mut self) -> Option<(u64, u32)> {
         let at = self.words.len().checked_sub(words_of(self.newest))?;
@@ -239,6 +277,19 @@ impl Counter for SlidingLog {
         later.into_iter().rev().for_each(|(tick, cost)| state.push(tick, cost));
     }
 
+    fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
+        let tick = self.scale.tick(now).max(state.last);
+        let (_, units_left) = state.before(self.window_begins(tick));
+        if cost == 0 || units_left == state.total {
+            return;
+        }
+        // What has left stands before the units that are taken off, and is forgotten with them: so time has moved
+        // on.
+        state.forget_before(self.window_begins(tick));
+        state.last = tick;
+        state.forget_oldest(cost);
+    }
+
     fn expires_at(&self, state: &State) -> Timestamp {
         let leaves_us = state.newest_tick().map(|newest| self.leaves_us(newest));
         Timestamp::from_micros(leaves_us.unwrap_or_default())
@@ -251,13 +302,27 @@ mod tests {
 
     use super::*;
 
+    fn forget_oldest_of(list: &mut Vec<(u64, u32)>, units: u64) {
+        for _ in 0..units {
+            match list.first_mut() {
+                Some((_, cost)) if *cost > 1 => *cost -= 1,
+                Some(_) => drop(list.remove(0)),
+                None => {}
+            }
+        }
+    }
+
     proptest! {
             /// Pushes, and removals from either end, beside a plain list of ticks and costs.
             #[test]
-            fn a_state_is_what_a_list_would_be(steps in prop::collection::vec((0..4, 1..50_u64, 1..3_u32), 1..400)) {
+            fn a_state_is_what_a_list_would_be(steps in prop::collection::vec((0..6, 1..50_u64, 1..4_u32), 1..400)) {
                 let (mut state, mut list) = (State { last: 1 << 33, ..State::default() }, Vec::new());
                 for (what, ticks, cost) in steps {
                     match what {
+                        4 => {
+                            state.forget_oldest(ticks / 4);
+                            forget_oldest_of(&mut list, ticks / 4);
+                        }
                         0 => {
                             let begins = list.first().map_or(0, |&(tick, _)| tick + ticks * 20);
                             state.forget_before(begins);

@@ -149,6 +149,29 @@ impl Counter for SlidingWindow {
         *count = count.saturating_sub(saturate(cost));
     }
 
+    /// Of the previous count, what still weighs is taken to be spread evenly over what is left of its window. So
+    /// each unit of that goes together with its like that have left: the previous count becomes the largest that
+    /// weighs so much less.
+    fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
+        if cost == 0 {
+            return;
+        }
+        let window = self.scale.window();
+        let age = self.scale.tick(now).max(state.last) - (state.last - state.last % window);
+        // Which of the two counts is the previous one now, and for how many ticks more.
+        let (previous, weighs_for) = match age {
+            age if age < window => (&mut state.previous, window - age),
+            age if age < 2 * window => (&mut state.current, 2 * window - age),
+            _ => return,
+        };
+        let weight = (u64::from(*previous) * weighs_for).div_ceil(window);
+        let left = weight.saturating_sub(cost);
+        *previous = (left * window / weighs_for) as u32;
+        if age < window {
+            state.current = state.current.saturating_sub(saturate(cost.saturating_sub(weight)));
+        }
+    }
+
     fn expires_at(&self, state: &State) -> Timestamp {
         let start = state.last - state.last % self.scale.window();
         let (previous, current) = (state.previous.into(), state.current.into());

@@ -111,6 +111,12 @@ impl Counter for TokenBucket {
         state.level = state.level.saturating_sub(left);
     }
 
+    fn refund(&self, state: &mut State, _: Timestamp, cost: u64) {
+        // The level leaks down to nothing and no further, so it is all one whether it is lowered before or after.
+        let units = cost.min(MAX_UNITS) * self.scale.window();
+        state.level = state.level.saturating_sub(units);
+    }
+
     fn expires_at(&self, state: &State) -> Timestamp {
         match state.level {
             0 => Timestamp::default(),

@@ -30,6 +30,7 @@ pub struct Standing<'r> {
     /// The place in [`Applied::matches`] of what asked for it.
     matched: u32,
     descriptor: u32,
+    gives_back: bool,
 }
 
 impl<'r> Standing<'r> {
@@ -55,7 +56,13 @@ impl<'r> Standing<'r> {
 
     /// Whether it only watches: it never denies.
     pub fn is_observed(&self) -> bool {
-        self.admission == Admission::Observe
+        self.admission == Admission::Observe && !self.gives_back
+    }
+
+    /// Whether units were [given back](crate::Descriptor::giving_back) to it: then nothing was asked of it, and
+    /// what is said of it is how it stands.
+    pub fn gives_back(&self) -> bool {
+        self.gives_back
     }
 
     /// Whether it denies the request.
@@ -93,8 +100,8 @@ impl Ruling {
                 true => &self.origins.requested[nth],
                 false => &rule.limits(origin.chosen)[nth],
             };
-            let Origin { admission, matched, descriptor, .. } = *origin;
-            Standing { rule, limit, outcome, admission, matched, descriptor }
+            let Origin { admission, matched, descriptor, gives_back, .. } = *origin;
+            Standing { rule, limit, outcome, admission, matched, descriptor, gives_back }
         })
     }
 

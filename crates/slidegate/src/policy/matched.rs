@@ -1,5 +1,6 @@
 //! What applies to a request: rules with the terms that hold, and the hits that come of them.
 
+use std::iter::repeat_n;
 use std::num::NonZeroU32;
 use std::slice;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub struct Match<'r> {
     /// The descriptor's place in the request.
     descriptor: u32,
     cost: u64,
+    gives_back: bool,
 }
 
 /// Where the hits of a request come from.
@@ -53,6 +55,7 @@ pub(crate) struct Origin {
     /// The limit's place in the terms, or among those that were brought along.
     pub(crate) limit: u16,
     pub(crate) is_requested: bool,
+    pub(crate) gives_back: bool,
     pub(crate) admission: Admission,
 }
 
@@ -67,6 +70,27 @@ impl<'r> Applied<'r> {
     /// Each rule that applies, in the order of the policy.
     pub fn matches(&self) -> impl Iterator<Item = &Match<'r>> {
         self.0.iter()
+    }
+
+    /// Whether any of them [gives back](Match::gives_back).
+    #[inline]
+    pub(crate) fn gives_back(&self) -> bool {
+        self.0.iter().any(|one| one.gives_back)
+    }
+
+    /// Of each hit, whether it gives back.
+    pub(crate) fn gives_back_each(&self) -> impl Iterator<Item = bool> {
+        self.0.iter().flat_map(|one| repeat_n(one.gives_back, one.limits().len()))
+    }
+
+    /// Those of them that give back.
+    pub(crate) fn giving_back(&self) -> Self {
+        Self(self.0.iter().filter(|one| one.gives_back).cloned().collect())
+    }
+
+    /// Whether anything is counted.
+    pub(crate) fn has_hits(&self) -> bool {
+        self.0.iter().any(|one| !one.limits().is_empty())
     }
 
     /// One hit for each limit of each rule.
@@ -122,7 +146,7 @@ impl<'r> Match<'r> {
         descriptor: u32,
         of: &Descriptor<'_>,
     ) -> Self {
-        Self { order: 0, nth, rule, fit, descriptor, cost: of.cost }
+        Self { order: 0, nth, rule, fit, descriptor, cost: of.cost, gives_back: of.gives_back }
     }
 
     /// The same under a copy of the policy's rules, each as one of so many instances enforces it.
@@ -144,6 +168,7 @@ impl<'r> Match<'r> {
             chosen: self.fit.chosen,
             limit: 0,
             is_requested: self.fit.requested.is_some(),
+            gives_back: self.gives_back,
             admission: self.fit.admission,
         }
     }
@@ -185,7 +210,12 @@ impl<'r> Match<'r> {
 
     /// Whether a limit that does not fit denies the request.
     pub fn is_enforced(&self) -> bool {
-        !self.limits().is_empty() && self.fit.admission == Admission::Enforce
+        !self.limits().is_empty() && !self.gives_back && self.fit.admission == Admission::Enforce
+    }
+
+    /// Whether its cost is taken off the counts: see [`Descriptor::giving_back`].
+    pub fn gives_back(&self) -> bool {
+        self.gives_back
     }
 
     /// The limits that hold; none if all pass.
@@ -206,7 +236,7 @@ impl<'r> Match<'r> {
         scope.names().zip(values.iter().copied())
     }
 
-    /// One hit for each limit.
+    /// One hit for each limit. What [gives back](Self::gives_back) is for [`Store::refund`](crate::Store::refund).
     pub fn hits(&self) -> impl Iterator<Item = Hit<'_>> {
         let Identity { values, combination, part } = &self.fit.identity;
         self.limits().iter().map(|limit| Hit {
@@ -218,6 +248,10 @@ impl<'r> Match<'r> {
     }
 
     fn admission(&self, limit: &RuleLimit) -> Admission {
+        // It denies nothing, and a decision does not hang on it.
+        if self.gives_back {
+            return Admission::Observe;
+        }
         // What has been spent is charged; to ask (cost 0) spends nothing. A max of 0 is a denial, whatever
         // has been spent.
         match self.rule.overdraft && self.cost > 0 && limit.limit.capacity() > 0 {

@@ -389,6 +389,21 @@ impl<C: Clock> LocalStore for MemoryStore<C> {
         }
     }
 
+    fn refund_now(&self, hits: &[Hit<'_>]) -> Outcomes {
+        let now = self.clock.now();
+        let refund = |hit: &Hit<'_>| {
+            let aim = self.aim(hit);
+            let place = &self.shards[aim.shard];
+            let shard = &mut *place.shard.lock();
+            // Not every key of the shard is being denied any more.
+            place.saturated_until.store(0, Ordering::Relaxed);
+            with_counter!(hit.limit.counter(), counter => {
+                shard.refund(counter, aim.fingerprint, shifted(now, &aim), hit.cost)
+            })
+        };
+        hits.iter().map(refund).collect()
+    }
+
     fn reset_now(&self, hits: &[Hit<'_>]) {
         for hit in hits {
             let aim = self.aim(hit);

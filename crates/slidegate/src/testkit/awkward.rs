@@ -47,6 +47,22 @@ struct Part<'h> {
     hits: Vec<Hit<'h>>,
 }
 
+/// What each part is answered, slot by slot, in the order of so many hits.
+async fn in_order(
+    hits: usize,
+    parts: &[Part<'_>],
+    answer: impl Fn(&Part<'_>) -> Outcomes,
+) -> Outcomes {
+    let mut outcomes = vec![None; hits];
+    for part in parts {
+        Yield::default().await;
+        for (&place, outcome) in part.places.iter().zip(answer(part)) {
+            outcomes[place] = Some(outcome);
+        }
+    }
+    outcomes.into_iter().flatten().collect()
+}
+
 impl AwkwardStore {
     /// A store of so many slots on the given clock.
     pub fn new(clock: &ManualClock, slots: usize, faults: Faults, seed: u64) -> Self {
@@ -142,15 +158,7 @@ impl AwkwardStore {
     }
 
     async fn peek_parts(&self, hits: usize, parts: &[Part<'_>]) -> Outcomes {
-        let mut outcomes = vec![None; hits];
-        for part in parts {
-            Yield::default().await;
-            let peeked = self.slots[part.slot].peek_now(&part.hits);
-            for (&place, outcome) in part.places.iter().zip(peeked) {
-                outcomes[place] = Some(outcome);
-            }
-        }
-        outcomes.into_iter().flatten().collect()
+        in_order(hits, parts, |part| self.slots[part.slot].peek_now(&part.hits)).await
     }
 
     /// A slot that has not charged any of it has nothing to give back.
@@ -213,6 +221,12 @@ impl Store for AwkwardStore {
         self.may_be_unavailable()?;
         self.give_back_all(receipt).await;
         Ok(())
+    }
+
+    async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        self.may_be_unavailable()?;
+        let each = |part: &Part<'_>| self.slots[part.slot].refund_now(&part.hits);
+        Ok(in_order(hits.len(), &self.parts(hits), each).await)
     }
 
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {

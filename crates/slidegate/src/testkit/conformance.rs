@@ -39,6 +39,8 @@ pub struct Tried {
     pub allowed: usize,
     /// Hits that did not fit, and would later.
     pub waits: usize,
+    /// Requests whose units were taken off again without a receipt.
+    pub refunds: usize,
     /// Calls that the store did not answer.
     pub failures: usize,
 }
@@ -78,6 +80,7 @@ pub async fn hold<S: Store>(
             Step::TakeMany(asks) => run.take_many(&asks).await,
             Step::Peek(plans) => run.peek(&plans).await,
             Step::GiveBack(ago) => run.give_back(ago).await,
+            Step::Refund(plans) => run.refund(&plans).await,
             Step::Reset(plans) => run.reset(&plans).await,
         };
         match heard {
@@ -226,6 +229,24 @@ impl<S: Store> Run<'_, S> {
             Err(_) => self.tried.failures += 1,
         }
         Ok(Outcomes::new())
+    }
+
+    async fn refund(&mut self, plans: &[Plan]) -> Result<Outcomes, String> {
+        let hits = self.aim(plans);
+        let hits = hits.all();
+        match self.store.refund(&hits).await {
+            Ok(outcomes) => {
+                let model = self.model.refund_now(&hits);
+                same(&format!("a refund, {plans:?}"), &outcomes, &model)?;
+                self.tried.refunds += 1;
+                Ok(outcomes)
+            }
+            // Known to have done nothing, or the suite could not go on.
+            Err(_) => {
+                self.tried.failures += 1;
+                Ok(Outcomes::new())
+            }
+        }
     }
 
     async fn reset(&mut self, plans: &[Plan]) -> Result<Outcomes, String> {

@@ -81,6 +81,10 @@ impl<S: Store> One<'_, S> {
         answered(self.store.take(&[self.hit(cost)]).await)
     }
 
+    async fn refund(&self, cost: u64) -> Outcome {
+        answered(self.store.refund(&[self.hit(cost)]).await)[0]
+    }
+
     async fn peek(&self, cost: u64) -> Outcome {
         answered(self.store.peek(&[self.hit(cost)]).await)[0]
     }
@@ -229,6 +233,97 @@ pub async fn give_back_undoes_its_charge<S: Store>(
     let before = one.peek(1).await;
     answered(store.give_back(&taken.receipt).await);
     assert_eq!(one.peek(1).await, before, "{limit}, seed {seed}: it had left the window");
+}
+
+/// Units that are taken off without a receipt make room for exactly as many, if there were so many; what is left
+/// waits exactly; and who takes off all is as if never seen.
+pub async fn a_refund_makes_room_for_as_much<S: Store>(
+    store: &S,
+    clock: &ManualClock,
+    limit: &Limit,
+    seed: u64,
+) {
+    let mut rng = Rng::with_seed(seed);
+    let window_us = limit.quota().window().as_micros() as u64;
+    let capacity = limit.capacity();
+    let one = one(store, clock, limit, rng.u64(..window_us));
+    assert_eq!(one.refund(1).await, one.peek(1).await, "{limit}: nothing to take off");
+    for _ in 0..60 {
+        clock.advance(Duration::from_micros(rng.u64(..=window_us / 4)));
+        for _ in 0..rng.u32(..4) {
+            one.take(rng.u64(1..=capacity)).await;
+            clock.advance(Duration::from_micros(rng.u64(..=window_us / 20)));
+        }
+        let before = one.peek(1).await;
+        assert_eq!(one.refund(0).await, before, "{limit}, seed {seed}: none taken off");
+        let units = rng.u64(1..=capacity / 2);
+        let after = one.refund(units).await;
+        let room = (before.remaining() + units).min(capacity);
+        assert_eq!(after.remaining(), room, "{limit}, seed {seed}: {units} taken off {before:?}");
+        assert!(
+            after.fits() && after.reset_after() <= before.reset_after(),
+            "{limit}, seed {seed}"
+        );
+        assert_eq!(after, one.peek(1).await, "{limit}, seed {seed}");
+        let Some(wait) = one.peek(room + 1).await.retry_after() else { continue };
+        let now = clock.now();
+        clock.set(Timestamp::from_micros(now.after(wait).as_micros() - 1));
+        assert!(!one.peek(room + 1).await.fits(), "{limit}, seed {seed}: {wait:?} promised");
+        clock.set(now.after(wait));
+        assert!(one.peek(room + 1).await.fits(), "{limit}, seed {seed}: {wait:?} promised");
+        clock.set(now);
+    }
+    let after = one.refund(u64::MAX).await;
+    assert_eq!(after.remaining(), capacity, "{limit}, seed {seed}: never more than there is");
+    assert_eq!(after.reset_after(), Duration::ZERO, "{limit}, seed {seed}: as if never seen");
+}
+
+/// Never more than promised in any window, not counting what was taken off without a receipt: of the units that
+/// still counted the oldest. The log, where it counts in microseconds, is exactly as if they had never been
+/// charged.
+pub async fn never_above_the_bound_without_refunds<S: Store>(
+    store: &S,
+    clock: &ManualClock,
+    limit: &Limit,
+    seed: u64,
+) {
+    let mut rng = Rng::with_seed(seed);
+    let window = limit.quota().window();
+    let window_us = window.as_micros() as u64;
+    let one = one(store, clock, limit, rng.u64(..window_us));
+    let mut oracle = Oracle::default();
+    for _ in 0..400 {
+        let now_us = clock.now().as_micros();
+        clock.set(Timestamp::from_micros(match rng.u32(..12) {
+            0..=6 => now_us,
+            7..=8 => now_us + rng.u64(..=window_us / 20),
+            9 => (now_us / window_us + 1) * window_us - rng.u64(..=1),
+            10 => now_us + rng.u64(..=window_us),
+            _ => now_us + rng.u64(..=window_us / 3),
+        }));
+        let now = clock.now();
+        if rng.u32(..4) == 0 {
+            let counted = limit.capacity() - one.peek(1).await.remaining();
+            let units = rng.u64(1..=limit.capacity());
+            one.refund(units).await;
+            oracle.refund(counted, units);
+            continue;
+        }
+        let cost = if rng.bool() { 1 } else { rng.u64(1..=limit.capacity()) };
+        let exact = oracle.fits(now, window, limit.quota().max(), cost);
+        let allowed = one.take(cost).await.allowed;
+        if allowed {
+            oracle.charge(now, cost);
+            let (most, inside) = (most_in_a_window(limit), oracle.in_window(now, window));
+            assert!(
+                inside <= most,
+                "{limit}, seed {seed}: {inside} units in a window, at most {most}"
+            );
+        }
+        if limit.algorithm() == Algorithm::SlidingLog && window < Duration::from_secs(1_000) {
+            assert_eq!(allowed, exact, "{limit}, seed {seed}: the log is exact");
+        }
+    }
 }
 
 /// The order of the hits of a request never changes what is decided.

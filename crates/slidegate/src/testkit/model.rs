@@ -144,6 +144,19 @@ impl LocalStore for ModelStore {
         }
     }
 
+    fn refund_now(&self, hits: &[Hit<'_>]) -> Outcomes {
+        let states = &mut *self.states.lock();
+        let refund = |hit: &Hit<'_>| {
+            let (name, now) = (counter_name(hit), own_time(&self.clock, hit));
+            with_counter!(hit.limit.counter(), counter => {
+                let state = state_of(&counter, states, &name);
+                counter.refund(state, now, hit.cost);
+                counter.peek(state, now, 0)
+            })
+        };
+        hits.iter().map(refund).collect()
+    }
+
     fn reset_now(&self, hits: &[Hit<'_>]) {
         let states = &mut *self.states.lock();
         for hit in hits {

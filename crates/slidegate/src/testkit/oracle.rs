@@ -16,6 +16,21 @@ impl Oracle {
         self.charges.push((at.as_micros(), cost));
     }
 
+    /// Notes that units were taken off without a receipt: of the newest `counted` units, which are all that still
+    /// count, the oldest. They count as never charged.
+    pub fn refund(&mut self, counted: u64, units: u64) {
+        let all: u64 = self.charges.iter().map(|(_, cost)| cost).sum();
+        let mut left = all.saturating_sub(counted);
+        let mut units = units.min(counted);
+        for (_, cost) in &mut self.charges {
+            let passed_over = left.min(*cost);
+            left -= passed_over;
+            let taken = units.min(*cost - passed_over);
+            *cost -= taken;
+            units -= taken;
+        }
+    }
+
     /// Units charged in the window `(now - window, now]`.
     pub fn in_window(&self, now: Timestamp, window: Duration) -> u64 {
         let now_us = now.as_micros();

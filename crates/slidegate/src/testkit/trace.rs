@@ -41,6 +41,8 @@ pub(super) enum Step {
     Peek(Vec<Plan>),
     /// The receipt of so many takes ago.
     GiveBack(usize),
+    /// Takes the costs off, whatever was charged.
+    Refund(Vec<Plan>),
     Reset(Vec<Plan>),
 }
 
@@ -94,7 +96,8 @@ impl Tracer {
     pub(super) fn step(&mut self) -> Step {
         match self.rng.u32(..100) {
             0..=34 => Step::SetClock(self.next_moment()),
-            35..=79 => Step::Take(self.hits()),
+            35..=75 => Step::Take(self.hits()),
+            76..=79 => Step::Refund(self.hits()),
             80..=85 => Step::TakeMany((0..self.rng.usize(..=5)).map(|_| self.hits()).collect()),
             86..=91 => Step::Peek(self.hits()),
             92..=97 => Step::GiveBack(self.rng.usize(..3)),

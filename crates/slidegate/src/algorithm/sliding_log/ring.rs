@@ -28,6 +28,12 @@ impl Ring {
         (nth < self.len()).then(|| self.room[self.place(nth)])
     }
 
+    /// Puts another word in the place of the `nth`, which is there.
+    pub(super) fn set(&mut self, nth: usize, word: u32) {
+        let place = self.place(nth);
+        self.room[place] = word;
+    }
+
     /// Forgets the first so many words, which are there.
     #[inline(always)]
     pub(super) fn drop_first(&mut self, words: usize) {

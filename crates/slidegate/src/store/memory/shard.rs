@@ -178,6 +178,24 @@ impl Shard {
         }
     }
 
+    /// Takes units off a state that is there; says how its counter then stands.
+    pub(super) fn refund<C: Kept>(
+        &mut self,
+        counter: C,
+        fingerprint: u64,
+        now: Timestamp,
+        cost: u64,
+    ) -> Outcome {
+        let slot = self.find(counter, fingerprint);
+        if let Some(slot) = slot {
+            let slot = C::table(self).slot_mut(slot);
+            counter.refund(&mut slot.state, now, cost);
+            // As after a give-back.
+            slot.denied_until = 0;
+        }
+        self.peek_slot(counter, slot, now, 0)
+    }
+
     pub(super) fn forget<C: Kept>(&mut self, _: C, fingerprint: u64) -> bool {
         let table = C::table(self);
         let slot = table.find(fingerprint);

@@ -1,0 +1,29 @@
+local function refund(key, now, precision_us, _, _, counted, cost)
+  local value = call('GET', key)
+  if not value then return true end
+  if #value ~= HEAD_BYTES + counted * 4 then return nil end
+  local last, total, known = unpack(HEAD, value)
+  if last < 0 or last > 2 ^ 53 or last % 1 ~= 0 then return nil end
+  local running = (now > last and now or last) / precision_us
+  local newest = last / precision_us
+  running, newest = running - running % 1, newest - newest % 1
+  local oldest = running - counted + 1
+  if oldest < 0 then oldest = 0 end
+  if cost == 0 or total == 0 or oldest > newest then return true end
+
+  local counts = {}
+  for place = 0, counted - 1 do
+    local at = HEAD_BYTES + place * 4
+    counts[place + 1] = value:sub(at + 1, at + 4)
+  end
+  for bucket = oldest, newest do
+    local place = bucket % counted + 1
+    local count = unpack('<I4', counts[place])
+    local taken = count > cost and cost or count
+    counts[place] = pack('<I4', count - taken)
+    cost, total = cost - taken, total - taken
+    if cost == 0 then break end
+  end
+  call('SET', key, pack(HEAD, last, total, known) .. table.concat(counts), 'KEEPTTL')
+  return true
+end
