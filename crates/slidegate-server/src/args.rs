@@ -1,13 +1,13 @@
 //! What may stand on the command line: syntax only. `settings` finds out what it means.
 
 mod address;
+mod source;
 mod span;
 mod store;
 mod telling;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
@@ -16,9 +16,11 @@ use slidegate::headers::Style;
 use tracing::level_filters::LevelFilter;
 
 pub use self::address::AddressOrNone;
+pub use self::source::{SourceArgs, algorithm};
 use self::span::span;
 pub use self::store::{RedisClock, StoreArgs};
 pub use self::telling::{LogFormat, TellingArgs};
+use crate::command::convert::ConvertArgs;
 use crate::command::explain::ExplainArgs;
 use crate::command::replay::ReplayArgs;
 use crate::command::validate::ValidateArgs;
@@ -50,6 +52,11 @@ pub enum Command {
     ///
     /// Example: slidegate explain --policy policy.yaml method=POST path=/login ip=192.0.2.7
     Explain(ExplainArgs),
+    /// Print the policy that files of Envoy's reference rate limit server mean
+    ///
+    /// It is what `serve --ratelimit-config` enforces. Tells every mistake, and what cannot be expressed, with
+    /// its place, and exits with 1 if there is any.
+    Convert(ConvertArgs),
     /// Print the JSON Schema of policies, by which editors complete and check them
     ///
     /// Write it to a file, and name that in the first line of a policy:
@@ -61,9 +68,8 @@ pub enum Command {
 
 #[derive(Debug, clap::Args)]
 pub struct ServeArgs {
-    /// The rules to enforce, a YAML file
-    #[arg(long, value_name = "FILE", env = "SLIDEGATE_POLICY")]
-    pub policy: PathBuf,
+    #[command(flatten)]
+    pub source: SourceArgs,
 
     /// Where to listen; port 0 takes a free port and logs which
     #[arg(long, value_name = "IP:PORT", env = "SLIDEGATE_HTTP", default_value = "127.0.0.1:8080")]

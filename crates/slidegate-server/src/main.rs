@@ -12,6 +12,7 @@ mod log;
 mod millis;
 mod policy_changes;
 mod policy_file;
+mod ratelimit_config;
 mod reload;
 mod replay;
 mod rls;

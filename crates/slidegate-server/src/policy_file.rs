@@ -1,13 +1,15 @@
-//! Reads a policy from a file, for every command that needs one.
+//! Reads a policy from a file, for every command that needs one, or from files of the reference server.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 use std::{fs, io};
 
-use slidegate::{Policy, PolicyError, PolicyErrors};
+use slidegate::{Algorithm, Policy, PolicyError, PolicyErrors};
 
-/// Why a file gives no policy. Prints one line per mistake: `FILE:line:column: message`.
+use crate::ratelimit_config::{self, Converted, Finding, folder};
+
+/// Why there is no policy. Prints one line per mistake: `FILE:line:column: message`.
 #[derive(Debug, thiserror::Error)]
 pub struct PolicyFileError {
     path: PathBuf,
@@ -21,21 +23,113 @@ enum Reason {
     Unreadable(#[from] io::Error),
     #[error(transparent)]
     Mistakes(#[from] PolicyErrors),
+    /// Of files of the reference server, whose paths they name themselves.
+    #[error("these are no policy")]
+    Findings(Vec<Finding>),
 }
 
-/// A policy, and the file that it was read from.
-pub struct PolicyFile {
+/// Where a policy is written.
+#[derive(Clone, Debug)]
+pub enum PolicySource {
+    /// In a file of its own.
+    Policy(PathBuf),
+    /// In a file of the reference server, or a folder of them; its limits count by the algorithm.
+    Ratelimit { path: PathBuf, algorithm: Algorithm },
+}
+
+/// A file's path and its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileText {
     pub path: PathBuf,
     pub text: Arc<str>,
+}
+
+/// What a policy's source says.
+pub type Texts = Arc<[FileText]>;
+
+/// What texts mean.
+pub struct Meaning {
     pub policy: Policy,
+    /// What they say that has no effect, or another than one might think.
+    pub notes: Vec<String>,
+}
+
+/// A policy, and the source that it was read from.
+pub struct PolicyFile {
+    pub source: PolicySource,
+    pub texts: Texts,
+    pub policy: Policy,
+    pub notes: Vec<String>,
 }
 
 impl PolicyFile {
-    /// Reads a file.
-    pub fn read(path: PathBuf) -> Result<Self, PolicyFileError> {
-        let text = text(&path)?;
-        Ok(Self { policy: parse(&path, &text)?, text: text.into(), path })
+    /// Reads a source.
+    pub fn read(source: PolicySource) -> Result<Self, PolicyFileError> {
+        let texts = source.texts()?;
+        let Meaning { policy, notes } = source.meaning(&texts)?;
+        Ok(Self { source, texts, policy, notes })
     }
+}
+
+impl PolicySource {
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Policy(path) | Self::Ratelimit { path, .. } => path,
+        }
+    }
+
+    /// The same by an absolute path.
+    pub fn absolute(&self) -> io::Result<Self> {
+        let path = absolute(self.path())?;
+        Ok(match self {
+            Self::Policy(_) => Self::Policy(path),
+            Self::Ratelimit { algorithm, .. } => Self::Ratelimit { path, algorithm: *algorithm },
+        })
+    }
+
+    /// Whether it is a folder of files.
+    pub fn is_folder(&self) -> bool {
+        matches!(self, Self::Ratelimit { path, .. } if path.is_dir())
+    }
+
+    /// What it says now.
+    pub fn texts(&self) -> Result<Texts, PolicyFileError> {
+        let files = match self.is_folder() {
+            true => folder::files(self.path()).map_err(|error| unreadable(self.path(), error))?,
+            false => vec![self.path().to_owned()],
+        };
+        let texts = files.into_iter().map(|path| {
+            let text = text(&path)?.into();
+            Ok(FileText { path, text })
+        });
+        texts.collect()
+    }
+
+    /// The policy that texts of it are.
+    pub fn meaning(&self, texts: &[FileText]) -> Result<Meaning, PolicyFileError> {
+        match (self, texts) {
+            (Self::Policy(path), texts) => {
+                let text = texts.iter().map(|file| &*file.text).collect::<String>();
+                Ok(Meaning { policy: parse(path, &text)?, notes: Vec::new() })
+            }
+            (Self::Ratelimit { path, algorithm }, files) => {
+                let Converted { policy, notes, .. } = convert(path, files, *algorithm)?;
+                Ok(Meaning { policy, notes: notes.iter().map(ToString::to_string).collect() })
+            }
+        }
+    }
+}
+
+/// The policy that files of the reference server mean, which were found at a path.
+pub fn convert(
+    path: &Path,
+    files: &[FileText],
+    algorithm: Algorithm,
+) -> Result<Converted, PolicyFileError> {
+    ratelimit_config::convert(files, algorithm).map_err(|findings| PolicyFileError {
+        path: path.to_owned(),
+        reason: Reason::Findings(findings),
+    })
 }
 
 /// Reads the policy in a file.
@@ -45,8 +139,11 @@ pub fn read(path: &Path) -> Result<Policy, PolicyFileError> {
 
 /// The text of a file.
 pub fn text(path: &Path) -> Result<String, PolicyFileError> {
-    let error = |error: io::Error| PolicyFileError { path: path.to_owned(), reason: error.into() };
-    fs::read_to_string(path).map_err(error)
+    fs::read_to_string(path).map_err(|error| unreadable(path, error))
+}
+
+fn unreadable(path: &Path, error: io::Error) -> PolicyFileError {
+    PolicyFileError { path: path.to_owned(), reason: error.into() }
 }
 
 /// The policy that a file's text says.
@@ -69,6 +166,7 @@ impl PolicyFileError {
                 };
                 mistakes.iter().map(line).collect()
             }
+            Reason::Findings(findings) => findings.iter().map(ToString::to_string).collect(),
         }
     }
 }
@@ -78,6 +176,7 @@ impl fmt::Display for PolicyFileError {
         let path = self.path.display();
         let mistakes = match &self.reason {
             Reason::Unreadable(error) => return write!(f, "{path}: cannot be read: {error}"),
+            Reason::Findings(_) => return f.write_str(&self.lines().join("\n")),
             Reason::Mistakes(PolicyErrors(mistakes)) => mistakes,
         };
         for (nth, mistake) in mistakes.iter().enumerate() {

@@ -5,18 +5,16 @@ mod trail;
 mod watch;
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 use std::{mem, thread};
 
-use slidegate::Policy;
 use tokio::signal::unix::Signal;
 use tracing::{error, info, warn};
 
 use crate::policy_changes;
-use crate::policy_file::{self, PolicyFile};
+use crate::policy_file::{Meaning, PolicyFile, PolicySource, Texts};
 use crate::service::Service;
 use crate::watch::metrics::Reloaded;
 
@@ -42,15 +40,15 @@ enum Wake {
     File(notify::Result<notify::Event>),
 }
 
-/// What a reading found: a text, or why there is none, a line for each reason.
-type Reading = Result<Arc<str>, Vec<String>>;
+/// What a reading found: texts, or why there is none, a line for each reason.
+type Reading = Result<Texts, Vec<String>>;
 
 /// Reads on a thread of its own, one reload at a time: what happens meanwhile is seen by the next reading.
 struct Reader {
     service: Arc<Service>,
     wakes: Receiver<Wake>,
     watch: FileWatch,
-    /// The policy that holds, and its text.
+    /// The policy that holds, and its texts.
     held: PolicyFile,
     last: Reading,
     /// Somebody has asked since the last reload.
@@ -62,7 +60,7 @@ struct Reader {
 /// From now on the service follows the policy file from which its policy was read.
 pub fn start(file: PolicyFile, service: Arc<Service>, hangup: Signal) -> io::Result<()> {
     let (sender, wakes) = mpsc::channel();
-    let watch = FileWatch::new(&file.path, {
+    let watch = FileWatch::new(&file.source, {
         let sender = sender.clone();
         // Nobody reads any more only when the process ends.
         move |event| drop(sender.send(Wake::File(event)))
@@ -71,9 +69,9 @@ pub fn start(file: PolicyFile, service: Arc<Service>, hangup: Signal) -> io::Res
         service,
         wakes,
         // Before it was watched. What is no file, such as a pipe, can be read only once.
-        changed: file.path.is_file() && read(&file.path) != Ok(file.text.clone()),
+        changed: can_be_read_again(&file.source) && read(&file.source) != Ok(file.texts.clone()),
         watch,
-        last: Ok(file.text.clone()),
+        last: Ok(file.texts.clone()),
         held: file,
         asked: false,
     };
@@ -86,12 +84,18 @@ async fn pass_on(mut hangup: Signal, wakes: Sender<Wake>) {
     while hangup.recv().await.is_some() && wakes.send(Wake::Hangup).is_ok() {}
 }
 
-/// What a file says now.
-fn read(path: &Path) -> Reading {
-    if path.metadata().is_ok_and(|found| !found.is_file()) {
-        return Err(vec![format!("{}: cannot be read again: it is no file", path.display())]);
+/// Whether it is of files; or of nothing, which may become one.
+fn can_be_read_again(source: &PolicySource) -> bool {
+    source.is_folder() || source.path().metadata().is_ok_and(|found| found.is_file())
+}
+
+/// What a source says now.
+fn read(source: &PolicySource) -> Reading {
+    if source.path().exists() && !can_be_read_again(source) {
+        let path = source.path().display();
+        return Err(vec![format!("{path}: cannot be read again: it is no file")]);
     }
-    policy_file::text(path).map(Into::into).map_err(|error| error.lines())
+    source.texts().map_err(|error| error.lines())
 }
 
 impl Reader {
@@ -142,7 +146,7 @@ impl Reader {
             // It is read when it is closed.
             None if !asked && self.watch.is_being_written() => {}
             None => {
-                let path = self.held.path.display();
+                let path = self.held.source.path().display();
                 self.judge(Err(vec![format!("{path}: cannot be read: it is still being written")]));
             }
         }
@@ -150,11 +154,11 @@ impl Reader {
 
     /// What the file says, as soon as it says the same twice and nobody is writing.
     fn settled(&mut self) -> Option<Reading> {
-        let mut before = read(&self.held.path);
+        let mut before = read(&self.held.source);
         for _ in 1..MOST_READINGS {
             thread::sleep(PAUSE);
             self.note_pending();
-            let now = read(&self.held.path);
+            let now = read(&self.held.source);
             if now == before && !self.watch.is_being_written() {
                 // It was read after all that is noted.
                 self.changed = false;
@@ -167,13 +171,13 @@ impl Reader {
 
     fn judge(&mut self, reading: Reading) {
         self.last = reading.clone();
-        let text = match reading {
-            Ok(text) if text == self.held.text => return self.keep(),
-            Ok(text) => text,
+        let texts = match reading {
+            Ok(texts) if texts == self.held.texts => return self.keep(),
+            Ok(texts) => texts,
             Err(wrong) => return self.refuse(&wrong),
         };
-        match policy_file::parse(&self.held.path, &text) {
-            Ok(policy) => self.replace(text, policy),
+        match self.held.source.meaning(&texts) {
+            Ok(meaning) => self.replace(texts, meaning),
             Err(error) => self.refuse(&error.lines()),
         }
     }
@@ -183,17 +187,19 @@ impl Reader {
         info!("the policy is as it was");
     }
 
-    fn replace(&mut self, text: Arc<str>, policy: Policy) {
+    fn replace(&mut self, texts: Texts, meaning: Meaning) {
+        let Meaning { policy, notes } = meaning;
         let changes = policy_changes::between(&self.held.policy, &policy);
         // Also where nothing is told: the order of rules is that of answers.
         self.service.replace(&policy);
-        (self.held.text, self.held.policy) = (text, policy);
+        (self.held.texts, self.held.policy) = (texts, policy);
         if changes.is_empty() {
             return self.keep();
         }
         self.service.reloaded(Reloaded::Changed, None);
         info!("the policy has changed: {}", changes.summary());
         in_log(&changes.lines, |line| info!("{line}"));
+        tell(&notes);
         if self.held.policy.rules().is_empty() {
             warn!("the policy has no rules: everything passes");
         }
@@ -210,6 +216,11 @@ impl Reader {
         in_log(wrong, |line| error!("{line}"));
         error!("the policy goes on as it was: its file cannot be loaded");
     }
+}
+
+/// Tells what a policy's source says that has no effect, or another than one might think.
+pub fn tell(notes: &[String]) {
+    in_log(notes, |note| warn!("{note}"));
 }
 
 /// Some of the lines, and how many are left out.

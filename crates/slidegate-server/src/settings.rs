@@ -87,7 +87,7 @@ pub struct ClientBounds {
 impl Settings {
     /// Reads what the arguments point to.
     pub fn read(args: ServeArgs) -> Result<Self, SettingsError> {
-        let policy_file = PolicyFile::read(args.policy)?;
+        let policy_file = PolicyFile::read(args.source.source())?;
         let (AddressOrNone(grpc), AddressOrNone(admin)) = (args.grpc, args.admin);
         let expected_instances = args.store.expected_instances;
         Ok(Self {

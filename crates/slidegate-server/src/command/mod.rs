@@ -1,5 +1,6 @@
 //! One module for each subcommand.
 
+pub mod convert;
 pub mod explain;
 pub mod replay;
 mod schema;
@@ -18,6 +19,7 @@ pub fn run(command: Command) -> Result<(), Box<dyn Error>> {
         Command::Replay(args) => replay::run(args),
         Command::Validate(args) => validate::run(args),
         Command::Explain(args) => explain::run(args),
+        Command::Convert(args) => convert::run(args),
         Command::Schema => schema::run(),
     }
 }

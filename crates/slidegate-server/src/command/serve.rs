@@ -58,6 +58,7 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     if service.only_observes() {
         warn!("denies nothing: by --observe every rule only watches");
     }
+    reload::tell(&settings.policy_file.notes);
     reload::start(settings.policy_file, service.clone(), hangup)?;
     let answers = http::Answers::new(settings.headers, settings.retry_jitter);
     let grpc = match grpc {

@@ -10,7 +10,7 @@ use slidegate::policy::Rule;
 use thiserror::Error;
 
 use super::print;
-use crate::{policy_file, words};
+use crate::{policy_file, ratelimit_config, words};
 
 #[derive(Debug, clap::Args)]
 pub struct ValidateArgs {
@@ -29,6 +29,12 @@ pub fn run(args: ValidateArgs) -> Result<(), Box<dyn Error>> {
     for path in &args.policies {
         match policy_file::read(path) {
             Ok(policy) => describe(&mut told, &path.display(), &policy)?,
+            Err(error) if ratelimit_config::is_reference(path) => {
+                let path = path.display();
+                wrong.push(format!(
+                    "{error}\n{path}: this looks like a file of the reference server: `slidegate convert {path}` makes a policy of it"
+                ));
+            }
             Err(error) => wrong.push(error.to_string()),
         }
     }

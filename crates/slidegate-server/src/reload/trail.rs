@@ -1,8 +1,11 @@
-//! Where a path leads, over links.
+//! Where a path leads, over links, and those of the files of a folder.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
+
+use crate::policy_file::PolicySource;
+use crate::ratelimit_config::folder;
 
 /// Links that are followed, as many as by the system.
 const MOST_LINKS: usize = 40;
@@ -10,9 +13,26 @@ const MOST_LINKS: usize = 40;
 /// The entries of directories on which it depends where a path leads: the links on its way, and at last what
 /// it leads to, or the first that is not there. No directory of theirs is reached by a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trail(Vec<PathBuf>);
+pub struct Trail {
+    entries: Vec<PathBuf>,
+    /// A folder of files of which each counts, also one that comes.
+    folder: Option<PathBuf>,
+}
 
 impl Trail {
+    /// The trails of all that a source is made of. Its path is absolute.
+    pub fn of_source(source: &PolicySource) -> Self {
+        let mut trail = Self::of(source.path());
+        if source.is_folder() {
+            trail.folder = source.path().canonicalize().ok();
+            // What cannot be listed has no files.
+            for file in folder::files(source.path()).unwrap_or_default() {
+                trail.entries.extend(Self::of(&file).entries);
+            }
+        }
+        trail
+    }
+
     /// The trail of an absolute path.
     pub fn of(path: &Path) -> Self {
         let (mut entries, mut at, mut ahead) = (Vec::new(), PathBuf::new(), path.to_owned());
@@ -43,17 +63,22 @@ impl Trail {
             }
             ahead = rest;
         }
-        Self(entries)
+        Self { entries, folder: None }
     }
 
     /// Whether an entry is on it.
     pub fn has(&self, entry: &Path) -> bool {
-        self.0.iter().any(|one| one == entry)
+        let in_folder = || {
+            entry.parent() == self.folder.as_deref()
+                && entry.file_name().is_some_and(folder::is_read)
+        };
+        self.entries.iter().any(|one| one == entry) || (self.folder.is_some() && in_folder())
     }
 
     /// The directories of its entries.
     pub fn directories(&self) -> BTreeSet<&Path> {
-        self.0.iter().filter_map(|entry| entry.parent()).collect()
+        let parents = self.entries.iter().filter_map(|entry| entry.parent());
+        parents.chain(self.folder.as_deref()).collect()
     }
 }
 
@@ -73,7 +98,7 @@ mod tests {
 
     #[track_caller]
     fn assert_leads_over(path: &Path, entries: &[PathBuf]) {
-        assert_eq!(Trail::of(path).0, entries);
+        assert_eq!(Trail::of(path).entries, entries);
     }
 
     #[test]
@@ -101,6 +126,28 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_has_the_trails_of_its_files_and_those_that_come() {
+        let root = empty("trail-of-folder");
+        let (mounted, data) = (root.join("mounted"), root.join("mounted/..2026_1"));
+        fs::create_dir_all(&data).unwrap();
+        fs::write(data.join("a.yaml"), "").unwrap();
+        symlink("..2026_1", mounted.join("..data")).unwrap();
+        symlink("..data/a.yaml", mounted.join("a.yaml")).unwrap();
+        symlink(&mounted, root.join("config")).unwrap();
+        let path = root.join("config");
+        let source = PolicySource::Ratelimit { path, algorithm: Default::default() };
+        let trail = Trail::of_source(&source);
+        assert_eq!(trail.directories(), BTreeSet::from([&*root, &*mounted, &*data]));
+        for entry in ["config", "mounted/a.yaml", "mounted/..data", "mounted/new.yml"] {
+            assert!(trail.has(&root.join(entry)), "{entry}");
+        }
+        for entry in ["mounted/..2026_1/b.yaml", "mounted/.hidden.yaml", "mounted/notes.txt"] {
+            assert!(!trail.has(&root.join(entry)), "{entry}");
+        }
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
     fn what_is_not_there_ends_the_trail() {
         let root = empty("no-trail");
         assert_leads_over(&root.join("a/b/c"), &[root.join("a")]);
@@ -109,7 +156,7 @@ mod tests {
         fs::write(root.join("file"), "").unwrap();
         assert_leads_over(&root.join("file/c"), &[root.join("file")]);
         symlink("circle", root.join("circle")).unwrap();
-        assert_eq!(Trail::of(&root.join("circle")).0.len(), MOST_LINKS + 1);
+        assert_eq!(Trail::of(&root.join("circle")).entries.len(), MOST_LINKS + 1);
         fs::remove_dir_all(root).unwrap();
     }
 }

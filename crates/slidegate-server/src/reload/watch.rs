@@ -1,17 +1,19 @@
-//! Tells when the file that a path leads to may have changed, and whether somebody is writing it.
+//! Tells when the file that a path leads to may have changed, or those of a folder, and whether somebody is
+//! writing them.
 //!
 //! Directories are watched, not files: who replaces a file by another that is ready, or swaps a link on the
 //! way, as Kubernetes does, never touches the file that was.
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::{Path, PathBuf, absolute};
+use std::path::{Path, PathBuf};
 
 use notify::event::{AccessKind, AccessMode, Event, EventKind, ModifyKind};
 use notify::{EventHandler, RecommendedWatcher, RecursiveMode, Watcher};
 use tracing::warn;
 
 use super::trail::Trail;
+use crate::policy_file::PolicySource;
 
 /// Whether the system tells when a file that was written is closed.
 const TELLS_OF_CLOSING: bool = cfg!(any(target_os = "linux", target_os = "android"));
@@ -19,9 +21,9 @@ const TELLS_OF_CLOSING: bool = cfg!(any(target_os = "linux", target_os = "androi
 /// How often the trail is followed that is never the same twice.
 const MOST_TRAILS: usize = 10;
 
-/// Watches where a path leads.
+/// Watches where a source is.
 pub struct FileWatch {
-    path: PathBuf,
+    source: PolicySource,
     trail: Trail,
     /// None if the system has no more.
     watcher: Option<RecommendedWatcher>,
@@ -29,35 +31,36 @@ pub struct FileWatch {
     watched: BTreeSet<PathBuf>,
     /// Those of which it was told that they cannot be.
     unwatched: BTreeSet<PathBuf>,
-    being_written: bool,
+    /// Files that somebody has begun to write, and not closed yet.
+    being_written: BTreeSet<PathBuf>,
 }
 
 impl FileWatch {
     /// Watches from now on, and tells of events, also of other files beside.
-    pub fn new(path: &Path, events: impl EventHandler) -> io::Result<Self> {
+    pub fn new(source: &PolicySource, events: impl EventHandler) -> io::Result<Self> {
         let watcher = notify::recommended_watcher(events);
         let mut watch = Self {
-            path: absolute(path)?,
+            source: source.absolute()?,
             trail: Trail::default(),
-            watcher: watcher.map_err(|error| warn_of(path, &error)).ok(),
+            watcher: watcher.map_err(|error| warn_of(source.path(), &error)).ok(),
             watched: BTreeSet::new(),
             unwatched: BTreeSet::new(),
-            being_written: false,
+            being_written: BTreeSet::new(),
         };
         watch.follow();
         Ok(watch)
     }
 
-    /// Whether somebody has begun to write the file, and not closed it yet.
+    /// Whether somebody has begun to write a file, and not closed it yet.
     pub fn is_being_written(&self) -> bool {
-        self.being_written
+        !self.being_written.is_empty()
     }
 
     /// Whether the file may have changed by this, and is whole.
     pub fn sees(&mut self, event: &notify::Result<Event>) -> bool {
         // Something was missed: anything may have changed.
         let Some(event) = event.as_ref().ok().filter(|event| !event.need_rescan()) else {
-            self.being_written = false;
+            self.being_written.clear();
             self.follow();
             return true;
         };
@@ -85,7 +88,7 @@ impl FileWatch {
         if !self.trail.has(path) {
             return false;
         }
-        self.being_written = match kind {
+        let being_written = match kind {
             EventKind::Modify(ModifyKind::Data(_)) => TELLS_OF_CLOSING,
             // Who makes a file then writes it, but a link is there at once, also a hard one.
             EventKind::Create(_) => TELLS_OF_CLOSING && is_empty_file(path),
@@ -94,18 +97,24 @@ impl FileWatch {
             | EventKind::Remove(_) => false,
             _ => return false,
         };
-        !self.being_written
+        match being_written {
+            true => drop(self.being_written.insert(path.to_owned())),
+            false => drop(self.being_written.remove(path)),
+        }
+        !being_written
     }
 
     /// Watches all directories on the way as it is now.
     fn follow(&mut self) {
         for _ in 0..MOST_TRAILS {
-            let trail = Trail::of(&self.path);
+            let trail = Trail::of_source(&self.source);
             self.watch_all(&trail);
             // It may have changed before it was watched.
             if self.trail == trail {
                 return;
             }
+            // Of what is not on the way any more, nobody tells when it is closed.
+            self.being_written.retain(|path| trail.has(path));
             self.trail = trail;
         }
     }

@@ -10,5 +10,6 @@ mod client;
 #[path = "../common/mod.rs"]
 mod common;
 mod folder;
+mod ratelimit;
 mod storm;
 mod ways;
