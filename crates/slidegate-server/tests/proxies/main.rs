@@ -1,4 +1,5 @@
-//! Real proxies ask a real slidegate, configured by the very files of `deploy/`: nginx, Caddy, Traefik and HAProxy.
+//! Real proxies ask a real slidegate, configured by the very files of `deploy/`: nginx, Caddy, Traefik, HAProxy
+//! and Envoy.
 //! `proxies.sh` installs them; without one, its test fails.
 //!
 //! Clients are at 127.0.0.2 and above, which are not trusted, as 127.0.0.1 is.
@@ -7,6 +8,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod curl;
+mod envoy;
 mod forward_auth;
 mod process;
 #[path = "../../../slidegate-redis/tests/server/mod.rs"]

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{io, thread};
 
+/// What an answer cost: so much as the request says.
+const TOKENS: &str = "x-tokens-used";
+
 /// A service that answers `POST /path abc`, and then each of its request's rate-limit headers in a line.
 pub struct Upstream {
     address: SocketAddr,
@@ -55,8 +58,15 @@ fn answer(mut stream: &TcpStream, asked: &AtomicUsize) -> io::Result<()> {
     {
         told += &format!("{}: {value}\n", name.to_lowercase());
     }
+    let mut answered = String::new();
+    for (_, tokens) in headers().filter(|(name, _)| name.eq_ignore_ascii_case(TOKENS)) {
+        answered += &format!("{TOKENS}: {tokens}\r\n");
+    }
     let (length, told) = (told.len(), if first.starts_with("HEAD") { "" } else { &told });
-    write!(stream, "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{told}")
+    write!(
+        stream,
+        "HTTP/1.1 200 OK\r\n{answered}connection: close\r\ncontent-length: {length}\r\n\r\n{told}"
+    )
 }
 
 fn head(reader: &mut impl BufRead) -> io::Result<Vec<String>> {

@@ -1,0 +1,233 @@
+//! Envoy asks by its rate limit service: with the very file of `deploy/`, and with one that has every case.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::common::Server;
+use crate::curl::{Answer, curl};
+use crate::process::{Proxy, free_address};
+use crate::servers::{Folder, wait_until};
+use crate::upstream::Upstream;
+use crate::{installed, project};
+
+const POLICY: &str = "
+defaults: { algorithm: sliding_log }
+rules:
+  - { name: one, domain: edge, per: [one], limits: [2/h] }
+  - { name: watched, domain: edge, per: [watched], limits: [1/h], mode: observe }
+  - { name: first, domain: edge, per: [first], limits: [3/h] }
+  - { name: second, domain: edge, per: [second], limits: [1/h] }
+  - { name: cost, domain: edge, per: [cost], limits: [10/h] }
+";
+
+/// Envoy before a service, asking slidegate.
+struct Rig {
+    envoy: Proxy,
+    upstream: Upstream,
+    /// None once it is stopped.
+    slidegate: Option<Server>,
+}
+
+impl Rig {
+    /// With this configuration, in which something stands instead of something else.
+    fn start(policy: &str, config: &Path, places: &[(&str, &str)]) -> Self {
+        let slidegate = Server::start_with_grpc(policy, &[]);
+        let upstream = Upstream::start();
+        let envoy = start(config, slidegate.grpc(), upstream.address(), places);
+        Self { envoy, upstream, slidegate: Some(slidegate) }
+    }
+
+    fn cases(places: &[(&str, &str)]) -> Self {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
+        Self::start(POLICY, &here, places)
+    }
+
+    fn ask(&self, path: &str, arguments: &[&str]) -> Answer {
+        curl(self.envoy.address, 2, path, arguments)
+    }
+
+    /// Asks for somebody.
+    fn ask_as(&self, path: &str, who: &str) -> Answer {
+        self.ask(path, &["-H", &format!("x-who: {who}")])
+    }
+}
+
+fn start(
+    config: &Path,
+    slidegate: SocketAddr,
+    service: SocketAddr,
+    places: &[(&str, &str)],
+) -> Proxy {
+    let (folder, address) = (Folder::new(), free_address());
+    let mut text = fs::read_to_string(config).unwrap();
+    let port = |port: u16| format!("port_value: {port} ");
+    let ports = [
+        (port(10000), port(address.port())),
+        (port(8081), port(slidegate.port())),
+        (port(9000), port(service.port())),
+    ];
+    let ports = ports.iter().map(|(place, real)| (&**place, &**real));
+    for (place, real) in ports.chain(places.iter().copied()) {
+        assert!(text.contains(place), "{place} does not stand in {}", config.display());
+        text = text.replace(place, real);
+    }
+    let path = folder.path().join("envoy.yaml");
+    fs::write(&path, text).unwrap();
+    let mut command = Command::new(installed("envoy/bin/envoy"));
+    command.arg("-c").arg(path).args([
+        "--concurrency",
+        "1",
+        "--disable-hot-restart",
+        "-l",
+        "error",
+    ]);
+    Proxy::start(&mut command, address, folder)
+}
+
+#[test]
+fn the_file_of_deploy_counts_requests_and_what_they_cost_in_the_end() {
+    let policy = fs::read_to_string(project("deploy/envoy/policy.yaml")).unwrap();
+    let rig = Rig::start(&policy, &project("deploy/envoy/envoy.yaml"), &[]);
+    let passes = rig.ask("/", &["-H", "x-api-key: k"]);
+    assert_eq!(passes.status, 200, "{passes:?}");
+    let told = passes.header("ratelimit-policy").unwrap();
+    assert_eq!(told, r#""per-key.1s";q=10;w=1, "per-key.1m";q=300;w=60, "per-address";q=20;w=1"#);
+    let chat = |tokens: &str| {
+        rig.ask("/v1/chat", &["-H", "x-api-key: t", "-H", &format!("x-tokens-used: {tokens}")])
+    };
+    assert_eq!(chat("1500").status, 200);
+    // It is charged when the answer has gone, so a little later.
+    wait_until("the tokens are charged", || chat("0").status == 429);
+    let asked = rig.upstream.asked();
+    let denied = chat("0");
+    assert_eq!(rig.upstream.asked(), asked, "what is denied does not reach the service");
+    let problem: Value = serde_json::from_str(&denied.body).unwrap();
+    assert_eq!(problem["violated-policies"][0], "tokens", "{denied:?}");
+    let wait: u64 = denied.header("retry-after").unwrap().parse().unwrap();
+    assert!((60..=120).contains(&wait), "{wait}");
+}
+
+#[test]
+fn what_is_denied_is_told_by_both_kinds_of_headers_and_a_problem() {
+    let rig = Rig::cases(&[]);
+    for left in ["1", "0"] {
+        let passes = rig.ask_as("/one", "a");
+        assert_eq!(passes.status, 200, "{passes:?}");
+        assert_eq!(passes.header("x-ratelimit-limit"), Some(r#"2, 2;w=3600;name="one""#));
+        assert_eq!(passes.header("x-ratelimit-remaining"), Some(left));
+        assert!(passes.header("ratelimit").unwrap().starts_with(&format!(r#""one";r={left};t="#)));
+    }
+    let denied = rig.ask_as("/one", "a");
+    assert_eq!(denied.status, 429);
+    assert_eq!(denied.header("content-type"), Some("application/problem+json"));
+    assert_eq!(denied.header("x-ratelimit-remaining"), Some("0"));
+    let wait: u64 = denied.header("retry-after").unwrap().parse().unwrap();
+    assert!((3_500..=3_601).contains(&wait), "{wait}");
+    assert_eq!(denied.header("x-ratelimit-reset"), denied.header("retry-after"));
+    let problem: Value = serde_json::from_str(&denied.body).unwrap();
+    assert_eq!(problem["violated-policies"][0], "one");
+    assert_eq!(rig.ask_as("/one", "b").status, 200, "others are counted apart");
+}
+
+#[test]
+fn http_2_and_grpc_are_denied_in_their_own_ways() {
+    let rig = Rig::cases(&[]);
+    let ask = |arguments: &[&str]| {
+        let http2 = ["--http2-prior-knowledge", "-H", "x-who: h2"];
+        rig.ask("/one", &[&http2, arguments].concat())
+    };
+    assert_eq!([ask(&[]).status, ask(&[]).status, ask(&[]).status], [200, 200, 429]);
+    let grpc = ask(&["-H", "content-type: application/grpc", "-H", "te: trailers", "-d", ""]);
+    // RESOURCE_EXHAUSTED, as gRPC tells it: in a header of an answer that is otherwise fine.
+    assert_eq!((grpc.status, grpc.header("grpc-status")), (200, Some("8")), "{grpc:?}");
+}
+
+#[test]
+fn a_rule_that_watches_lets_pass_what_it_would_deny() {
+    let rig = Rig::cases(&[]);
+    for _ in 0..3 {
+        assert_eq!(rig.ask_as("/watched", "a").status, 200);
+    }
+    // Envoy tells of it all the same.
+    assert_eq!(rig.ask_as("/watched", "a").header("x-ratelimit-remaining"), Some("0"));
+}
+
+#[test]
+fn one_descriptor_that_denies_leaves_the_others_uncharged() {
+    let rig = Rig::cases(&[]);
+    let several = |first: &str, second: &str| {
+        let [first, second] = [format!("x-first: {first}"), format!("x-second: {second}")];
+        rig.ask("/several", &["-H", &first, "-H", &second]).status
+    };
+    assert_eq!(several("f", "s"), 200);
+    for _ in 0..5 {
+        assert_eq!(several("f", "s"), 429);
+    }
+    let left = rig.ask("/first", &["-H", "x-first: f"]);
+    assert_eq!(left.header("x-ratelimit-remaining"), Some("1"), "one of three was charged");
+}
+
+#[test]
+fn hits_are_charged_and_given_back_as_envoy_says() {
+    let rig = Rig::cases(&[]);
+    let left = |path: &str| {
+        let answer = rig.ask_as(path, "a");
+        (answer.status, answer.header("x-ratelimit-remaining").unwrap().to_owned())
+    };
+    let is = |status: u16, left: &str| (status, left.to_owned());
+    assert_eq!(left("/costly"), is(200, "6"));
+    assert_eq!(left("/costly"), is(200, "2"));
+    assert_eq!(left("/costly"), is(429, "2"));
+    assert_eq!(left("/back"), is(200, "6"));
+    assert_eq!(left("/costly"), is(200, "2"));
+    for more in ["6", "10", "10"] {
+        assert_eq!(left("/back"), is(200, more));
+    }
+}
+
+#[test]
+fn a_limit_of_envoys_own_holds_instead() {
+    let rig = Rig::cases(&[]);
+    for left in ["2", "1", "0"] {
+        let answer = rig.ask_as("/override", "a");
+        assert_eq!((answer.status, answer.header("x-ratelimit-remaining")), (200, Some(left)));
+    }
+    assert_eq!(rig.ask_as("/override", "a").status, 429);
+}
+
+#[test]
+fn without_slidegate_envoy_does_as_it_is_told() {
+    for (deny, status) in [("false", 200), ("true", 503)] {
+        let place = [("failure_mode_deny: false", &*format!("failure_mode_deny: {deny}"))];
+        let mut rig = Rig::cases(&place);
+        assert_eq!(rig.ask_as("/one", "a").status, 200);
+        rig.slidegate = None;
+        assert_eq!(rig.ask_as("/one", "a").status, status);
+    }
+}
+
+#[test]
+fn a_reload_under_load_fails_no_request() {
+    let rig = Rig::cases(&[("failure_mode_deny: false", "failure_mode_deny: true")]);
+    let slidegate = rig.slidegate.as_ref().unwrap();
+    let mut load = Command::new("curl");
+    load.args(["-sS", "-o", "/dev/null", "-w", "%{http_code}\n", "-H", "x-who: a"]);
+    load.arg(format!("http://{}/one?[1-2000]", rig.envoy.address));
+    let load = load.stdout(Stdio::piped()).spawn().unwrap();
+    for nth in 1..=10 {
+        let wider = POLICY.replace("[2/h]", &format!("[{}/h]", 100_000 + nth));
+        fs::write(slidegate.policy(), wider).unwrap();
+        slidegate.wait_for_log("policy");
+    }
+    let output = load.wait_with_output().unwrap();
+    let codes = String::from_utf8(output.stdout).unwrap();
+    let passed = codes.lines().filter(|code| *code == "200").count();
+    let denied = codes.lines().filter(|code| *code == "429").count();
+    // Until the first reload all but two were denied.
+    assert_eq!(passed + denied, 2_000, "some failed");
+    assert!(passed > 2, "no reload reached them");
+}
