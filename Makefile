@@ -1,6 +1,6 @@
 # What a fresh Debian machine with a Rust toolchain needs beyond it, these targets install themselves.
 
-.PHONY: test test-shuttle fuzz-http fuzz lint doc instructions bench-memory bench-policy bench-redis bench-server hot-keys flood ci
+.PHONY: test test-shuttle fuzz-http fuzz lint doc instructions bench-memory bench-policy bench-redis bench-server bench-grpc hot-keys flood ci
 
 # Every test: unit, integration and documentation tests, the explored thread schedules, and the
 # server against its own description.
@@ -65,6 +65,12 @@ bench-redis:
 bench-server:
 	cargo build --release
 	cargo run --release -p lab --bin bench_server -- $(ARGS)
+
+# The gRPC face beside a bare server of tonic: about five minutes; ARGS=--quick takes one.
+bench-grpc:
+	command -v h2load >/dev/null || { apt-get update -q && apt-get install -y -q nghttp2-client; }
+	cargo build --release
+	cargo run --release -p lab --bin bench_grpc -- $(ARGS)
 
 # The tables of docs/REDIS.md: what splitting and sampling cost. `make test` holds them, too.
 hot-keys:

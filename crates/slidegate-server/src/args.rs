@@ -5,12 +5,13 @@ mod source;
 mod span;
 mod store;
 mod telling;
+mod tls;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{ArgMatches, CommandFactory, Error, FromArgMatches, Parser};
 use slidegate::Jitter;
 use slidegate::headers::Style;
 use tracing::level_filters::LevelFilter;
@@ -20,6 +21,7 @@ pub use self::source::{SourceArgs, algorithm};
 use self::span::span;
 pub use self::store::{RedisClock, StoreArgs};
 pub use self::telling::{LogFormat, TellingArgs};
+pub use self::tls::TlsArgs;
 use crate::command::convert::ConvertArgs;
 use crate::command::explain::ExplainArgs;
 use crate::command::replay::ReplayArgs;
@@ -40,7 +42,7 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Answer over HTTP whether requests may pass
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Say what is wrong with policies, or what they would do
     ///
     /// Tells every mistake with its place and what would be right, and exits with 1 if there is any.
@@ -93,6 +95,9 @@ pub struct ServeArgs {
     /// reached by others; none does without, and gathers nothing for it
     #[arg(long, value_name = "IP:PORT", env = "SLIDEGATE_ADMIN", default_value = "127.0.0.1:6070")]
     pub admin: AddressOrNone,
+
+    #[command(flatten)]
+    pub tls: TlsArgs,
 
     /// Deny nothing: every rule only watches, as by `mode: observe`, and what it would have denied is told
     /// by metrics and top
@@ -165,9 +170,42 @@ fn shutdown_grace(text: &str) -> Result<Duration, String> {
     span(text, MOST_GRACE).ok_or_else(|| "write it as 500ms or 10s, from 0s to 600s".to_owned())
 }
 
+impl Args {
+    /// What stands on the command line, and in the environment. Who is wrong is told, and the process ends.
+    pub fn read() -> Self {
+        Self::of(Self::command().get_matches()).unwrap_or_else(|error| error.exit())
+    }
+
+    fn of(matches: ArgMatches) -> Result<Self, Error> {
+        let mut args = Self::from_arg_matches(&matches)?;
+        if let (Command::Serve(args), Some(serve)) =
+            (&mut args.command, matches.subcommand_matches("serve"))
+        {
+            args.source.choose(serve)?;
+        }
+        Ok(args)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn source(words: &[&str]) -> Result<SourceArgs, Error> {
+        let line = ["slidegate", "serve"].iter().chain(words);
+        match Args::of(Args::command().try_get_matches_from(line)?)?.command {
+            Command::Serve(args) => Ok(args.source),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_policy_has_one_source() {
+        assert!(source(&["--ratelimit-config", "b"]).unwrap().policy.is_none());
+        assert!(source(&["--policy", "a"]).unwrap().ratelimit_config.is_none());
+        let both = source(&["--policy", "a", "--ratelimit-config", "b"]).unwrap_err();
+        assert!(both.to_string().contains("the argument '--policy <FILE>' cannot be used with"));
+    }
 
     #[test]
     fn debug_has_no_password() {

@@ -18,6 +18,7 @@ mod replay;
 mod rls;
 mod service;
 mod settings;
+mod tls;
 mod trusted_proxies;
 mod watch;
 mod wire;
@@ -25,10 +26,8 @@ mod words;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    match command::run(args::Args::parse().command) {
+    match command::run(args::Args::read().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");

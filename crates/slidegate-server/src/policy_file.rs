@@ -1,7 +1,7 @@
 //! Reads a policy from a file, for every command that needs one, or from files of the reference server.
 
 use std::fmt;
-use std::path::{Path, PathBuf, absolute};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
@@ -76,15 +76,6 @@ impl PolicySource {
         match self {
             Self::Policy(path) | Self::Ratelimit { path, .. } => path,
         }
-    }
-
-    /// The same by an absolute path.
-    pub fn absolute(&self) -> io::Result<Self> {
-        let path = absolute(self.path())?;
-        Ok(match self {
-            Self::Policy(_) => Self::Policy(path),
-            Self::Ratelimit { algorithm, .. } => Self::Ratelimit { path, algorithm: *algorithm },
-        })
     }
 
     /// Whether it is a folder of files.

@@ -18,7 +18,7 @@ use crate::policy_file::{Meaning, PolicyFile, PolicySource, Texts};
 use crate::service::Service;
 use crate::watch::metrics::Reloaded;
 
-use watch::FileWatch;
+pub use self::watch::FileWatch;
 
 /// Lines of the log about one reload, of what changed or of what is wrong.
 const MOST_LINES: usize = 50;
@@ -60,7 +60,7 @@ struct Reader {
 /// From now on the service follows the policy file from which its policy was read.
 pub fn start(file: PolicyFile, service: Arc<Service>, hangup: Signal) -> io::Result<()> {
     let (sender, wakes) = mpsc::channel();
-    let watch = FileWatch::new(&file.source, {
+    let watch = FileWatch::new(file.source.path(), {
         let sender = sender.clone();
         // Nobody reads any more only when the process ends.
         move |event| drop(sender.send(Wake::File(event)))

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::headers::Style;
@@ -11,9 +12,10 @@ use slidegate_redis::{Address, AddressError};
 use thiserror::Error;
 use tracing::level_filters::LevelFilter;
 
-use crate::args::{AddressOrNone, RedisClock, ServeArgs, StoreArgs, TellingArgs};
+use crate::args::{AddressOrNone, RedisClock, ServeArgs, StoreArgs, TellingArgs, TlsArgs};
 use crate::log::LogSettings;
 use crate::policy_file::{PolicyFile, PolicyFileError};
+use crate::tls::{Tls, TlsError, TlsFiles};
 use crate::trusted_proxies::TrustedProxies;
 use crate::watch::Redact;
 use crate::watch::traces::{CollectorUrlError, TraceSettings};
@@ -24,6 +26,8 @@ pub struct Settings {
     pub grpc: Option<SocketAddr>,
     pub trusted_proxies: TrustedProxies,
     pub admin: Option<SocketAddr>,
+    /// How clients are spoken to, if by TLS.
+    pub tls: Option<Arc<Tls>>,
     pub headers: Style,
     pub retry_jitter: Jitter,
     /// As it was when the server started.
@@ -69,6 +73,8 @@ pub enum SettingsError {
     Store(#[from] AddressError),
     #[error("--otlp (SLIDEGATE_OTLP) is no address of a collector: {0}")]
     Otlp(#[from] CollectorUrlError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 /// How much the clocks of instances may differ that tell Redis the time: so much longer than needed are keys
@@ -95,6 +101,7 @@ impl Settings {
             grpc,
             trusted_proxies: args.trusted_proxies,
             admin,
+            tls: tls(args.tls)?,
             headers: args.headers,
             retry_jitter: args.retry_jitter,
             service: ServiceSettings {
@@ -129,6 +136,11 @@ fn traces(args: &TellingArgs) -> Result<Option<TraceSettings>, CollectorUrlError
     let collector = args.otlp.as_deref().filter(|url| !url.is_empty()).map(str::parse);
     let sample = args.trace_sample.0;
     Ok(collector.transpose()?.map(|collector| TraceSettings { collector, sample }))
+}
+
+fn tls(args: TlsArgs) -> Result<Option<Arc<Tls>>, TlsError> {
+    let (Some(cert), Some(key)) = (args.tls_cert, args.tls_key) else { return Ok(None) };
+    Tls::read(TlsFiles { cert, key, client_ca: args.tls_client_ca }).map(Some)
 }
 
 impl StoreChoice {

@@ -27,7 +27,7 @@ stop() {
 trap stop EXIT
 
 start() {
-    "$target/debug/slidegate" serve --policy examples/quickstart.yaml --http 127.0.0.1:0 2>"$work/log" &
+    "$target/debug/slidegate" serve --policy examples/quickstart.yaml --http 127.0.0.1:0 --grpc none 2>"$work/log" &
     server=$!
     for _ in $(seq 100); do
         url=$(sed -n 's/.*listening on \(http:[^ ]*\).*/\1/p' "$work/log")

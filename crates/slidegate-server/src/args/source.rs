@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+use clap::ArgMatches;
+use clap::error::{Error, ErrorKind};
+use clap::parser::ValueSource;
 use slidegate::{Algorithm, Align};
 
 use crate::policy_file::PolicySource;
@@ -14,12 +17,11 @@ pub struct SourceArgs {
         long,
         value_name = "FILE",
         env = "SLIDEGATE_POLICY",
-        required_unless_present = "ratelimit_config",
-        conflicts_with = "ratelimit_config"
+        required_unless_present = "ratelimit_config"
     )]
     pub policy: Option<PathBuf>,
 
-    /// Instead of --policy: a file of Envoy's reference rate limit server, or a directory of such files
+    /// Instead of --policy, and of its variable: a file of Envoy's reference rate limit server, or a directory of such files
     /// (*.yaml, *.yml), unchanged
     #[arg(long, value_name = "DIR|FILE", env = "SLIDEGATE_RATELIMIT_CONFIG")]
     pub ratelimit_config: Option<PathBuf>,
@@ -37,6 +39,22 @@ pub struct SourceArgs {
 }
 
 impl SourceArgs {
+    /// Keeps one source. What the command line says goes before the environment; there, the policy is often set by
+    /// an image, and whoever sets the other means it.
+    pub(super) fn choose(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        let is_typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        match (is_typed("policy"), is_typed("ratelimit_config")) {
+            (true, true) => {
+                let message = "the argument '--policy <FILE>' cannot be used with '--ratelimit-config <DIR|FILE>'";
+                return Err(Error::raw(ErrorKind::ArgumentConflict, format_args!("{message}\n")));
+            }
+            (true, false) => self.ratelimit_config = None,
+            (false, _) if self.ratelimit_config.is_some() => self.policy = None,
+            (false, _) => {}
+        }
+        Ok(())
+    }
+
     /// Where the policy is.
     pub fn source(self) -> PolicySource {
         match (self.ratelimit_config, self.policy) {

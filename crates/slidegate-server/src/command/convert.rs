@@ -30,7 +30,7 @@ pub fn run(args: ConvertArgs) -> Result<(), Box<dyn Error>> {
     let algorithm = args.ratelimit_algorithm;
     let mut texts: Vec<FileText> = Vec::new();
     for path in args.files {
-        texts.extend_from_slice(&*read(path, algorithm)?);
+        texts.extend_from_slice(&read(path, algorithm)?);
     }
     print(&policy_file::convert(Path::new(""), &texts, algorithm)?.text)?;
     Ok(())

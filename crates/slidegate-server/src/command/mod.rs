@@ -15,7 +15,7 @@ use crate::args::Command;
 /// Does what the command line asks. The error's text is all that the user is told.
 pub fn run(command: Command) -> Result<(), Box<dyn Error>> {
     match command {
-        Command::Serve(args) => serve::run(args),
+        Command::Serve(args) => serve::run(*args),
         Command::Replay(args) => replay::run(args),
         Command::Validate(args) => validate::run(args),
         Command::Explain(args) => explain::run(args),

@@ -22,6 +22,7 @@ use crate::grpc::Grpc;
 use crate::http::Http;
 use crate::service::Service;
 use crate::settings::{ClientBounds, Settings};
+use crate::tls::{FaceTls, Spoken};
 use crate::{grpc, http, log, reload, wire};
 
 /// How long clients may ask once more on connections that they have, before idle ones are ended.
@@ -61,19 +62,28 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     reload::tell(&settings.policy_file.notes);
     reload::start(settings.policy_file, service.clone(), hangup)?;
     let answers = http::Answers::new(settings.headers, settings.retry_jitter);
+    let tls = settings.tls;
+    if let Some(tls) = &tls {
+        tls.follow_files(signal(SignalKind::hangup())?)?;
+    }
+    let on = |spoken| tls.as_ref().map(|tls| tls.on(spoken));
     let grpc = match grpc {
-        Some(listener) => Some(serve_grpc(listener, service.clone(), answers, clients)?),
+        Some(listener) => {
+            Some(serve_grpc(listener, service.clone(), answers, on(Spoken::Grpc), clients)?)
+        }
         None => None,
     };
     let believed = http::Believed::new(settings.trusted_proxies);
     let router = http::router(service.clone(), answers, believed, clients.patience);
     let protocol = Http::new(router, clients.patience);
-    let http = Face::new(http, Connections::new(protocol, Threads::Shared, clients));
+    let http =
+        Face::new(http, Connections::new(protocol, Threads::Shared, on(Spoken::Http), clients));
     allow_open_files(clients.connections.get() * (1 + usize::from(grpc.is_some())));
     if let Some(grpc) = &grpc {
         info!("gRPC is asked at {}", grpc.address()?);
     }
-    info!(rules, %store, "listening on http://{}", http.address()?);
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    info!(rules, %store, "listening on {scheme}://{}", http.address()?);
     let signal = tokio::select! {
         never = http.take() => match never {},
         never = take_if(grpc.as_ref()) => match never {},
@@ -122,12 +132,13 @@ fn serve_grpc(
     listener: TcpListener,
     service: Arc<Service>,
     answers: http::Answers,
+    tls: Option<FaceTls>,
     clients: ClientBounds,
 ) -> Result<Face<Grpc>, Box<dyn Error>> {
     let services = grpc::Services::new(service, answers, clients.patience)?;
     let threads = Threads::start("grpc", thread::available_parallelism()?.get())?;
     let protocol = Grpc::new(services, clients.patience);
-    Ok(Face::new(listener, Connections::new(protocol, threads, clients)))
+    Ok(Face::new(listener, Connections::new(protocol, threads, tls, clients)))
 }
 
 async fn take_if<P: Protocol>(face: Option<&Face<P>>) -> Infallible {
@@ -154,7 +165,8 @@ async fn drain_grpc(connections: Option<Connections<Grpc>>) {
 fn serve_admin(listener: TcpListener, service: Arc<Service>, clients: ClientBounds) {
     let bounds = ClientBounds { connections: ADMIN_CONNECTIONS, ..clients };
     let router = http::admin::router(service, bounds.patience);
-    let connections = Connections::new(Http::new(router, bounds.patience), Threads::Shared, bounds);
+    let connections =
+        Connections::new(Http::new(router, bounds.patience), Threads::Shared, None, bounds);
     tokio::spawn(async move { connections.take(&listener).await });
 }
 

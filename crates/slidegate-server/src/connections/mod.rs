@@ -19,6 +19,7 @@ use tracing::{debug, warn};
 pub use self::stream::ClientIo;
 pub use self::threads::Threads;
 use crate::settings::ClientBounds;
+use crate::tls::FaceTls;
 
 /// How long to leave new connections waiting after one could not be taken, most often because too
 /// many files are open. Asking again at once would fail again, and use a whole core for it.
@@ -41,17 +42,19 @@ pub trait Protocol: Clone + Send + Sync + 'static {
 pub struct Connections<P> {
     protocol: P,
     threads: Threads,
+    tls: Option<FaceTls>,
     room: Arc<Semaphore>,
     bounds: ClientBounds,
     draining: GracefulShutdown,
 }
 
 impl<P: Protocol> Connections<P> {
-    /// None yet.
-    pub fn new(protocol: P, threads: Threads, bounds: ClientBounds) -> Self {
+    /// None yet. By TLS, if there is any.
+    pub fn new(protocol: P, threads: Threads, tls: Option<FaceTls>, bounds: ClientBounds) -> Self {
         Self {
             protocol,
             threads,
+            tls,
             room: Arc::new(Semaphore::new(places(bounds))),
             bounds,
             draining: GracefulShutdown::new(),
@@ -82,6 +85,7 @@ impl<P: Protocol> Connections<P> {
         }
         let client = Client {
             protocol: self.protocol.clone(),
+            tls: self.tls.clone(),
             peer,
             patience: self.bounds.patience,
             draining: self.draining.watcher(),
@@ -108,6 +112,7 @@ impl<P: Protocol> Connections<P> {
 /// A client that has come.
 struct Client<P> {
     protocol: P,
+    tls: Option<FaceTls>,
     peer: SocketAddr,
     patience: Duration,
     draining: Watcher,
@@ -116,7 +121,10 @@ struct Client<P> {
 impl<P: Protocol> Client<P> {
     /// Until it goes.
     async fn serve(self, stream: TcpStream) {
-        let io = stream::patient(stream, self.patience);
+        let io = match stream::open(stream, self.tls.as_ref(), self.patience).await {
+            Ok(io) => io,
+            Err(error) => return debug!("{}: no TLS: {error}", self.peer),
+        };
         let connection = self.protocol.connection(io, self.peer);
         if let Err(error) = self.draining.watch(connection).await {
             debug!("a connection ended: {error}");

@@ -5,6 +5,7 @@
 
 mod body;
 mod codec;
+mod greeting;
 mod health;
 mod protocol;
 mod rate_limit;

@@ -11,6 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
 
 use super::Services;
+use super::greeting::Greeting;
 use crate::connections::{ClientIo, Protocol};
 use crate::http::{MAX_BODY, MAX_HEAD};
 
@@ -22,6 +23,7 @@ const MAX_CALLS: u32 = 128;
 pub struct Grpc {
     http: http2::Builder<TokioExecutor>,
     services: Arc<Services>,
+    patience: Duration,
 }
 
 impl Grpc {
@@ -38,7 +40,7 @@ impl Grpc {
             .keep_alive_timeout(patience / 2)
             // Nobody looks at it.
             .auto_date_header(false);
-        Self { http, services: Arc::new(services) }
+        Self { http, services: Arc::new(services), patience }
     }
 }
 
@@ -53,6 +55,6 @@ impl Protocol for Grpc {
             let services = services.clone();
             async move { Ok::<_, Infallible>(services.answer(call).await) }
         });
-        self.http.serve_connection(TokioIo::new(io), answer)
+        self.http.serve_connection(TokioIo::new(Greeting::new(io, self.patience)), answer)
     }
 }

@@ -10,6 +10,7 @@ mod check;
 mod counts;
 mod farewell;
 mod health;
+mod json;
 mod openapi;
 mod problem;
 mod protocol;
@@ -40,11 +41,12 @@ pub const MAX_HEAD: usize = 16 * 1024;
 type Path<S> = (&'static str, MethodRouter<Arc<S>>);
 
 /// The paths that decide. `openapi` describes them.
-fn deciding(believed: Believed) -> [Path<Decisions>; 3] {
+fn deciding(believed: Believed) -> [Path<Decisions>; 4] {
     [
         ("/v1/check", post(check::check)),
         ("/v1/peek", post(check::peek)),
         ("/v1/auth", any(auth::auth).layer(Extension(Arc::new(believed)))),
+        ("/json", post(json::json)),
     ]
 }
 

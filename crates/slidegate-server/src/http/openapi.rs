@@ -2,6 +2,7 @@
 //! the types that read and write, so neither can say what the other does not know.
 
 mod auth;
+mod json;
 
 use std::future::{Ready, ready};
 
@@ -71,6 +72,7 @@ fn paths(ask: &Value, answer: &Value, readiness: &Value, auth: &Value) -> Value 
             answer,
         ) },
         "/v1/auth": auth,
+        "/json": { "post": json::operation(responses) },
         "/v1/openapi.json": { "get": {
             "operationId": "openapi",
             "summary": "This description.",

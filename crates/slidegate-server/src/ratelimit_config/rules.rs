@@ -15,6 +15,9 @@ use super::finding::{Findings, Place};
 use super::names::Names;
 use super::values;
 
+/// Values that all rules of a domain may name for which they are off: about as many as a policy may have.
+const MOST_ELSEWHERE: usize = 500_000;
+
 /// A rule of a policy, of a domain.
 #[derive(Debug)]
 pub struct Rule {
@@ -53,7 +56,7 @@ pub fn of_domain(
     algorithm: Algorithm,
     findings: &mut Findings,
 ) -> Vec<Rule> {
-    let mut making = Making { path, algorithm, findings, made: Vec::new() };
+    let mut making = Making { path, algorithm, findings, made: Vec::new(), elsewhere: 0 };
     making.level(&domain.descriptors, &mut Vec::new());
     let made = making.made;
     let mut names = Names::new();
@@ -107,6 +110,8 @@ struct Making<'f, 'e> {
     algorithm: Algorithm,
     findings: &'f mut Findings,
     made: Vec<Made<'e>>,
+    /// Values that are named for which rules are off.
+    elsewhere: usize,
 }
 
 impl<'e> Making<'_, 'e> {
@@ -133,6 +138,15 @@ impl<'e> Making<'_, 'e> {
             self.findings.wrong(self.path, place, message);
         }
         let Some(terms) = self.terms(limit) else { return };
+        let before = self.elsewhere;
+        self.elsewhere += steps.iter().map(|step| step.elsewhere.len()).sum::<usize>();
+        if self.elsewhere > MOST_ELSEWHERE {
+            if before <= MOST_ELSEWHERE {
+                let message = "cannot be expressed: too many values go before others in this file";
+                self.findings.wrong(self.path, entry.place, message);
+            }
+            return;
+        }
         self.made.push(Made {
             limit,
             steps: steps.to_vec(),
@@ -218,7 +232,7 @@ impl Made<'_> {
     fn rule(&self, name: &str, replaces: Vec<String>) -> Rule {
         let fixed = self.steps.iter().filter(|step| !step.entry.value.is_empty());
         let apart = self.steps.iter().filter(|step| step.is_counted_apart());
-        let off = self.steps.iter().filter(|step| !step.elsewhere.is_empty());
+        let off = self.steps.iter().filter(|step| step.elsewhere.len() > 0);
         Rule {
             name: name.to_owned(),
             descriptor: self.steps.iter().map(|step| step.name.clone()).collect(),
@@ -252,8 +266,8 @@ impl Values {
         list.push(value.to_owned());
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.literals.is_empty() && self.wildcards.is_empty()
+    fn len(&self) -> usize {
+        self.literals.len() + self.wildcards.len()
     }
 }
 

@@ -329,6 +329,22 @@ fn what_cannot_be_expressed_says_so() {
 }
 
 #[test]
+fn what_would_make_a_policy_without_end_is_told() {
+    let nested = |nth: usize| {
+        format!(
+            "- {{ key: k, value: '{}*', rate_limit: {{ unit: day }} }}\n",
+            "a".repeat(1_200 - nth)
+        )
+    };
+    let text: String = (0..1_100).map(nested).collect();
+    let mistakes = mistakes(&[&format!("domain: a\ndescriptors:\n{text}")]);
+    assert_eq!(
+        mistakes,
+        ["0.yaml:1003:3: cannot be expressed: too many values go before others in this file"]
+    );
+}
+
+#[test]
 fn all_mistakes_of_all_files_are_told_in_order() {
     let bad = "domain: a\ndescriptors: [{ key: '' }, { key: b, rate_limit: {} }, { c: d }]";
     let mistakes = mistakes(&[bad, "domain: c\nx: 1", "domain: a"]);

@@ -26,14 +26,15 @@ pub fn matches(wildcard: &str, value: &str) -> bool {
 
 /// Whether a value may be as two wildcards want it. It may seem so where it is not.
 pub fn may_overlap(one: &str, other: &str) -> bool {
-    let ends = |wildcard: &str| {
-        let (first, rest) = wildcard.split_once('*').unwrap_or((wildcard, ""));
-        let last = rest.rsplit_once('*').map_or(rest, |(_, last)| last);
-        (first.to_owned(), last.to_owned())
-    };
     let ((first, last), (other_first, other_last)) = (ends(one), ends(other));
-    (first.starts_with(&other_first) || other_first.starts_with(&first))
-        && (last.ends_with(&other_last) || other_last.ends_with(&last))
+    (first.starts_with(other_first) || other_first.starts_with(first))
+        && (last.ends_with(other_last) || other_last.ends_with(last))
+}
+
+/// What stands before the first star, and behind the last.
+fn ends(wildcard: &str) -> (&str, &str) {
+    let (first, rest) = wildcard.split_once('*').unwrap_or((wildcard, ""));
+    (first, rest.rsplit_once('*').map_or(rest, |(_, last)| last))
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use crate::policy_file::PolicySource;
 use crate::ratelimit_config::folder;
 
 /// Links that are followed, as many as by the system.
@@ -20,13 +19,13 @@ pub struct Trail {
 }
 
 impl Trail {
-    /// The trails of all that a source is made of. Its path is absolute.
-    pub fn of_source(source: &PolicySource) -> Self {
-        let mut trail = Self::of(source.path());
-        if source.is_folder() {
-            trail.folder = source.path().canonicalize().ok();
+    /// The trail of an absolute path, and if a folder is there, those of its files.
+    pub fn of_all(path: &Path) -> Self {
+        let mut trail = Self::of(path);
+        if path.is_dir() {
+            trail.folder = path.canonicalize().ok();
             // What cannot be listed has no files.
-            for file in folder::files(source.path()).unwrap_or_default() {
+            for file in folder::files(path).unwrap_or_default() {
                 trail.entries.extend(Self::of(&file).entries);
             }
         }
@@ -135,8 +134,7 @@ mod tests {
         symlink("..data/a.yaml", mounted.join("a.yaml")).unwrap();
         symlink(&mounted, root.join("config")).unwrap();
         let path = root.join("config");
-        let source = PolicySource::Ratelimit { path, algorithm: Default::default() };
-        let trail = Trail::of_source(&source);
+        let trail = Trail::of_all(&path);
         assert_eq!(trail.directories(), BTreeSet::from([&*root, &*mounted, &*data]));
         for entry in ["config", "mounted/a.yaml", "mounted/..data", "mounted/new.yml"] {
             assert!(trail.has(&root.join(entry)), "{entry}");

@@ -6,14 +6,13 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 
 use notify::event::{AccessKind, AccessMode, Event, EventKind, ModifyKind};
 use notify::{EventHandler, RecommendedWatcher, RecursiveMode, Watcher};
 use tracing::warn;
 
 use super::trail::Trail;
-use crate::policy_file::PolicySource;
 
 /// Whether the system tells when a file that was written is closed.
 const TELLS_OF_CLOSING: bool = cfg!(any(target_os = "linux", target_os = "android"));
@@ -21,9 +20,9 @@ const TELLS_OF_CLOSING: bool = cfg!(any(target_os = "linux", target_os = "androi
 /// How often the trail is followed that is never the same twice.
 const MOST_TRAILS: usize = 10;
 
-/// Watches where a source is.
+/// Watches where a file is, or a folder of files.
 pub struct FileWatch {
-    source: PolicySource,
+    path: PathBuf,
     trail: Trail,
     /// None if the system has no more.
     watcher: Option<RecommendedWatcher>,
@@ -37,12 +36,12 @@ pub struct FileWatch {
 
 impl FileWatch {
     /// Watches from now on, and tells of events, also of other files beside.
-    pub fn new(source: &PolicySource, events: impl EventHandler) -> io::Result<Self> {
+    pub fn new(path: &Path, events: impl EventHandler) -> io::Result<Self> {
         let watcher = notify::recommended_watcher(events);
         let mut watch = Self {
-            source: source.absolute()?,
+            path: absolute(path)?,
             trail: Trail::default(),
-            watcher: watcher.map_err(|error| warn_of(source.path(), &error)).ok(),
+            watcher: watcher.map_err(|error| warn_of(path, &error)).ok(),
             watched: BTreeSet::new(),
             unwatched: BTreeSet::new(),
             being_written: BTreeSet::new(),
@@ -107,7 +106,7 @@ impl FileWatch {
     /// Watches all directories on the way as it is now.
     fn follow(&mut self) {
         for _ in 0..MOST_TRAILS {
-            let trail = Trail::of_source(&self.source);
+            let trail = Trail::of_all(&self.path);
             self.watch_all(&trail);
             // It may have changed before it was watched.
             if self.trail == trail {
@@ -150,7 +149,7 @@ impl FileWatch {
 
 fn warn_of(path: &Path, error: &notify::Error) {
     let path = path.display();
-    warn!("{path}: cannot be watched: {error}: the policy is read again on SIGHUP only");
+    warn!("{path}: cannot be watched: {error}: it is read again on SIGHUP only");
 }
 
 fn is_empty_file(path: &Path) -> bool {

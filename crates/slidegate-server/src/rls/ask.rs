@@ -11,7 +11,7 @@ use super::{Invalid, unit};
 use crate::http::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE};
 
 /// Descriptors that a request may have. Envoy makes one of each `actions` of a route.
-const MAX_DESCRIPTORS: usize = 64;
+pub const MAX_DESCRIPTORS: usize = 64;
 
 /// A message that makes sense.
 pub struct Ask {

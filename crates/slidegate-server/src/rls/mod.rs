@@ -3,12 +3,15 @@
 
 mod answer;
 mod ask;
+pub mod json;
 mod unit;
 
 use slidegate::Ruling;
 use thiserror::Error;
 
 use self::ask::Ask;
+pub use self::ask::MAX_DESCRIPTORS;
+pub use self::json::JsonError;
 use self::messages::envoy::service::ratelimit::v3;
 use crate::decisions::{Decisions, Question};
 use crate::watch::metrics::Answered;

@@ -119,11 +119,11 @@ impl Server {
             if let Some((_, address)) = line.split_once("gRPC is asked at ") {
                 server.grpc = address.split('"').next().map(|address| address.parse().unwrap());
             }
-            if !line.contains("http://") {
+            let told = ["http://", "https://"].iter().find_map(|scheme| line.split(scheme).nth(1));
+            let Some(told) = told else {
                 server.starting.push(line);
                 continue;
-            }
-            let told = line.split("http://").nth(1).unwrap();
+            };
             // In JSON a quote stands behind it.
             let address = told.split([' ', '"']).next().unwrap().parse().unwrap();
             if line.contains("operators ask at") {
@@ -148,6 +148,11 @@ impl Server {
     /// Where operators ask, if the flags say so.
     pub fn admin(&self) -> SocketAddr {
         self.admin.unwrap()
+    }
+
+    /// The number of its process.
+    pub fn process_id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Where gRPC is asked, if the flags say so.

@@ -118,6 +118,19 @@ fn a_server_has_one_source_of_its_policy() {
     assert!(none.contains("--policy <FILE>"), "{none}");
     let both = error(&["serve", "--policy", "a", "--ratelimit-config", "b"], 2);
     assert!(both.contains("cannot be used with"), "{both}");
+    let by_image = |arguments: &[&str], variable: &str| {
+        let mut command = slidegate();
+        let output =
+            command.env("SLIDEGATE_POLICY", "policy").env(variable, "files").args(arguments);
+        text(&output.output().unwrap().stderr).to_owned()
+    };
+    // What an image sets is not what somebody wants who sets the other.
+    for arguments in [&["serve"][..], &["serve", "--ratelimit-config", "files"]] {
+        let wrong = by_image(arguments, "SLIDEGATE_RATELIMIT_CONFIG");
+        assert!(wrong.starts_with("files: cannot be read"), "{wrong}");
+    }
+    let wrong = by_image(&["serve", "--policy", "typed"], "SLIDEGATE_RATELIMIT_CONFIG");
+    assert!(wrong.starts_with("typed: cannot be read"), "{wrong}");
     let wrong = error(&["serve", "--ratelimit-config", "nowhere"], 1);
     assert!(wrong.starts_with("nowhere: cannot be read"), "{wrong}");
 }

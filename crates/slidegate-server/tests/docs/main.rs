@@ -5,6 +5,7 @@
 //! | block | |
 //! |---|---|
 //! | `yaml` | a policy; or, without `rules:`, fields of one rule (see `policies`) |
+//! | `yaml ratelimit` | a file of the reference server, which an `sh` block below reads |
 //! | `yaml wrong` | a policy with mistakes; an `sh` block below shows what is told of them |
 //! | `requests` | what becomes of requests under the policy above it (see `requests`) |
 //! | `sh`, `sh fails` | commands, which are run (see `shell`) |
@@ -76,6 +77,7 @@ fn mistakes(document: &str, blocks: &[Block]) -> Vec<String> {
     for block in blocks {
         let held = match (block.language(), block.mark()) {
             (_, file) if file.starts_with("deploy/") => stands_in(file, block),
+            ("yaml", "ratelimit") => shell.keep_file(block),
             ("yaml", mark) => {
                 policy = Some(block);
                 shell.keep_file(block).and(match mark {

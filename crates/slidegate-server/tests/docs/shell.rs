@@ -25,6 +25,7 @@ use crate::{output, root};
 /// Where servers listen that do not say where, and where operators ask them.
 const USUAL: &str = "localhost:8080";
 const USUAL_ADMIN: &str = "localhost:6070";
+const USUAL_GRPC: &str = "localhost:8081";
 
 /// Where Redis listens, by the documents.
 const REDIS: &str = "localhost:6379";
@@ -33,7 +34,7 @@ const REDIS: &str = "localhost:6379";
 pub struct Shell {
     folder: PathBuf,
     /// By the addresses that they have in the document; and where operators ask them there.
-    servers: BTreeMap<String, (Server, String)>,
+    servers: BTreeMap<String, (Server, [String; 2])>,
     redis: Option<Redis>,
     /// What the last commands have printed, until it is told.
     output: Option<String>,
@@ -110,15 +111,16 @@ impl Shell {
         };
         let http = documented("--http", USUAL);
         let admin = documented("--admin", USUAL_ADMIN);
+        let grpc = documented("--grpc", USUAL_GRPC);
         let mut command = slidegate();
         command.current_dir(&self.folder).arg("serve").args(flags);
         command.args(["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
         command.env("SLIDEGATE_REDIS_TIMEOUT", "30s");
         self.servers.remove(&http);
-        if self.servers.values().any(|(_, other)| *other == admin) {
-            return Err(format!("two servers cannot both have their operators ask at {admin}"));
+        if self.servers.values().any(|(_, others)| others[0] == admin || others[1] == grpc) {
+            return Err(format!("two servers cannot both listen on {admin}, or on {grpc}"));
         }
-        self.servers.insert(http, (Server::spawn(&mut command), admin));
+        self.servers.insert(http, (Server::spawn(&mut command), [admin, grpc]));
         Ok(())
     }
 
@@ -133,7 +135,7 @@ impl Shell {
     /// With the ports at which servers listen here instead of those of the document.
     fn at_real_ports(&self, text: &str) -> String {
         let redis = self.redis.iter().map(|redis| (REDIS, format!("localhost:{}", redis.port())));
-        let servers = self.servers.iter().flat_map(|(http, (server, admin))| {
+        let servers = self.servers.iter().flat_map(|(http, (server, [admin, _]))| {
             [(&**http, server.address()), (&**admin, server.admin())]
         });
         let servers = servers.map(|(at, real)| (at, real.to_string()));

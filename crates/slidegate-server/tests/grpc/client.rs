@@ -1,7 +1,5 @@
 //! A client: tonic's own, with messages made of the same files.
 
-use std::net::SocketAddr;
-
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
@@ -25,22 +23,19 @@ mod messages {
 
 pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
+/// A connection for any client.
+pub async fn channel(server: &Server) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc())).unwrap();
+    endpoint.connect().await.unwrap()
+}
+
 /// A connection.
 #[derive(Clone)]
 pub struct Client(Grpc<Channel>);
 
 impl Client {
     pub async fn of(server: &Server) -> Self {
-        Self::at(server.grpc()).await
-    }
-
-    pub async fn at(address: SocketAddr) -> Self {
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
-        Self::on(endpoint.connect().await.unwrap())
-    }
-
-    pub fn on(channel: Channel) -> Self {
-        Self(Grpc::new(channel))
+        Self(Grpc::new(channel(server).await))
     }
 
     /// Asks, and is answered.

@@ -6,3 +6,7 @@ mod client;
 #[path = "../common/mod.rs"]
 mod common;
 mod deciding;
+mod health;
+mod hostile;
+mod raw;
+mod tls;

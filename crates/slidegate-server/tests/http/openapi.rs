@@ -52,6 +52,8 @@ fn every_answer_is_as_described() {
     let client = Client::of(&server);
     let description = Description::of(&client);
     let alice = r#"{"attributes":{"client":"alice"}}"#;
+    let rls =
+        r#"{"domain":"default","descriptors":[{"entries":[{"key":"client","value":"rls"}]}]}"#;
     let cases = [
         ("POST", "/v1/peek", alice.to_owned(), 200),
         ("POST", "/v1/check", alice.to_owned(), 200),
@@ -60,6 +62,9 @@ fn every_answer_is_as_described() {
         ("POST", "/v1/check", r#"{"attributes":{}}"#.to_owned(), 200),
         ("POST", "/v1/check", r#"{"attributes":{"client":"bob"},"cost":9}"#.to_owned(), 429),
         ("POST", "/v1/check", "{}".to_owned(), 400),
+        ("POST", "/json", rls.to_owned(), 200),
+        ("POST", "/json", rls.to_owned(), 429),
+        ("POST", "/json", "{}".to_owned(), 400),
         ("POST", "/v1/check", " ".repeat(65_537), 413),
         ("POST", "/v1/peek", " ".repeat(65_537), 413),
     ];
@@ -168,5 +173,5 @@ fn every_example_fits_its_schema() {
         }
         media.extend(value.as_object().into_iter().flat_map(|members| members.values()));
     }
-    assert_eq!(examples, 10, "two questions and three answers of each check and peek");
+    assert_eq!(examples, 11, "two questions and three answers of each check and peek, one of json");
 }

@@ -10,6 +10,7 @@ mod common;
 mod curl;
 mod envoy;
 mod forward_auth;
+mod independent;
 mod process;
 #[path = "../../../slidegate-redis/tests/server/mod.rs"]
 mod servers;

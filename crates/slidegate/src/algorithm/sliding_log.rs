@@ -112,6 +112,7 @@ impl State {
         self.tick(word)
     }
 
+    #[inline(always)]
     fn forget_before(&mut self, tick: u64) {
         let (words, units) = self.before(tick);
         if words > 0 {

@@ -142,10 +142,14 @@ impl<'r> Match<'r> {
     pub(super) fn new(
         nth: u32,
         rule: &'r Rule,
-        fit: Fit<'r>,
+        mut fit: Fit<'r>,
         descriptor: u32,
         of: &Descriptor<'_>,
     ) -> Self {
+        if of.gives_back {
+            // It denies nothing, and a decision does not hang on it.
+            fit.admission = Admission::Observe;
+        }
         Self { order: 0, nth, rule, fit, descriptor, cost: of.cost, gives_back: of.gives_back }
     }
 
@@ -210,7 +214,7 @@ impl<'r> Match<'r> {
 
     /// Whether a limit that does not fit denies the request.
     pub fn is_enforced(&self) -> bool {
-        !self.limits().is_empty() && !self.gives_back && self.fit.admission == Admission::Enforce
+        !self.limits().is_empty() && self.fit.admission == Admission::Enforce
     }
 
     /// Whether its cost is taken off the counts: see [`Descriptor::giving_back`].
@@ -248,13 +252,10 @@ impl<'r> Match<'r> {
     }
 
     fn admission(&self, limit: &RuleLimit) -> Admission {
-        // It denies nothing, and a decision does not hang on it.
-        if self.gives_back {
-            return Admission::Observe;
-        }
         // What has been spent is charged; to ask (cost 0) spends nothing. A max of 0 is a denial, whatever
         // has been spent.
-        match self.rule.overdraft && self.cost > 0 && limit.limit.capacity() > 0 {
+        let is_spent = self.rule.overdraft && self.cost > 0 && limit.limit.capacity() > 0;
+        match is_spent && !self.gives_back {
             true => Admission::Always,
             false => self.fit.admission,
         }

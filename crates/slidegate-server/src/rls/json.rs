@@ -1,0 +1,101 @@
+//! The messages as JSON, as Protocol Buffers define it.
+
+use std::sync::LazyLock;
+
+use prost_reflect::{
+    DescriptorError, DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor,
+};
+use serde::Serialize;
+use serde_json::{Deserializer, Serializer};
+use thiserror::Error;
+
+use super::{DESCRIPTORS, RateLimitRequest, RateLimitResponse};
+
+/// Why there is no message, or no JSON of one.
+#[derive(Debug, Error)]
+pub enum JsonError {
+    /// The text is no such message.
+    #[error("{0}")]
+    Wrong(#[from] serde_json::Error),
+    /// The fault is ours.
+    #[error("the messages cannot be told as JSON: {0}")]
+    Ours(String),
+}
+
+static POOL: LazyLock<Result<DescriptorPool, DescriptorError>> =
+    LazyLock::new(|| DescriptorPool::decode(DESCRIPTORS));
+
+/// Reads a request.
+pub fn read(text: &[u8]) -> Result<RateLimitRequest, JsonError> {
+    let mut json = Deserializer::from_slice(text);
+    let options = DeserializeOptions::new().deny_unknown_fields(true);
+    let message = descriptor("RateLimitRequest")?;
+    let message = DynamicMessage::deserialize_with_options(message, &mut json, &options)?;
+    json.end()?;
+    message.transcode_to().map_err(ours)
+}
+
+/// Writes a response.
+pub fn write(response: &RateLimitResponse) -> Result<Vec<u8>, JsonError> {
+    let mut message = DynamicMessage::new(descriptor("RateLimitResponse")?);
+    message.transcode_from(response).map_err(ours)?;
+    let mut text = Vec::new();
+    message.serialize(&mut Serializer::new(&mut text))?;
+    Ok(text)
+}
+
+fn descriptor(name: &str) -> Result<MessageDescriptor, JsonError> {
+    let pool = POOL.as_ref().map_err(ours)?;
+    let found = pool.get_message_by_name(&format!("envoy.service.ratelimit.v3.{name}"));
+    found.ok_or_else(|| ours(format!("there is no {name}")))
+}
+
+fn ours(error: impl ToString) -> JsonError {
+    JsonError::Ours(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use prost_types::Duration;
+    use serde_json::json;
+
+    use super::*;
+    use crate::rls::messages::envoy::service::ratelimit::v3::rate_limit_response::{
+        DescriptorStatus, RateLimit,
+    };
+
+    #[test]
+    fn a_request_is_read_by_either_of_its_names_and_nothing_else() {
+        let read = |text: &str| read(text.as_bytes());
+        let both = [
+            r#"{"domain":"d","hitsAddend":2,"descriptors":[{"entries":[{"key":"k","value":"v"}],
+                "limit":{"requestsPerUnit":3,"unit":"WEEK"},"hitsAddend":"4","isNegativeHits":true}]}"#,
+            r#"{"domain":"d","hits_addend":2,"descriptors":[{"entries":[{"key":"k","value":"v"}],
+                "limit":{"requests_per_unit":3,"unit":7},"hits_addend":4,"is_negative_hits":true}]}"#,
+        ];
+        let [one, other] = both.map(|text| read(text).unwrap());
+        assert_eq!(one, other);
+        assert_eq!((one.hits_addend, one.descriptors[0].hits_addend), (2, Some(4)));
+        for wrong in ["", "{", "[]", "{} {}", r#"{"nothing":1}"#, r#"{"domain":7}"#] {
+            assert!(matches!(read(wrong), Err(JsonError::Wrong(_))), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_response_is_written_without_what_it_does_not_say() {
+        let limit = RateLimit { requests_per_unit: 5, unit: 2, name: "a".into() };
+        let status = DescriptorStatus {
+            code: 2,
+            current_limit: Some(limit),
+            limit_remaining: 0,
+            duration_until_reset: Some(Duration { seconds: 7, nanos: 0 }),
+        };
+        let response =
+            RateLimitResponse { overall_code: 2, statuses: vec![status], ..Default::default() };
+        let text: serde_json::Value = serde_json::from_slice(&write(&response).unwrap()).unwrap();
+        let limit = json!({ "requestsPerUnit": 5, "unit": "MINUTE", "name": "a" });
+        let status =
+            json!({ "code": "OVER_LIMIT", "currentLimit": limit, "durationUntilReset": "7s" });
+        assert_eq!(text, json!({ "overallCode": "OVER_LIMIT", "statuses": [status] }));
+    }
+}
