@@ -176,7 +176,8 @@ fn without_a_watch_sighup_is_left() {
     let plain = slidegate();
     let mut command = isolated(r#"exec "$0" "$@""#);
     command.arg(plain.get_program()).args(["serve", "--http", "127.0.0.1:0", "--policy"]);
-    let server = Server::spawn(command.arg(folder.policy()).args(["--admin", "127.0.0.1:0"]));
+    let addresses = ["--admin", "127.0.0.1:0", "--grpc", "none"];
+    let server = Server::spawn(command.arg(folder.policy()).args(addresses));
     let warning = server.starting().concat();
     assert!(warning.contains("WARN") && warning.ends_with("on SIGHUP only"), "{warning}");
     let followed = Followed::by(server);
