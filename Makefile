@@ -59,7 +59,7 @@ bench-policy:
 # One part alone: ARGS=callers, and so log, counter, buckets and denials.
 bench-redis:
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
-	cargo run --release -p lab --bin bench_redis -- $(ARGS)
+	cargo run --release -p lab --features redis --bin bench_redis -- $(ARGS)
 
 # The server with all that it can gather, beside the same without: about nine minutes; ARGS=--quick takes two.
 bench-server:
@@ -70,7 +70,7 @@ bench-server:
 bench-grpc:
 	command -v h2load >/dev/null || { apt-get update -q && apt-get install -y -q nghttp2-client; }
 	cargo build --release
-	cargo run --release -p lab --bin bench_grpc -- $(ARGS)
+	cargo run --release -p lab --features grpc --bin bench_grpc -- $(ARGS)
 
 # The tables of docs/REDIS.md: what splitting and sampling cost. `make test` holds them, too.
 hot-keys:

@@ -2,9 +2,16 @@
 
 use std::error::Error;
 
-const PROTO: &str = "../crates/slidegate-server/proto";
-
 fn main() -> Result<(), Box<dyn Error>> {
+    #[cfg(feature = "grpc")]
+    messages()?;
+    Ok(())
+}
+
+#[cfg(feature = "grpc")]
+fn messages() -> Result<(), Box<dyn Error>> {
+    const PROTO: &str = "../crates/slidegate-server/proto";
+
     println!("cargo:rerun-if-changed={PROTO}");
     let files = protox::compile(["envoy/service/ratelimit/v3/rls.proto"], [PROTO])?;
     tonic_prost_build::configure().include_file("messages.rs").compile_fds(files)?;

@@ -1,5 +1,6 @@
 //! What the faces that decide share: who decides, how that is told, and who watches it.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
@@ -95,8 +96,9 @@ impl Question<'_> {
         ruling
     }
 
-    /// Finds the answer within the span, and ends that.
-    pub async fn answer<A: Told>(&self, find: impl Future<Output = A>) -> A {
+    /// Finds the answer within the span, and ends that. Where the work is is where it stays: handed over by
+    /// value it would be there twice.
+    pub async fn answer<A: Told>(&self, find: Pin<&mut impl Future<Output = A>>) -> A {
         let answer = self.span.around(find).await;
         self.span.answered(&answer);
         answer

@@ -14,8 +14,6 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::request::{Descriptor, Request};
 
 use index::Index;
@@ -106,36 +104,35 @@ impl Policy {
 
     /// The rules that apply to a request, and whose counts they ask for.
     pub fn apply<'r>(&'r self, request: &'r Request<'_>) -> Applied<'r> {
-        let mut matches = self.matches(request);
-        if matches.iter().any(|one| !one.rule().replaces.is_empty()) {
-            let replaced: Vec<u32> =
-                matches.iter().flat_map(|one| &*one.rule().replaces).copied().collect();
-            matches.retain(|one| !replaced.contains(&one.nth()));
+        let mut applied = self.matches(request);
+        if applied.matches().any(|one| !one.rule().replaces.is_empty()) {
+            applied.leave_out_replaced();
         }
-        Applied::new(matches)
+        applied
     }
 
     /// The rules that apply to any of the descriptors, each looked at alone.
-    fn matches<'r>(&'r self, request: &'r Request<'_>) -> SmallVec<[Match<'r>; 2]> {
-        let mut matches = SmallVec::new();
-        let Some(domain) = self.by_domain.get(request.domain) else { return matches };
+    #[inline]
+    fn matches<'r>(&'r self, request: &'r Request<'_>) -> Applied<'r> {
+        let mut applied = Applied::new();
+        let Some(domain) = self.by_domain.get(request.domain) else { return applied };
         for (place, descriptor) in (0..).zip(&request.descriptors) {
             let attributes = Attributes::new(descriptor, &self.routes);
-            let before = matches.len();
+            let before = applied.len();
             for nth in domain.index.candidates(&attributes) {
                 let rule = &self.rules[nth as usize];
                 if let Ok(fit) = rule.fit(&attributes) {
-                    matches.push(Match::new(nth, rule, fit, place, descriptor));
+                    applied.push(nth, rule, fit, place, descriptor);
                 }
             }
-            if let Some(nth) = domain.requested.filter(|_| matches.len() == before) {
+            if let (Some(nth), true) = (domain.requested, applied.len() == before) {
                 let rule = &self.rules[nth as usize];
                 if let Ok(fit) = rule.fit_requested(&attributes) {
-                    matches.push(Match::new(nth, rule, fit, place, descriptor));
+                    applied.push(nth, rule, fit, place, descriptor);
                 }
             }
         }
-        matches
+        applied
     }
 
     /// How each rule of the request's domain applies, or why it does not; for each descriptor.
@@ -143,13 +140,13 @@ impl Policy {
         &'r self,
         request: &'r Request<'_>,
     ) -> impl Iterator<Item = (&'r Rule, Result<Match<'r>, Misfit<'r>>)> {
-        let matches = self.matches(request);
+        let applied = self.matches(request);
         (0..).zip(&request.descriptors).flat_map(move |(place, descriptor)| {
             let rules = (0..).zip(&*self.rules).filter(|(_, rule)| *rule.domain == *request.domain);
             let explained = rules.map(|(nth, rule)| {
                 let own = |one: &&Match<'_>| one.nth() == nth && one.descriptor() == place as usize;
-                let replaced = matches.iter().find(|one| one.rule().replaces.contains(&nth));
-                let fit = match (matches.iter().find(own), replaced) {
+                let replaced = applied.matches().find(|one| one.rule().replaces.contains(&nth));
+                let fit = match (applied.matches().find(own), replaced) {
                     (Some(_), Some(other)) => Err(Misfit::Replaced(other.rule().name())),
                     (Some(one), None) => Ok(one.clone()),
                     (None, _) => {

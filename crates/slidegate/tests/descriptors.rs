@@ -222,6 +222,16 @@ rules:
 }
 
 #[test]
+fn fixed_windows_of_limits_that_no_rule_has_are_those_of_the_clock() {
+    let gate = gate("rules: [{ name: own, limits: requested, algorithm: fixed_window }]");
+    let asked = descriptor(&[("x", "1")]).with_limit(quota("9/min"));
+    let ruling = gate.check_now(&request([asked]));
+    // A minute begins.
+    let reset = ruling.limits().next().unwrap().outcome.reset_after();
+    assert_eq!(reset, std::time::Duration::from_secs(60));
+}
+
+#[test]
 fn a_ruling_tells_to_which_descriptors_everything_is_allowed() {
     let gate = gate(
         "rules: [{ name: a, per: [a], limits: unlimited }, { name: b, per: [b], limits: [1/s] }]",

@@ -14,7 +14,7 @@ pub enum Threads {
     /// On those of the runtime that takes them, whichever has time.
     Shared,
     /// Each on one of these from its beginning to its end. Nobody else looks into what a thread has to do, so
-    /// it need not be told either: of calls that are decided at once, a core serves a third more.
+    /// nobody has to be woken for it.
     Own(Box<[Thread]>),
 }
 

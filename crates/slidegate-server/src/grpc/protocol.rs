@@ -53,7 +53,8 @@ impl Protocol for Grpc {
         let services = self.services.clone();
         let answer = service_fn(move |call| {
             let services = services.clone();
-            async move { Ok::<_, Infallible>(services.answer(call).await) }
+            // In a box, since hyper moves it several times.
+            Box::pin(async move { Ok::<_, Infallible>(services.answer(call).await) })
         });
         self.http.serve_connection(TokioIo::new(Greeting::new(io, self.patience)), answer)
     }

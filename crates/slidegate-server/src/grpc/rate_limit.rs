@@ -1,5 +1,7 @@
 //! `ShouldRateLimit`: may this request pass?
 
+use std::pin::pin;
+
 use axum::http;
 use opentelemetry::KeyValue;
 use tonic::body::Body;
@@ -34,7 +36,7 @@ async fn decide(
 ) -> Result<Response<RateLimitResponse>, Status> {
     let (metadata, _, message) = request.into_parts();
     let question = face.begin("slidegate.should_rate_limit", face.caller(metadata.as_ref()));
-    let reply = question.answer(rls::decide(face, &question, message)).await;
+    let reply = question.answer(pin!(rls::decide(face, &question, message))).await;
     let reply = reply.map_err(|error| Status::invalid_argument(error.to_string()))?;
     count(face, reply.answered);
     Ok(Response::new(reply.message))

@@ -7,6 +7,7 @@ mod path;
 use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,13 +38,13 @@ pub async fn auth(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let question = face.begin("slidegate.auth", caller);
-    let find = async {
+    let find = pin!(async {
         let terms = Terms::read(&uri)?;
         let forwarded = believed.read(&headers, peer.ip())?;
         let domain = terms.domain.as_str();
         let ruling = question.check(domain, &forwarded.request(domain)).await;
         face.answers().authorize(&ruling, terms.deny_status.map(|DenyStatus(status)| status))
-    };
+    });
     question.answer(find).await
 }
 

@@ -1,5 +1,6 @@
 //! `/v1/check` and `/v1/peek`: may this request pass?
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use axum::body::Bytes;
@@ -52,14 +53,14 @@ impl Way {
         body: &[u8],
     ) -> Result<Response, Problem> {
         let question = face.begin(self.span(), caller);
-        let find = async {
+        let find = pin!(async {
             let ask = Ask::read(body)?;
             let ruling = match self {
                 Self::Check => question.check(ask.domain(), &ask.request()).await,
                 Self::Peek => question.peek(ask.domain(), &ask.request()).await,
             };
             face.answers().respond(&ruling)
-        };
+        });
         question.answer(find).await
     }
 }

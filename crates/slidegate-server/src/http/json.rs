@@ -1,5 +1,6 @@
 //! `/json`: what gRPC asks, as JSON, at the path where Envoy's own rate limit service has it.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
@@ -19,10 +20,10 @@ pub async fn json(
     body: Bytes,
 ) -> Result<Response, Problem> {
     let question = face.begin("slidegate.should_rate_limit", caller);
-    let find = async {
+    let find = pin!(async {
         let message = rls::json::read(&body)?;
         respond(&rls::decide(&face, &question, message).await?)
-    };
+    });
     question.answer(find).await
 }
 

@@ -81,9 +81,9 @@ fn what_selects_the_pods_finds_them() {
 #[test]
 fn only_monitoring_gets_to_the_admin_port() {
     let service = manifest("service");
-    for exposed in list(&service["spec"]["ports"]) {
-        assert_eq!(exposed["targetPort"], "http");
-    }
+    let exposed: Vec<&Value> =
+        list(&service["spec"]["ports"]).iter().map(|port| &port["targetPort"]).collect();
+    assert_eq!(exposed, ["http", "grpc"]);
     let mut to_admin = 0;
     for rule in list(&manifest("network")["spec"]["ingress"]) {
         // A rule without ports opens all of them.

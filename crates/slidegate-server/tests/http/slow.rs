@@ -123,8 +123,11 @@ fn with_open_files(count: u32, command: &Command) -> Command {
     let mut limited = Command::new("sh");
     limited.arg("-c").arg(format!(r#"ulimit -n {count} && exec "$0" "$@""#));
     limited.arg(command.get_program()).args(command.get_args());
-    for (name, _) in command.get_envs() {
-        limited.env_remove(name);
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
     }
     limited
 }

@@ -109,7 +109,9 @@ fn every_kind_of_reply_is_decoded_by_who_knows_only_the_published_protocol() {
             ("OK", "watched", 1, "DAY", 0),
         ]
     );
-    assert_eq!(allowed["statuses"][0]["durationUntilReset"], "3600s");
+    // A log keeps a charge to the end of its tick: that may be a second more, rounded up.
+    let reset = allowed["statuses"][0]["durationUntilReset"].as_str().unwrap();
+    assert!(["3600s", "3601s"].contains(&reset), "{reset}");
     let watched = client.ask_for(&["watched"]);
     assert_eq!(watched["overallCode"], "OK");
     assert_eq!(standing(&watched), [("OVER_LIMIT", "watched", 1, "DAY", 0)]);

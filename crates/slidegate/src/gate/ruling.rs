@@ -89,16 +89,17 @@ impl Ruling {
 
     /// Whether a rule that lets all pass applies to the descriptor at a place.
     pub fn is_unlimited(&self, descriptor: usize) -> bool {
-        self.origins.unlimited.iter().any(|&place| place as usize == descriptor)
+        let rare = self.origins.rare.as_ref();
+        rare.is_some_and(|rare| rare.unlimited.iter().any(|&place| place as usize == descriptor))
     }
 
     fn standings(&self) -> impl Iterator<Item = Standing<'_>> {
         self.origins.hits.iter().zip(self.decision.outcomes()).map(|(origin, outcome)| {
             let rule = &self.rules[origin.rule as usize];
             let nth = usize::from(origin.limit);
-            let limit = match origin.is_requested {
-                true => &self.origins.requested[nth],
-                false => &rule.limits(origin.chosen)[nth],
+            let limit = match &self.origins.rare {
+                Some(rare) if origin.is_requested => &rare.requested[nth],
+                _ => &rule.limits(origin.chosen)[nth],
             };
             let Origin { admission, matched, descriptor, gives_back, .. } = *origin;
             Standing { rule, limit, outcome, admission, matched, descriptor, gives_back }

@@ -36,6 +36,13 @@ pub struct Match<'r> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
     pub(crate) hits: SmallVec<[Origin; 3]>,
+    /// None if there is nothing of it, as for most requests.
+    pub(crate) rare: Option<Box<RareOrigins>>,
+}
+
+/// What hits seldom come from, and what makes none.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RareOrigins {
     /// Limits that descriptors brought along.
     pub(crate) requested: Vec<Arc<RuleLimit>>,
     /// The descriptors to which a rule applies that lets all pass.
@@ -59,12 +66,46 @@ pub(crate) struct Origin {
     pub(crate) admission: Admission,
 }
 
+impl Origins {
+    #[cold]
+    fn rare(&mut self) -> &mut RareOrigins {
+        self.rare.get_or_insert_default()
+    }
+}
+
 impl<'r> Applied<'r> {
-    pub(super) fn new(mut matches: SmallVec<[Match<'r>; 2]>) -> Self {
-        for (order, one) in (0..).zip(&mut matches) {
+    pub(super) fn new() -> Self {
+        Self(SmallVec::new())
+    }
+
+    /// One more, which comes behind the others.
+    #[inline]
+    pub(super) fn push(
+        &mut self,
+        nth: u32,
+        rule: &'r Rule,
+        fit: Fit<'r>,
+        descriptor: u32,
+        of: &Descriptor<'_>,
+    ) {
+        let order = self.0.len() as u32;
+        self.0.push(Match::new(nth, rule, fit, descriptor, of));
+        self.0[order as usize].order = order;
+    }
+
+    /// Leaves out the rules that others replace.
+    #[cold]
+    pub(super) fn leave_out_replaced(&mut self) {
+        let replaced: Vec<u32> =
+            self.0.iter().flat_map(|one| &*one.rule.replaces).copied().collect();
+        self.0.retain(|one| !replaced.contains(&one.nth));
+        for (order, one) in (0..).zip(&mut self.0) {
             one.order = order;
         }
-        Self(matches)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// Each rule that applies, in the order of the policy.
@@ -103,14 +144,15 @@ impl<'r> Applied<'r> {
         let mut origins = Origins::default();
         for one in &self.0 {
             let mut origin = one.origin();
-            if let Some(limit) = &one.fit.requested {
-                origin.limit = origins.requested.len() as u16;
-                origins.requested.push(limit.clone());
+            let limits = one.limits();
+            if limits.is_empty() {
+                origins.rare().unlimited.push(one.descriptor);
+            } else if let Some(limit) = &one.fit.requested {
+                let requested = &mut origins.rare().requested;
+                origin.limit = requested.len() as u16;
+                requested.push(limit.clone());
             }
-            if one.limits().is_empty() {
-                origins.unlimited.push(one.descriptor);
-            }
-            for limit in one.limits() {
+            for limit in limits {
                 origins.hits.push(Origin { admission: one.admission(limit), ..origin });
                 origin.limit += 1;
             }
@@ -139,6 +181,7 @@ impl<'r> Applied<'r> {
 }
 
 impl<'r> Match<'r> {
+    #[inline]
     pub(super) fn new(
         nth: u32,
         rule: &'r Rule,

@@ -77,7 +77,8 @@ impl Load {
         let asked = async {
             let channel = Channel::from_shared(format!("http://{server}"))?.connect().await?;
             let mut client = RateLimitServiceClient::new(channel);
-            Ok::<_, Box<dyn Error>>(client.should_rate_limit(self.request()).await?.into_inner())
+            let answer = client.should_rate_limit(self.request()).await?;
+            Ok::<_, Box<dyn Error>>(answer.into_inner())
         };
         let answer = Builder::new_current_thread().enable_all().build()?.block_on(asked)?;
         let limits = answer.statuses.iter().filter(|status| status.current_limit.is_some());

@@ -1,6 +1,6 @@
 //! Measures the gRPC face beside a service of tonic that answers OK with the same bytes, whatever it is asked.
 //!
-//! `cargo run --release -p lab --bin bench_grpc [-- --quick]`, after `cargo build --release`: about five
+//! `cargo run --release -p lab --features grpc --bin bench_grpc [-- --quick]`, after `cargo build --release`: about five
 //! minutes, or one. h2load makes the calls. A table in markdown goes to standard output, progress to standard
 //! error.
 

@@ -1,7 +1,7 @@
 //! Measures what slidegate's scripts cost Redis beside plain scripts as they are commonly published, and says
 //! which targets are met.
 //!
-//! `cargo run --release -p lab --bin bench_redis [-- --quick] [PART...]`: about twenty minutes, or seven. Parts are
+//! `cargo run --release -p lab --features redis --bin bench_redis [-- --quick] [PART...]`: about twenty minutes, or seven. Parts are
 //! log, counter, buckets, callers and denials; all if none is named.
 //! Starts redis-servers of its own. Tables in markdown go to standard output, progress to standard error.
 

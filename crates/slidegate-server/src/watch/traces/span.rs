@@ -1,7 +1,7 @@
 //! The two spans of a decision: its own, and below it that of the store.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::Pin;
 
 use opentelemetry::trace::{Span as _, SpanKind, Status, TraceContextExt, Tracer};
 use opentelemetry::{Context, KeyValue};
@@ -25,8 +25,7 @@ impl DecisionSpan {
     }
 
     /// Does this within the span: what the store is asked meanwhile stands below it.
-    pub async fn around<T>(&self, work: impl Future<Output = T>) -> T {
-        let mut work = pin!(work);
+    pub async fn around<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
         poll_fn(|context| {
             let _within = self.0.clone().map(Context::attach);
             work.as_mut().poll(context)

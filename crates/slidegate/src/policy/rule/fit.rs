@@ -4,7 +4,7 @@ use std::slice;
 use std::sync::Arc;
 
 use super::{Chosen, Misfit, Rule, RuleLimit, Terms};
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Align};
 use crate::hit::Admission;
 use crate::key::{Key, Scope};
 use crate::limit::Limit;
@@ -142,6 +142,10 @@ impl Rule {
     ) -> Arc<RuleLimit> {
         let first = instead_of.first();
         let algorithm = match first.map_or(self.algorithm, |first| first.limit.algorithm()) {
+            // Where a rule says nothing of it, the windows are those of who sends the limit.
+            Algorithm::FixedWindow { .. } if first.is_none() => {
+                Algorithm::FixedWindow { align: Align::Clock }
+            }
             // What they say fits their own quota.
             Algorithm::SlidingBuckets { .. } => Algorithm::SlidingBuckets { precision: None },
             Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: None },
