@@ -14,9 +14,10 @@ test:
 	$(MAKE) test-shuttle
 	$(MAKE) fuzz-http
 
-# The memory store and the breaker under many thread schedules. A build of its own: locks and atomics are shuttle's.
+# The memory store and the breaker under many thread schedules. A build of its own, since locks and atomics are
+# shuttle's; it is not optimised, since that would take longer than the tests.
 test-shuttle:
-	RUSTFLAGS='--cfg shuttle' cargo test -p slidegate -p slidegate-redis --test shuttle --target-dir target/shuttle
+	RUSTFLAGS='--cfg shuttle' cargo test --profile dev -p slidegate -p slidegate-redis --test shuttle --target-dir target/shuttle
 
 # The server against its own OpenAPI document, by schemathesis (in a venv under target/).
 fuzz-http:

@@ -6,7 +6,7 @@ use prost_reflect::{
     DescriptorError, DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor,
 };
 use serde::Serialize;
-use serde_json::{Deserializer, Serializer};
+use serde_json::{Deserializer, Serializer, Value};
 use thiserror::Error;
 
 use super::{DESCRIPTORS, RateLimitRequest, RateLimitResponse};
@@ -27,12 +27,46 @@ static POOL: LazyLock<Result<DescriptorPool, DescriptorError>> =
 
 /// Reads a request.
 pub fn read(text: &[u8]) -> Result<RateLimitRequest, JsonError> {
+    let descriptor = descriptor("RateLimitRequest")?;
     let mut json = Deserializer::from_slice(text);
+    let read = message(&descriptor, &mut json).and_then(|read| json.end().map(|()| read));
+    let read = match read {
+        Ok(read) => read,
+        // What is wrong is told of the text itself, which has lines and columns.
+        Err(wrong) => whole(text).and_then(|json| message(&descriptor, json).ok()).ok_or(wrong)?,
+    };
+    read.transcode_to().map_err(ours)
+}
+
+fn message<'de, D: serde::Deserializer<'de>>(
+    descriptor: &MessageDescriptor,
+    json: D,
+) -> Result<DynamicMessage, D::Error> {
     let options = DeserializeOptions::new().deny_unknown_fields(true);
-    let message = descriptor("RateLimitRequest")?;
-    let message = DynamicMessage::deserialize_with_options(message, &mut json, &options)?;
-    json.end()?;
-    message.transcode_to().map_err(ours)
+    DynamicMessage::deserialize_with_options(descriptor.clone(), json, &options)
+}
+
+/// JSON in which 4.0 is 4: it has one kind of number only.
+fn whole(text: &[u8]) -> Option<Value> {
+    fn with_whole_numbers(json: Value) -> Value {
+        /// Up to here, doubles are exact.
+        const MOST: f64 = (1_u64 << 53) as f64;
+        match json {
+            Value::Number(number) => {
+                let whole = number.as_f64().filter(|double| {
+                    number.is_f64() && double.fract() == 0.0 && (0.0..=MOST).contains(double)
+                });
+                whole.map_or(Value::Number(number), |double| Value::from(double as u64))
+            }
+            Value::Array(values) => values.into_iter().map(with_whole_numbers).collect(),
+            Value::Object(fields) => {
+                let fields = fields.into_iter();
+                fields.map(|(name, value)| (name, with_whole_numbers(value))).collect()
+            }
+            other => other,
+        }
+    }
+    serde_json::from_slice(text).ok().map(with_whole_numbers)
 }
 
 /// Writes a response.
@@ -76,6 +110,12 @@ mod tests {
         let [one, other] = both.map(|text| read(text).unwrap());
         assert_eq!(one, other);
         assert_eq!((one.hits_addend, one.descriptors[0].hits_addend), (2, Some(4)));
+        let whole = both[1]
+            .replace("hits_addend\":4", "hits_addend\":4.0")
+            .replace("unit\":7", "unit\":7.0");
+        assert_eq!(one, read(&whole).unwrap());
+        let half = read(r#"{"descriptors":[{"hitsAddend":4.5}]}"#).unwrap_err().to_string();
+        assert!(half.contains("line 1 column"), "{half}");
         for wrong in ["", "{", "[]", "{} {}", r#"{"nothing":1}"#, r#"{"domain":7}"#] {
             assert!(matches!(read(wrong), Err(JsonError::Wrong(_))), "{wrong}");
         }
