@@ -229,7 +229,7 @@ impl<'r> Match<'r> {
         self.rule
     }
 
-    /// The rule's place in [`Policy::rules`].
+    /// The rule's place in [`Policy::rules`](super::Policy::rules).
     pub fn place(&self) -> usize {
         self.nth as usize
     }
