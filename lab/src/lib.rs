@@ -6,5 +6,6 @@ pub mod measure;
 pub mod peers;
 pub mod policies;
 pub mod rss;
+pub mod server;
 pub mod table;
 pub mod targets;

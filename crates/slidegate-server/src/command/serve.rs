@@ -78,7 +78,7 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let protocol = Http::new(router, clients.patience);
     let http =
         Face::new(http, Connections::new(protocol, Threads::Shared, on(Spoken::Http), clients));
-    allow_open_files(clients.connections.get() * (1 + usize::from(grpc.is_some())));
+    allow_open_files(clients.connections.get().saturating_mul(1 + usize::from(grpc.is_some())));
     if let Some(grpc) = &grpc {
         info!("gRPC is asked at {}", grpc.address()?);
     }

@@ -63,9 +63,9 @@ fn run(scope: &Scope) -> Result<(), Box<dyn Error>> {
     let mut table = Table::new(["`ShouldRateLimit`", "server", "calls/s", "CPU s per 1 M calls"]);
     for load in &LOADS {
         eprintln!("{} …", load.name);
-        let slidegate = Server::slidegate()?;
+        let slidegate = server::slidegate()?;
         let answer = load.answer(slidegate.address())?;
-        let servers = [slidegate, Server::bare("0", &answer)?, Server::bare("2", &answer)?];
+        let servers = [slidegate, server::bare("0", &answer)?, server::bare("2", &answer)?];
         let measured = compare(scope, load, &servers)?;
         let names = ["slidegate", "tonic, current_thread", "tonic, 2 workers"];
         for (name, measured) in names.iter().zip(&measured) {

@@ -13,7 +13,6 @@ use lab::table::Table;
 use lab::targets::{Bound, Targets};
 
 use callers::{Load, Measured};
-use server::Server;
 
 /// How long.
 struct Scope {
@@ -85,7 +84,7 @@ fn run(scope: &Scope) -> Result<(), Box<dyn Error>> {
 
 /// The medians of rounds in which both take turns, and begin in turn.
 fn compare(scope: &Scope, load: &Load) -> Result<(Measured, Measured), Box<dyn Error>> {
-    let servers = [Server::start(load.policy, true)?, Server::start(load.policy, false)?];
+    let servers = [server::start(load.policy, true)?, server::start(load.policy, false)?];
     let mut rounds = [Vec::new(), Vec::new()];
     for round in 0..=scope.rounds {
         for turn in 0..2 {
