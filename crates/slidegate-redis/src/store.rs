@@ -325,6 +325,8 @@ fn is_first(hits: &Hits, nth: usize) -> bool {
 }
 
 impl Store for RedisStore {
+    type Pace = slidegate::Awaited;
+
     async fn take(&self, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
         self.inner.take(self.inner.counted(hits)).await
     }

@@ -100,6 +100,8 @@ impl Store {
 }
 
 impl slidegate::Store for Store {
+    type Pace = slidegate::Awaited;
+
     async fn take(&self, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
         match self {
             Self::Memory(store) => store.take(hits).await,

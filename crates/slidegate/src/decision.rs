@@ -43,6 +43,14 @@ impl Decision {
         Self::of_taken(hits, Taken { allowed, outcomes, receipt: Receipt::default() })
     }
 
+    /// By a limit that nothing fits: a denial, unless it observes.
+    pub(crate) fn never(admission: Admission) -> Self {
+        let outcomes = Outcomes::from_slice(&[Outcome::judge((0, 0), 1, 0, |_| 0)]);
+        let allowed = admission == Admission::Observe;
+        let taken = Taken { allowed, outcomes, receipt: Receipt::default() };
+        Self::bound_by((!allowed).then_some(0), taken)
+    }
+
     /// What no rule applies to.
     pub(crate) fn unlimited() -> Self {
         let taken = Taken { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() };
@@ -50,14 +58,15 @@ impl Decision {
     }
 
     /// A denial because the store, which should have decided, did not answer.
-    pub(crate) fn refused() -> Self {
+    pub fn refused() -> Self {
         let taken =
             Taken { allowed: false, outcomes: Outcomes::new(), receipt: Receipt::default() };
         Self::of_taken(&[], taken).degraded()
     }
 
     /// The same, made without the store that should have made it.
-    pub(crate) fn degraded(self) -> Self {
+    #[must_use]
+    pub fn degraded(self) -> Self {
         Self { degraded: true, ..self }
     }
 
@@ -180,6 +189,14 @@ impl Verdict {
     pub fn decision(&self) -> &Decision {
         match self {
             Self::Allowed(decision) | Self::Denied(decision) => decision,
+        }
+    }
+}
+
+impl From<Verdict> for Decision {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Allowed(decision) | Verdict::Denied(decision) => decision,
         }
     }
 }

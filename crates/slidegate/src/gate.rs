@@ -3,6 +3,7 @@
 mod fallback;
 mod refund;
 mod ruling;
+mod settle;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -153,7 +154,8 @@ impl<S> Gate<S> {
     }
 }
 
-fn take_now<S: LocalStore>(store: &S, applied: &Applied<'_>) -> Decision {
+#[inline]
+fn take_now<S: LocalStore + ?Sized>(store: &S, applied: &Applied<'_>) -> Decision {
     if applied.gives_back() {
         return refund::take_now(store, applied);
     }
@@ -198,6 +200,9 @@ impl<S: Store> Gate<S> {
 
     /// [`check`](Self::check), where it is known already how [the policy](Self::policy) applies.
     pub async fn check_applied<'r>(&'r self, applied: &Applied<'r>) -> Ruling {
+        if let Some(store) = self.store.as_local() {
+            return self.rule(applied, take_now(store, applied));
+        }
         let hits = applied.hits();
         if hits.is_empty() {
             return self.rule(applied, Decision::unlimited());
@@ -235,7 +240,14 @@ impl<S: Store> Gate<S> {
     /// # Errors
     /// If the store did not answer.
     pub async fn give_back(&self, decision: &Decision) -> Result<(), StoreError> {
-        let receipt: &Receipt = decision.receipt();
+        self.give_back_part(decision, decision.receipt()).await
+    }
+
+    async fn give_back_part(
+        &self,
+        decision: &Decision,
+        receipt: &Receipt,
+    ) -> Result<(), StoreError> {
         if decision.is_degraded() {
             if let Some(counts) = self.fallback.present() {
                 counts.give_back_now(receipt);

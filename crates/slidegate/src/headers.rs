@@ -22,6 +22,7 @@
 
 mod draft03;
 mod ietf;
+mod line;
 mod x;
 
 #[cfg(test)]
@@ -35,9 +36,11 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::clock::Timestamp;
+use crate::clock::{Clock, Timestamp};
 use crate::gate::{Ruling, Standing};
 use crate::jitter::Lengthening;
+
+pub use line::Line;
 
 /// The largest Integer of a structured field.
 const LARGEST: u64 = 999_999_999_999_999;
@@ -46,6 +49,17 @@ const RETRY_AFTER: &str = "retry-after";
 
 /// A name, in lower case, and a value.
 pub type Header = (&'static str, String);
+
+/// What is told of each header: the place of its name among those of the style, and its value.
+type Tell<'t> = &'t mut dyn FnMut(usize, &str);
+
+/// A number in decimal.
+macro_rules! text {
+    ($number:expr) => {
+        itoa::Buffer::new().format($number)
+    };
+}
+use text;
 
 /// Which headers tell how limits stand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -69,20 +83,42 @@ struct Row {
     name: &'static str,
     /// The headers that it may write, in their order.
     header_names: &'static [&'static str],
-    write: fn(&Answer<'_>) -> Vec<Header>,
+    /// The first of them, where it tells of limits and not of counts.
+    write_policies: Option<fn(&Ruling) -> Line>,
+    /// The others.
+    write: fn(&Answer<'_>, Tell<'_>),
 }
 
 /// The styles, in the order of the enum.
 const TABLE: [Row; 4] = [
-    Row { style: Style::Ietf, name: "ietf", header_names: &ietf::NAMES, write: ietf::write },
+    Row {
+        style: Style::Ietf,
+        name: "ietf",
+        header_names: &ietf::NAMES,
+        write_policies: Some(ietf::policies),
+        write: ietf::write,
+    },
     Row {
         style: Style::Draft03,
         name: "draft03",
         header_names: &draft03::NAMES,
+        write_policies: None,
         write: draft03::write,
     },
-    Row { style: Style::X, name: "x", header_names: &x::NAMES, write: x::write },
-    Row { style: Style::None, name: "none", header_names: &[RETRY_AFTER], write: |_| Vec::new() },
+    Row {
+        style: Style::X,
+        name: "x",
+        header_names: &x::NAMES,
+        write_policies: None,
+        write: x::write,
+    },
+    Row {
+        style: Style::None,
+        name: "none",
+        header_names: &[RETRY_AFTER],
+        write_policies: None,
+        write: |_, _| {},
+    },
 ];
 
 /// The text names no style.
@@ -146,12 +182,62 @@ pub fn write(
     now: Timestamp,
     lengthening: Lengthening,
 ) -> Vec<Header> {
-    let Some(answer) = Answer::of(ruling, now, lengthening) else {
-        return Vec::new();
-    };
-    let mut headers = (style.row().write)(&answer);
-    headers.extend(answer.retry_after());
+    let mut headers = Vec::new();
+    each(style, ruling, &Moment(now), lengthening, |name, value| {
+        headers.push((name, value.to_owned()));
+    });
     headers
+}
+
+/// [`write()`] without a list: hands over each name, in lower case, and value. The clock is read only if a header
+/// tells a date.
+pub fn each(
+    style: Style,
+    ruling: &Ruling,
+    clock: &dyn Clock,
+    lengthening: Lengthening,
+    mut tell: impl FnMut(&'static str, &str),
+) {
+    let names = style.header_names();
+    if let Some(policies) = policies(style, ruling) {
+        tell(names[0], policies.text());
+    }
+    each_count(style, ruling, clock, lengthening, |place, text| tell(names[place], text));
+}
+
+/// What the first header of a style says, where it tells of limits and not of counts: the same of all rulings that
+/// [speak of the same limits](Ruling::has_limits_of).
+pub fn policies(style: Style, ruling: &Ruling) -> Option<Line> {
+    let write = style.row().write_policies?;
+    ruling.binding().map(|_| write(ruling))
+}
+
+/// [`each`] without what [`policies`] says. Of each name it hands over the place among
+/// [those of the style](Style::header_names).
+pub fn each_count(
+    style: Style,
+    ruling: &Ruling,
+    clock: &dyn Clock,
+    lengthening: Lengthening,
+    mut tell: impl FnMut(usize, &str),
+) {
+    if let Some(answer) = Answer::of(ruling, clock, lengthening) {
+        let row = style.row();
+        (row.write)(&answer, &mut tell);
+        if let Some(seconds) = answer.retry_after() {
+            // It is the last one of every style.
+            tell(row.header_names.len() - 1, text!(seconds));
+        }
+    }
+}
+
+/// A clock that stands still.
+struct Moment(Timestamp);
+
+impl Clock for Moment {
+    fn now(&self) -> Timestamp {
+        self.0
+    }
 }
 
 /// What every style says in its own way.
@@ -160,17 +246,18 @@ struct Answer<'r> {
     binding: Standing<'r>,
     /// Until the reset; none if it never comes.
     wait: Option<Duration>,
-    now: Timestamp,
+    clock: &'r dyn Clock,
 }
 
 impl<'r> Answer<'r> {
-    fn of(ruling: &'r Ruling, now: Timestamp, lengthening: Lengthening) -> Option<Self> {
+    #[inline]
+    fn of(ruling: &'r Ruling, clock: &'r dyn Clock, lengthening: Lengthening) -> Option<Self> {
         let binding = ruling.binding()?;
         let wait = match ruling.decision().is_allowed() {
             true => Some(binding.outcome.reset_after()),
             false => binding.outcome.retry_after().map(|wait| lengthening.of(wait)),
         };
-        Some(Self { ruling, binding, wait, now })
+        Some(Self { ruling, binding, wait, clock })
     }
 
     /// The limit that binds.
@@ -190,16 +277,16 @@ impl<'r> Answer<'r> {
 
     /// The second of the reset, since the epoch.
     fn reset_at(&self) -> Option<u64> {
-        let at = self.now.after(self.wait?);
+        let at = self.clock.now().after(self.wait?);
         Some(integer(at.as_micros().div_ceil(1_000_000)))
     }
 
     /// For a denial that ends.
-    fn retry_after(&self) -> Option<Header> {
+    fn retry_after(&self) -> Option<u64> {
         if self.ruling.decision().is_allowed() {
             return None;
         }
-        Some((RETRY_AFTER, self.reset_in()?.to_string()))
+        self.reset_in()
     }
 }
 

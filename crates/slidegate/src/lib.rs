@@ -68,6 +68,7 @@ mod redis_terms;
 mod request;
 #[cfg(test)]
 mod scripted;
+mod settle;
 mod sync;
 
 pub use algorithm::{Algorithm, Align};
@@ -87,7 +88,7 @@ pub use quota::{MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, QuotaError};
 pub use redis_terms::{RedisTerms, RedisTermsError};
 pub use request::{DEFAULT_DOMAIN, Descriptor, Request};
 pub use store::memory::MemoryStore;
-pub use store::{LocalStore, Receipt, Store, StoreError, Taken};
+pub use store::{AtOnce, Awaited, LocalStore, Pace, Receipt, Store, StoreError, Taken};
 
 /// The README's Rust runs.
 #[cfg(doctest)]

@@ -1,7 +1,10 @@
 //! The code-first form: limits fixed in code, any key.
 
+mod any_store;
+
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fnv::FnvHasher;
@@ -9,13 +12,16 @@ use smallvec::{Array, SmallVec};
 use thiserror::Error;
 
 use crate::decision::{Decision, Verdict};
+use crate::gate::Ruling;
 use crate::hit::{Admission, Hit};
 use crate::jitter::Jitter;
-use crate::key::{Key, Scope, Value};
+use crate::key::{Key, Scope};
 use crate::limit::{Limit, LimitError};
+use crate::policy::{Mode, Rule};
 use crate::request::DEFAULT_DOMAIN;
+use crate::settle::{Settlement, settled};
 use crate::store::memory::MemoryStore;
-use crate::store::{LocalStore, Receipt, Store, StoreError};
+use crate::store::{LocalStore, Receipt};
 
 /// Keys that [`Limiter::check_many`] takes to the store at once.
 const BATCH: usize = 16;
@@ -40,6 +46,9 @@ pub struct Limiter<S = MemoryStore> {
     secret: foldhash::quality::RandomState,
     has_phase: bool,
     scope: Scope,
+    admission: Admission,
+    /// The limits as headers tell them.
+    rules: Arc<[Rule]>,
 }
 
 /// The name by which a limiter's counts are known where others count too.
@@ -121,14 +130,73 @@ impl<S> Limiter<S> {
         }
         let has_phase = limits.iter().any(Limit::has_phase);
         let secret = foldhash::quality::RandomState::default();
-        Ok(Self { limits, store, secret, has_phase, scope: scope(NAME) })
+        let rules = rules(NAME, &limits, Mode::Enforce);
+        let admission = Admission::Enforce;
+        Ok(Self { limits, store, secret, has_phase, scope: scope(NAME), admission, rules })
     }
 
     /// The name by which its counts are known in a store that several limiters share; `limiter` if none is
     /// given. Those of one name share the counts of each key and limit.
+    ///
+    /// Headers call its limits by that name, with `-` for what is not of `[a-z0-9._-]`.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        Self { scope: scope(name), ..self }
+        let rules = rules(name, &self.limits, self.rules[0].terms().mode());
+        Self { scope: scope(name), rules, ..self }
+    }
+
+    /// The same, deciding and counting as ever, and denying nothing: to see what it would do.
+    ///
+    /// ```
+    /// let limiter = slidegate::Limiter::new(["1/min"])?.observing();
+    /// assert!(limiter.check("acme").is_allowed());
+    /// let verdict = limiter.check("acme");
+    /// assert!(verdict.is_allowed() && !verdict.decision().outcomes()[0].fits());
+    /// # Ok::<(), slidegate::LimiterError>(())
+    /// ```
+    #[must_use]
+    pub fn observing(self) -> Self {
+        let rules = rules(self.rules[0].name(), &self.limits, Mode::Observe);
+        Self { admission: Admission::Observe, rules, ..self }
+    }
+
+    /// A decision of this limiter as [headers](crate::headers) and [problems](crate::Problem) want it: with the
+    /// names of the limits.
+    ///
+    /// ```
+    /// use slidegate::headers::{self, Style};
+    /// use slidegate::{Lengthening, Timestamp};
+    ///
+    /// let limiter = slidegate::Limiter::new(["100/min"])?.named("api");
+    /// let ruling = limiter.ruling(limiter.check("acme").into());
+    /// let headers = headers::write(Style::Ietf, &ruling, Timestamp::from_secs(0), Lengthening::NONE);
+    /// assert_eq!(headers[0], ("ratelimit-policy", "\"api\";q=100;w=60".to_owned()));
+    /// # Ok::<(), slidegate::LimiterError>(())
+    /// ```
+    #[inline]
+    pub fn ruling(&self, decision: Decision) -> Ruling {
+        Ruling::fixed(self.rules.clone(), decision)
+    }
+
+    /// Of a request that has no key, where nobody shall pass without: a denial that never ends, unless this
+    /// limiter [observes](Self::observing).
+    pub fn ruling_without_key(&self) -> Ruling {
+        Ruling::without_key(self.rules.clone())
+    }
+
+    /// The same limits, counted in another store.
+    #[must_use]
+    pub fn over<T>(&self, store: T) -> Limiter<T> {
+        let Self { limits, secret, has_phase, scope, admission, rules, .. } = self;
+        Limiter {
+            limits: limits.clone(),
+            store,
+            secret: secret.clone(),
+            has_phase: *has_phase,
+            scope: scope.clone(),
+            admission: *admission,
+            rules: rules.clone(),
+        }
     }
 
     /// The limits, in the order of the outcomes of a decision.
@@ -154,6 +222,47 @@ impl<S> Limiter<S> {
     }
 
     #[inline]
+    fn check_in<K: Hash + ?Sized, L: LocalStore + ?Sized>(
+        &self,
+        store: &L,
+        key: &K,
+        cost: u64,
+    ) -> Verdict {
+        self.decide_in(store, key, cost).into()
+    }
+
+    #[inline(always)]
+    fn decide_in<K: Hash + ?Sized, L: LocalStore + ?Sized>(
+        &self,
+        store: &L,
+        key: &K,
+        cost: u64,
+    ) -> Decision {
+        if let [limit] = &*self.limits {
+            let hit = Hit { key: self.key(key), limit, cost, admission: self.admission };
+            return Decision::of_one(&hit, store.take_one_now(&hit));
+        }
+        let hits = self.hits(key, cost);
+        Decision::of_taken(&hits, store.take_now(&hits))
+    }
+
+    fn settle_in<K: Hash + ?Sized>(
+        &self,
+        store: &dyn LocalStore,
+        key: &K,
+        decision: &Decision,
+        cost: u64,
+    ) {
+        match Settlement::of(decision, decision.receipt().first_cost(), cost) {
+            Settlement::Nothing => {}
+            Settlement::GiveBack(receipt) => store.give_back_now(&receipt),
+            Settlement::Charge(extra) => {
+                store.take_now(&settled(self.hits(key, extra), decision));
+            }
+        }
+    }
+
+    #[inline]
     fn hits<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> SmallVec<[Hit<'_>; 4]> {
         let mut hits = SmallVec::new();
         self.push_hits(&mut hits, key, cost);
@@ -168,7 +277,7 @@ impl<S> Limiter<S> {
     {
         let key = self.key(key);
         for limit in &self.limits {
-            hits.push(Hit { key, limit, cost, admission: Admission::Enforce });
+            hits.push(Hit { key, limit, cost, admission: self.admission });
         }
     }
 }
@@ -185,12 +294,7 @@ impl<S: LocalStore> Limiter<S> {
     /// would fit, and takes nothing.
     #[inline]
     pub fn check_cost<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Verdict {
-        if let [limit] = &*self.limits {
-            let hit = Hit { key: self.key(key), limit, cost, admission: Admission::Enforce };
-            return Decision::of_one(&hit, self.store.take_one_now(&hit)).into();
-        }
-        let hits = self.hits(key, cost);
-        Decision::of_taken(&hits, self.store.take_now(&hits)).into()
+        self.check_in(&self.store, key, cost)
     }
 
     /// What [`check_cost`](Self::check_cost) would say. Takes nothing.
@@ -212,7 +316,7 @@ impl<S: LocalStore> Limiter<S> {
         let mut verdicts = Vec::with_capacity(keys.len());
         if let [limit] = &*self.limits {
             for keys in keys.chunks(BATCH) {
-                let hit = |key| Hit { key, limit, cost: 1, admission: Admission::Enforce };
+                let hit = |key| Hit { key, limit, cost: 1, admission: self.admission };
                 let mut hits = [hit(Key::hashed(0, 0)); BATCH];
                 for (hit, key) in hits.iter_mut().zip(keys) {
                     hit.key = self.key(key);
@@ -241,6 +345,21 @@ impl<S: LocalStore> Limiter<S> {
     /// Gives back what a decision's receipt says was charged. Once only.
     pub fn give_back(&self, receipt: &Receipt) {
         self.store.give_back_now(receipt);
+    }
+
+    /// Makes `cost` what an allowed request of `key` was charged, once it is known what it has cost: gives back
+    /// what is too much, or charges the rest, even beyond max. The key then stays denied until enough has left
+    /// the window. What was denied has cost nothing.
+    ///
+    /// ```
+    /// let limiter = slidegate::Limiter::new(["100/min"])?;
+    /// let verdict = limiter.check_cost("acme", 80);              // a guess
+    /// limiter.settle("acme", verdict.decision(), 120);           // it was more
+    /// assert!(!limiter.peek("acme", 1).is_allowed());
+    /// # Ok::<(), slidegate::LimiterError>(())
+    /// ```
+    pub fn settle<K: Hash + ?Sized>(&self, key: &K, decision: &Decision, cost: u64) {
+        self.settle_in(&self.store, key, decision, cost);
     }
 
     /// Takes `cost` units off the counts of `key` without a receipt: of the units that still count the oldest, or
@@ -316,6 +435,10 @@ impl<S: LocalStore> Limiter<S> {
     }
 }
 
+fn rules(name: &str, limits: &[Limit], mode: Mode) -> Arc<[Rule]> {
+    [Rule::fixed(name, limits, mode)].into()
+}
+
 fn scope(name: &str) -> Scope {
     Scope::new(DEFAULT_DOMAIN, name, "", &["key"])
 }
@@ -324,64 +447,4 @@ fn scope(name: &str) -> Scope {
 enum Try {
     Allowed(Decision),
     After(Duration),
-}
-
-/// Over any store. A denial is a value; what is an error is that the store did not answer. Keys are texts, as
-/// every process writes them alike; what is counted for one is apart from what the other methods count.
-impl<S: Store> Limiter<S> {
-    fn written_hits<'a>(&'a self, value: &'a [Value<'a>; 1], cost: u64) -> SmallVec<[Hit<'a>; 4]> {
-        let key = Key::new(&self.scope, value);
-        let hit = |limit| Hit { key, limit, cost, admission: Admission::Enforce };
-        self.limits.iter().map(hit).collect()
-    }
-
-    /// Takes `cost` units of `key` if every limit has room for them. A cost of 0 asks whether one unit
-    /// would fit, and takes nothing.
-    ///
-    /// # Errors
-    /// If the store did not answer.
-    pub async fn try_check(&self, key: &str, cost: u64) -> Result<Verdict, StoreError> {
-        let value = [Value::Text(key)];
-        let hits = self.written_hits(&value, cost);
-        let taken = self.store.take(&hits).await?;
-        Ok(Decision::of_taken(&hits, taken).into())
-    }
-
-    /// What [`try_check`](Self::try_check) would say. Takes nothing.
-    ///
-    /// # Errors
-    /// If the store did not answer.
-    pub async fn try_peek(&self, key: &str, cost: u64) -> Result<Verdict, StoreError> {
-        let value = [Value::Text(key)];
-        let hits = self.written_hits(&value, cost);
-        let outcomes = self.store.peek(&hits).await?;
-        Ok(Decision::of_peeked(&hits, outcomes).into())
-    }
-
-    /// Gives back what a decision's receipt says was charged. Once only.
-    ///
-    /// # Errors
-    /// If the store did not answer.
-    pub async fn try_give_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        self.store.give_back(receipt).await
-    }
-
-    /// Takes `cost` units off the counts of `key` without a receipt: of the units that still count the oldest, or
-    /// all if there are fewer.
-    ///
-    /// # Errors
-    /// If the store did not answer.
-    pub async fn try_refund(&self, key: &str, cost: u64) -> Result<(), StoreError> {
-        let value = [Value::Text(key)];
-        self.store.refund(&self.written_hits(&value, cost)).await.map(drop)
-    }
-
-    /// Forgets the counts of a key.
-    ///
-    /// # Errors
-    /// If the store did not answer.
-    pub async fn try_reset(&self, key: &str) -> Result<(), StoreError> {
-        let value = [Value::Text(key)];
-        self.store.reset(&self.written_hits(&value, 1)).await
-    }
 }

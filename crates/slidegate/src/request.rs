@@ -35,6 +35,13 @@ impl<'a> Request<'a> {
         Self { domain, descriptors: descriptors.into_iter().collect() }
     }
 
+    /// The same at another cost of each descriptor.
+    pub(crate) fn costing(&self, cost: u64) -> Self {
+        let mut request = self.clone();
+        request.descriptors.iter_mut().for_each(|descriptor| descriptor.cost = cost);
+        request
+    }
+
     /// Its descriptors.
     pub fn descriptors(&self) -> &[Descriptor<'a>] {
         &self.descriptors

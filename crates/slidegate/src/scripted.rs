@@ -83,6 +83,8 @@ pub fn without_store(policy: &str) -> Ruling {
 struct Away;
 
 impl Store for Away {
+    type Pace = crate::store::Awaited;
+
     fn take(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<Taken, StoreError>> + Send {
         ready(Err(StoreError::Unavailable("away".into())))
     }

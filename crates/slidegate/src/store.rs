@@ -1,6 +1,7 @@
 //! Where counts live: the traits, the receipt, the error.
 
 pub mod memory;
+mod pace;
 
 use std::future::{Future, ready};
 
@@ -12,6 +13,8 @@ use crate::hit::{Admission, Hit};
 use crate::limit::Limit;
 use crate::outcome::Outcome;
 
+pub use pace::{AtOnce, Awaited, Pace};
+
 /// One outcome for each hit, in their order.
 pub type Outcomes = SmallVec<[Outcome; 2]>;
 
@@ -19,6 +22,14 @@ pub type Outcomes = SmallVec<[Outcome; 2]>;
 ///
 /// The hits of one call are one step: all that are enforced are charged, or none is.
 pub trait Store: Send + Sync + 'static {
+    /// How it answers.
+    type Pace: Pace;
+
+    /// Itself, if it answers [at once](AtOnce).
+    fn as_local(&self) -> Option<&dyn LocalStore> {
+        None
+    }
+
     /// Charges the hits of one request if all that are enforced fit.
     fn take(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<Taken, StoreError>> + Send;
 
@@ -59,12 +70,17 @@ pub trait LocalStore: Send + Sync + 'static {
     }
 
     /// Takes several requests of one hit each, in their order; hands over one answer for each.
-    fn take_each_now(&self, hits: &[Hit<'_>], mut answer: impl FnMut(TakenOne)) {
+    fn take_each_now(&self, hits: &[Hit<'_>], mut answer: impl FnMut(TakenOne))
+    where
+        Self: Sized,
+    {
         hits.iter().for_each(|hit| answer(self.take_one_now(hit)));
     }
 
     /// See [`Store::take_many`]; hands over one answer for each request, in their order.
-    fn take_many_now(&self, asks: &[&[Hit<'_>]], answer: impl FnMut(Taken));
+    fn take_many_now(&self, asks: &[&[Hit<'_>]], answer: impl FnMut(Taken))
+    where
+        Self: Sized;
 
     /// See [`Store::peek`].
     fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes;
@@ -80,6 +96,12 @@ pub trait LocalStore: Send + Sync + 'static {
 }
 
 impl<S: LocalStore> Store for S {
+    type Pace = AtOnce;
+
+    fn as_local(&self) -> Option<&dyn LocalStore> {
+        Some(self)
+    }
+
     fn take(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<Taken, StoreError>> + Send {
         ready(Ok(self.take_now(hits)))
     }
@@ -179,6 +201,31 @@ impl Receipt {
     /// Whether nothing was charged.
     pub fn is_empty(&self) -> bool {
         self.charges.is_empty()
+    }
+
+    /// Units of the first charge, of which each has the same where no store charges for others, too.
+    pub(crate) fn first_cost(&self) -> u64 {
+        self.charges.first().map_or(0, |charge| charge.cost)
+    }
+
+    /// A receipt for `units` of the `of` units of each charge: what is given back of a request that has cost less
+    /// than it was charged.
+    ///
+    /// ```
+    /// let limiter = slidegate::Limiter::new(["100/min"])?;
+    /// let verdict = limiter.check_cost("acme", 80);                   // what it may cost at most
+    /// limiter.give_back(&verdict.decision().receipt().part(50, 80));  // it has cost 30
+    /// assert_eq!(limiter.peek("acme", 1).decision().remaining(), 70);
+    /// # Ok::<(), slidegate::LimiterError>(())
+    /// ```
+    pub fn part(&self, units: u64, of: u64) -> Self {
+        let part = |cost: u64| u128::from(cost) * u128::from(units.min(of)) / u128::from(of.max(1));
+        let charges = self.charges.iter().map(|charge| Charge {
+            // A store may have charged for several requests at once, so many times as much.
+            cost: u64::try_from(part(charge.cost)).unwrap_or(charge.cost),
+            ..charge.clone()
+        });
+        Self { charges: charges.collect() }
     }
 }
 

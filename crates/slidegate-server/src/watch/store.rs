@@ -46,6 +46,8 @@ impl<S> Watched<S> {
 }
 
 impl<S: Store> Store for Watched<S> {
+    type Pace = slidegate::Awaited;
+
     async fn take(&self, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
         self.watch(self.store.take(hits)).await
     }

@@ -58,7 +58,7 @@ pub(super) async fn take<S: Store>(
 
 /// [`take`] without waiting.
 #[cold]
-pub(super) fn take_now<S: LocalStore>(store: &S, applied: &Applied<'_>) -> Decision {
+pub(super) fn take_now<S: LocalStore + ?Sized>(store: &S, applied: &Applied<'_>) -> Decision {
     let parts = Parts::of(applied);
     let given = store.refund_now(&parts.given);
     parts.decision(given, store.take_now(&parts.asked))

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::decision::Decision;
 use crate::hit::Admission;
 use crate::outcome::Outcome;
-use crate::policy::{Applied, Match, Origin, Origins, Rule, RuleLimit};
+use crate::policy::{Applied, Match, Mode, Origin, Origins, Rule, RuleLimit};
 
 /// A decision, and the rules that it comes from.
 #[derive(Clone, Debug)]
@@ -71,9 +73,38 @@ impl<'r> Standing<'r> {
     }
 }
 
+/// How a rule that is fixed in code admits.
+#[inline]
+fn admission_of(rule: &Rule) -> Admission {
+    match rule.terms().mode() {
+        Mode::Observe => Admission::Observe,
+        _ => Admission::Enforce,
+    }
+}
+
 impl Ruling {
     pub(super) fn new(rules: Arc<[Rule]>, origins: Origins, decision: Decision) -> Self {
         Self { rules, origins, decision }
+    }
+
+    /// A decision by limits that are fixed in code, of which there is one rule.
+    #[inline(always)]
+    pub(crate) fn fixed(rules: Arc<[Rule]>, decision: Decision) -> Self {
+        let admission = admission_of(&rules[0]);
+        let mut hits = SmallVec::new();
+        // A decision may be another limiter's.
+        let asked = decision.outcomes().len().min(rules[0].terms().limits().len());
+        for limit in 0..asked as u16 {
+            hits.push(Origin::fixed(limit, admission));
+        }
+        Self::new(rules, Origins { hits, rare: None }, decision)
+    }
+
+    /// What limits that are fixed in code say of a request without a key: they deny it, unless they observe.
+    pub(crate) fn without_key(rules: Arc<[Rule]>) -> Self {
+        let admission = admission_of(&rules[0]);
+        let hits = SmallVec::from_iter([Origin::without_key(admission)]);
+        Self::new(rules, Origins { hits, rare: None }, Decision::never(admission))
     }
 
     /// The decision.
@@ -87,6 +118,17 @@ impl Ruling {
         self.standings().filter(|standing| standing.outcome.is_known())
     }
 
+    /// Whether it speaks of the same limits as another ruling, so that headers call them by the same names and
+    /// figures.
+    pub fn has_limits_of(&self, other: &Self) -> bool {
+        let known = |ruling: &Self| ruling.decision.outcomes().iter().all(Outcome::is_known);
+        let is_plain = |ruling: &Self| ruling.origins.rare.is_none() && known(ruling);
+        Arc::ptr_eq(&self.rules, &other.rules)
+            && self.origins.hits == other.origins.hits
+            && is_plain(self)
+            && is_plain(other)
+    }
+
     /// Whether a rule that lets all pass applies to the descriptor at a place.
     pub fn is_unlimited(&self, descriptor: usize) -> bool {
         let rare = self.origins.rare.as_ref();
@@ -94,20 +136,25 @@ impl Ruling {
     }
 
     fn standings(&self) -> impl Iterator<Item = Standing<'_>> {
-        self.origins.hits.iter().zip(self.decision.outcomes()).map(|(origin, outcome)| {
-            let rule = &self.rules[origin.rule as usize];
-            let nth = usize::from(origin.limit);
-            let limit = match &self.origins.rare {
-                Some(rare) if origin.is_requested => &rare.requested[nth],
-                _ => &rule.limits(origin.chosen)[nth],
-            };
-            let Origin { admission, matched, descriptor, gives_back, .. } = *origin;
-            Standing { rule, limit, outcome, admission, matched, descriptor, gives_back }
-        })
+        let both = self.origins.hits.iter().zip(self.decision.outcomes());
+        both.map(|(origin, outcome)| self.standing(origin, outcome))
+    }
+
+    #[inline]
+    fn standing<'r>(&'r self, origin: &Origin, outcome: &'r Outcome) -> Standing<'r> {
+        let rule = &self.rules[origin.rule as usize];
+        let nth = usize::from(origin.limit);
+        let limit = match &self.origins.rare {
+            Some(rare) if origin.is_requested => &rare.requested[nth],
+            _ => &rule.limits(origin.chosen)[nth],
+        };
+        let Origin { admission, matched, descriptor, gives_back, .. } = *origin;
+        Standing { rule, limit, outcome, admission, matched, descriptor, gives_back }
     }
 
     /// The limit that the decision hangs on; none if no rule applies, or the store was not asked for any limit.
     pub fn binding(&self) -> Option<Standing<'_>> {
-        self.standings().nth(self.decision.binding()?)
+        let nth = self.decision.binding()?;
+        Some(self.standing(self.origins.hits.get(nth)?, self.decision.outcomes().get(nth)?))
     }
 }

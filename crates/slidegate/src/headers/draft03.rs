@@ -1,26 +1,26 @@
 //! draft-ietf-httpapi-ratelimit-headers-03: three fields, the limits after the one that binds.
 
-use std::fmt::Write;
-
-use super::{Answer, Header, RETRY_AFTER, integer, shown, window};
+use super::{Answer, Line, RETRY_AFTER, Tell, integer, shown, text, window};
 
 pub const NAMES: [&str; 4] =
     ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset", RETRY_AFTER];
 
-pub fn write(answer: &Answer<'_>) -> Vec<Header> {
-    let mut headers = vec![(NAMES[0], limits(answer)), (NAMES[1], answer.remaining().to_string())];
-    headers.extend(answer.reset_in().map(|seconds| (NAMES[2], seconds.to_string())));
-    headers
+pub fn write(answer: &Answer<'_>, tell: Tell<'_>) {
+    tell(0, limits(answer).text());
+    tell(1, text!(answer.remaining()));
+    if let Some(seconds) = answer.reset_in() {
+        tell(2, text!(seconds));
+    }
 }
 
 /// `100, 100;w=60, 5000;w=3600`. A policy needs its `w`: those under a second are left out.
-fn limits(answer: &Answer<'_>) -> String {
-    let mut limits = answer.max().to_string();
+fn limits(answer: &Answer<'_>) -> Line {
+    let mut limits = Line::default();
+    limits.push(text!(answer.max()));
     for standing in shown(answer.ruling) {
         let max = integer(standing.limit.limit().quota().max());
         if let Some(window) = window(&standing) {
-            // Writing into a string cannot fail.
-            let _ = write!(limits, ", {max};w={window}");
+            limits.push(", ").push(text!(max)).push(";w=").push(text!(window));
         }
     }
     limits

@@ -50,7 +50,7 @@ pub(crate) struct RareOrigins {
 }
 
 /// Where a hit comes from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     /// The place of its match.
     pub(crate) matched: u32,
@@ -64,6 +64,27 @@ pub(crate) struct Origin {
     pub(crate) is_requested: bool,
     pub(crate) gives_back: bool,
     pub(crate) admission: Admission,
+}
+
+impl Origin {
+    /// A limit of the only rule that there is.
+    pub(crate) fn fixed(limit: u16, admission: Admission) -> Self {
+        Self {
+            matched: 0,
+            descriptor: 0,
+            rule: 0,
+            chosen: Chosen::Base,
+            limit,
+            is_requested: false,
+            gives_back: false,
+            admission,
+        }
+    }
+
+    /// The limit that who has no key does not fit.
+    pub(crate) fn without_key(admission: Admission) -> Self {
+        Self { chosen: Chosen::Missing, ..Self::fixed(0, admission) }
+    }
 }
 
 impl Origins {

@@ -1,6 +1,7 @@
 //! One rule: when it applies, per what it counts, and what then holds.
 
 mod fit;
+mod fixed;
 
 use std::num::NonZeroU32;
 

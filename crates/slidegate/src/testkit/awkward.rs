@@ -184,6 +184,8 @@ impl AwkwardStore {
 }
 
 impl Store for AwkwardStore {
+    type Pace = crate::store::Awaited;
+
     async fn take(&self, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
         self.may_be_unavailable()?;
         let parts = self.parts(hits);

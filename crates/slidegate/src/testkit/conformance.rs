@@ -79,7 +79,7 @@ pub async fn hold<S: Store>(
             Step::Take(plans) => run.take(&plans).await,
             Step::TakeMany(asks) => run.take_many(&asks).await,
             Step::Peek(plans) => run.peek(&plans).await,
-            Step::GiveBack(ago) => run.give_back(ago).await,
+            Step::GiveBack(ago, tenths) => run.give_back(ago, tenths).await,
             Step::Refund(plans) => run.refund(&plans).await,
             Step::Reset(plans) => run.reset(&plans).await,
         };
@@ -219,11 +219,16 @@ impl<S: Store> Run<'_, S> {
         Ok(found)
     }
 
-    async fn give_back(&mut self, ago: usize) -> Result<Outcomes, String> {
+    async fn give_back(&mut self, ago: usize, tenths: Option<u64>) -> Result<Outcomes, String> {
         let Some(nth) = self.receipts.len().checked_sub(ago + 1) else {
             return Ok(Outcomes::new());
         };
         let (store, model) = self.receipts.swap_remove(nth);
+        let part = |receipt: Receipt| match tenths {
+            Some(tenths) => receipt.part(tenths, 10),
+            None => receipt,
+        };
+        let (store, model) = (part(store), part(model));
         match self.store.give_back(&store).await {
             Ok(()) => self.model.give_back_now(&model),
             Err(_) => self.tried.failures += 1,

@@ -39,8 +39,8 @@ pub(super) enum Step {
     Take(Vec<Plan>),
     TakeMany(Vec<Vec<Plan>>),
     Peek(Vec<Plan>),
-    /// The receipt of so many takes ago.
-    GiveBack(usize),
+    /// The receipt of so many takes ago, whole or so many tenths of it.
+    GiveBack(usize, Option<u64>),
     /// Takes the costs off, whatever was charged.
     Refund(Vec<Plan>),
     Reset(Vec<Plan>),
@@ -100,7 +100,7 @@ impl Tracer {
             76..=79 => Step::Refund(self.hits()),
             80..=85 => Step::TakeMany((0..self.rng.usize(..=5)).map(|_| self.hits()).collect()),
             86..=91 => Step::Peek(self.hits()),
-            92..=97 => Step::GiveBack(self.rng.usize(..3)),
+            92..=97 => Step::GiveBack(self.rng.usize(..3), self.part()),
             98 => Step::Reset(self.hits()),
             _ => {
                 // The policy changes a max; the counts stay.
@@ -136,6 +136,10 @@ impl Tracer {
         };
         self.now = Timestamp::from_micros(us.min(LATEST_US));
         self.now
+    }
+
+    fn part(&mut self) -> Option<u64> {
+        self.rng.bool().then(|| self.rng.u64(..=10))
     }
 
     fn hits(&mut self) -> Vec<Plan> {
