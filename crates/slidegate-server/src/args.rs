@@ -14,6 +14,7 @@ use std::time::Duration;
 use clap::{ArgMatches, CommandFactory, Error, FromArgMatches, Parser};
 use slidegate::Jitter;
 use slidegate::headers::Style;
+use slidegate_tower::TrustedProxies;
 use tracing::level_filters::LevelFilter;
 
 pub use self::address::AddressOrNone;
@@ -26,7 +27,6 @@ use crate::command::convert::ConvertArgs;
 use crate::command::explain::ExplainArgs;
 use crate::command::replay::ReplayArgs;
 use crate::command::validate::ValidateArgs;
-use crate::trusted_proxies::TrustedProxies;
 
 /// Limits how many requests pass, over sliding windows.
 ///

@@ -19,7 +19,6 @@ mod rls;
 mod service;
 mod settings;
 mod tls;
-mod trusted_proxies;
 mod watch;
 mod wire;
 mod words;

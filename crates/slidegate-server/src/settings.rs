@@ -9,6 +9,7 @@ use std::time::Duration;
 use slidegate::headers::Style;
 use slidegate::{Jitter, Policy};
 use slidegate_redis::{Address, AddressError};
+use slidegate_tower::TrustedProxies;
 use thiserror::Error;
 use tracing::level_filters::LevelFilter;
 
@@ -16,7 +17,6 @@ use crate::args::{AddressOrNone, RedisClock, ServeArgs, StoreArgs, TellingArgs, 
 use crate::log::LogSettings;
 use crate::policy_file::{PolicyFile, PolicyFileError};
 use crate::tls::{Tls, TlsError, TlsFiles};
-use crate::trusted_proxies::TrustedProxies;
 use crate::watch::Redact;
 use crate::watch::traces::{CollectorUrlError, TraceSettings};
 

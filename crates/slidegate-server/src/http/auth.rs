@@ -1,8 +1,6 @@
 //! `/v1/auth`: may this request pass, of which a proxy tells in headers?
 
-mod client;
 mod forwarded;
-mod path;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,13 +17,13 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use slidegate::{Clock, SystemClock};
+use slidegate_tower::TrustedProxies;
 use tracing::warn;
 
 use self::forwarded::Forwarded;
 use super::ask::{MAX_NAME, Text, default_domain};
 use super::problem::Problem;
 use crate::decisions::{Caller, Decisions};
-use crate::trusted_proxies::TrustedProxies;
 use crate::watch::Pace;
 
 /// Charges one unit, if the request may pass.

@@ -11,8 +11,8 @@
 //! | `sh`, `sh fails` | commands, which are run (see `shell`) |
 //! | `http`, `text`, or `json` below `sh` | what the last command prints (see `output`) |
 //! | `json` elsewhere | JSON |
-//! | `rust` | run by `cargo test --doc` |
-//! | any `deploy/…` | what stands so in that file, which other tests run |
+//! | `rust` | run by `cargo test --doc`: a library includes the document |
+//! | any `deploy/…`, `rust examples/…`, `rust,ignore examples/…` | what stands so in that file, which other tests run or build |
 //! | no language | a drawing |
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
@@ -77,6 +77,9 @@ fn mistakes(document: &str, blocks: &[Block]) -> Vec<String> {
     for block in blocks {
         let held = match (block.language(), block.mark()) {
             (_, file) if file.starts_with("deploy/") => stands_in(file, block),
+            ("rust" | "rust,ignore", file) if file.starts_with("examples/") => {
+                stands_in(file, block)
+            }
             ("yaml", "ratelimit") => shell.keep_file(block),
             ("yaml", mark) => {
                 policy = Some(block);
@@ -94,7 +97,7 @@ fn mistakes(document: &str, blocks: &[Block]) -> Vec<String> {
             ("http" | "text", "") => shell.printed(block),
             ("json", "") if shell.has_output() => shell.printed(block),
             ("json", "") => policies::json(block),
-            ("rust", "") if document == "README.md" => Ok(()),
+            ("rust", "") => is_run_by_a_library(document),
             ("", "") => Ok(()),
             (language, mark) => Err(format!("`{language} {mark}` is not known here")),
         };
@@ -103,6 +106,17 @@ fn mistakes(document: &str, blocks: &[Block]) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// Whether the documentation tests of a library run a document.
+fn is_run_by_a_library(document: &str) -> Result<(), String> {
+    let include = format!("#[doc = include_str!(\"../../../{document}\")]");
+    let mut crates = fs::read_dir(root().join("crates")).unwrap();
+    let runs = crates.any(|folder| {
+        let library = fs::read_to_string(folder.unwrap().path().join("src/lib.rs"));
+        library.is_ok_and(|library| library.contains(&include))
+    });
+    runs.then_some(()).ok_or_else(|| format!("no library has {include}"))
 }
 
 /// Holds a block against the file that it is of.

@@ -5,11 +5,10 @@ use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderValue};
 use slidegate::{Descriptor, Request};
+use slidegate_tower::TrustedProxies;
+use slidegate_tower::extract::{client_address, normal_path};
 
-use super::client::{FORWARDED_FOR, client};
-use super::path::path;
-use crate::trusted_proxies::TrustedProxies;
-
+const FORWARDED_FOR: &str = "x-forwarded-for";
 const FORWARDED_METHOD: &str = "x-forwarded-method";
 const FORWARDED_URI: &str = "x-forwarded-uri";
 const FORWARDED_HOST: &str = "x-forwarded-host";
@@ -25,9 +24,9 @@ pub struct Forwarded<'h> {
 impl<'h> Forwarded<'h> {
     /// What the headers of a believed peer say. What they do not say is absent.
     pub fn read(headers: &'h HeaderMap, peer: IpAddr, trusted: &TrustedProxies) -> Self {
-        let ip = client(headers, peer, trusted).to_string();
+        let ip = client_address(headers, peer, trusted).to_string();
         let method = last(headers, FORWARDED_METHOD);
-        let path = last(headers, FORWARDED_URI).map(|uri| Cow::Owned(path(&uri)));
+        let path = last(headers, FORWARDED_URI).map(normal);
         let host = last(headers, FORWARDED_HOST);
         let named = [("method", method), ("path", path), ("host", host), ("ip", Some(ip.into()))];
         let named = named.into_iter().filter_map(|(name, value)| Some((name.into(), value?)));
@@ -39,6 +38,13 @@ impl<'h> Forwarded<'h> {
     pub fn request<'r>(&'r self, domain: &'r str) -> Request<'r> {
         let attributes = self.attributes.iter().map(|(name, value)| (&**name, &**value));
         Request::new(domain, Descriptor::new(attributes))
+    }
+}
+
+fn normal(uri: Cow<'_, str>) -> Cow<'_, str> {
+    match uri {
+        Cow::Borrowed(uri) => normal_path(uri),
+        Cow::Owned(uri) => Cow::Owned(normal_path(&uri).into_owned()),
     }
 }
 

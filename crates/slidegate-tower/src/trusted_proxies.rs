@@ -7,22 +7,45 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use thiserror::Error;
 
-/// Networks whose addresses are believed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Networks whose addresses are believed when they say, in `X-Forwarded-For`, for whom they ask.
+///
+/// ```
+/// use slidegate_tower::TrustedProxies;
+///
+/// let ours: TrustedProxies = "10.0.0.0/8, 192.0.2.7, fd00::/8".parse()?;
+/// assert!(ours.trust([10, 1, 2, 3].into()));
+/// assert!(!TrustedProxies::none().trust([10, 1, 2, 3].into()));
+/// # Ok::<(), slidegate_tower::TrustedProxiesError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustedProxies(Vec<IpNet>);
 
 /// Why a text is no list of networks.
-#[derive(Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum TrustedProxiesError {
+    /// There is nothing in it: nobody is written `none`.
     #[error("write addresses and networks with commas between, such as 10.0.0.0/8,::1, or none")]
     Empty,
+    /// This part is neither an address nor a network.
     #[error("`{0}` is no address and no network: write it as 10.0.0.7, 10.0.0.0/8 or fd00::/8")]
     Network(String),
+    /// A network, with an address in it that is not its first.
     #[error("`{text}` has bits behind its prefix: did you mean {meant}?")]
-    HostBits { text: String, meant: IpNet },
+    HostBits {
+        /// The part as it was written.
+        text: String,
+        /// The network that this address is in.
+        meant: String,
+    },
 }
 
 impl TrustedProxies {
+    /// Nobody: whoever connects is the client. So it is where no proxy stands before the service.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
     /// Whether this address is believed; `::ffff:192.0.2.7` is 192.0.2.7.
     pub fn trust(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
@@ -30,13 +53,14 @@ impl TrustedProxies {
     }
 }
 
+/// Addresses and networks with commas between, or `none`.
 impl FromStr for TrustedProxies {
     type Err = TrustedProxiesError;
 
     fn from_str(text: &str) -> Result<Self, TrustedProxiesError> {
         match text.trim() {
             "" => Err(TrustedProxiesError::Empty),
-            "none" => Ok(Self(Vec::new())),
+            "none" => Ok(Self::none()),
             list => {
                 list.split(',').map(|part| network(part.trim())).collect::<Result<_, _>>().map(Self)
             }
@@ -54,7 +78,7 @@ fn network(text: &str) -> Result<IpNet, TrustedProxiesError> {
     if network.trunc() != network {
         return Err(TrustedProxiesError::HostBits {
             text: text.to_owned(),
-            meant: network.trunc(),
+            meant: network.trunc().to_string(),
         });
     }
     Ok(network)
@@ -92,6 +116,7 @@ mod tests {
     #[test]
     fn none_is_nobody() {
         assert!(!trusts("none", "127.0.0.1"));
+        assert_eq!("none".parse(), Ok(TrustedProxies::none()));
         assert_eq!("none".parse::<TrustedProxies>().unwrap().to_string(), "none");
     }
 

@@ -1,14 +1,26 @@
-//! The path that a proxy was asked for, of which the policy makes a route.
+//! The path that was asked for, of which a policy makes a route.
+
+use std::borrow::Cow;
 
 /// The path of what stood in the first line of a request: without its query, and without the address of the
 /// server, which clients may write before it.
 ///
 /// It is written as RFC 3986 (6.2.2) says of two paths that are the same, since whoever serves it takes it for
 /// the same: `/a/../%6Cogin` is `/login`. What differs for some servers stays: `//`, `/login/`, `/Login`.
-pub fn path(uri: &str) -> String {
+///
+/// ```
+/// use slidegate_tower::extract::normal_path;
+///
+/// assert_eq!(normal_path("/a/../%6Cogin?next=/"), "/login");
+/// ```
+pub fn normal_path(uri: &str) -> Cow<'_, str> {
     let path = without_server(uri);
     let path = path.find(['?', '#']).map_or(path, |end| &path[..end]);
-    without_dots(&plainly(path))
+    if path.contains('%') {
+        Cow::Owned(without_dots(&plainly(path)).into_owned())
+    } else {
+        without_dots(path)
+    }
 }
 
 fn without_server(uri: &str) -> &str {
@@ -55,9 +67,9 @@ fn encoded(text: &str) -> Option<u8> {
 }
 
 /// With no segment `.` or `..`.
-fn without_dots(path: &str) -> String {
+fn without_dots(path: &str) -> Cow<'_, str> {
     if !path.starts_with('/') || !path.contains("/.") {
-        return path.to_owned();
+        return Cow::Borrowed(path);
     }
     let mut kept: Vec<&str> = Vec::new();
     let mut is_folder = false;
@@ -70,7 +82,7 @@ fn without_dots(path: &str) -> String {
         }
     }
     let end = if is_folder && !kept.is_empty() { "/" } else { "" };
-    format!("/{}{end}", kept.join("/"))
+    Cow::Owned(format!("/{}{end}", kept.join("/")))
 }
 
 #[cfg(test)]
@@ -91,7 +103,7 @@ mod tests {
             ("", ""),
             ("/", "/"),
         ] {
-            assert_eq!(path(uri), expected, "{uri}");
+            assert_eq!(normal_path(uri), expected, "{uri}");
         }
     }
 
@@ -100,7 +112,7 @@ mod tests {
         for same in
             ["/%6cogin", "/%6C%6f%67in", "/./login", "/a/../login", "/%2e/login", "/../login"]
         {
-            assert_eq!(path(same), "/login", "{same}");
+            assert_eq!(normal_path(same), "/login", "{same}");
         }
         for (uri, expected) in [
             ("/a/b/..", "/a/"),
@@ -110,15 +122,15 @@ mod tests {
             ("/a%2fb%3f", "/a%2Fb%3F"),
             ("/%c3%a4", "/%C3%A4"),
         ] {
-            assert_eq!(path(uri), expected, "{uri}");
+            assert_eq!(normal_path(uri), expected, "{uri}");
         }
     }
 
     #[test]
     fn what_may_differ_stays_as_it_is() {
         for uri in ["//login", "/login/", "/Login", "/a;b=1", "/100%", "/%zz", "/%e", "/ä"] {
-            assert_eq!(path(uri), uri);
+            assert_eq!(normal_path(uri), uri);
         }
-        assert_eq!(path("/%+1%é"), "/%+1%é");
+        assert_eq!(normal_path("/%+1%é"), "/%+1%é");
     }
 }

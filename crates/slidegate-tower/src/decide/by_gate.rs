@@ -1,0 +1,48 @@
+//! A gate decides, by attributes.
+
+use std::sync::Arc;
+
+use slidegate::{Gate, Request, Store};
+
+use super::{Charge, Decided, Judge};
+use crate::extract::{Attributes, Head};
+use crate::question::Question;
+use crate::settle::Settle;
+
+pub struct ByGate<S> {
+    gate: Arc<Gate<S>>,
+    attributes: Attributes,
+}
+
+impl<S> ByGate<S> {
+    pub fn new(gate: Arc<Gate<S>>, attributes: Attributes) -> Self {
+        Self { gate, attributes }
+    }
+}
+
+impl<S: Store> Judge for ByGate<S> {
+    type Pace = S::Pace;
+
+    async fn judge(&self, question: &Question, head: Head<'_>) -> Decided {
+        let cost = match question.cost_of(head) {
+            Ok(cost) => cost,
+            Err(malformed) => return Decided::Malformed(malformed),
+        };
+        let read = self.attributes.read(head);
+        let descriptor = read.descriptor(cost);
+        let kept = question.keep(cost, descriptor.iter());
+        let ruling = self.gate.check(&Request::new(&question.domain, descriptor)).await;
+        Decided::Ruled(ruling, kept)
+    }
+
+    async fn settle(&self, question: &Question, charge: &Charge, settle: Settle) {
+        let decision = charge.ruling.decision();
+        let _ = match (settle, &charge.kept) {
+            (Settle::GiveBack, _) => self.gate.give_back(decision).await,
+            (Settle::Cost(cost), Some(kept)) => {
+                self.gate.settle(&kept.request(&question.domain), decision, cost).await
+            }
+            (Settle::Cost(_), None) | (Settle::Keep, _) => Ok(()),
+        };
+    }
+}

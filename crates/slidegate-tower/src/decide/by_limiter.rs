@@ -1,0 +1,97 @@
+//! A limiter decides, by one key.
+
+use std::sync::Arc;
+
+use slidegate::policy::{OnStoreError, WhenMissing};
+use slidegate::{Decision, Limiter, Store};
+
+use super::{Charge, Decided, Judge};
+use crate::extract::{Extract, Head};
+use crate::question::Question;
+use crate::settle::Settle;
+
+pub struct ByLimiter<S, K> {
+    limiter: Arc<Limiter<S>>,
+    /// Counts while the store does not answer.
+    meanwhile: Limiter,
+    key: K,
+    when_missing: WhenMissing,
+}
+
+impl<S, K> ByLimiter<S, K> {
+    pub fn new(limiter: Arc<Limiter<S>>, key: K, when_missing: WhenMissing) -> Self {
+        let meanwhile = limiter.over(slidegate::MemoryStore::new());
+        Self { limiter, meanwhile, key, when_missing }
+    }
+
+    fn without_key(&self) -> Decided {
+        match self.when_missing {
+            WhenMissing::Skip => Decided::Uncounted,
+            WhenMissing::Deny => Decided::Ruled(self.limiter.ruling_without_key(), None),
+        }
+    }
+
+    /// None: it passes uncounted.
+    fn without_store(&self, question: &Question, key: &str, cost: u64) -> Option<Decision> {
+        match question.on_store_error {
+            OnStoreError::Allow => None,
+            OnStoreError::Deny => Some(Decision::refused()),
+            OnStoreError::Local => {
+                Some(Decision::from(self.meanwhile.check_cost(key, cost)).degraded())
+            }
+        }
+    }
+}
+
+impl<S: Store, K: Extract> Judge for ByLimiter<S, K> {
+    type Pace = S::Pace;
+
+    /// Without a future, whose values would be moved about.
+    #[inline]
+    fn judge_now(&self, question: &Question, head: Head<'_>) -> Option<Decided> {
+        self.limiter.store().as_local()?;
+        let cost = match question.cost_of(head) {
+            Ok(cost) => cost,
+            Err(malformed) => return Some(Decided::Malformed(malformed)),
+        };
+        let Some(key) = self.key.extract(head) else {
+            return Some(self.without_key());
+        };
+        let kept = question.keep(cost, [("key", &*key)]);
+        self.limiter.ruling_now(&key, cost).map(|ruling| Decided::Ruled(ruling, kept))
+    }
+
+    async fn judge(&self, question: &Question, head: Head<'_>) -> Decided {
+        let cost = match question.cost_of(head) {
+            Ok(cost) => cost,
+            Err(malformed) => return Decided::Malformed(malformed),
+        };
+        let Some(key) = self.key.extract(head) else {
+            return self.without_key();
+        };
+        let decision = match self.limiter.try_check(&key, cost).await {
+            Ok(verdict) => Some(verdict.into()),
+            Err(_) => self.without_store(question, &key, cost),
+        };
+        let kept = question.keep(cost, [("key", &*key)]);
+        decision.map_or(Decided::Uncounted, |decision| {
+            Decided::Ruled(self.limiter.ruling(decision), kept)
+        })
+    }
+
+    async fn settle(&self, _: &Question, charge: &Charge, settle: Settle) {
+        match charge.ruling.decision().is_degraded() {
+            true => settle_in(&self.meanwhile, charge, settle).await,
+            false => settle_in(&self.limiter, charge, settle).await,
+        }
+    }
+}
+
+async fn settle_in<S: Store>(limiter: &Limiter<S>, charge: &Charge, settle: Settle) {
+    let decision = charge.ruling.decision();
+    let _ = match (settle, &charge.kept) {
+        (Settle::GiveBack, _) => limiter.try_give_back(decision.receipt()).await,
+        (Settle::Cost(cost), Some(kept)) => limiter.try_settle(kept.key(), decision, cost).await,
+        (Settle::Cost(_), None) | (Settle::Keep, _) => Ok(()),
+    };
+}

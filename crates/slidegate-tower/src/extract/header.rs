@@ -1,0 +1,137 @@
+//! What stands in headers.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName};
+
+use super::{Extract, from_fn};
+
+static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// The first header of this name, a text or a [`HeaderName`]. An empty one is none.
+///
+/// # Panics
+///
+/// If it is no name of a header: a mistake in the program, found as soon as it starts.
+///
+/// ```
+/// use http::Request;
+/// use slidegate_tower::extract::{Extract, header};
+///
+/// let request = Request::get("/").header("x-tenant", "acme").body(()).unwrap();
+/// assert_eq!(header("X-Tenant").extract((&request).into()).as_deref(), Some("acme"));
+/// ```
+#[track_caller]
+pub fn header<N>(name: N) -> impl Extract + Clone + fmt::Debug
+where
+    N: TryInto<HeaderName, Error: fmt::Display>,
+{
+    let name = match name.try_into() {
+        Ok(name) => name,
+        Err(error) => panic!("the header of an extractor: {error}"),
+    };
+    from_fn(move |head| first(head.headers, &name))
+}
+
+/// The key of `Authorization: Bearer …`, or else of `X-Api-Key`.
+///
+/// It is what the client claims: whether there is such a key, authentication has to see. Where it has not yet, count
+/// per address as well, since a made-up key has a count of its own. The key stands as it is in the keys of a store
+/// and in reports; [`map`](Extract::map) can shorten or hash it.
+///
+/// ```
+/// use http::Request;
+/// use slidegate_tower::extract::{Extract, api_key};
+///
+/// let request = Request::get("/").header("authorization", "Bearer k1").body(()).unwrap();
+/// assert_eq!(api_key().extract((&request).into()).as_deref(), Some("k1"));
+/// ```
+pub fn api_key() -> impl Extract + Copy + fmt::Debug {
+    from_fn(|head| bearer(head.headers).or_else(|| first(head.headers, &X_API_KEY)))
+}
+
+fn bearer(headers: &HeaderMap) -> Option<Cow<'_, str>> {
+    let value = headers.get(AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = value.split_at_checked("Bearer ".len())?;
+    if scheme.eq_ignore_ascii_case(b"Bearer ") { present(token.trim_ascii()) } else { None }
+}
+
+fn first<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<Cow<'h, str>> {
+    present(headers.get(name)?.as_bytes())
+}
+
+/// What is no UTF-8 is shown by a replacement: without its value a request might not be counted at all.
+fn present(value: &[u8]) -> Option<Cow<'_, str>> {
+    if value.is_empty() { None } else { Some(String::from_utf8_lossy(value)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderValue, Request};
+
+    use super::super::Text;
+    use super::*;
+
+    fn request(headers: &[(&'static str, &[u8])]) -> Request<()> {
+        let mut request = Request::new(());
+        for (name, value) in headers {
+            request.headers_mut().append(*name, HeaderValue::from_bytes(value).unwrap());
+        }
+        request
+    }
+
+    fn told(by: impl Extract, headers: &[(&'static str, &[u8])]) -> Option<String> {
+        by.extract((&request(headers)).into()).map(Text::into_owned)
+    }
+
+    #[test]
+    fn a_header_is_told_by_its_first_value() {
+        assert_eq!(
+            told(header("x-tenant"), &[("x-tenant", b"a"), ("x-tenant", b"b")]).unwrap(),
+            "a"
+        );
+        assert_eq!(told(header(AUTHORIZATION), &[("authorization", b"a")]).unwrap(), "a");
+    }
+
+    #[test]
+    fn an_empty_header_is_none() {
+        assert_eq!(told(header("x-tenant"), &[]), None);
+        assert_eq!(told(header("x-tenant"), &[("x-tenant", b"")]), None);
+        assert_eq!(told(header("x-tenant"), &[("x-tenant", b""), ("x-tenant", b"b")]), None);
+    }
+
+    #[test]
+    fn what_is_no_text_is_still_there() {
+        assert_eq!(told(header("x"), &[("x", b"a\xffb")]).unwrap(), "a\u{fffd}b");
+        assert_eq!(told(header("x"), &[("x", "ä".as_bytes())]).unwrap(), "ä");
+        assert_eq!(told(api_key(), &[("authorization", b"Bearer \xff")]).unwrap(), "\u{fffd}");
+    }
+
+    #[test]
+    #[should_panic = "the header of an extractor"]
+    fn a_name_that_no_header_can_have_is_found_at_once() {
+        let _ = header("x tenant");
+    }
+
+    #[test]
+    fn a_key_is_the_bearers_however_the_scheme_is_written() {
+        for bearer in ["Bearer k1", "bearer k1", "BEARER  k1"] {
+            let headers: &[(_, &[u8])] =
+                &[("x-api-key", b"k2"), ("authorization", bearer.as_bytes())];
+            assert_eq!(told(api_key(), headers).unwrap(), "k1", "{bearer}");
+        }
+    }
+
+    #[test]
+    fn any_other_authorization_leaves_it_to_the_other_header() {
+        for other in ["Basic YTpi", "Bearer", "Bearer ", "Bearerk1", "k1", ""] {
+            let headers: &[(_, &[u8])] =
+                &[("authorization", other.as_bytes()), ("x-api-key", b"k2")];
+            assert_eq!(told(api_key(), headers).unwrap(), "k2", "{other}");
+            assert_eq!(told(api_key(), &headers[..1]), None, "{other}");
+        }
+        assert_eq!(told(api_key(), &[("x-api-key", b"")]), None);
+    }
+}

@@ -1,0 +1,41 @@
+//! Denials as problem details.
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Response};
+use serde_json::json;
+use slidegate::Problem;
+
+use super::{Denial, Respond, grpc};
+
+/// Answers with problem details (RFC 9457), of the types that the draft of the rate-limit headers defines: 429;
+/// 503, if only the lack of a store denies; or 400. gRPC calls it answers as [`Grpc`](super::Grpc) does.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProblemJson;
+
+impl<B: From<Bytes> + Default> Respond<B> for ProblemJson {
+    fn respond(&self, denial: &Denial<'_>) -> Response<B> {
+        if denial.is_grpc() {
+            return grpc::respond(denial);
+        }
+        let mut response = Response::new(B::from(body(denial)));
+        *response.status_mut() = denial.status();
+        let media_type = HeaderValue::from_static(Problem::CONTENT_TYPE);
+        response.headers_mut().insert(CONTENT_TYPE, media_type);
+        response
+    }
+}
+
+fn body(denial: &Denial<'_>) -> Bytes {
+    let json = match denial.problem() {
+        Some(problem) => serde_json::to_vec(&problem),
+        None => serde_json::to_vec(&json!({
+            "type": "about:blank",
+            "title": "Bad Request",
+            "status": denial.status().as_u16(),
+            "detail": denial.malformed_because(),
+        })),
+    };
+    // Text and numbers always serialize. Were it not so, the status alone would have to do.
+    json.unwrap_or_default().into()
+}

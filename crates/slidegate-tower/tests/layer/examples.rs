@@ -1,0 +1,41 @@
+//! `examples/plans.rs` does what it shows.
+
+use crate::rig::{Http, serve};
+
+#[path = "../../../../examples/plans.rs"]
+#[expect(dead_code, reason = "it is served here and not there")]
+mod plans;
+
+async fn statuses(http: &Http, key: &str, times: usize) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    for _ in 0..times {
+        let request = http.request("/v1/items/7").header("authorization", format!("Bearer {key}"));
+        statuses.push(http.send(request).await.status);
+    }
+    statuses
+}
+
+#[tokio::test]
+async fn how_much_one_may_ask_hangs_on_the_plan() {
+    let http = serve(plans::app().unwrap()).await;
+    assert_eq!(statuses(&http, "key-of-ann", 7).await, [200, 200, 200, 200, 200, 429, 429]);
+    assert_eq!(statuses(&http, "key-of-bob", 50).await, [200; 50]);
+    assert_eq!(statuses(&http, "key-of-acme", 200).await, [200; 200]);
+    assert_eq!(statuses(&http, "made-up", 2).await, [401, 401]);
+    for status in [200, 200, 200, 200, 200, 429] {
+        assert_eq!(http.get("/v1/items/7").await.status, status, "by address");
+    }
+}
+
+#[tokio::test]
+async fn exports_are_few_whatever_the_plan_and_none_without_a_key() {
+    let http = serve(plans::app().unwrap()).await;
+    let export =
+        async |request: axum::http::request::Builder| http.send(request.method("POST")).await;
+    let anonymous = export(http.request("/v1/exports")).await;
+    assert_eq!((anonymous.status, anonymous.retry_after()), (429, None));
+    for status in [200, 200, 429] {
+        let request = http.request("/v1/exports").header("authorization", "Bearer key-of-acme");
+        assert_eq!(export(request).await.status, status);
+    }
+}
