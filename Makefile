@@ -1,6 +1,6 @@
 # What a fresh Debian machine with a Rust toolchain needs beyond it, these targets install themselves.
 
-.PHONY: test test-shuttle fuzz-http fuzz lint doc instructions bench-memory bench-policy bench-redis bench-server bench-grpc hot-keys flood ci
+.PHONY: test test-shuttle fuzz-http fuzz lint doc instructions bench-memory bench-policy bench-redis bench-server bench-grpc hot-keys flood retry-spike ci
 
 # Every test: unit, integration and documentation tests, the explored thread schedules, and the
 # server against its own description.
@@ -81,5 +81,9 @@ hot-keys:
 # 50 million keys through room for one million.
 flood:
 	cargo run --release -p lab --bin flood
+
+# The picture and the table of docs/CLIENT.md: a thousand clients that come back. `make test` holds them.
+retry-spike:
+	DRAW=1 cargo test -p slidegate-tower --features client --test client -- --nocapture the_documents_show
 
 ci: test lint doc instructions

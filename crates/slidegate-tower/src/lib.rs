@@ -1,4 +1,5 @@
-//! Rate limits over sliding windows as [tower](https://docs.rs/tower) middleware.
+//! Rate limits over sliding windows as [tower](https://docs.rs/tower) middleware, and a client that waits as it is
+//! told.
 //!
 //! ```
 //! use slidegate::{Limiter, LimiterError};
@@ -27,6 +28,7 @@
 //!
 //! - `axum`: matched routes, and peers as axum's `ConnectInfo` tells them.
 //! - `tonic`: peers as tonic tells them.
+//! - `client`: [`client::RetryLayer`](client), which waits as a denial says.
 
 mod decide;
 mod future;
@@ -38,6 +40,8 @@ mod settle;
 mod tell;
 mod trusted_proxies;
 
+#[cfg(feature = "client")]
+pub mod client;
 pub mod extract;
 
 pub use decide::Decide;

@@ -1,0 +1,119 @@
+//! Draws arrivals per second as an SVG that can be read on light and on dark pages.
+
+use std::fmt::Write;
+
+/// How many came in each second.
+pub struct Curve {
+    pub name: &'static str,
+    pub per_second: Vec<usize>,
+}
+
+/// The picture, and in it the plot: left, top, width, height.
+const SIZE: (usize, usize) = (800, 420);
+const PLOT: (usize, usize, usize, usize) = (62, 56, 720, 300);
+/// Seconds at the plot's edges, and arrivals at its top.
+const SECONDS: (usize, usize) = (50, 140);
+const MOST: usize = 1_000;
+
+/// Its own background, so that it does not matter what it lies on. The colours are those of Okabe and Ito,
+/// which all eyes tell apart, darker on white and lighter on black.
+const STYLE: &str = "  <style>
+    svg { font: 13px system-ui, sans-serif }
+    .page { fill: #ffffff } text { fill: #24292f } .title { font-size: 16px; font-weight: 600 }
+    .grid { stroke: #d0d7de } .axis { stroke: #57606a }
+    .curve { stroke-width: 2; stroke-linejoin: round; fill-opacity: 0.25 }
+    .c0 { stroke: #c04a00; fill: #c04a00 } .c1 { stroke: #0072b2; fill: #0072b2 }
+    .c2 { stroke: #00795a; fill: #00795a }
+    @media (prefers-color-scheme: dark) {
+      .page { fill: #0d1117 } text { fill: #e6edf3 } .grid { stroke: #30363d } .axis { stroke: #8b949e }
+      .c0 { stroke: #ff8c42; fill: #ff8c42 } .c1 { stroke: #56b4e9; fill: #56b4e9 }
+      .c2 { stroke: #2ec99b; fill: #2ec99b }
+    }
+  </style>
+";
+
+const TITLE: &str = "1000 clients, denied at once and told to wait for 60 s";
+
+pub fn draw(curves: &[Curve]) -> String {
+    let mut svg = String::new();
+    let (width, height) = SIZE;
+    let _ = writeln!(
+        svg,
+        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{TITLE}">"#
+    );
+    svg.push_str(STYLE);
+    let _ = writeln!(svg, r#"  <rect class="page" width="{width}" height="{height}" rx="6"/>"#);
+    text(&mut svg, (PLOT.0, 32), "start", r#" class="title""#, TITLE);
+    axes(&mut svg);
+    for (nth, curve) in curves.iter().enumerate() {
+        let points = outline(curve);
+        let _ = writeln!(svg, r#"  <polyline class="curve c{nth}" points="{points}"/>"#);
+    }
+    for (nth, curve) in curves.iter().enumerate() {
+        legend(&mut svg, nth, curve);
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+fn axes(svg: &mut String) {
+    let (left, top, width, height) = PLOT;
+    for arrivals in (0..=MOST).step_by(200) {
+        let y = y(arrivals);
+        line(svg, "grid", (left, y), (left + width, y));
+        text(svg, (left - 8, y + 4), "end", "", &arrivals.to_string());
+    }
+    for second in (SECONDS.0..=SECONDS.1).step_by(10) {
+        line(svg, "axis", (x(second), top + height), (x(second), top + height + 5));
+        text(svg, (x(second), top + height + 20), "middle", "", &second.to_string());
+    }
+    line(svg, "axis", (left, top + height), (left + width, top + height));
+    let bottom = top + height + 44;
+    text(svg, (left + width / 2, bottom), "middle", "", "seconds since the denial");
+    let middle = top + height / 2;
+    let turned = format!(r#" transform="rotate(-90 20 {middle})""#);
+    text(svg, (20, middle), "middle", &turned, "clients that come back, per second");
+}
+
+/// Steps from the bottom to the bottom, over the seconds in which somebody comes.
+fn outline(curve: &Curve) -> String {
+    let came = |second: &usize| curve.per_second[*second] > 0;
+    let first = (SECONDS.0..SECONDS.1).find(came).unwrap();
+    let last = (SECONDS.0..SECONDS.1).rfind(came).unwrap();
+    let mut points = format!("{},{}", x(first), y(0));
+    for second in first..=last {
+        let y = y(curve.per_second[second]);
+        let _ = write!(points, " {},{y} {},{y}", x(second), x(second + 1));
+    }
+    let _ = write!(points, " {},{}", x(last + 1), y(0));
+    points
+}
+
+fn legend(svg: &mut String, nth: usize, curve: &Curve) {
+    let (left, top) = (PLOT.0 + 300, PLOT.1 + 18 + nth * 18);
+    let _ = writeln!(
+        svg,
+        r#"  <rect class="curve c{nth}" x="{left}" y="{}" width="18" height="12"/>"#,
+        top - 11
+    );
+    let peak = curve.per_second.iter().max().unwrap();
+    let words = format!("{}: at most {peak} in a second", curve.name);
+    text(svg, (left + 28, top), "start", "", &words);
+}
+
+fn line(svg: &mut String, class: &str, from: (usize, usize), to: (usize, usize)) {
+    let ((x1, y1), (x2, y2)) = (from, to);
+    let _ = writeln!(svg, r#"  <line class="{class}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>"#);
+}
+
+fn text(svg: &mut String, (x, y): (usize, usize), anchor: &str, more: &str, words: &str) {
+    let _ = writeln!(svg, r#"  <text x="{x}" y="{y}" text-anchor="{anchor}"{more}>{words}</text>"#);
+}
+
+fn x(second: usize) -> usize {
+    PLOT.0 + (second - SECONDS.0) * PLOT.2 / (SECONDS.1 - SECONDS.0)
+}
+
+fn y(arrivals: usize) -> usize {
+    PLOT.1 + PLOT.3 - arrivals * PLOT.3 / MOST
+}
