@@ -1,6 +1,6 @@
 # What a fresh Debian machine with a Rust toolchain needs beyond it, these targets install themselves.
 
-.PHONY: test test-shuttle fuzz-http fuzz lint doc instructions bench-memory bench-policy bench-redis bench-server bench-grpc hot-keys flood retry-spike ci
+.PHONY: test test-shuttle fuzz-http fuzz lint doc instructions instructions-tower bench-memory bench-policy bench-redis bench-server bench-grpc hot-keys flood retry-spike ci
 
 # Every test: unit, integration and documentation tests, the explored thread schedules, and the
 # server against its own description.
@@ -47,6 +47,12 @@ doc:
 instructions:
 	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
 	cargo run --release -p lab --bin instructions -- $(ARGS)
+
+# Instructions that the tower layer adds to a request of axum, beside tower_governor's: two minutes, most of them to
+# build. Nothing is held against a file.
+instructions-tower:
+	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
+	cargo run --release -p lab --features tower --bin instructions_tower
 
 # The memory store beside its peers, about five minutes; ARGS=--quick takes half a one.
 bench-memory:

@@ -1,5 +1,6 @@
 //! Workloads, peers and measures for the benchmarks in `src/bin`.
 
+pub mod callgrind;
 pub mod keys;
 pub mod logs;
 pub mod measure;

@@ -58,3 +58,8 @@ pub use trusted_proxies::{TrustedProxies, TrustedProxiesError};
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../../../docs/MIDDLEWARE.md")]
 struct Middleware;
+
+/// The code of docs/MIGRATION.md runs.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../../../docs/MIGRATION.md")]
+struct Migration;

@@ -4,7 +4,6 @@
 //! `cargo run --release -p lab --bin instructions [-- --update]` needs valgrind. The counts to compare
 //! with are in `lab/instructions.txt`, which `--update` writes anew.
 
-mod callgrind;
 mod cases;
 mod counts;
 
@@ -12,8 +11,9 @@ use std::env;
 use std::error::Error;
 use std::process::ExitCode;
 
-use cases::Case;
+use cases::{Case, DECISIONS};
 use counts::{Counts, Drift};
+use lab::callgrind;
 
 /// The argument that makes this program the child which valgrind watches.
 const CHILD: &str = "run";
@@ -38,7 +38,8 @@ fn run(name: &str) -> Result<ExitCode, Box<dyn Error>> {
 fn count_all() -> Result<Counts, Box<dyn Error>> {
     let mut counts = Counts::default();
     for Case { name, .. } in cases::all()? {
-        let count = callgrind::per_decision(&name)?;
+        let total = callgrind::instructions("count_instructions", &[CHILD, &name])?;
+        let count = total / DECISIONS as u64;
         println!("{name} {count}");
         counts.push(name, count);
     }

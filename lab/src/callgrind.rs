@@ -1,29 +1,28 @@
-//! Runs a case of this program under valgrind.
+//! Runs this program under valgrind, which counts instructions.
 
 use std::env;
 use std::error::Error;
 use std::io;
 use std::process::Command;
 
-use crate::CHILD;
-use crate::cases::DECISIONS;
-
-/// Instructions of one decision.
-pub fn per_decision(case: &str) -> Result<u64, Box<dyn Error>> {
+/// The instructions that this program takes within a function when it is run with these arguments. The
+/// function is found by its name; it must not be inlined.
+pub fn instructions(function: &str, arguments: &[&str]) -> Result<u64, Box<dyn Error>> {
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
-    valgrind.arg("--toggle-collect=*::count_instructions*");
-    valgrind.arg(env::current_exe()?).args([CHILD, case]);
+    valgrind.arg(format!("--toggle-collect=*::{function}*"));
+    valgrind.arg(env::current_exe()?).args(arguments);
     let output = valgrind.output().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => "valgrind is missing: apt-get install valgrind".to_owned(),
         _ => format!("valgrind: {error}"),
     })?;
+    let case = arguments.join(" ");
     let said = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
         return Err(format!("{case}: {}\n{said}", output.status).into());
     }
     match collected(&said) {
-        Some(instructions) if instructions > 0 => Ok(instructions / DECISIONS as u64),
+        Some(instructions) if instructions > 0 => Ok(instructions),
         _ => Err(format!("{case}: callgrind counted nothing\n{said}").into()),
     }
 }
