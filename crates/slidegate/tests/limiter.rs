@@ -152,3 +152,26 @@ fn a_failed_store_is_an_error_and_a_denial_is_not() {
     let slow = Faults { lost_after: 100, ..Faults::default() };
     assert!(matches!(ask(slow), Err(StoreError::TimedOut(_))));
 }
+
+#[test]
+fn over_a_store_that_answers_at_once_every_way_to_ask_shares_the_counts() {
+    let limiter = Limiter::new(["3/min"]).unwrap();
+    assert!(limiter.check("key").is_allowed());
+    assert!(block_on(limiter.try_check("key", 1)).unwrap().is_allowed());
+    let ruling = limiter.try_check_now("key", 1).unwrap();
+    assert_eq!(ruling.decision().remaining(), 0);
+    assert!(!limiter.check("key").is_allowed());
+    assert!(!block_on(limiter.try_peek("key", 1)).unwrap().is_allowed());
+    block_on(limiter.try_refund("key", 1)).unwrap();
+    assert!(limiter.peek("key", 1).is_allowed());
+    block_on(limiter.try_reset("key")).unwrap();
+    assert_eq!(limiter.peek("key", 1).decision().remaining(), 3);
+}
+
+#[test]
+fn a_store_that_has_to_be_waited_for_is_not_asked_without() {
+    let store = AwkwardStore::new(&ManualClock::default(), 1, Faults::default(), 1);
+    let limiter = Limiter::with_store(["1/min"], store).unwrap();
+    assert!(limiter.try_check_now("key", 1).is_none());
+    assert!(block_on(limiter.try_check("key", 1)).unwrap().is_allowed());
+}

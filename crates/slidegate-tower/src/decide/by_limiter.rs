@@ -58,7 +58,7 @@ impl<S: Store, K: Extract> Judge for ByLimiter<S, K> {
             return Some(self.without_key());
         };
         let kept = question.keep(cost, [("key", &*key)]);
-        self.limiter.ruling_now(&key, cost).map(|ruling| Decided::Ruled(ruling, kept))
+        self.limiter.try_check_now(&key, cost).map(|ruling| Decided::Ruled(ruling, kept))
     }
 
     async fn judge(&self, question: &Question, head: Head<'_>) -> Decided {

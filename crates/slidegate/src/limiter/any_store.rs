@@ -37,7 +37,7 @@ impl<S: Store> Limiter<S> {
     /// [`try_check`](Self::try_check) without a future, told as [`ruling`](Self::ruling) tells it; none if the
     /// store has to be waited for.
     #[inline]
-    pub fn ruling_now(&self, key: &str, cost: u64) -> Option<Ruling> {
+    pub fn try_check_now(&self, key: &str, cost: u64) -> Option<Ruling> {
         let store = self.store.as_local()?;
         Some(self.ruling(self.decide_in(store, key, cost)))
     }
