@@ -44,6 +44,8 @@ pub struct DenyCache {
 #[derive(Clone, Debug)]
 struct Denials {
     limit: Limit,
+    /// That of the last one.
+    mark: Mark,
     of: SmallVec<[Denial; 1]>,
 }
 
@@ -142,7 +144,8 @@ impl DenyCache {
             remaining: heard.remaining,
         };
         let mut of: SmallVec<[Denial; 1]> = match self.denials.get(&counter) {
-            Some(known) if known.limit == hit.limit => known.of,
+            // What was asked for before something was forgotten may be here for a moment: not to be kept.
+            Some(known) if known.limit == hit.limit && known.mark == mark => known.of,
             _ => SmallVec::new(),
         };
         let may_matter =
@@ -150,8 +153,12 @@ impl DenyCache {
         of.retain(|other| other.cost != denial.cost && may_matter(other));
         of.truncate(MOST_COSTS - 1);
         of.push(denial);
-        self.denials.insert(counter, Denials { limit: hit.limit, of });
-        // What was forgotten meanwhile stays forgotten.
+        self.put(counter, Denials { limit: hit.limit, mark, of }, mark);
+    }
+
+    /// Puts what was known at a mark. What was forgotten since stays forgotten.
+    fn put(&self, counter: u64, denials: Denials, mark: Mark) {
+        self.denials.insert(counter, denials);
         if self.mark_of(counter).load(Ordering::Acquire) != mark.0 {
             self.denials.remove(&counter);
         }
@@ -187,5 +194,52 @@ impl Denial {
         let remaining = self.remaining.try_into().unwrap_or(u32::MAX);
         let retry_after = self.fits_at.map(|fits_at| left(fits_at.max(self.until)));
         Known::Denied(Outcome::new(remaining, left(self.reset_at), retry_after))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slidegate::{Admission, Hit, Key, Scope, Value};
+
+    use super::*;
+    use crate::Settings;
+    use crate::ask::Wording;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_750_000_020);
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn counted(limit: &Limit, cost: u64) -> Counted {
+        let scope = Scope::new("domain", "rule", "limit", &["who"]);
+        let key = Key::new(&scope, &[Value::Text("ann")]);
+        Wording::of(&Settings::default()).counted(&Hit {
+            key,
+            limit,
+            cost,
+            admission: Admission::Enforce,
+        })
+    }
+
+    fn denied(wait: Duration) -> Heard {
+        let (retry_after, reset_after) = (Some(wait), wait);
+        Heard { asked_at: NOW, heard_at: NOW, retry_after, reset_after, remaining: 0 }
+    }
+
+    #[test]
+    fn what_was_asked_for_before_a_give_back_is_not_kept_by_who_asked_after() {
+        let cache = DenyCache::new(MINUTE);
+        let limit: Limit = "10/min".parse().unwrap();
+        let (stale, fresh) = (counted(&limit, 10), counted(&limit, 11));
+        let before = cache.mark(&stale);
+        cache.forget(&stale.key, stale.tag);
+        // Who was asked before has put its denial, and not yet seen that it is forgotten.
+        let counter = cache.counter(&stale.key, stale.tag);
+        cache.remember(&stale, 10, &denied(MINUTE), cache.mark(&stale));
+        let mut put = cache.denials.get(&counter).unwrap();
+        put.mark = before;
+        cache.denials.insert(counter, put);
+
+        cache.remember(&fresh, 11, &denied(MINUTE), cache.mark(&fresh));
+        assert_eq!(cache.know(&stale, NOW), Known::Nothing);
+        assert!(matches!(cache.know(&fresh, NOW), Known::Denied(_)));
     }
 }

@@ -45,10 +45,11 @@ impl DenyCache {
     /// Changes what is known of a hit, if anything is.
     fn amend(&self, hit: &Counted, change: impl FnOnce(&mut Denial)) {
         let counter = self.counter(&hit.key, hit.tag);
+        let mark = self.mark(hit);
         let Some(mut denials) = self.denials.get(&counter) else { return };
         if let Some(denial) = denials.of.iter_mut().find(|denial| denial.cost == hit.cost.max(1)) {
             change(denial);
-            self.denials.insert(counter, denials);
+            self.put(counter, denials, mark);
         }
     }
 }
