@@ -4,6 +4,7 @@
 //! An algorithm knows neither clock nor lock nor I/O. It is arithmetic over integers, the same in Rust
 //! and in Lua. To add one: a file beside the others, and a line wherever the compiler then points.
 
+pub mod additive;
 pub mod fixed_window;
 pub mod sliding_buckets;
 pub mod sliding_log;

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A moment, in whole microseconds since the Unix epoch.
@@ -103,6 +103,42 @@ impl Clock for WallClock {
         let wall = std::time::SystemTime::now();
         // Some clocks stand before 1970.
         Timestamp(micros_up(wall.duration_since(std::time::UNIX_EPOCH).unwrap_or_default()))
+    }
+}
+
+/// The machine's time for what several machines compare: a [`SystemClock`] that is set by the wall clock whenever
+/// it is told to [`follow`](Self::follow). What keeps the clocks of machines together adjusts the wall clock only, and
+/// to read that for each decision costs more.
+#[derive(Debug)]
+pub struct FollowingClock {
+    clock: SystemClock,
+    /// What the wall clock is ahead, in microseconds.
+    ahead_us: AtomicI64,
+}
+
+impl FollowingClock {
+    /// Starts a clock at the present wall time.
+    pub fn new() -> Self {
+        Self { clock: SystemClock::new(), ahead_us: AtomicI64::new(0) }
+    }
+
+    /// Sets it to the present wall time. It may so go back; time inside a key does not.
+    pub fn follow(&self) {
+        let ahead = WallClock.now().0.wrapping_sub(self.clock.now().0);
+        self.ahead_us.store(ahead as i64, Ordering::Relaxed);
+    }
+}
+
+impl Default for FollowingClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for FollowingClock {
+    #[inline]
+    fn now(&self) -> Timestamp {
+        Timestamp(self.clock.now().0.saturating_add_signed(self.ahead_us.load(Ordering::Relaxed)))
     }
 }
 

@@ -72,7 +72,7 @@ mod settle;
 mod sync;
 
 pub use algorithm::{Algorithm, Align};
-pub use clock::{Clock, ManualClock, SystemClock, Timestamp, WallClock};
+pub use clock::{Clock, FollowingClock, ManualClock, SystemClock, Timestamp, WallClock};
 pub use decision::{Decision, Verdict};
 pub use gate::{Gate, Ruling, Standing};
 pub use hit::{Admission, Hit};

@@ -74,8 +74,10 @@ impl Outcome {
         self.remaining != UNKNOWN
     }
 
-    /// This counter, seen by a hit that has been charged.
-    pub(crate) fn charged(self) -> Self {
+    /// The same counter, seen by a hit that has just been charged: for a store, which is told by
+    /// [`Counter::charge`](crate::algorithm::Counter::charge) how it stands after that.
+    #[inline]
+    pub fn charged(self) -> Self {
         Self { fits: true, retry_after_us: 0, ..self }
     }
 
@@ -101,13 +103,15 @@ impl Outcome {
         (self.retry_after_us != NEVER).then(|| Duration::from_micros(self.retry_after_us))
     }
 
-    /// `reset_after` in microseconds.
-    pub(crate) fn reset_after_us(&self) -> u64 {
+    /// [`reset_after`](Self::reset_after) in microseconds.
+    #[inline]
+    pub fn reset_after_us(&self) -> u64 {
         self.reset_after_us
     }
 
-    /// `retry_after` in a form in which "never" is the longest.
-    pub(crate) fn wait_us(&self) -> u64 {
+    /// [`retry_after`](Self::retry_after) in microseconds; of what never fits it is [`u64::MAX`].
+    #[inline]
+    pub fn wait_us(&self) -> u64 {
         self.retry_after_us
     }
 }

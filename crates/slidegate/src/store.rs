@@ -2,6 +2,7 @@
 
 pub mod memory;
 mod pace;
+pub mod table;
 
 use std::future::{Future, ready};
 
@@ -188,6 +189,16 @@ pub fn is_charged(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
             Admission::Observe => allowed && outcome.fits(),
             Admission::Always => true,
         }
+}
+
+/// Units that the earlier hits of a request charge to the counter of the next one, if the request passes: they come
+/// first. `is_same` says whether the hit of that place is on the same counter.
+#[inline]
+pub fn pending(earlier: &[Hit<'_>], outcomes: &[Outcome], is_same: impl Fn(usize) -> bool) -> u64 {
+    (earlier.iter().zip(outcomes).enumerate())
+        .filter(|(nth, (hit, outcome))| is_same(*nth) && is_charged(hit, true, outcome))
+        .map(|(_, (hit, _))| hit.cost)
+        .fold(0, u64::saturating_add)
 }
 
 /// What a store charged and when, enough to give exactly that back. Good only at the store that made it.

@@ -3,6 +3,7 @@
 //! Where the windows begin is decided outside: the moments that come in here are shifted by the key's
 //! phase, so that not everybody resets together.
 
+use super::additive::{Additive, Shape};
 use super::{Align, Charged, Counter, lasts_us, saturate};
 use crate::clock::Timestamp;
 use crate::limit::Numbers;
@@ -91,5 +92,33 @@ impl Counter for FixedWindow {
             0 => Timestamp::default(),
             _ => Timestamp::from_micros(self.end_us(state)),
         }
+    }
+}
+
+impl Additive for FixedWindow {
+    fn shape(&self) -> Shape {
+        Shape { bucket_us: self.window_us, buckets: 1 }
+    }
+
+    #[inline]
+    fn running(&self, state: &State) -> u64 {
+        state.last_us / self.window_us
+    }
+
+    fn units(&self, state: &State, bucket: u64) -> u64 {
+        if bucket == self.running(state) { state.count.into() } else { 0 }
+    }
+
+    fn gather(&self, last: Timestamp, mut units: impl FnMut(u64) -> u64) -> State {
+        let last_us = last.as_micros();
+        State { last_us, count: saturate(units(last_us / self.window_us)) }
+    }
+
+    fn used(&self, state: &State, now: Timestamp) -> u64 {
+        self.count(state, now)
+    }
+
+    fn last(&self, state: &State) -> Timestamp {
+        Timestamp::from_micros(state.last_us)
     }
 }

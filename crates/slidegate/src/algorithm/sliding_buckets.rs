@@ -4,6 +4,7 @@
 //! at least the window, so no window ever holds more than max; a unit is counted for at most one
 //! precision longer than it has to be. Buckets begin at multiples of the precision since the Unix epoch.
 
+use super::additive::{Additive, Shape};
 use super::{Charged, Counter, lasts_us, saturate};
 use crate::clock::Timestamp;
 use crate::limit::Numbers;
@@ -115,8 +116,7 @@ impl Counter for SlidingBuckets {
 
     fn peek(&self, state: &State, now: Timestamp, cost: u64) -> Outcome {
         let max = self.max();
-        let used = state.total - self.left(state, now.as_micros().max(state.last_us));
-        let remaining = max.saturating_sub(used);
+        let remaining = max.saturating_sub(self.used(state, now));
         let reset_after_us = lasts_us(self, state, now);
         Outcome::judge((remaining, max), cost, reset_after_us, |cost| {
             // The oldest buckets leave one by one, until what is left of the total makes room.
@@ -174,5 +174,40 @@ impl Counter for SlidingBuckets {
     fn expires_at(&self, state: &State) -> Timestamp {
         let newest = self.held(state).rev().find(|&bucket| self.count(state, bucket) > 0);
         newest.map_or(Timestamp::default(), |bucket| Timestamp::from_micros(self.leaves_us(bucket)))
+    }
+}
+
+impl Additive for SlidingBuckets {
+    fn shape(&self) -> Shape {
+        Shape { bucket_us: self.precision_us, buckets: u32::from(self.buckets) + 1 }
+    }
+
+    #[inline]
+    fn running(&self, state: &State) -> u64 {
+        self.bucket(state.last_us)
+    }
+
+    fn units(&self, state: &State, bucket: u64) -> u64 {
+        if self.held(state).contains(&bucket) { self.count(state, bucket) } else { 0 }
+    }
+
+    fn gather(&self, last: Timestamp, mut units: impl FnMut(u64) -> u64) -> State {
+        let counted = self.counted();
+        let counts = vec![0; counted as usize].into();
+        let mut state = State { last_us: last.as_micros(), total: 0, counts };
+        for bucket in self.held(&state) {
+            let count = saturate(units(bucket));
+            state.counts[(bucket % counted) as usize] = count;
+            state.total += u64::from(count);
+        }
+        state
+    }
+
+    fn used(&self, state: &State, now: Timestamp) -> u64 {
+        state.total - self.left(state, now.as_micros().max(state.last_us))
+    }
+
+    fn last(&self, state: &State) -> Timestamp {
+        Timestamp::from_micros(state.last_us)
     }
 }

@@ -4,6 +4,7 @@
 //! Windows begin at multiples of their length since the Unix epoch. Admits about max, and always less
 //! than twice max: a previous count above zero weighs at least one unit until it is gone.
 
+use super::additive::{Additive, Shape};
 use super::{Charged, Counter, Scale, saturate};
 use crate::clock::Timestamp;
 use crate::limit::Numbers;
@@ -81,13 +82,19 @@ impl SlidingWindow {
 }
 
 impl SlidingWindow {
+    /// What counts in a view: the previous count by the share of it that the sliding window still covers.
+    #[inline(always)]
+    fn weigh(&self, view: &View) -> u64 {
+        let window = self.scale.window();
+        view.current + (view.previous * (window - view.elapsed)).div_ceil(window)
+    }
+
     /// How `cost` fares in a view.
     #[inline(always)]
     fn judge(&self, view: &View, now: Timestamp, cost: u64) -> Outcome {
-        let View { start, elapsed, previous, current } = *view;
+        let View { start, previous, current, .. } = *view;
         let (max, window) = (self.max(), self.scale.window());
-        let used = current + (previous * (window - elapsed)).div_ceil(window);
-        let remaining = max.saturating_sub(used);
+        let remaining = max.saturating_sub(self.weigh(view));
         let reset_after_us = self.expires_us(view).saturating_sub(now.as_micros());
         Outcome::judge((remaining, max), cost, reset_after_us, |cost| {
             let room = max - cost;
@@ -177,5 +184,40 @@ impl Counter for SlidingWindow {
         let (previous, current) = (state.previous.into(), state.current.into());
         let view = View { start, elapsed: state.last - start, previous, current };
         Timestamp::from_micros(self.expires_us(&view))
+    }
+}
+
+/// Of the two windows.
+impl Additive for SlidingWindow {
+    fn shape(&self) -> Shape {
+        Shape { bucket_us: self.scale.window_us(), buckets: 2 }
+    }
+
+    #[inline]
+    fn running(&self, state: &State) -> u64 {
+        state.last / self.scale.window()
+    }
+
+    fn units(&self, state: &State, bucket: u64) -> u64 {
+        match self.running(state).checked_sub(bucket) {
+            Some(0) => state.current.into(),
+            Some(1) => state.previous.into(),
+            _ => 0,
+        }
+    }
+
+    fn gather(&self, last: Timestamp, mut units: impl FnMut(u64) -> u64) -> State {
+        let last = self.scale.tick(last);
+        let running = last / self.scale.window();
+        let previous = running.checked_sub(1).map_or(0, &mut units);
+        State { last, previous: saturate(previous), current: saturate(units(running)) }
+    }
+
+    fn used(&self, state: &State, now: Timestamp) -> u64 {
+        self.weigh(&self.view(state, now))
+    }
+
+    fn last(&self, state: &State) -> Timestamp {
+        Timestamp::from_micros(self.scale.begins_us(state.last))
     }
 }

@@ -14,7 +14,6 @@
 
 mod room;
 mod shard;
-mod table;
 
 use smallvec::SmallVec;
 
@@ -22,13 +21,14 @@ use crate::algorithm::{Charged, with_counter};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::hit::{Admission, Hit};
 use crate::outcome::Outcome;
+use crate::store::table::Coarse;
 use crate::store::{
     Charge, CounterName, LocalStore, Outcomes, Receipt, Taken, TakenOne, admits, is_charged,
+    pending,
 };
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 
 use shard::{Kept, Shard};
-use table::Coarse;
 
 /// Keys that a store holds unless told otherwise.
 pub const DEFAULT_MAX_KEYS: usize = 10_000_000;
@@ -196,14 +196,8 @@ impl<C: Clock> MemoryStore<C> {
     ) -> Outcomes {
         let mut outcomes = Outcomes::with_capacity(hits.len());
         for (nth, (hit, aim)) in hits.iter().zip(aims).enumerate() {
-            // Earlier hits of this request on the same counter come first.
-            let pending: u64 = (hits[..nth].iter().zip(&aims[..nth]).zip(&outcomes))
-                .filter(|((earlier, at), outcome)| {
-                    at.fingerprint == aim.fingerprint && is_charged(earlier, true, outcome)
-                })
-                .map(|((earlier, _), _)| earlier.cost)
-                .fold(0, u64::saturating_add);
-            let cost = hit.cost.max(1).saturating_add(pending);
+            let is_same = |earlier: usize| aims[earlier].fingerprint == aim.fingerprint;
+            let cost = hit.cost.max(1).saturating_add(pending(&hits[..nth], &outcomes, is_same));
             let at = shifted(now, aim);
             let shard = shard_of_held(held, aim);
             outcomes.push(with_counter!(hit.limit.counter(), counter => {

@@ -5,7 +5,7 @@ use crate::sync::Ordering;
 
 use super::MemoryStore;
 use super::shard::Shard;
-use super::table::Coarse;
+use crate::store::table::Coarse;
 
 impl<C: Clock> MemoryStore<C> {
     /// Counts a new key into a shard, and lets an old one go if there are too many.

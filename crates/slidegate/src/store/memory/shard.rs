@@ -9,7 +9,7 @@ use crate::algorithm::{Charged, Counter};
 use crate::clock::Timestamp;
 use crate::outcome::Outcome;
 
-use super::table::{Coarse, Forgets, Table, Victim};
+use crate::store::table::{Coarse, Forgets, Table, Victim};
 
 /// Decisions between two sweeps.
 const SWEEP_EVERY: u8 = 64;

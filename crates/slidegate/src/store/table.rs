@@ -1,4 +1,5 @@
-//! One shard's table of one algorithm's states: open addressing over blocks of four slots.
+//! A table of states by fingerprint: open addressing over blocks of four slots. Stores in memory are made of many,
+//! each behind a lock of its own.
 //!
 //! A slot of a two-count state is 32 bytes, so a block is a pair of cache lines that the processor
 //! fetches together, and most look-ups end in their first block, even at fifteen sixteenths full. Growing
@@ -8,7 +9,7 @@
 use std::hint::black_box;
 
 /// Time in steps of 2^16 microseconds since the store began: enough to forget by.
-pub(super) type Coarse = u32;
+pub type Coarse = u32;
 
 /// Slots in a block.
 const WIDTH: usize = 4;
@@ -20,13 +21,14 @@ const EMPTY: u64 = 0;
 const SAMPLE: usize = 4;
 
 /// One key's state, and what is needed to forget it without knowing its limit.
-pub(super) struct Slot<S> {
+pub struct Slot<S> {
     fingerprint: u64,
     /// From here on the state is as if never seen.
-    pub(super) expires: Coarse,
+    pub expires: Coarse,
     /// Until here not one unit fits.
-    pub(super) denied_until: Coarse,
-    pub(super) state: S,
+    pub denied_until: Coarse,
+    /// What is kept.
+    pub state: S,
 }
 
 impl<S: Default> Default for Slot<S> {
@@ -47,13 +49,15 @@ impl<S> Block<S> {
 
 /// A key that may be forgotten for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Victim {
-    pub(super) at: usize,
-    pub(super) expires: Coarse,
+pub struct Victim {
+    /// Where it is.
+    pub at: usize,
+    /// When it would have expired, or, of those that are being denied, when it will not be any more.
+    pub expires: Coarse,
 }
 
 /// The part of a table that knows nothing of its states: what forgets.
-pub(super) trait Forgets {
+pub trait Forgets {
     /// Blocks in the table.
     fn blocks(&self) -> usize;
 
@@ -72,7 +76,7 @@ pub(super) trait Forgets {
 }
 
 /// States by fingerprint.
-pub(super) struct Table<S> {
+pub struct Table<S> {
     blocks: Box<[Block<S>]>,
     len: u32,
     /// The block that the next sweep looks at.
@@ -86,7 +90,8 @@ impl<S> Default for Table<S> {
 }
 
 impl<S: Default> Table<S> {
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether it has no states.
+    pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
@@ -103,7 +108,7 @@ impl<S: Default> Table<S> {
 
     /// Loads where a fingerprint belongs, so that the loads of several may overlap.
     #[inline]
-    pub(super) fn touch(&self, fingerprint: u64) {
+    pub fn touch(&self, fingerprint: u64) {
         if let Some(block) = self.blocks.get(self.home(fingerprint)) {
             black_box(block.0[0].fingerprint ^ block.0[WIDTH / 2].fingerprint);
         }
@@ -111,7 +116,7 @@ impl<S: Default> Table<S> {
 
     /// Where the slot of a fingerprint is.
     #[inline]
-    pub(super) fn find(&self, fingerprint: u64) -> Option<usize> {
+    pub fn find(&self, fingerprint: u64) -> Option<usize> {
         let mut block = self.home(fingerprint);
         for _ in 0..self.blocks.len() {
             // All four at once: which of them it is, is no branch to guess.
@@ -129,18 +134,20 @@ impl<S: Default> Table<S> {
         None
     }
 
+    /// The slot at a place that [`find`](Self::find) or [`insert`](Self::insert) has told.
     #[inline]
-    pub(super) fn slot(&self, at: usize) -> &Slot<S> {
+    pub fn slot(&self, at: usize) -> &Slot<S> {
         &self.blocks[at / WIDTH].0[at % WIDTH]
     }
 
+    /// [`slot`](Self::slot), to change it.
     #[inline]
-    pub(super) fn slot_mut(&mut self, at: usize) -> &mut Slot<S> {
+    pub fn slot_mut(&mut self, at: usize) -> &mut Slot<S> {
         &mut self.blocks[at / WIDTH].0[at % WIDTH]
     }
 
     /// Gives a fingerprint that is not in the table an empty state, and says where.
-    pub(super) fn insert(&mut self, fingerprint: u64) -> usize {
+    pub fn insert(&mut self, fingerprint: u64) -> usize {
         debug_assert_ne!(fingerprint, EMPTY);
         if (self.len as usize + 1) * 16 > self.blocks.len() * WIDTH * 15 {
             // By a sixteenth or a little more: if all shards grew by the same steps, they would all grow
@@ -182,6 +189,14 @@ impl<S: Default> Table<S> {
     /// Blocks from one to another, going round.
     fn distance(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.blocks.len() - from }
+    }
+}
+
+impl<S> Table<S> {
+    /// All states with their fingerprints, in no order.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Slot<S>)> {
+        let slots = self.blocks.iter_mut().flat_map(|block| &mut block.0);
+        slots.filter(|slot| slot.fingerprint != EMPTY).map(|slot| (slot.fingerprint, slot))
     }
 }
 
