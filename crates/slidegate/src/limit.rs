@@ -226,8 +226,8 @@ impl Limit {
         }
     }
 
-    /// A stable hash of the shape.
-    pub(crate) fn shape(&self) -> u64 {
+    /// FNV-1a (64 bits) of [`shape_text`](Self::shape_text): the same in every process, version and machine.
+    pub fn shape(&self) -> u64 {
         self.shape
     }
 
@@ -307,5 +307,19 @@ mod tests {
         assert_eq!(share(&bucket("100/s", 50), 4), bucket("25/s", 12));
         assert_eq!(share(&bucket("100/s", 3), 4), bucket("25/s", 1));
         assert_eq!(share(&bucket("100/s", 0), 4), bucket("25/s", 0));
+    }
+
+    /// Nodes of different versions share their counts by these numbers: whoever changes one ends that.
+    #[test]
+    fn a_shape_is_the_same_in_every_version() {
+        let shape =
+            |quota: &str, algorithm| Limit::new(quota.parse().unwrap(), algorithm).unwrap().shape();
+        let buckets = Algorithm::SlidingBuckets { precision: Some(Duration::from_secs(60)) };
+        assert_eq!(shape("100/min", Algorithm::SlidingWindow), 0x3168_17c0_5554_feb6);
+        assert_eq!(shape("100/h", buckets), 0x30b9_3f8d_6687_886c);
+        assert_eq!(
+            shape("100/d", Algorithm::FixedWindow { align: Align::Clock }),
+            0x6430_cb58_711d_cb49
+        );
     }
 }

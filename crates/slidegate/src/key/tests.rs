@@ -79,12 +79,74 @@ fn a_part_has_its_share_and_a_key_without_one_the_whole_limit() {
     assert_eq!(Key::new(&slotted(&[0]), &VALUES).with_part(3).share(), None);
 }
 
+/// What is written into it.
+#[derive(Default)]
+struct Recorder(Vec<u8>);
+
+impl Hasher for Recorder {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn finish(&self) -> u64 {
+        0
+    }
+}
+
+fn fed(values: &[Value<'_>]) -> Vec<u8> {
+    let mut recorder = Recorder::default();
+    values.iter().for_each(|value| value.feed(&mut recorder));
+    recorder.0
+}
+
+/// Nodes of different versions share their counts by these numbers: whoever changes one ends that.
+#[test]
+fn a_fingerprint_is_the_same_in_every_version() {
+    let fingerprint = |scope: &Scope, values: &[Value<'_>]| {
+        let limit: Limit = "100/min".parse().unwrap();
+        Key::new(scope, values).fingerprint(&fnv::FnvBuildHasher::default(), limit.shape())
+    };
+    let scope = Scope::new("api", "per-client", "1m", &["tenant", "ip"]);
+    let texts = ["acme".into(), "203.0.113.7".into()];
+    assert_eq!(fingerprint(&scope, &texts), 0xff8c_c9f0_f970_c106);
+    let site = Value::Network("2001:db8::/64".parse().unwrap());
+    assert_eq!(fingerprint(&scope, &["é".into(), site]), 0x0ee7_adaa_9223_377c);
+    assert_eq!(
+        fingerprint(&Scope::new("default", "all", "1m", &[""; 0]), &[]),
+        0x6fa8_0796_70b6_1531
+    );
+    assert_eq!(fed(&["é".into(), site])[..3], [0xC3, 0xA9, 0xFF]);
+    assert_eq!(fed(&[site]), *b"\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\0\x40\xFE");
+}
+
 #[test]
 fn a_key_stays_small() {
     assert!(size_of::<Key<'_>>() <= 4 * size_of::<usize>());
 }
 
+fn value() -> impl Strategy<Value = (Option<String>, u128, u8)> {
+    // Networks whose octets are those of ends and texts.
+    let octets = proptest::collection::vec(prop_oneof![Just(0xFF), Just(0xFE), Just(b'a')], 16);
+    let octets = octets
+        .prop_map(|octets: Vec<u8>| octets.iter().fold(0, |all, &one| all << 8 | u128::from(one)));
+    (proptest::option::of("a{0,18}"), octets, 0..=128u8)
+}
+
 proptest! {
+    #[test]
+    fn different_values_are_hashed_as_different_bytes(
+        one in proptest::array::uniform3(value()),
+        two in proptest::array::uniform3(value()),
+    ) {
+        fn values(values: &[(Option<String>, u128, u8); 3]) -> [Value<'_>; 3] {
+            values.each_ref().map(|(text, octets, prefix)| match text {
+                Some(text) => Value::Text(text),
+                None => Value::Network(Ipv6Net::new_assert((*octets).into(), *prefix)),
+            })
+        }
+        prop_assert_eq!(values(&one) == values(&two), fed(&values(&one)) == fed(&values(&two)));
+    }
+
     #[test]
     fn placed_keys_of_different_values_or_parts_are_written_differently(
         one in (proptest::array::uniform3("[ab:,={}%#/é]{0,3}"), proptest::option::of(0..3u16)),
