@@ -275,4 +275,7 @@ pub enum StoreError {
     /// It failed too often of late, so a circuit breaker is open and it was not asked: nothing was charged.
     #[error("the store is not asked: it has failed too often of late")]
     Open,
+    /// It has no way to count by a limit, and says why: nothing was charged, and to ask again changes nothing.
+    #[error("the store cannot count by this limit: {0}")]
+    Unsupported(String),
 }

@@ -7,7 +7,10 @@ use slidegate::testkit::awkward::{AwkwardStore, Faults};
 use slidegate::testkit::block_on;
 use slidegate::testkit::conformance::{Difference, Tried, hold};
 use slidegate::testkit::model::ModelStore;
-use slidegate::{Algorithm, Hit, LocalStore, ManualClock, MemoryStore, Receipt, Store, Taken};
+use slidegate::{
+    Algorithm, Awaited, Hit, LocalStore, ManualClock, MemoryStore, Receipt, Store, StoreError,
+    Taken,
+};
 
 /// Traces of each algorithm alone, and of all together.
 fn hold_all<S: Store>(traces: u64, steps: usize, store: impl Fn(&ManualClock, u64) -> S) -> Tried {
@@ -109,4 +112,52 @@ fn a_store_on_another_clock_is_found_out() {
         })
         .unwrap();
     assert!(difference.to_string().contains("the model"), "{difference}");
+}
+
+/// A store that cannot count by any limit.
+struct Unable;
+
+fn refuse<T>() -> Result<T, StoreError> {
+    Err(StoreError::Unsupported("it has no way to".to_owned()))
+}
+
+impl Store for Unable {
+    type Pace = Awaited;
+
+    async fn take(&self, _: &[Hit<'_>]) -> Result<Taken, StoreError> {
+        refuse()
+    }
+
+    async fn take_many(&self, _: &[&[Hit<'_>]]) -> Result<Vec<Taken>, StoreError> {
+        refuse()
+    }
+
+    async fn peek(&self, _: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        refuse()
+    }
+
+    async fn give_back(&self, _: &Receipt) -> Result<(), StoreError> {
+        refuse()
+    }
+
+    async fn refund(&self, _: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        refuse()
+    }
+
+    async fn reset(&self, _: &[Hit<'_>]) -> Result<(), StoreError> {
+        refuse()
+    }
+}
+
+/// To ask it again changes nothing, so this is no failure that a store may have.
+#[test]
+fn a_store_that_cannot_count_by_what_it_is_held_to_is_found_out() {
+    for seed in 0..20 {
+        let held = block_on(hold(&Unable, &ManualClock::default(), &Algorithm::ALL, seed, 600));
+        let difference = held.unwrap_err().to_string();
+        assert!(
+            difference.ends_with("cannot count by this limit: it has no way to"),
+            "{difference}"
+        );
+    }
 }

@@ -127,6 +127,14 @@ fn same<T: PartialEq + fmt::Debug>(what: &str, store: &T, model: &T) -> Result<(
     }
 }
 
+/// Whether a store may fail so, and be asked once more.
+fn may_fail(error: StoreError) -> Result<(), String> {
+    match error {
+        StoreError::Unavailable(_) | StoreError::TimedOut(_) | StoreError::Open => Ok(()),
+        StoreError::Unsupported(_) => Err(error.to_string()),
+    }
+}
+
 impl<S: Store> Run<'_, S> {
     fn aim<'p>(&'p self, plans: &'p [Plan]) -> Hits<'p> {
         let values = plans.iter().map(|plan| [self.values[plan.key].as_str().into()]).collect();
@@ -141,35 +149,41 @@ impl<S: Store> Run<'_, S> {
                 let model = self.model.take_now(&hits);
                 self.compare(plans, taken, model)
             }
-            Err(StoreError::Unavailable(_) | StoreError::Open) => {
-                self.tried.failures += 1;
-                Ok(Outcomes::new())
-            }
             Err(StoreError::TimedOut(_)) => {
                 let outcomes = self.find_out(&hits).await?;
                 self.tried.failures += 1;
                 Ok(outcomes)
             }
+            Err(error) => self.failed(error),
         }
+    }
+
+    /// A call that did nothing. A store may fail, but it is asked by no algorithms but those that it bears.
+    fn failed(&mut self, error: StoreError) -> Result<Outcomes, String> {
+        self.tried.failures += 1;
+        may_fail(error).map(|()| Outcomes::new())
     }
 
     /// After a time-out all was charged, or nothing. Two states can look alike in what they answer, so
     /// both stores forget these keys before they go on.
     async fn find_out(&self, hits: &[Hit<'_>]) -> Result<Outcomes, String> {
-        let found = self.peek_until_answered(hits).await;
+        let found = self.peek_until_answered(hits).await?;
         if found != self.model.peek_now(hits) {
             self.model.take_now(hits);
             same(&format!("{hits:?} after a time-out"), &found, &self.model.peek_now(hits))?;
         }
-        while self.store.reset(hits).await.is_err() {}
+        while let Err(error) = self.store.reset(hits).await {
+            may_fail(error)?;
+        }
         self.model.reset_now(hits);
         Ok(found)
     }
 
-    async fn peek_until_answered(&self, hits: &[Hit<'_>]) -> Outcomes {
+    async fn peek_until_answered(&self, hits: &[Hit<'_>]) -> Result<Outcomes, String> {
         loop {
-            if let Ok(outcomes) = self.store.peek(hits).await {
-                return outcomes;
+            match self.store.peek(hits).await {
+                Ok(outcomes) => return Ok(outcomes),
+                Err(error) => may_fail(error)?,
             }
         }
     }
@@ -179,9 +193,9 @@ impl<S: Store> Run<'_, S> {
         let hits: Vec<Vec<Hit<'_>>> = aimed.iter().map(Hits::all).collect();
         let slices: Vec<&[Hit<'_>]> = hits.iter().map(Vec::as_slice).collect();
         // A batch that fails is known to have done nothing, or the suite could not go on.
-        let Ok(taken) = self.store.take_many(&slices).await else {
-            self.tried.failures += 1;
-            return Ok(Outcomes::new());
+        let taken = match self.store.take_many(&slices).await {
+            Ok(taken) => taken,
+            Err(error) => return self.failed(error),
         };
         let mut model = Vec::new();
         self.model.take_many_now(&slices, |taken| model.push(taken));
@@ -214,7 +228,7 @@ impl<S: Store> Run<'_, S> {
     async fn peek(&self, plans: &[Plan]) -> Result<Outcomes, String> {
         let hits = self.aim(plans);
         let hits = hits.all();
-        let found = self.peek_until_answered(&hits).await;
+        let found = self.peek_until_answered(&hits).await?;
         same(&format!("a peek, {plans:?}"), &found, &self.model.peek_now(&hits))?;
         Ok(found)
     }
@@ -231,7 +245,7 @@ impl<S: Store> Run<'_, S> {
         let (store, model) = (part(store), part(model));
         match self.store.give_back(&store).await {
             Ok(()) => self.model.give_back_now(&model),
-            Err(_) => self.tried.failures += 1,
+            Err(error) => return self.failed(error),
         }
         Ok(Outcomes::new())
     }
@@ -247,10 +261,7 @@ impl<S: Store> Run<'_, S> {
                 Ok(outcomes)
             }
             // Known to have done nothing, or the suite could not go on.
-            Err(_) => {
-                self.tried.failures += 1;
-                Ok(Outcomes::new())
-            }
+            Err(error) => self.failed(error),
         }
     }
 
@@ -259,7 +270,7 @@ impl<S: Store> Run<'_, S> {
         let hits = hits.all();
         match self.store.reset(&hits).await {
             Ok(()) => self.model.reset_now(&hits),
-            Err(_) => self.tried.failures += 1,
+            Err(error) => return self.failed(error),
         }
         Ok(Outcomes::new())
     }
