@@ -8,6 +8,7 @@ mod condition;
 mod descriptor;
 mod entries;
 mod error;
+mod frame;
 mod hint;
 mod limits;
 mod node;

@@ -1,8 +1,9 @@
 //! Makes overrides of what a policy file says of them.
 
 use super::entries::{LimitsEntry, OverrideEntry, RuleEntry, WhenEntry};
+use super::frame::Frame;
 use super::limits::Counted;
-use super::reader::{Frame, Reader, algorithm};
+use super::reader::{Reader, algorithm};
 use super::reading::Field;
 use super::{MAX_OVERRIDES, Place};
 use crate::algorithm::Algorithm;

@@ -6,19 +6,17 @@ use std::sync::Arc;
 
 use super::descriptor::Naming;
 use super::entries::{AlgorithmName, DefaultsEntry, ModeEntry, PolicyEntry, RuleEntry};
+use super::frame::Frame;
 use super::hint::did_you_mean;
 use super::limits::Counted;
 use super::reading::Field;
 use super::{MAX_COMBINATIONS, MAX_PER, MAX_ROUTES, MAX_RULES, MAX_SCOPES, Mistakes, Place};
 use crate::algorithm::Algorithm;
-use crate::key::Scope;
 use crate::policy::mode::{Mode, OnStoreError, WhenMissing};
 use crate::policy::pattern::Pattern;
 use crate::policy::per::Per;
-use crate::policy::redis::RuleRedis;
 use crate::policy::route::Routes;
 use crate::policy::rule::{Rule, RuleLimit, Terms};
-use crate::redis_terms::RedisTerms;
 use crate::request::DEFAULT_DOMAIN;
 
 /// The version of the language.
@@ -51,16 +49,6 @@ struct Defaults {
     mode: Mode,
     on_store_error: OnStoreError,
     ipv6_prefix: Option<u8>,
-}
-
-/// What all limits of a rule have in common.
-pub(super) struct Frame<'f> {
-    domain: &'f str,
-    rule: &'f str,
-    per: &'f Per,
-    /// Of the names that it counts per.
-    combinations: usize,
-    redis: Option<&'f RuleRedis>,
 }
 
 impl<'s> Reader<'s> {
@@ -399,45 +387,4 @@ impl<'s> Reader<'s> {
 
 pub(super) fn algorithm(name: &Field<AlgorithmName>) -> Option<Algorithm> {
     name.get().map(|AlgorithmName(algorithm)| *algorithm)
-}
-
-impl Frame<'_> {
-    fn scopes(&self, limit: &str, redis: Option<&Arc<RedisTerms>>) -> Box<[Scope]> {
-        let scopes = self.per.combinations().into_iter().map(|names| {
-            let scope = Scope::new(self.domain, self.rule, limit, &names);
-            match redis {
-                Some(terms) => scope.with_redis(terms.clone()),
-                None => scope,
-            }
-        });
-        scopes.collect()
-    }
-
-    fn limits(&self, limits: Vec<(Counted, Option<Arc<RedisTerms>>)>) -> Box<[RuleLimit]> {
-        let several = limits.len() > 1;
-        let limits = limits.into_iter().map(|(Counted { id, limit, .. }, redis)| RuleLimit {
-            place: 0,
-            policy_name: match several {
-                true => format!("{}.{id}", self.rule).into(),
-                false => self.rule.into(),
-            },
-            scopes: self.scopes(&id, redis.as_ref()),
-            id,
-            limit,
-        });
-        limits.collect()
-    }
-
-    /// Denies who lacks an attribute: all as one, since nobody is known.
-    fn missing(&self) -> RuleLimit {
-        let nobody: [&str; 0] = [];
-        let Counted { limit, .. } = Counted::denied();
-        RuleLimit {
-            place: 0,
-            id: "missing".into(),
-            limit,
-            policy_name: self.rule.into(),
-            scopes: [Scope::new(self.domain, self.rule, "missing", &nobody)].into(),
-        }
-    }
 }

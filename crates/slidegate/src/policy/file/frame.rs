@@ -1,0 +1,66 @@
+//! What all limits of a rule have in common, and the scopes that are made of it.
+
+use std::sync::Arc;
+
+use super::limits::Counted;
+use crate::key::Scope;
+use crate::policy::per::Per;
+use crate::policy::redis::RuleRedis;
+use crate::policy::rule::RuleLimit;
+use crate::redis_terms::RedisTerms;
+
+/// What all limits of a rule have in common.
+pub(super) struct Frame<'f> {
+    pub(super) domain: &'f str,
+    pub(super) rule: &'f str,
+    pub(super) per: &'f Per,
+    /// Of the names that it counts per.
+    pub(super) combinations: usize,
+    pub(super) redis: Option<&'f RuleRedis>,
+}
+
+impl Frame<'_> {
+    /// A scope for each combination of names.
+    pub(super) fn scopes(&self, limit: &str, redis: Option<&Arc<RedisTerms>>) -> Box<[Scope]> {
+        let scopes = self.per.combinations().into_iter().map(|names| {
+            let scope = Scope::new(self.domain, self.rule, limit, &names);
+            match redis {
+                Some(terms) => scope.with_redis(terms.clone()),
+                None => scope,
+            }
+        });
+        scopes.collect()
+    }
+
+    /// The limits with their scopes.
+    pub(super) fn limits(
+        &self,
+        limits: Vec<(Counted, Option<Arc<RedisTerms>>)>,
+    ) -> Box<[RuleLimit]> {
+        let several = limits.len() > 1;
+        let limits = limits.into_iter().map(|(Counted { id, limit, .. }, redis)| RuleLimit {
+            place: 0,
+            policy_name: match several {
+                true => format!("{}.{id}", self.rule).into(),
+                false => self.rule.into(),
+            },
+            scopes: self.scopes(&id, redis.as_ref()),
+            id,
+            limit,
+        });
+        limits.collect()
+    }
+
+    /// Denies who lacks an attribute: all as one, since nobody is known.
+    pub(super) fn missing(&self) -> RuleLimit {
+        let nobody: [&str; 0] = [];
+        let Counted { limit, .. } = Counted::denied();
+        RuleLimit {
+            place: 0,
+            id: "missing".into(),
+            limit,
+            policy_name: self.rule.into(),
+            scopes: [Scope::new(self.domain, self.rule, "missing", &nobody)].into(),
+        }
+    }
+}
