@@ -9,6 +9,7 @@ use std::sync::Arc;
 use fnv::FnvHasher;
 use ipnet::Ipv6Net;
 
+use crate::cluster_terms::ClusterTerms;
 use crate::limit::Limit;
 use crate::redis_terms::RedisTerms;
 
@@ -26,6 +27,7 @@ pub struct Scope {
     per: Box<[Box<str>]>,
     hash: u64,
     redis: Option<Arc<RedisTerms>>,
+    cluster: Option<ClusterTerms>,
 }
 
 impl Scope {
@@ -39,6 +41,7 @@ impl Scope {
             per,
             hash: 0,
             redis: None,
+            cluster: None,
         };
         scope.hash = scope.stable_hash();
         scope
@@ -60,6 +63,11 @@ impl Scope {
         let known = |place: &usize| *place < self.per.len();
         debug_assert!(terms.slot_by().iter().all(known), "places of `per`");
         Self { redis: Some(terms), ..self }
+    }
+
+    /// The same with what stores that count in a cluster are told. Who is counted does not change by it.
+    pub fn with_cluster(self, terms: impl Into<Option<ClusterTerms>>) -> Self {
+        Self { cluster: terms.into(), ..self }
     }
 
     /// The names of what is counted per.
@@ -174,6 +182,14 @@ impl<'a> Key<'a> {
     pub fn redis(&self) -> Option<&'a RedisTerms> {
         match self.0 {
             Parts::Named { scope, .. } => scope.redis.as_deref(),
+            Parts::Hashed { .. } => None,
+        }
+    }
+
+    /// What its scope says to stores that count in a cluster.
+    pub fn cluster(&self) -> Option<&'a ClusterTerms> {
+        match self.0 {
+            Parts::Named { scope, .. } => scope.cluster.as_ref(),
             Parts::Hashed { .. } => None,
         }
     }

@@ -55,6 +55,7 @@ pub mod store;
 pub mod testkit;
 
 mod clock;
+mod cluster_terms;
 mod decision;
 mod gate;
 mod hit;
@@ -73,6 +74,7 @@ mod sync;
 
 pub use algorithm::{Algorithm, Align};
 pub use clock::{Clock, FollowingClock, ManualClock, SystemClock, Timestamp, WallClock};
+pub use cluster_terms::{ClusterTerms, ClusterTermsError, OnPartition};
 pub use decision::{Decision, Verdict};
 pub use gate::{Gate, Ruling, Standing};
 pub use hit::{Admission, Hit};

@@ -4,6 +4,7 @@
 //! (what the file *says*, in the types of `entries`), and `reader` makes rules of the entries (what it
 //! *means*). The last two note every mistake, not the first only.
 
+mod cluster;
 mod condition;
 mod descriptor;
 mod entries;

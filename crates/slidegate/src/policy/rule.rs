@@ -11,6 +11,7 @@ use super::pattern::Condition;
 use super::per::{Alternatives, Per};
 use super::redis::RuleRedis;
 use crate::algorithm::Algorithm;
+use crate::cluster_terms::ClusterTerms;
 use crate::key::Scope;
 use crate::limit::Limit;
 
@@ -38,6 +39,7 @@ pub struct Rule {
     pub(super) terms: Terms,
     pub(super) overrides: Box<[Override]>,
     pub(super) redis: Option<Box<RuleRedis>>,
+    pub(super) cluster: Option<ClusterTerms>,
     /// What denies a request that lacks an attribute of `per`.
     pub(super) missing: Option<RuleLimit>,
     /// Whose counts, whichever the limit: for each combination of names.
@@ -255,6 +257,11 @@ impl Rule {
     /// What it says to stores that count in Redis.
     pub fn redis(&self) -> Option<&RuleRedis> {
         self.redis.as_deref()
+    }
+
+    /// What it says to stores that count in a cluster.
+    pub fn cluster(&self) -> Option<&ClusterTerms> {
+        self.cluster.as_ref()
     }
 
     /// Every limit that may hold: its own, those of its overrides, and the one that denies who lacks an

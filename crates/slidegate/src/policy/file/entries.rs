@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::reading::Field;
 use crate::algorithm::Algorithm;
+use crate::cluster_terms::OnPartition;
 use crate::policy::mode::{OnStoreError, WhenMissing};
 
 /// What requests may do, and how often.
@@ -87,6 +88,22 @@ pub(super) struct RuleEntry {
     pub(super) overrides: Field<Vec<Field<OverrideEntry>>>,
     /// For stores that count in Redis; others ignore it.
     pub(super) redis: Field<RedisEntry>,
+    /// For stores whose nodes tell each other what they counted; others ignore it.
+    pub(super) cluster: Field<ClusterEntry>,
+}
+
+/// What holds where nodes tell each other what they counted.
+#[derive(Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("minProperties" = 1)))]
+#[serde(default, deny_unknown_fields, expecting = "a map with `max_unsynced` or `on_partition`")]
+pub(super) struct ClusterEntry {
+    /// Units of each count that a node may have allowed and that not every other node has acknowledged; max divided by
+    /// twice the number of nodes if not given.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 536_870_912)))]
+    pub(super) max_unsynced: Field<u64>,
+    /// What holds while nodes are silent; `bounded` if not given.
+    pub(super) on_partition: Field<OnPartition>,
 }
 
 /// What holds where counts are kept in Redis.

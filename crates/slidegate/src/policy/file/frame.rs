@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::limits::Counted;
+use crate::cluster_terms::ClusterTerms;
 use crate::key::Scope;
 use crate::policy::per::Per;
 use crate::policy::redis::RuleRedis;
@@ -17,13 +18,15 @@ pub(super) struct Frame<'f> {
     /// Of the names that it counts per.
     pub(super) combinations: usize,
     pub(super) redis: Option<&'f RuleRedis>,
+    pub(super) cluster: Option<ClusterTerms>,
 }
 
 impl Frame<'_> {
     /// A scope for each combination of names.
     pub(super) fn scopes(&self, limit: &str, redis: Option<&Arc<RedisTerms>>) -> Box<[Scope]> {
         let scopes = self.per.combinations().into_iter().map(|names| {
-            let scope = Scope::new(self.domain, self.rule, limit, &names);
+            let scope =
+                Scope::new(self.domain, self.rule, limit, &names).with_cluster(self.cluster);
             match redis {
                 Some(terms) => scope.with_redis(terms.clone()),
                 None => scope,

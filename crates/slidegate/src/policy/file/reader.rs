@@ -150,7 +150,9 @@ impl<'s> Reader<'s> {
         let by_default = algorithm(&entry.algorithm).unwrap_or(defaults.algorithm);
         let combinations = per.entries().iter().map(|entry| entry.names().count()).product();
         let redis = self.redis(entry, &per);
-        let frame = Frame { domain, rule: name, per: &per, combinations, redis: redis.as_ref() };
+        let cluster = self.cluster(entry);
+        let frame =
+            Frame { domain, rule: name, per: &per, combinations, redis: redis.as_ref(), cluster };
         if entry.limits.is_absent() {
             self.wrong(at, "a rule needs `limits`, for example `limits: [100/min]`");
         }
@@ -179,6 +181,7 @@ impl<'s> Reader<'s> {
             overrides: overrides.into(),
             missing,
             redis: redis.map(Box::new),
+            cluster,
             per,
         }
     }

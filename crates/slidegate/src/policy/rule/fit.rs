@@ -154,12 +154,13 @@ impl Rule {
         // What an algorithm cannot count, such as a very long log, the default can.
         let limit = Limit::new(quota, algorithm).unwrap_or_else(|_| Limit::of_quota(quota));
         let id = quota.window_text();
+        let scope = Scope::new(&self.domain, &self.name, &id, names).with_cluster(self.cluster);
         let place = first.or(self.terms.limits.first()).map_or(u32::MAX, |first| first.place);
         Arc::new(RuleLimit {
             place,
             limit,
             policy_name: self.name.clone(),
-            scopes: [Scope::new(&self.domain, &self.name, &id, names)].into(),
+            scopes: [scope].into(),
             id: id.into(),
         })
     }

@@ -38,6 +38,7 @@ impl Rule {
             terms: Terms { mode, limits: limits.iter().map(limit).collect() },
             overrides: Box::default(),
             redis: None,
+            cluster: None,
             missing: Some(RuleLimit {
                 place: 0,
                 id: "missing".into(),
