@@ -275,7 +275,8 @@ pub enum StoreError {
     /// It failed too often of late, so a circuit breaker is open and it was not asked: nothing was charged.
     #[error("the store is not asked: it has failed too often of late")]
     Open,
-    /// It has no way to count by a limit, and says why: nothing was charged, and to ask again changes nothing.
+    /// It has no way to count by a limit, and says why: nothing was charged, and to ask again changes nothing. Limits of
+    /// a policy can be tried before: see [`Policy::from_yaml_for`](crate::Policy::from_yaml_for).
     #[error("the store cannot count by this limit: {0}")]
     Unsupported(String),
 }

@@ -6,8 +6,7 @@ use slidegate::policy::Misfit;
 use slidegate::testkit::awkward::{AwkwardStore, Faults};
 use slidegate::testkit::block_on;
 use slidegate::{
-    ClusterTerms, Descriptor, Gate, ManualClock, MemoryStore, OnPartition, Policy, Request, Ruling,
-    Timestamp, Value,
+    Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Ruling, Timestamp, Value,
 };
 
 type TestGate = Gate<MemoryStore<ManualClock>>;
@@ -395,51 +394,6 @@ fn memory_enforces_the_whole_limit_whatever_is_said_to_redis() {
     assert!(!is_allowed(&gate, &[("tenant", "t"), ("route", "/another")]));
     let explained = keys(&gate, &[("tenant", "t")]);
     assert_eq!(explained, ["default:a:1s:{tenant=t}", "default:a:1m:{tenant=t}"]);
-}
-
-const IN_A_CLUSTER: &str = "
-rules:
-  - name: a
-    per: [tenant]
-    limits: [30/s, 100/m]
-    redis: { slot_by: [tenant] }
-    cluster: { max_unsynced: 7, on_partition: available }
-    overrides:
-      - { when: { plan: pro }, limits: [90/s] }
-  - { name: b, limits: [5/s], cluster: { max_unsynced: 3 } }
-  - { name: c, limits: [5/h] }
-  - { name: d, domain: brought, limits: requested, cluster: { on_partition: available } }
-";
-
-#[test]
-fn what_a_rule_says_to_clusters_rides_along_with_each_of_its_keys() {
-    let gate = gate(IN_A_CLUSTER);
-    let told = |request: &Request<'_>| {
-        let applied = gate.policy().apply(request);
-        let hits = applied.hits();
-        hits.iter().map(|hit| hit.key.cluster().copied()).collect::<Vec<_>>()
-    };
-    let seven = ClusterTerms::new().with_max_unsynced(7).unwrap();
-    let a = Some(seven.with_on_partition(OnPartition::Available));
-    let b = Some(ClusterTerms::new().with_max_unsynced(3).unwrap());
-    assert_eq!(told(&request(&[("tenant", "t")], 1)), [a, a, b, None]);
-    assert_eq!(told(&request(&[("tenant", "t"), ("plan", "pro")], 1)), [a, b, None]);
-    let brought = |domain| {
-        let descriptor = Descriptor::new([("tenant", "t")]).with_limit("9/s".parse().unwrap());
-        told(&Request::new(domain, descriptor))
-    };
-    let d = Some(ClusterTerms::new().with_on_partition(OnPartition::Available));
-    assert_eq!((brought("default"), brought("brought")), (vec![a, b, None], vec![d]));
-    let rules = gate.policy().rules();
-    let of_rules: Vec<_> = rules.iter().map(|rule| rule.cluster().copied()).collect();
-    assert_eq!(of_rules, [a, b, None, d]);
-}
-
-#[test]
-fn memory_enforces_the_whole_limit_whatever_is_said_to_clusters() {
-    let gate = rule("limits: [30/s], cluster: { max_unsynced: 1 }");
-    assert!((0..30).all(|_| is_allowed(&gate, &[])));
-    assert!(!is_allowed(&gate, &[]));
 }
 
 #[test]

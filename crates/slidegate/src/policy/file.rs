@@ -18,7 +18,11 @@ mod reader;
 mod reading;
 mod redis;
 
+use std::convert::Infallible;
+use std::fmt;
+
 use super::{Policy, Rule, route::Routes};
+use crate::limit::Limit;
 use entries::PolicyEntry;
 use error::{Mistakes, Place};
 use node::{Kind, Node};
@@ -60,6 +64,9 @@ pub const MAX_COMBINATIONS: usize = 64;
 /// override, the combinations of names that the rule counts per.
 pub const MAX_SCOPES: usize = 500_000;
 
+/// Says whether a store can count by a limit, or else why not.
+type Bears<'b> = dyn Fn(&Limit) -> Result<(), String> + 'b;
+
 impl Policy {
     /// Reads a policy; `docs/POLICY.md` tells what it may say.
     ///
@@ -74,15 +81,44 @@ impl Policy {
     /// # Errors
     /// If it is not YAML, or has mistakes: all of them.
     pub fn from_yaml(text: &str) -> Result<Self, PolicyErrors> {
+        Self::from_yaml_for(text, |_| Ok::<(), Infallible>(()))
+    }
+
+    /// [`from_yaml`](Self::from_yaml), for a store that cannot count by every limit: `bears` says whether it can by this
+    /// one, or else why not and what it could. What it refuses is a mistake of the policy, at the place of the limit.
+    ///
+    /// ```
+    /// use slidegate::{Algorithm, Limit, Policy};
+    ///
+    /// let bears = |limit: &Limit| match limit.algorithm() {
+    ///     Algorithm::SlidingLog => Err("`sliding_log` is not counted here: take `sliding_buckets`"),
+    ///     _ => Ok(()),
+    /// };
+    /// let text = "rules: [{ name: a, limits: [10/min, 5/s], algorithm: sliding_log }]";
+    /// let errors = Policy::from_yaml_for(text, bears).unwrap_err();
+    /// assert_eq!(errors.0.iter().map(|error| error.column).collect::<Vec<_>>(), [29, 37]);
+    /// ```
+    ///
+    /// Limits that descriptors bring along are not known here: of them only those for which a rule has `limits:
+    /// requested` are asked for, by their algorithm. A store that cannot count by another says so when it is asked
+    /// ([`StoreError::Unsupported`](crate::StoreError::Unsupported)).
+    ///
+    /// # Errors
+    /// If it is not YAML, or has mistakes: all of them.
+    pub fn from_yaml_for<E: fmt::Display>(
+        text: &str,
+        bears: impl Fn(&Limit) -> Result<(), E>,
+    ) -> Result<Self, PolicyErrors> {
         let mistakes = Mistakes::new(text);
-        let read = read(text, &mistakes);
+        let bears = |limit: &Limit| bears(limit).map_err(|error| error.to_string());
+        let read = read(text, &mistakes, &bears);
         let policy = read.map(|(rules, routes)| Self::new(rules, routes));
         mistakes.into_errors().map_or_else(|| policy.ok_or_else(PolicyErrors::unknown), Err)
     }
 }
 
 /// The rules and routes that a text says; none only if something is wrong.
-fn read(text: &str, mistakes: &Mistakes<'_>) -> Option<(Vec<Rule>, Routes)> {
+fn read(text: &str, mistakes: &Mistakes<'_>, bears: &Bears) -> Option<(Vec<Rule>, Routes)> {
     if text.len() > MAX_POLICY_BYTES {
         let message = format_args!("a policy has at most {MAX_POLICY_BYTES} bytes");
         mistakes.note(Place::default(), message);
@@ -95,7 +131,7 @@ fn read(text: &str, mistakes: &Mistakes<'_>) -> Option<(Vec<Rule>, Routes)> {
         return None;
     }
     let entry = reading::read::<PolicyEntry>(&node, mistakes)?;
-    Some(Reader::new(mistakes).policy(&entry, node.place))
+    Some(Reader::new(mistakes, bears).policy(&entry, node.place))
 }
 
 /// The JSON Schema (draft 2020-12) of policy files: editors complete and check with it.

@@ -9,10 +9,12 @@ use super::limits::Counted;
 use super::reader::Reader;
 use super::reading::Field;
 use super::{MAX_DESCRIPTOR, MAX_REPLACES, Place};
+use crate::algorithm::Algorithm;
 use crate::limit::Limit;
 use crate::policy::per::Per;
 use crate::policy::redis::RuleRedis;
 use crate::policy::rule::{Override, Rule, When};
+use crate::quota::Quota;
 
 /// What a rule's fields say that name attributes.
 pub(super) struct Naming<'n> {
@@ -79,7 +81,7 @@ impl Reader<'_> {
     }
 
     /// Whether the rule is for limits that descriptors bring along. Such a rule says nothing of attributes.
-    pub(super) fn requested(&mut self, entry: &RuleEntry, at: Place) -> bool {
+    pub(super) fn requested(&mut self, entry: &RuleEntry, algorithm: Algorithm, at: Place) -> bool {
         let requested = matches!(entry.limits.get(), Some(LimitsEntry::Requested));
         let given = [
             ("when", entry.when.is_absent()),
@@ -93,6 +95,14 @@ impl Reader<'_> {
                 "`limits: requested` is for every descriptor that brings a limit along and that no other rule applies to, and counts per all its attributes: leave `{field}` out"
             );
             self.wrong(at, message);
+        }
+        // Any quota shows whether the store can count so.
+        if requested && let Ok(limit) = Limit::new(Quota::of_parts(1, 1_000_000), algorithm) {
+            let at = match entry.algorithm.is_absent() {
+                true => entry.limits.place(),
+                false => entry.algorithm.place(),
+            };
+            self.bears(&limit, at);
         }
         requested
     }
@@ -161,7 +171,7 @@ impl Reader<'_> {
 
 impl Counted {
     /// Stands for what is brought along.
-    pub(super) fn requested() -> Self {
-        Self { id: "requested".into(), limit: Limit::denied(), at: Place::default() }
+    pub(super) fn requested(at: Place) -> Self {
+        Self { id: "requested".into(), limit: Limit::denied(), at }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::limits::Counted;
 use crate::cluster_terms::ClusterTerms;
 use crate::key::Scope;
+use crate::limit::Limit;
 use crate::policy::per::Per;
 use crate::policy::redis::RuleRedis;
 use crate::policy::rule::RuleLimit;
@@ -57,11 +58,10 @@ impl Frame<'_> {
     /// Denies who lacks an attribute: all as one, since nobody is known.
     pub(super) fn missing(&self) -> RuleLimit {
         let nobody: [&str; 0] = [];
-        let Counted { limit, .. } = Counted::denied();
         RuleLimit {
             place: 0,
             id: "missing".into(),
-            limit,
+            limit: Limit::denied(),
             policy_name: self.rule.into(),
             scopes: [Scope::new(self.domain, self.rule, "missing", &nobody)].into(),
         }

@@ -19,8 +19,8 @@ pub(super) struct Counted {
 
 impl Counted {
     /// A limit that nothing fits.
-    pub(super) fn denied() -> Self {
-        Self { id: "denied".into(), limit: Limit::denied(), at: Place::default() }
+    fn denied(at: Place) -> Self {
+        Self { id: "denied".into(), limit: Limit::denied(), at }
     }
 }
 
@@ -33,8 +33,8 @@ impl Reader<'_> {
     ) -> Vec<Counted> {
         let (entries, at) = match limits.given() {
             None | Some((LimitsEntry::Unlimited, _)) => return Vec::new(),
-            Some((LimitsEntry::Denied, _)) => return vec![Counted::denied()],
-            Some((LimitsEntry::Requested, _)) => return vec![Counted::requested()],
+            Some((LimitsEntry::Denied, at)) => return vec![Counted::denied(at)],
+            Some((LimitsEntry::Requested, at)) => return vec![Counted::requested(at)],
             Some((LimitsEntry::List(entries), at)) => (entries, at),
         };
         if entries.is_empty() {
@@ -63,6 +63,16 @@ impl Reader<'_> {
             counted.push(limit);
         }
         counted
+    }
+
+    /// Sees that the store can count by all of them. Those that count by an algorithm which was said elsewhere are
+    /// wrong there.
+    pub(super) fn borne(&mut self, limits: &[Counted], said: Option<(Algorithm, Place)>) {
+        for Counted { limit, at, .. } in limits {
+            let own = limit.algorithm().name();
+            let said = said.filter(|(algorithm, _)| algorithm.name() == own);
+            self.bears(limit, said.map_or(*at, |(_, at)| at));
+        }
     }
 
     fn text(&mut self, at: Place, text: &str, algorithm: Algorithm) -> Option<Counted> {

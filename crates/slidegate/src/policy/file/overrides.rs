@@ -91,7 +91,12 @@ impl Reader<'_> {
         if words && let Some((_, at)) = own.algorithm.given() {
             self.wrong(at, "there is nothing to count here: leave `algorithm` out");
         }
-        let limits = if own.limits.is_absent() { of_rule } else { &own.limits };
-        self.limits(limits, algorithm(&own.algorithm).unwrap_or(by_default))
+        let inherits = own.limits.is_absent();
+        let limits = if inherits { of_rule } else { &own.limits };
+        let said = algorithm(&own.algorithm);
+        let limits = self.limits(limits, said.unwrap_or(by_default));
+        let said_here = said.filter(|_| inherits).map(|said| (said, own.algorithm.place()));
+        self.borne(&limits, said_here);
+        limits
     }
 }

@@ -10,8 +10,9 @@ use super::frame::Frame;
 use super::hint::did_you_mean;
 use super::limits::Counted;
 use super::reading::Field;
-use super::{MAX_COMBINATIONS, MAX_PER, MAX_ROUTES, MAX_RULES, MAX_SCOPES, Mistakes, Place};
+use super::{Bears, MAX_COMBINATIONS, MAX_PER, MAX_ROUTES, MAX_RULES, MAX_SCOPES, Mistakes, Place};
 use crate::algorithm::Algorithm;
+use crate::limit::Limit;
 use crate::policy::mode::{Mode, OnStoreError, WhenMissing};
 use crate::policy::pattern::Pattern;
 use crate::policy::per::Per;
@@ -32,6 +33,7 @@ const PATIENCE: usize = 200_000_000;
 /// Makes rules of entries, and collects what is wrong with them.
 pub(super) struct Reader<'s> {
     mistakes: &'s Mistakes<'s>,
+    bears: &'s Bears<'s>,
     routes: Routes,
     /// How many the rules have.
     scopes: usize,
@@ -53,9 +55,10 @@ struct Defaults {
 
 impl<'s> Reader<'s> {
     /// Goes on where the reading of the entries ended.
-    pub(super) fn new(mistakes: &'s Mistakes<'s>) -> Self {
+    pub(super) fn new(mistakes: &'s Mistakes<'s>, bears: &'s Bears<'s>) -> Self {
         Self {
             mistakes,
+            bears,
             routes: Routes::default(),
             scopes: 0,
             patience: PATIENCE,
@@ -74,6 +77,11 @@ impl<'s> Reader<'s> {
         result: Result<T, impl fmt::Display>,
     ) -> Option<T> {
         result.map_err(|error| self.wrong(at, error)).ok()
+    }
+
+    /// Sees that the store can count by a limit.
+    pub(super) fn bears(&mut self, limit: &Limit, at: Place) {
+        self.or_wrong(at, (self.bears)(limit));
     }
 
     /// Whether so many steps of comparing may be made. They then are.
@@ -157,6 +165,7 @@ impl<'s> Reader<'s> {
             self.wrong(at, "a rule needs `limits`, for example `limits: [100/min]`");
         }
         let limits = self.limits(&entry.limits, by_default);
+        self.borne(&limits, None);
         let terms = Terms { mode, limits: self.rule_limits(limits, &frame, at) };
         let overrides = self.overrides(entry, by_default, mode, &when, &frame);
         let modes = [mode].into_iter().chain(overrides.iter().map(|other| other.terms.mode));
@@ -169,7 +178,7 @@ impl<'s> Reader<'s> {
             named: naming.names(descriptor.as_deref()),
             descriptor,
             replaces: Box::default(),
-            requested: self.requested(entry, at),
+            requested: self.requested(entry, by_default, at),
             algorithm: by_default,
             identities: frame.scopes("", None),
             name: name.into(),
