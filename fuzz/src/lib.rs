@@ -1,5 +1,7 @@
-//! What has to be true of any text as a policy.
+//! What has to be true of any text as a policy; and, in [`cluster`], of any bytes that reach a node.
 
+pub mod cluster;
+pub mod message;
 pub mod parts;
 
 use slidegate::policy::{Condition, Rule};

@@ -78,6 +78,7 @@ const MODES: &[&str] = &[
 ];
 const ON_ERROR: &[&str] = &["allow", "deny", "local", "never"];
 const MISSING: &[&str] = &["skip", "deny", "fail"];
+const ON_PARTITION: &[&str] = &["bounded", "available", "split"];
 const SLOT_BY: &[&str] = &["ip", "tenant", "'plan|ip'", "'a|b|c'", "path", "nobody"];
 const PARTS: &[&str] = &["2", "3", "8", "1024", "1", "1025", "-1"];
 const SAMPLES: &[&str] = &["50%", "33.33%", "10%", "1%", "30%", "100%", "0%", "0.1"];
@@ -128,6 +129,12 @@ const RULE: &[Field] = &[
     ("overdraft", true, |u| word(u, BOOLS)),
     ("ipv6_prefix", true, |u| word(u, BITS)),
     ("redis", true, |u| fields(u, REDIS)),
+    ("cluster", true, |u| fields(u, CLUSTER)),
+];
+
+const CLUSTER: &[Field] = &[
+    ("max_unsynced", true, |u| word(u, MAXES)),
+    ("on_partition", true, |u| word(u, ON_PARTITION)),
 ];
 
 const REDIS: &[Field] = &[

@@ -1,0 +1,100 @@
+//! How much a cluster may let through, beyond what its limits promise.
+//!
+//! A node stops allowing a key when it has charged `max_unsynced` units (the N of what follows) that not every member
+//! has acknowledged; a charge that costs more is allowed when there is none such. So of what a node has charged, no
+//! other is ever without more than C = max(N, largest cost). Whoever allows a request sees at most max with it, and
+//! does not see at most C of each of the others: together at most max + (nodes - 1) * C, in the counts by which it
+//! decides. `nodes` are the incarnations that charge within the window: a node that restarts is two.
+//!
+//! The buckets of a `sliding_buckets` cover the whole window in each decision, so that is the bound for any window. A
+//! window may lie over two windows of a `fixed_window`, each of which is decided by its own, and over two counts of a
+//! `sliding_window`; each of the two may be exceeded as much.
+
+use slidegate::{Algorithm, Limit};
+
+/// The most units that the nodes of a cluster may let into any window of a limit's length beyond the promise of its
+/// algorithm. Windows are those of the dates that the nodes gave the charges.
+///
+/// - `nodes`: incarnations of nodes that charge within the window, at least 1.
+/// - `max_unsynced`: what the rule says, else [`default_max_unsynced`].
+/// - `largest_cost`: of one request, in units.
+///
+/// ```
+/// use slidegate::{Algorithm, Limit};
+/// use slidegate_cluster::bound::{default_max_unsynced, most_in_a_window, overshoot_bound};
+///
+/// let buckets = Algorithm::SlidingBuckets { precision: None };
+/// let limit = Limit::new("6000/min".parse()?, buckets)?;
+/// let max_unsynced = default_max_unsynced(&limit, 3);
+/// assert_eq!(max_unsynced, 1_000);
+/// assert_eq!(overshoot_bound(&limit, 3, max_unsynced, 1), 2_000);
+/// assert_eq!(most_in_a_window(&limit, 3, max_unsynced, 1), 8_000);
+/// assert_eq!(overshoot_bound(&limit, 1, max_unsynced, 1), 0, "a node alone is exact");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn overshoot_bound(limit: &Limit, nodes: u64, max_unsynced: u64, largest_cost: u64) -> u64 {
+    let unseen = nodes.saturating_sub(1).saturating_mul(max_unsynced.max(largest_cost));
+    unseen.saturating_mul(counts_in_a_window(limit))
+}
+
+/// The most units that the nodes of a cluster may let into any window of a limit's length: the promise of its
+/// algorithm, and [`overshoot_bound`].
+pub fn most_in_a_window(limit: &Limit, nodes: u64, max_unsynced: u64, largest_cost: u64) -> u64 {
+    promise(limit).saturating_add(overshoot_bound(limit, nodes, max_unsynced, largest_cost))
+}
+
+/// Units that a node of so many may charge before every member has acknowledged them, if the rule does not say.
+pub fn default_max_unsynced(limit: &Limit, nodes: u64) -> u64 {
+    (limit.capacity() / nodes.max(1).saturating_mul(2)).max(1)
+}
+
+/// The most units that one node alone lets into any window of a limit's length.
+fn promise(limit: &Limit) -> u64 {
+    let max = limit.quota().max();
+    match limit.algorithm() {
+        Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => max,
+        Algorithm::SlidingWindow => (2 * max).saturating_sub(1),
+        Algorithm::FixedWindow { .. } => 2 * max,
+        Algorithm::TokenBucket { .. } => max + limit.capacity(),
+    }
+}
+
+/// Counts that a window may lie over of which each is held to max by itself.
+fn counts_in_a_window(limit: &Limit) -> u64 {
+    match limit.algorithm() {
+        Algorithm::SlidingWindow | Algorithm::FixedWindow { .. } => 2,
+        _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(max: u64, algorithm: Algorithm) -> Limit {
+        Limit::new(format!("{max}/min").parse().unwrap(), algorithm).unwrap()
+    }
+
+    #[test]
+    fn a_node_alone_keeps_the_promise_of_its_algorithm() {
+        for limit in slidegate::testkit::laws::limits() {
+            let promise = slidegate::testkit::laws::most_in_a_window(&limit);
+            assert_eq!(most_in_a_window(&limit, 1, 100, 100), promise, "{limit}");
+        }
+    }
+
+    #[test]
+    fn each_count_that_a_window_lies_over_may_be_exceeded() {
+        let buckets = limit(100, Algorithm::SlidingBuckets { precision: None });
+        assert_eq!(most_in_a_window(&buckets, 3, 10, 25), 100 + 2 * 25);
+        let window = limit(100, Algorithm::SlidingWindow);
+        assert_eq!(most_in_a_window(&window, 3, 10, 1), 199 + 2 * 2 * 10);
+    }
+
+    #[test]
+    fn what_is_too_much_stays_at_the_most() {
+        let window = limit(100, Algorithm::SlidingWindow);
+        assert_eq!(most_in_a_window(&window, u64::MAX, u64::MAX, 1), u64::MAX);
+        assert_eq!(overshoot_bound(&window, 0, 7, 7), 0);
+    }
+}

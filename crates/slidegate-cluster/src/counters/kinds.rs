@@ -1,0 +1,45 @@
+//! The kinds of counters that keys have: a key's state says nothing of how it divides time.
+
+use std::collections::HashMap;
+
+use parking_lot::RwLock;
+use slidegate::algorithm::additive::AnyAdditive;
+use slidegate::{Hit, StoreError};
+
+/// Which kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct KindId(u16);
+
+/// All kinds that were ever asked for. Limits that differ by their max only are of one kind.
+#[derive(Default)]
+pub(super) struct Kinds(RwLock<Known>);
+
+#[derive(Default)]
+struct Known {
+    counters: Vec<AnyAdditive>,
+    by_shape: HashMap<u64, KindId>,
+}
+
+impl Kinds {
+    /// A counter of that kind.
+    pub(super) fn counter(&self, kind: KindId) -> AnyAdditive {
+        self.0.read().counters[usize::from(kind.0)]
+    }
+
+    /// The kind of a hit's counter.
+    pub(super) fn of(&self, hit: &Hit<'_>, counter: AnyAdditive) -> Result<KindId, StoreError> {
+        let shape = hit.limit.shape();
+        if let Some(kind) = self.0.read().by_shape.get(&shape) {
+            return Ok(*kind);
+        }
+        let Known { counters, by_shape } = &mut *self.0.write();
+        let Ok(next) = u16::try_from(counters.len()) else {
+            return Err(StoreError::Unsupported("there are limits of too many kinds".to_owned()));
+        };
+        let kind = *by_shape.entry(shape).or_insert(KindId(next));
+        if kind == KindId(next) {
+            counters.push(counter);
+        }
+        Ok(kind)
+    }
+}

@@ -1,0 +1,194 @@
+//! What one lock guards: the states by which keys are decided, and the books of those of which there is something to
+//! tell or to know.
+
+use std::collections::HashMap;
+
+use slidegate::Timestamp;
+use slidegate::algorithm::additive::Additive;
+use slidegate::algorithm::fixed_window::FixedWindow;
+use slidegate::algorithm::sliding_buckets::SlidingBuckets;
+use slidegate::algorithm::sliding_window::SlidingWindow;
+use slidegate::store::table::{Coarse, Forgets, Slot, Table, Victim};
+
+use super::kinds::KindId;
+use crate::book::Book;
+
+/// The state of one key, and what a decision has to know beside it. Of most keys that is all there is.
+#[derive(Default)]
+pub(super) struct Hot<S> {
+    pub(super) state: S,
+    /// Units charged here since the last snapshot that every member has acknowledged, or more.
+    pub(super) unsynced: u32,
+    pub(super) kind: KindId,
+    /// Something is to be told of it.
+    pub(super) is_changed: bool,
+    /// The book may know more than the state.
+    pub(super) asks_book: bool,
+}
+
+/// An algorithm that has a table of its own.
+pub(super) trait Kept: Additive {
+    fn table(states: &mut States) -> &mut Table<Hot<Self::State>>;
+}
+
+type State<C> = <C as slidegate::algorithm::Counter>::State;
+
+/// Part of the keys.
+#[derive(Default)]
+pub(super) struct Shard {
+    /// Decisions since the last sweep.
+    pub(super) unswept: u8,
+    pub(super) states: States,
+    pub(super) books: Books,
+}
+
+/// The default algorithm's table stands beside the lock, on the same cache line; the others are made when they are
+/// first used.
+#[derive(Default)]
+pub(super) struct States {
+    sliding_window: Table<Hot<State<SlidingWindow>>>,
+    others: Option<Box<Others>>,
+}
+
+#[derive(Default)]
+struct Others {
+    sliding_buckets: Table<Hot<State<SlidingBuckets>>>,
+    fixed_window: Table<Hot<State<FixedWindow>>>,
+}
+
+impl Kept for SlidingWindow {
+    #[inline(always)]
+    fn table(states: &mut States) -> &mut Table<Hot<Self::State>> {
+        &mut states.sliding_window
+    }
+}
+
+impl Kept for SlidingBuckets {
+    #[inline]
+    fn table(states: &mut States) -> &mut Table<Hot<Self::State>> {
+        &mut states.others.get_or_insert_default().sliding_buckets
+    }
+}
+
+impl Kept for FixedWindow {
+    #[inline]
+    fn table(states: &mut States) -> &mut Table<Hot<Self::State>> {
+        &mut states.others.get_or_insert_default().fixed_window
+    }
+}
+
+impl States {
+    fn tables(&mut self) -> impl Iterator<Item = &mut dyn Forgets> {
+        let first: &mut dyn Forgets = &mut self.sliding_window;
+        let others = self.others.iter_mut().flat_map(|others| -> [&mut dyn Forgets; 2] {
+            [&mut others.sliding_buckets, &mut others.fixed_window]
+        });
+        std::iter::once(first).chain(others)
+    }
+
+    /// Forgets what has expired in the next block of each table; says how many.
+    pub(super) fn sweep(&mut self, now: Coarse) -> usize {
+        self.tables().map(|table| table.sweep(now)).sum()
+    }
+
+    /// Lets a key go: of a few the one that expires soonest, and never one that is being denied while another can
+    /// go. Says when it would have expired.
+    pub(super) fn evict(&mut self, now: Coarse) -> Option<Coarse> {
+        self.evict_by(|table| table.victim(now))
+            .or_else(|| self.evict_by(|table| table.soonest_freed()))
+    }
+
+    fn evict_by(&mut self, of: impl Fn(&mut dyn Forgets) -> Option<Victim>) -> Option<Coarse> {
+        let victims = self.tables().filter_map(|table| Some((of(table)?, table)));
+        let (victim, table) = victims.min_by_key(|(victim, _)| victim.expires)?;
+        table.remove(victim.at);
+        Some(victim.expires)
+    }
+
+    /// All keys of all tables with what decides them.
+    pub(super) fn each(&mut self, mut visit: impl FnMut(u64, KindId)) {
+        self.sliding_window.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
+        if let Some(others) = &mut self.others {
+            others.sliding_buckets.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
+            others.fixed_window.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
+        }
+    }
+
+    /// Has a key's state ask its book at the next look, and not expire before that moment.
+    pub(super) fn mark(&mut self, key: u64, expires: Coarse) {
+        mark(&mut self.sliding_window, key, expires);
+        if let Some(others) = &mut self.others {
+            mark(&mut others.sliding_buckets, key, expires);
+            mark(&mut others.fixed_window, key, expires);
+        }
+    }
+}
+
+fn mark<S: Default>(table: &mut Table<Hot<S>>, key: u64, expires: Coarse) {
+    if let Some(at) = table.find(key) {
+        let slot: &mut Slot<Hot<S>> = table.slot_mut(at);
+        slot.state.asks_book = true;
+        slot.expires = slot.expires.max(expires);
+        // Something may have been given back.
+        slot.denied_until = 0;
+    }
+}
+
+/// The books of some keys, and the keys of which something is to be told. Empty in a cluster of one.
+#[derive(Default)]
+pub(super) struct Books(Option<Box<Inner>>);
+
+#[derive(Default)]
+struct Inner {
+    books: HashMap<u64, Book, foldhash::fast::FixedState>,
+    changed: Vec<(u64, KindId)>,
+}
+
+impl Books {
+    /// Whether there are none.
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn inner(&mut self) -> &mut Inner {
+        self.0.get_or_insert_default()
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |inner| inner.books.len())
+    }
+
+    /// The book of a key, if there is one.
+    pub(super) fn get(&mut self, key: u64) -> Option<&mut Book> {
+        self.0.as_mut()?.books.get_mut(&key)
+    }
+
+    /// The book of a key, made if there is none.
+    pub(super) fn of(&mut self, key: u64, make: impl FnOnce() -> Book) -> &mut Book {
+        self.inner().books.entry(key).or_insert_with(make)
+    }
+
+    /// All books.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Book)> {
+        let books = self.0.iter_mut().flat_map(|inner| inner.books.iter_mut());
+        books.map(|(key, book)| (*key, book))
+    }
+
+    /// Forgets what has left before that moment.
+    pub(super) fn forget(&mut self, since: Timestamp) {
+        if let Some(inner) = &mut self.0 {
+            inner.books.retain(|_, book| book.forget(since));
+        }
+    }
+
+    /// Notes that something is to be told of a key.
+    pub(super) fn push_changed(&mut self, key: u64, kind: KindId) {
+        self.inner().changed.push((key, kind));
+    }
+
+    pub(super) fn take_changed(&mut self) -> Vec<(u64, KindId)> {
+        self.0.as_mut().map(|inner| std::mem::take(&mut inner.changed)).unwrap_or_default()
+    }
+}

@@ -1,0 +1,45 @@
+//! What nodes count, so that it cannot be miscounted: numbers that only grow, of which the larger is right.
+//!
+//! A node that starts anew is another [`Incarnation`], and begins with nothing. What one incarnation has charged to
+//! one key in one bucket of time is a [`Tally`]. Whoever hears of a tally takes the larger of each of its numbers: a
+//! message that is lost, repeated, late or replayed changes nothing in the end.
+
+pub use slidegate::algorithm::additive::Shape;
+
+/// One life of a node, from its start to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Incarnation(pub u64);
+
+/// What one incarnation has counted on one key in one bucket. Both numbers only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Tally {
+    /// Units charged.
+    pub charged: u64,
+    /// Units given back: of its own charges, or by a refund or a reset of what others charged.
+    pub given_back: u64,
+}
+
+impl Tally {
+    /// Takes the larger of each number. Says whether either has grown.
+    pub fn merge(&mut self, other: &Self) -> bool {
+        let before = *self;
+        self.charged = self.charged.max(other.charged);
+        self.given_back = self.given_back.max(other.given_back);
+        *self != before
+    }
+}
+
+/// One tally, as nodes tell it to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The fingerprint of the key and its limit, the same on every node.
+    pub key: u64,
+    /// How its counter divides time.
+    pub shape: Shape,
+    /// Who has counted.
+    pub incarnation: Incarnation,
+    /// When.
+    pub bucket: u64,
+    /// What.
+    pub tally: Tally,
+}

@@ -1,0 +1,128 @@
+//! The gossip's datagrams, sealed.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chitchat::transport::{Socket, Transport};
+use chitchat::{ChitchatMessage, Deserializable, Serializable};
+use slidegate::Clock;
+use tokio::net::UdpSocket;
+use tokio::time::sleep;
+use tracing::debug;
+
+use crate::seal::{DatagramOpener, DatagramSealer, MAX_DATAGRAM, Refusal, Refusals};
+
+/// After an error of the socket, so long nothing is read.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What was gossiped, seals among it. Of what was refused only [`Refusals`] tell.
+#[derive(Debug, Default)]
+pub struct GossipTraffic {
+    sent_bytes: AtomicU64,
+    received_bytes: AtomicU64,
+}
+
+impl GossipTraffic {
+    /// Bytes that were sent.
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of what was opened.
+    pub fn received_bytes(&self) -> u64 {
+        self.received_bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// A socket whose datagrams are sealed.
+pub(super) struct Sealed {
+    pub(super) socket: UdpSocket,
+    pub(super) sealer: DatagramSealer,
+    pub(super) opener: DatagramOpener,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) refusals: Arc<Refusals>,
+    pub(super) traffic: Arc<GossipTraffic>,
+}
+
+/// Hands over a socket that is open already, to who asks first.
+pub(super) struct Once(Mutex<Option<Sealed>>);
+
+impl Once {
+    pub(super) const fn new(sealed: Sealed) -> Self {
+        Self(Mutex::new(Some(sealed)))
+    }
+}
+
+#[async_trait]
+impl Transport for Once {
+    async fn open(&self, _: SocketAddr) -> anyhow::Result<Box<dyn Socket>> {
+        let sealed = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let sealed =
+            sealed.ok_or_else(|| anyhow::anyhow!("the socket of the cluster is in use"))?;
+        Ok(Box::new(Datagrams {
+            sealed,
+            plain: Vec::new(),
+            outgoing: Vec::new(),
+            incoming: vec![0; MAX_DATAGRAM],
+        }))
+    }
+}
+
+struct Datagrams {
+    sealed: Sealed,
+    plain: Vec<u8>,
+    outgoing: Vec<u8>,
+    incoming: Vec<u8>,
+}
+
+#[async_trait]
+impl Socket for Datagrams {
+    /// What cannot be sent is lost, as any datagram may be: an error would have the gossip log it at every round.
+    async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
+        self.plain.clear();
+        message.serialize(&mut self.plain);
+        let Sealed { socket, sealer, clock, refusals, traffic, .. } = &mut self.sealed;
+        if let Err(refusal) = sealer.seal(clock.now(), &self.plain, &mut self.outgoing) {
+            refusals.count(refusal);
+            return Ok(());
+        }
+        match socket.send_to(&self.outgoing, to).await {
+            Ok(sent) => _ = traffic.sent_bytes.fetch_add(sent as u64, Ordering::Relaxed),
+            Err(error) => debug!(%to, %error, "a datagram is not sent"),
+        }
+        Ok(())
+    }
+
+    async fn recv(&mut self) -> anyhow::Result<(SocketAddr, ChitchatMessage)> {
+        loop {
+            match self.sealed.socket.recv_from(&mut self.incoming).await {
+                Ok((length, from)) => match self.open(length) {
+                    Ok(message) => return Ok((from, message)),
+                    Err(refusal) => self.sealed.refusals.count(refusal),
+                },
+                Err(error) => self.recover(&error).await,
+            }
+        }
+    }
+}
+
+impl Datagrams {
+    fn open(&mut self, length: usize) -> Result<ChitchatMessage, Refusal> {
+        let datagram = self.incoming.get(..length).unwrap_or_default();
+        let opened = self.sealed.opener.open(self.sealed.clock.now(), datagram)?;
+        self.sealed.traffic.received_bytes.fetch_add(length as u64, Ordering::Relaxed);
+        let mut payload = opened.payload;
+        let message = ChitchatMessage::deserialize(&mut payload).map_err(|_| Refusal::Malformed)?;
+        if payload.is_empty() { Ok(message) } else { Err(Refusal::Malformed) }
+    }
+
+    /// Errors of a socket pass: the network may be back at any time. An end of the gossip would not.
+    async fn recover(&self, error: &io::Error) {
+        debug!(%error, "a datagram is not read");
+        sleep(PAUSE).await;
+    }
+}

@@ -1,0 +1,217 @@
+//! A node: what it is told to be, and how it starts and leaves.
+
+mod driver;
+mod status;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use slidegate::{Clock, FollowingClock};
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use crate::counters::{CounterSettings, Counters};
+use crate::membership::{self, AddressError, JoinError, Membership, Sockets};
+use crate::seal::{ClusterKey, Introduction, KeyTooShort, Refusals};
+use crate::store::{ClusterStore, Sync};
+use crate::sync::{self, Engine};
+use crate::transport::tcp::{TcpTransport, Timing};
+
+use driver::{Driver, Leave};
+
+pub use status::{MemberStatus, Status};
+
+/// What a node is told to be.
+#[derive(Clone)]
+pub struct Settings {
+    /// Where to listen: UDP for who is there, TCP for counts. Port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Where others reach this node, if not there.
+    pub advertise: Option<SocketAddr>,
+    /// Where others may be: addresses or names with ports. This node may be among them.
+    pub seeds: Vec<String>,
+    /// What the others call it; its address, if not given.
+    pub name: Option<String>,
+    /// What all nodes of the cluster know, and nobody else. Without it only nodes of this machine are heard.
+    pub key: Option<String>,
+    /// How often nodes tell each other what has changed.
+    pub sync_interval: Duration,
+    /// How long a request may wait for other nodes.
+    pub sync_wait: Duration,
+    /// By how much the clocks of nodes may differ.
+    pub max_clock_skew: Duration,
+    /// Keys that are kept, at most.
+    pub max_keys: usize,
+}
+
+/// Without the key.
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { listen, advertise, seeds, name, .. } = self;
+        f.debug_struct("Settings")
+            .field("listen", listen)
+            .field("advertise", advertise)
+            .field("seeds", seeds)
+            .field("name", name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a node does not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The address is taken, or none of this machine's.
+    #[error("cannot listen on {address} for other nodes: {source}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// Others could be heard, and nobody could tell friend from stranger.
+    #[error(
+        "to listen on {0}, where others than this machine are heard, a cluster needs a key that they do not know"
+    )]
+    NoKey(SocketAddr),
+    /// The key is easily guessed.
+    #[error(transparent)]
+    Key(#[from] KeyTooShort),
+    /// Nobody knows where others reach this node.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The node cannot take part.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+}
+
+/// What reaches a node that runs.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    leave: mpsc::Sender<Leave>,
+    status: Arc<status::Latest>,
+}
+
+impl ClusterStore<Arc<FollowingClock>> {
+    /// Starts a node, within a runtime. It looks for the others in the background.
+    ///
+    /// # Errors
+    /// If it cannot listen, could be heard by strangers, or cannot be reached.
+    pub async fn start(settings: Settings) -> Result<Self, StartError> {
+        let key = key(&settings)?;
+        let listen = |source| StartError::Listen { address: settings.listen, source };
+        let sockets = Sockets::bind(settings.listen).await.map_err(listen)?;
+        let advertise =
+            membership::advertised(sockets.address, settings.advertise, &settings.seeds).await?;
+        let clock = Arc::new(FollowingClock::new());
+        let generation = clock.now().as_micros();
+        let name = settings.name.clone().unwrap_or_else(|| advertise.to_string());
+        let me = sync::Node {
+            incarnation: membership::incarnation(&name, generation),
+            name: name.as_str().into(),
+            address: Some(advertise),
+        };
+        let counters = Arc::new(counters(&settings, &key, me.incarnation, &clock));
+        let knows_others = membership::names_others(&settings.seeds, advertise).await;
+        let engine = Engine::new(
+            me.clone(),
+            engine_settings(&settings),
+            knows_others,
+            counters.progress().clone(),
+            clock.now(),
+        );
+        let refusals = Arc::new(Refusals::default());
+        let introduction = Introduction { incarnation: me.incarnation, name: name.clone() };
+        let transport = TcpTransport::new(
+            sockets.tcp,
+            key.clone(),
+            introduction,
+            refusals.clone(),
+            Timing::default(),
+        )
+        .map_err(listen)?;
+        let joins = membership::Settings {
+            name,
+            generation,
+            advertise,
+            seeds: settings.seeds,
+            max_clock_skew: settings.max_clock_skew,
+        };
+        let membership =
+            Membership::join(joins, sockets.udp, &key, clock.clone(), refusals.clone()).await?;
+        let sync = Sync::default();
+        let status = Arc::new(status::Latest::default());
+        let (leave, leaves) = mpsc::channel(1);
+        let mut driver = Driver {
+            engine,
+            counters: counters.clone(),
+            clock: clock.clone(),
+            transport,
+            membership,
+            sync: sync.clone(),
+            interval: settings.sync_interval,
+            refusals,
+            status: status.clone(),
+        };
+        // Who asks at once is told who this is.
+        driver.tell_status();
+        tokio::spawn(driver.run(leaves));
+        let store = Self::new(clock, counters, sync, settings.sync_wait);
+        Ok(store.with_node(Handle { leave, status }))
+    }
+}
+
+impl<C: Clock> ClusterStore<C> {
+    /// How this node and its cluster stand, as of some tenths of a second ago. None of a store without a node.
+    pub fn status(&self) -> Option<Arc<Status>> {
+        self.node().map(|node| node.status.read())
+    }
+
+    /// Tells the others that this node goes, and what it has still to tell. Waits at most so long.
+    ///
+    /// What is charged after that is not told to anybody.
+    pub async fn leave(&self, patience: Duration) {
+        let Some(node) = self.node() else { return };
+        let (done, left) = oneshot::channel();
+        let leave = async {
+            // Who does not run any more has left.
+            if node.leave.send(done).await.is_ok() {
+                let _ = left.await;
+            }
+        };
+        let _ = timeout(patience, leave).await;
+    }
+}
+
+fn key(settings: &Settings) -> Result<ClusterKey, StartError> {
+    match &settings.key {
+        Some(text) => Ok(ClusterKey::new(text)?),
+        None if settings.listen.ip().is_loopback() => Ok(ClusterKey::for_loopback()),
+        None => Err(StartError::NoKey(settings.listen)),
+    }
+}
+
+fn counters(
+    settings: &Settings,
+    key: &ClusterKey,
+    me: crate::counts::Incarnation,
+    clock: &FollowingClock,
+) -> Counters {
+    let settings = CounterSettings {
+        me,
+        secret: key.fingerprint_secret().into(),
+        clocks_differ_us: u64::try_from(settings.max_clock_skew.as_micros()).unwrap_or(u64::MAX),
+        sync_interval: settings.sync_interval,
+        max_keys: settings.max_keys,
+    };
+    Counters::new(settings, clock.now())
+}
+
+fn engine_settings(settings: &Settings) -> sync::Settings {
+    sync::Settings {
+        interval: settings.sync_interval,
+        max_clock_skew: settings.max_clock_skew,
+        ..sync::Settings::default()
+    }
+}

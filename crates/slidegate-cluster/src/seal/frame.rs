@@ -1,0 +1,110 @@
+//! Sealed frames of a stream, in one direction.
+//!
+//! ```text
+//! payload's length  counter  payload  MAC over all before it
+//!         4            8        n      32      bytes; numbers are big-endian
+//! ```
+//!
+//! The key is that of the session and the direction, and the counter has to be the next one. So a frame is opened only
+//! where and when it was sent, and never by its own sender.
+
+use bytes::{Buf, Bytes, BytesMut};
+use ring::hmac;
+
+use super::{MAC, Refusal, key};
+
+/// Bytes of the longest payload.
+pub const MAX_FRAME: usize = 64 * 1024;
+
+const LENGTH: usize = 4;
+
+/// Bytes before the payload.
+const HEAD: usize = LENGTH + 8;
+
+/// Bytes that a seal adds to a payload.
+pub const FRAME_OVERHEAD: usize = HEAD + MAC;
+
+/// Seals the frames of one direction of a stream.
+#[derive(Debug)]
+pub struct FrameSealer {
+    key: hmac::Key,
+    next: u64,
+}
+
+impl FrameSealer {
+    pub(super) const fn new(key: hmac::Key) -> Self {
+        Self { key, next: 0 }
+    }
+
+    /// Adds the sealed payload to what is in `sealed`.
+    ///
+    /// # Errors
+    /// [`Refusal::TooLong`] for more than [`MAX_FRAME`] bytes: nothing is added then.
+    pub fn seal(&mut self, payload: &[u8], sealed: &mut Vec<u8>) -> Result<(), Refusal> {
+        let length = u32::try_from(payload.len()).map_err(|_| Refusal::TooLong)?;
+        if payload.len() > MAX_FRAME {
+            return Err(Refusal::TooLong);
+        }
+        let start = sealed.len();
+        sealed.extend_from_slice(&length.to_be_bytes());
+        sealed.extend_from_slice(&self.next.to_be_bytes());
+        sealed.extend_from_slice(payload);
+        let mac = hmac::sign(&self.key, &sealed[start..]);
+        sealed.extend_from_slice(mac.as_ref());
+        self.next += 1;
+        Ok(())
+    }
+}
+
+/// Opens the frames of one direction of a stream.
+#[derive(Debug)]
+pub struct FrameOpener {
+    key: hmac::Key,
+    next: u64,
+    broken: Option<Refusal>,
+}
+
+impl FrameOpener {
+    pub(super) const fn new(key: hmac::Key) -> Self {
+        Self { key, next: 0, broken: None }
+    }
+
+    /// Takes the next frame from what has arrived, if it has arrived in full.
+    ///
+    /// # Errors
+    /// Why it is not opened. The stream is over then: whatever follows is refused for the same reason.
+    pub fn open(&mut self, arrived: &mut BytesMut) -> Result<Option<Bytes>, Refusal> {
+        if let Some(refusal) = self.broken {
+            return Err(refusal);
+        }
+        self.take(arrived).inspect_err(|refusal| self.broken = Some(*refusal))
+    }
+
+    fn take(&mut self, arrived: &mut BytesMut) -> Result<Option<Bytes>, Refusal> {
+        let Some(length) = arrived.get(..LENGTH) else { return Ok(None) };
+        let length = usize::try_from(key::number(length)).map_err(|_| Refusal::TooLong)?;
+        if length > MAX_FRAME {
+            return Err(Refusal::TooLong);
+        }
+        if arrived.len() < length + FRAME_OVERHEAD {
+            return Ok(None);
+        }
+        let mut frame = arrived.split_to(length + FRAME_OVERHEAD).freeze();
+        let mac = frame.split_off(HEAD + length);
+        key::verify(&self.key, &frame, &mac)?;
+        if key::number(&frame[LENGTH..HEAD]) != self.next {
+            return Err(Refusal::Replayed);
+        }
+        self.next += 1;
+        frame.advance(HEAD);
+        Ok(Some(frame))
+    }
+
+    /// Says whether the stream may end here, after what has arrived and was not taken.
+    ///
+    /// # Errors
+    /// [`Refusal::Truncated`] if it ends within a frame.
+    pub fn end(&self, arrived: &BytesMut) -> Result<(), Refusal> {
+        if arrived.is_empty() { Ok(()) } else { Err(Refusal::Truncated) }
+    }
+}

@@ -1,0 +1,18 @@
+//! What nobody without the key can do, and nobody can do twice.
+
+mod datagrams;
+mod streams;
+
+use super::*;
+use crate::counts::Incarnation;
+
+const ALICE: Incarnation = Incarnation(0xA11CE);
+const BOB: Incarnation = Incarnation(0xB0B);
+
+fn key() -> ClusterKey {
+    ClusterKey::new("a key for all of these tests").unwrap()
+}
+
+fn stranger() -> ClusterKey {
+    ClusterKey::new("a key that nobody else has got").unwrap()
+}

@@ -1,0 +1,183 @@
+//! A cluster of one does what the model does, and nodes that know all of each other do what one store does.
+
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use slidegate::store::Outcomes;
+use slidegate::testkit::block_on;
+use slidegate::testkit::conformance::hold;
+use slidegate::{
+    Admission, Algorithm, Align, Clock, Hit, Key, Limit, LocalStore, ManualClock, MemoryStore,
+    Scope, Store, StoreError, Taken, Timestamp,
+};
+use slidegate_cluster::ClusterStore;
+use slidegate_cluster::counters::{AtCap, Attempt, CounterSettings, Counters};
+use slidegate_cluster::counts::Incarnation;
+use slidegate_cluster::ledger::{Flush, Ledger};
+use slidegate_cluster::progress::{Member, Progress};
+use slidegate_cluster::store::Sync;
+
+const ADDITIVE: [Algorithm; 4] = [
+    Algorithm::SlidingBuckets { precision: None },
+    Algorithm::SlidingWindow,
+    Algorithm::FixedWindow { align: Align::Key },
+    Algorithm::FixedWindow { align: Align::Clock },
+];
+
+fn counters(me: u64, now: Timestamp) -> Counters {
+    let settings = CounterSettings {
+        me: Incarnation(me),
+        secret: [7; 16].into(),
+        clocks_differ_us: 2_000_000,
+        sync_interval: Duration::from_millis(250),
+        max_keys: 1_000,
+    };
+    Counters::new(settings, now)
+}
+
+#[test]
+fn a_cluster_of_one_does_what_the_model_does() {
+    let (mut allowed, mut decisions) = (0, 0);
+    for algorithms in ADDITIVE.chunks(1).chain([&ADDITIVE[..]]) {
+        for seed in 0..200 {
+            let clock = ManualClock::default();
+            let counters = Arc::new(counters(1, clock.now()));
+            let store = ClusterStore::new(clock.clone(), counters, Sync::default(), Duration::ZERO);
+            match block_on(hold(&store, &clock, algorithms, seed, 800)) {
+                Ok(tried) => {
+                    allowed += tried.allowed;
+                    decisions += tried.decisions;
+                }
+                Err(difference) => panic!("{algorithms:?}: {difference}"),
+            }
+        }
+    }
+    assert!(decisions > 300_000 && allowed * 10 > decisions && allowed * 10 < decisions * 9);
+}
+
+/// Nodes that each know at once what another has charged.
+struct Nodes {
+    nodes: Vec<Counters>,
+    flush: Flush,
+}
+
+impl Nodes {
+    fn new(nodes: u64, now: Timestamp) -> Self {
+        let nodes: Vec<Counters> = (1..=nodes).map(|me| counters(me, now)).collect();
+        Self { nodes, flush: 0 }
+    }
+
+    /// One tells the others what it has to tell, and they say that they have heard.
+    fn tell(&mut self, teller: usize, now: Timestamp) {
+        self.flush += 1;
+        let mut told = Vec::new();
+        assert!(!self.nodes[teller].take_changed(self.flush, usize::MAX, &mut told));
+        for (nth, node) in self.nodes.iter().enumerate() {
+            if nth != teller {
+                node.merge(&told, now);
+                // What comes twice changes nothing.
+                node.merge(&told, now);
+            }
+            let others =
+                (1..=self.nodes.len() as u64).map(Incarnation).filter(|of| *of != node.me());
+            let members = others
+                .map(|incarnation| Member {
+                    incarnation,
+                    acknowledged: self.flush,
+                    silent_since: None,
+                })
+                .collect();
+            let nodes = self.nodes.len() as u32;
+            node.progress().store(Arc::new(Progress {
+                members,
+                nodes,
+                majority_since: Some(now),
+                ..Progress::default()
+            }));
+        }
+    }
+
+    fn take(&self, node: usize, hits: &[Hit<'_>], now: Timestamp) -> Taken {
+        match self.nodes[node].take(hits, now, AtCap::Wait).unwrap() {
+            Attempt::Decided(taken) => taken,
+            Attempt::Unsynced => panic!("all is known to all"),
+        }
+    }
+}
+
+fn draw_limit(rng: &mut Rng) -> Limit {
+    let quota = ["10/s", "3/min", "100/7s", "1/s"][rng.usize(..4)].parse().unwrap();
+    Limit::new(quota, ADDITIVE[rng.usize(..ADDITIVE.len())]).unwrap()
+}
+
+#[test]
+fn nodes_that_know_all_of_each_other_do_what_one_store_does() {
+    for seed in 0..300 {
+        let mut rng = Rng::with_seed(seed);
+        let clock = ManualClock::at(Timestamp::from_secs(1_700_000_000 + rng.u64(..100_000)));
+        let mut nodes = Nodes::new(rng.u64(2..=4), clock.now());
+        (0..nodes.nodes.len()).for_each(|node| nodes.tell(node, clock.now()));
+        let one = MemoryStore::with(clock.clone(), 1_000);
+        let limits = [draw_limit(&mut rng), draw_limit(&mut rng)];
+        let scope = Scope::new("d", "r", "l", &["who"]);
+        let mut receipts = Vec::new();
+        for step in 0..300 {
+            clock.advance(Duration::from_millis([0, 1, 50, 400, 5_000][rng.usize(..5)]));
+            let (node, now) = (rng.usize(..nodes.nodes.len()), clock.now());
+            let values = [["a".into()], ["b".into()]];
+            let hits: Vec<Hit<'_>> = (0..rng.usize(1..=3))
+                .map(|_| Hit {
+                    key: Key::new(&scope, &values[rng.usize(..2)]),
+                    limit: &limits[rng.usize(..2)],
+                    cost: rng.u64(..4),
+                    admission: [Admission::Enforce, Admission::Observe, Admission::Always]
+                        [rng.usize(..3)],
+                })
+                .collect();
+            let what = format!("seed {seed}, step {step}: {hits:?}");
+            match rng.u32(..10) {
+                0 => {
+                    let refunded: Outcomes = nodes.nodes[node].refund(&hits, now).unwrap();
+                    assert_eq!(refunded, one.refund_now(&hits), "{what}");
+                }
+                1 => {
+                    if let Some((of, (mine, others))) = receipts.pop() {
+                        let _: usize = of;
+                        nodes.nodes[of].give_back(&mine, now);
+                        one.give_back_now(&others);
+                        nodes.tell(of, now);
+                    }
+                }
+                2 => assert_eq!(nodes.nodes[node].peek(&hits, now).unwrap(), one.peek_now(&hits)),
+                _ => {
+                    let (here, there) = (nodes.take(node, &hits, now), one.take_now(&hits));
+                    assert_eq!(here.outcomes, there.outcomes, "{what}");
+                    assert_eq!(here.allowed, there.allowed, "{what}");
+                    receipts.push((node, (here.receipt, there.receipt)));
+                }
+            }
+            nodes.tell(node, now);
+        }
+    }
+}
+
+#[test]
+fn a_limit_that_nodes_cannot_count_is_an_error() {
+    let clock = ManualClock::at(Timestamp::from_secs(60));
+    let counters = Arc::new(counters(1, clock.now()));
+    let store = ClusterStore::new(clock, counters, Sync::default(), Duration::ZERO);
+    let scope = Scope::new("d", "r", "l", &["who"]);
+    for algorithm in [Algorithm::SlidingLog, Algorithm::TokenBucket { burst: None }] {
+        let limit = Limit::new("1/s".parse().unwrap(), algorithm).unwrap();
+        let values = ["a".into()];
+        let key = Key::new(&scope, &values);
+        let hit = Hit { key, limit: &limit, cost: 1, admission: Admission::Enforce };
+        let Err(StoreError::Unsupported(why)) = block_on(store.take(&[hit])) else {
+            panic!("{algorithm} is counted");
+        };
+        assert!(why.contains(algorithm.name()) && why.contains("sliding_buckets"), "{why}");
+    }
+}
