@@ -1,6 +1,6 @@
 # What a fresh Debian machine with a Rust toolchain needs beyond it, these targets install themselves.
 
-.PHONY: test test-shuttle fuzz-http fuzz lint doc instructions instructions-tower bench-memory bench-policy bench-redis bench-server bench-grpc hot-keys flood retry-spike ci
+.PHONY: test test-shuttle fuzz-http fuzz lint doc instructions instructions-tower bench-memory bench-policy bench-redis bench-server bench-grpc bench-cluster hot-keys flood retry-spike ci
 
 # Every test: unit, integration and documentation tests, the explored thread schedules, and the
 # server against its own description.
@@ -23,9 +23,9 @@ test-shuttle:
 fuzz-http:
 	crates/slidegate-server/tests/schemathesis.sh
 
-# Any text as a policy, by libFuzzer: ten minutes for each target, or as many seconds as SECONDS says. It
-# begins with the repository's own policies, good and broken, and keeps what it learns in fuzz/corpus. What
-# takes ten seconds is a finding: most take milliseconds, but the machine may have other work.
+# Any text as a policy, and any bytes that reach a node of a cluster, by libFuzzer: ten minutes for each target, or as
+# many seconds as SECONDS says. It begins with the repository's own policies, good and broken, and keeps what it learns
+# in fuzz/corpus. What takes ten seconds is a finding: most take milliseconds, but the machine may have other work.
 fuzz: SECONDS = 600
 fuzz:
 	rustup toolchain list | grep -q ^nightly || rustup toolchain install nightly --profile minimal
@@ -34,6 +34,9 @@ fuzz:
 	cp examples/*.yaml crates/slidegate-server/tests/validate/broken/*.yaml fuzz/corpus/policy
 	cargo +nightly fuzz run policy -- -dict=fuzz/policy.dict -timeout=10 -max_total_time=$(SECONDS) $(ARGS)
 	cargo +nightly fuzz run policy_of_parts -- -timeout=10 -max_total_time=$(SECONDS) $(ARGS)
+	cargo +nightly fuzz run cluster_datagram -- -timeout=10 -max_total_time=$(SECONDS) $(ARGS)
+	cargo +nightly fuzz run cluster_stream -- -timeout=10 -max_total_time=$(SECONDS) $(ARGS)
+	cargo +nightly fuzz run cluster_message -- -timeout=10 -max_total_time=$(SECONDS) $(ARGS)
 
 lint:
 	cargo fmt --all --check
@@ -67,6 +70,12 @@ bench-policy:
 bench-redis:
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
 	cargo run --release -p lab --features redis --bin bench_redis -- $(ARGS)
+
+# A cluster's store: decisions beside the memory store's, many active keys, and what slips through three servers. About
+# fifteen minutes; ARGS=--quick takes two. ARGS="slipped docs/cluster-slipped.svg" draws the picture of docs/CLUSTER.md.
+bench-cluster:
+	cargo build --release
+	cargo run --release -p lab --features cluster --bin bench_cluster -- $(ARGS)
 
 # The server with all that it can gather, beside the same without: about nine minutes; ARGS=--quick takes two.
 bench-server:

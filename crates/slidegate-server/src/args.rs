@@ -1,6 +1,7 @@
 //! What may stand on the command line: syntax only. `settings` finds out what it means.
 
 mod address;
+mod cluster;
 mod source;
 mod span;
 mod store;
@@ -18,6 +19,7 @@ use slidegate_tower::TrustedProxies;
 use tracing::level_filters::LevelFilter;
 
 pub use self::address::AddressOrNone;
+pub use self::cluster::{ClusterArgs, KeyText};
 pub use self::source::{SourceArgs, algorithm};
 use self::span::span;
 pub use self::store::{RedisClock, StoreArgs};
@@ -117,6 +119,9 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub store: StoreArgs,
 
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+
     /// How many keys (such as clients) to count at once in memory; beyond it, one that is about to expire
     /// is forgotten
     #[arg(long, value_name = "N", env = "SLIDEGATE_MAX_KEYS", default_value = "10000000")]
@@ -208,9 +213,11 @@ mod tests {
     }
 
     #[test]
-    fn debug_has_no_password() {
+    fn debug_has_no_secret() {
         let line = ["slidegate", "serve", "--policy", "p", "--store", "redis://:secret@h"];
+        let line = line.iter().chain(&["--cluster-key", "a secret of nodes"]);
         let told = format!("{:?}", Args::try_parse_from(line).unwrap());
-        assert!(told.contains("redis_prefix") && !told.contains("secret"), "{told}");
+        assert!(told.contains("redis_prefix") && told.contains("cluster_key"), "{told}");
+        assert!(!told.contains("secret"), "{told}");
     }
 }

@@ -43,7 +43,7 @@ struct PolicyReadiness {
 /// Where counts live.
 #[derive(Debug, Serialize, JsonSchema)]
 struct StoreReadiness {
-    /// `memory` or `redis`.
+    /// `memory`, `redis` or `cluster`.
     kind: &'static str,
     /// Whether it is asked: not while it has failed too often of late.
     answers: bool,

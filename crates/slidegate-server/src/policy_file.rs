@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
-use slidegate::{Algorithm, Policy, PolicyError, PolicyErrors};
+use slidegate::{Algorithm, Limit, Policy, PolicyError, PolicyErrors};
 
-use crate::ratelimit_config::{self, Converted, Finding, folder};
+use crate::ratelimit_config::{self, Converted, Counting, Finding, folder};
 
 /// Why there is no policy. Prints one line per mistake: `FILE:line:column: message`.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +26,14 @@ enum Reason {
     /// Of files of the reference server, whose paths they name themselves.
     #[error("these are no policy")]
     Findings(Vec<Finding>),
+}
+
+/// Says whether the store that is to count can do so by a limit, or else why not and what it could.
+pub type Bears = fn(&Limit) -> Result<(), String>;
+
+/// For commands that ask no store.
+pub fn any_limit(_: &Limit) -> Result<(), String> {
+    Ok(())
 }
 
 /// Where a policy is written.
@@ -57,17 +65,18 @@ pub struct Meaning {
 /// A policy, and the source that it was read from.
 pub struct PolicyFile {
     pub source: PolicySource,
+    pub bears: Bears,
     pub texts: Texts,
     pub policy: Policy,
     pub notes: Vec<String>,
 }
 
 impl PolicyFile {
-    /// Reads a source.
-    pub fn read(source: PolicySource) -> Result<Self, PolicyFileError> {
+    /// Reads a source, for a store that bears these limits.
+    pub fn read(source: PolicySource, bears: Bears) -> Result<Self, PolicyFileError> {
         let texts = source.texts()?;
-        let Meaning { policy, notes } = source.meaning(&texts)?;
-        Ok(Self { source, texts, policy, notes })
+        let Meaning { policy, notes } = source.meaning(&texts, bears)?;
+        Ok(Self { source, bears, texts, policy, notes })
     }
 }
 
@@ -96,15 +105,16 @@ impl PolicySource {
         texts.collect()
     }
 
-    /// The policy that texts of it are.
-    pub fn meaning(&self, texts: &[FileText]) -> Result<Meaning, PolicyFileError> {
+    /// The policy that texts of it are, for a store that bears these limits.
+    pub fn meaning(&self, texts: &[FileText], bears: Bears) -> Result<Meaning, PolicyFileError> {
         match (self, texts) {
             (Self::Policy(path), texts) => {
                 let text = texts.iter().map(|file| &*file.text).collect::<String>();
-                Ok(Meaning { policy: parse(path, &text)?, notes: Vec::new() })
+                Ok(Meaning { policy: parse(path, &text, bears)?, notes: Vec::new() })
             }
             (Self::Ratelimit { path, algorithm }, files) => {
-                let Converted { policy, notes, .. } = convert(path, files, *algorithm)?;
+                let counting = Counting { algorithm: *algorithm, bears };
+                let Converted { policy, notes, .. } = convert(path, files, counting)?;
                 Ok(Meaning { policy, notes: notes.iter().map(ToString::to_string).collect() })
             }
         }
@@ -115,9 +125,9 @@ impl PolicySource {
 pub fn convert(
     path: &Path,
     files: &[FileText],
-    algorithm: Algorithm,
+    counting: Counting,
 ) -> Result<Converted, PolicyFileError> {
-    ratelimit_config::convert(files, algorithm).map_err(|findings| PolicyFileError {
+    ratelimit_config::convert(files, counting).map_err(|findings| PolicyFileError {
         path: path.to_owned(),
         reason: Reason::Findings(findings),
     })
@@ -125,7 +135,7 @@ pub fn convert(
 
 /// Reads the policy in a file.
 pub fn read(path: &Path) -> Result<Policy, PolicyFileError> {
-    parse(path, &text(path)?)
+    parse(path, &text(path)?, any_limit)
 }
 
 /// The text of a file.
@@ -137,11 +147,11 @@ fn unreadable(path: &Path, error: io::Error) -> PolicyFileError {
     PolicyFileError { path: path.to_owned(), reason: error.into() }
 }
 
-/// The policy that a file's text says.
-pub fn parse(path: &Path, text: &str) -> Result<Policy, PolicyFileError> {
+/// The policy that a file's text says, for a store that bears these limits.
+fn parse(path: &Path, text: &str, bears: Bears) -> Result<Policy, PolicyFileError> {
     let error =
         |errors: PolicyErrors| PolicyFileError { path: path.to_owned(), reason: errors.into() };
-    Policy::from_yaml(text).map_err(error)
+    Policy::from_yaml_for(text, bears).map_err(error)
 }
 
 impl PolicyFileError {
@@ -175,5 +185,57 @@ impl fmt::Display for PolicyFileError {
             write!(f, "{newline}{path}:{mistake}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is wrong with texts for a store that has no log.
+    fn wrong(source: &PolicySource, texts: &[&str]) -> Vec<String> {
+        let bears: Bears = |limit| match limit.algorithm() {
+            Algorithm::SlidingLog => Err("`sliding_log` is not counted here".to_owned()),
+            _ => Ok(()),
+        };
+        let file = |(nth, text): (usize, &&str)| FileText {
+            path: format!("{nth}.yaml").into(),
+            text: (**text).into(),
+        };
+        let texts: Vec<FileText> = texts.iter().enumerate().map(file).collect();
+        source.meaning(&texts, bears).err().map_or_else(Vec::new, |error| error.lines())
+    }
+
+    #[test]
+    fn a_policy_by_which_the_store_cannot_count_is_refused() {
+        let source = PolicySource::Policy("p.yaml".into());
+        let policy = "rules: [{ name: a, limits: [9/s, 99/m], algorithm: sliding_log }]";
+        let why = "`sliding_log` is not counted here";
+        assert_eq!(
+            wrong(&source, &[policy]),
+            [format!("p.yaml:1:29: {why}"), format!("p.yaml:1:34: {why}")]
+        );
+        assert!(wrong(&source, &[&policy.replace("log", "buckets")]).is_empty());
+    }
+
+    #[test]
+    fn reference_files_by_which_the_store_cannot_count_are_refused() {
+        let source = |algorithm| PolicySource::Ratelimit { path: "config".into(), algorithm };
+        let texts = [
+            "domain: a
+descriptors:
+- { key: k, rate_limit: { unit: day, requests_per_unit: 9 } }
+- { key: m, descriptors: [{ key: n, rate_limit: { unit: hour, requests_per_unit: 9 } }] }
+- { key: o, rate_limit: { unlimited: true } }",
+            "domain: b\ndescriptors: [{ key: k, rate_limit: { unit: second, requests_per_unit: 9 } }]",
+        ];
+        let why = "`sliding_log` is not counted here (--ratelimit-algorithm)";
+        let places = ["0.yaml:3:57", "0.yaml:4:82", "1.yaml:2:72"];
+        let log = source(Algorithm::SlidingLog);
+        assert_eq!(wrong(&log, &texts), places.map(|place| format!("{place}: {why}")));
+        assert!(wrong(&source(Algorithm::SlidingWindow), &texts).is_empty());
+        // Limits that descriptors bring along count so, too.
+        let brought = wrong(&log, &["domain: a"]);
+        assert!(brought.len() == 1 && brought[0].contains("`sliding_log` is not"), "{brought:?}");
     }
 }

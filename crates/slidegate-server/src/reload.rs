@@ -176,7 +176,7 @@ impl Reader {
             Ok(texts) => texts,
             Err(wrong) => return self.refuse(&wrong),
         };
-        match self.held.source.meaning(&texts) {
+        match self.held.source.meaning(&texts, self.held.bears) {
             Ok(meaning) => self.replace(texts, meaning),
             Err(error) => self.refuse(&error.lines()),
         }

@@ -1,5 +1,7 @@
 //! What the arguments mean: files are read, so that a mistake shows before anything starts.
 
+mod cluster;
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -13,9 +15,12 @@ use slidegate_tower::TrustedProxies;
 use thiserror::Error;
 use tracing::level_filters::LevelFilter;
 
-use crate::args::{AddressOrNone, RedisClock, ServeArgs, StoreArgs, TellingArgs, TlsArgs};
+use self::cluster::ClusterError;
+use crate::args::{
+    AddressOrNone, ClusterArgs, RedisClock, ServeArgs, StoreArgs, TellingArgs, TlsArgs,
+};
 use crate::log::LogSettings;
-use crate::policy_file::{PolicyFile, PolicyFileError};
+use crate::policy_file::{Bears, PolicyFile, PolicyFileError, any_limit};
 use crate::tls::{Tls, TlsError, TlsFiles};
 use crate::watch::Redact;
 use crate::watch::traces::{CollectorUrlError, TraceSettings};
@@ -62,6 +67,7 @@ pub struct ServiceSettings {
 pub enum StoreChoice {
     Memory,
     Redis { address: Box<Address>, settings: slidegate_redis::Settings, clock: RedisClock },
+    Cluster(Box<slidegate_cluster::Settings>),
 }
 
 /// Why the arguments mean nothing.
@@ -69,8 +75,12 @@ pub enum StoreChoice {
 pub enum SettingsError {
     #[error(transparent)]
     Policy(#[from] PolicyFileError),
-    #[error("--store (SLIDEGATE_STORE) is neither `memory` nor an address of a Redis: {0}")]
+    #[error(
+        "--store (SLIDEGATE_STORE) is neither `memory` nor `cluster://` nor an address of a Redis: {0}"
+    )]
     Store(#[from] AddressError),
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
     #[error("--otlp (SLIDEGATE_OTLP) is no address of a collector: {0}")]
     Otlp(#[from] CollectorUrlError),
     #[error(transparent)]
@@ -93,9 +103,10 @@ pub struct ClientBounds {
 impl Settings {
     /// Reads what the arguments point to.
     pub fn read(args: ServeArgs) -> Result<Self, SettingsError> {
-        let policy_file = PolicyFile::read(args.source.source())?;
-        let (AddressOrNone(grpc), AddressOrNone(admin)) = (args.grpc, args.admin);
         let expected_instances = args.store.expected_instances;
+        let store = StoreChoice::read(args.store, args.cluster, args.max_keys)?;
+        let policy_file = PolicyFile::read(args.source.source(), store.bears())?;
+        let (AddressOrNone(grpc), AddressOrNone(admin)) = (args.grpc, args.admin);
         Ok(Self {
             http: args.http,
             grpc,
@@ -107,7 +118,7 @@ impl Settings {
             service: ServiceSettings {
                 policy: policy_file.policy.clone(),
                 observe: args.observe,
-                store: StoreChoice::read(args.store)?,
+                store,
                 expected_instances,
                 max_keys: args.max_keys,
                 ready_needs_store: args.ready_needs_store,
@@ -144,9 +155,16 @@ fn tls(args: TlsArgs) -> Result<Option<Arc<Tls>>, TlsError> {
 }
 
 impl StoreChoice {
-    fn read(args: StoreArgs) -> Result<Self, AddressError> {
+    fn read(
+        args: StoreArgs,
+        cluster: ClusterArgs,
+        max_keys: NonZeroUsize,
+    ) -> Result<Self, SettingsError> {
         if args.store.0 == "memory" {
             return Ok(Self::Memory);
+        }
+        if let Some(settings) = cluster::read(&args.store.0, cluster, max_keys.get()) {
+            return Ok(Self::Cluster(Box::new(settings?)));
         }
         let settings = slidegate_redis::Settings {
             prefix: args.redis_prefix,
@@ -162,6 +180,14 @@ impl StoreChoice {
         let address = Box::new(args.store.0.parse()?);
         Ok(Self::Redis { address, settings, clock: args.redis_clock })
     }
+
+    /// The limits that it can count by.
+    fn bears(&self) -> Bears {
+        match self {
+            Self::Memory | Self::Redis { .. } => any_limit,
+            Self::Cluster(_) => slidegate_cluster::bears,
+        }
+    }
 }
 
 /// As one may show it: without a password.
@@ -170,6 +196,7 @@ impl fmt::Display for StoreChoice {
         match self {
             Self::Memory => f.write_str("memory"),
             Self::Redis { address, .. } => address.fmt(f),
+            Self::Cluster(_) => f.write_str("cluster://"),
         }
     }
 }

@@ -1,7 +1,12 @@
 //! The one place that picks a store.
 
+use std::sync::Arc;
+
 use slidegate::store::Outcomes;
-use slidegate::{Gate, Hit, MemoryStore, Receipt, StoreError, SystemClock, Taken, WallClock};
+use slidegate::{
+    FollowingClock, Gate, Hit, MemoryStore, Receipt, StoreError, SystemClock, Taken, WallClock,
+};
+use slidegate_cluster::{ClusterStore, StartError};
 use slidegate_redis::{ConnectError, RedisStore};
 use thiserror::Error;
 
@@ -9,14 +14,18 @@ use crate::args::RedisClock;
 use crate::health::Health;
 use crate::service::Service;
 use crate::settings::{ServiceSettings, StoreChoice};
-use crate::watch::metrics::StoreFigures;
+use crate::watch::metrics::{ClusterFigures, Shares, StoreFigures};
 use crate::watch::traces::TracesError;
 use crate::watch::{Denials, Metrics, Traces, Watch, Watched};
+
+/// A node of a cluster.
+pub type Node = ClusterStore<Arc<FollowingClock>>;
 
 /// Where counts live.
 pub enum Store {
     Memory(MemoryStore),
     Redis(Box<RedisStore>),
+    Cluster(Box<Node>),
 }
 
 /// Why there is no service.
@@ -24,15 +33,27 @@ pub enum Store {
 pub enum ServiceError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    #[error("{flag}{0}", flag = flag(.0))]
+    Start(#[from] StartError),
     #[error(transparent)]
     Traces(#[from] TracesError),
 }
 
+/// Which flag says what a node cannot be.
+fn flag(error: &StartError) -> &'static str {
+    match error {
+        StartError::Listen { .. } | StartError::NoKey(_) => "--listen (SLIDEGATE_LISTEN): ",
+        StartError::Key(_) => "--cluster-key (SLIDEGATE_CLUSTER_KEY): ",
+        StartError::Address(_) => "--advertise (SLIDEGATE_ADVERTISE): ",
+        StartError::Join(_) => "--store (SLIDEGATE_STORE): ",
+    }
+}
+
 /// What decides by the policy and the store of the settings. Within a runtime: a store elsewhere connects in
 /// the background.
-pub fn service(settings: ServiceSettings) -> Result<Service, ServiceError> {
+pub async fn service(settings: ServiceSettings) -> Result<Service, ServiceError> {
     let max_keys = settings.max_keys.get();
-    let store = Store::open(settings.store, max_keys)?;
+    let store = Store::open(settings.store, max_keys).await?;
     let metrics = settings.gathers.then(|| Metrics::new(store.kind()));
     let traces = settings.traces.map(Traces::start).transpose()?;
     let store_traces = traces.as_ref().map(|traces| traces.of_store(store.kind()));
@@ -56,10 +77,13 @@ pub fn service(settings: ServiceSettings) -> Result<Service, ServiceError> {
 }
 
 impl Store {
-    fn open(choice: StoreChoice, max_keys: usize) -> Result<Self, ConnectError> {
+    async fn open(choice: StoreChoice, max_keys: usize) -> Result<Self, ServiceError> {
         let (address, settings, clock) = match choice {
             StoreChoice::Memory => {
                 return Ok(Self::Memory(MemoryStore::with(SystemClock::new(), max_keys)));
+            }
+            StoreChoice::Cluster(settings) => {
+                return Ok(Self::Cluster(Box::new(ClusterStore::start(*settings).await?)));
             }
             StoreChoice::Redis { address, settings, clock } => (address, settings, clock),
         };
@@ -79,7 +103,25 @@ impl Store {
         match self {
             Self::Memory(_) => "memory",
             Self::Redis(_) => "redis",
+            Self::Cluster(_) => "cluster",
         }
+    }
+
+    /// The node that this process is in a cluster.
+    pub fn node(&self) -> Option<&Node> {
+        match self {
+            Self::Cluster(node) => Some(node),
+            Self::Memory(_) | Self::Redis(_) => None,
+        }
+    }
+
+    /// How its cluster stands.
+    pub fn cluster_figures(&self) -> Option<ClusterFigures> {
+        let node = self.node()?;
+        let (counts, sum) = node.counters().overshoot().read();
+        let overshoot = Shares { counts, sum };
+        let status = node.status()?;
+        Some(ClusterFigures::of(&status, node.capped(), overshoot))
     }
 
     /// How it stands.
@@ -88,6 +130,11 @@ impl Store {
             Self::Memory(store) => StoreFigures {
                 keys: store.keys(),
                 evicted_keys: store.evicted_keys(),
+                ..StoreFigures::default()
+            },
+            Self::Cluster(store) => StoreFigures {
+                keys: store.counters().keys(),
+                evicted_keys: store.counters().evicted_keys(),
                 ..StoreFigures::default()
             },
             Self::Redis(store) => StoreFigures {
@@ -106,6 +153,7 @@ impl slidegate::Store for Store {
         match self {
             Self::Memory(store) => store.take(hits).await,
             Self::Redis(store) => store.take(hits).await,
+            Self::Cluster(store) => store.take(hits).await,
         }
     }
 
@@ -113,6 +161,7 @@ impl slidegate::Store for Store {
         match self {
             Self::Memory(store) => store.take_many(asks).await,
             Self::Redis(store) => store.take_many(asks).await,
+            Self::Cluster(store) => store.take_many(asks).await,
         }
     }
 
@@ -120,6 +169,7 @@ impl slidegate::Store for Store {
         match self {
             Self::Memory(store) => store.peek(hits).await,
             Self::Redis(store) => store.peek(hits).await,
+            Self::Cluster(store) => store.peek(hits).await,
         }
     }
 
@@ -127,6 +177,7 @@ impl slidegate::Store for Store {
         match self {
             Self::Memory(store) => store.give_back(receipt).await,
             Self::Redis(store) => store.give_back(receipt).await,
+            Self::Cluster(store) => store.give_back(receipt).await,
         }
     }
 
@@ -134,6 +185,7 @@ impl slidegate::Store for Store {
         match self {
             Self::Memory(store) => store.refund(hits).await,
             Self::Redis(store) => store.refund(hits).await,
+            Self::Cluster(store) => store.refund(hits).await,
         }
     }
 
@@ -141,6 +193,7 @@ impl slidegate::Store for Store {
         match self {
             Self::Memory(store) => store.reset(hits).await,
             Self::Redis(store) => store.reset(hits).await,
+            Self::Cluster(store) => store.reset(hits).await,
         }
     }
 }

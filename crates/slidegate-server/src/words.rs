@@ -1,7 +1,7 @@
 //! A policy in words, for `validate`, `explain` and the log of a reload.
 
 use slidegate::policy::{Condition, Mode, OnStoreError, Override, Rule, Terms, When, WhenMissing};
-use slidegate::{Algorithm, Align, Limit};
+use slidegate::{Algorithm, Align, Limit, OnPartition};
 
 /// What a rule does, a line for each part.
 pub fn rule(rule: &Rule) -> Vec<String> {
@@ -39,6 +39,7 @@ pub fn own_terms(rule: &Rule) -> Vec<String> {
         OnStoreError::Deny => lines.push("while the store does not answer, none pass".into()),
     }
     lines.extend(redis(rule));
+    lines.extend(cluster(rule));
     lines
 }
 
@@ -114,6 +115,19 @@ fn redis(rule: &Rule) -> Option<String> {
     };
     let said: Vec<String> = [slot, split, sample].into_iter().flatten().collect();
     Some(format!("in Redis: {}", said.join("; ")))
+}
+
+fn cluster(rule: &Rule) -> Option<String> {
+    let cluster = rule.cluster()?;
+    let ahead = cluster.max_unsynced().map(|units| {
+        format!("a node lets at most {units} of each count pass that not all others know of")
+    });
+    let silent = match cluster.on_partition() {
+        OnPartition::Bounded => None,
+        OnPartition::Available => Some("nodes that are silent are not waited for".to_owned()),
+    };
+    let said: Vec<String> = [ahead, silent].into_iter().flatten().collect();
+    (!said.is_empty()).then(|| format!("in a cluster: {}", said.join("; ")))
 }
 
 fn terms(terms: &Terms) -> Vec<String> {

@@ -15,10 +15,10 @@ use super::span::span;
 #[derive(Debug, clap::Args)]
 pub struct StoreArgs {
     // What a variable holds would stand in the help.
-    /// Where counts live: memory, or the Redis that all instances share, as redis://host:6379/0,
-    /// rediss://… (TLS), unix:///path, redis+sentinel://host:26379,host:26379/service or
-    /// redis+cluster://host:6379,host:6379. If the address has a password, give it by the environment:
-    /// every user of the machine can read a command line
+    /// Where counts live: memory; cluster://, the memory of instances that tell each other (--seeds); or the
+    /// Redis that all instances share, as redis://host:6379/0, rediss://… (TLS), unix:///path,
+    /// redis+sentinel://host:26379,host:26379/service or redis+cluster://host:6379,host:6379. If the address
+    /// has a password, give it by the environment: every user of the machine can read a command line
     #[arg(
         long,
         value_name = "STORE",

@@ -8,6 +8,7 @@ use slidegate::Algorithm;
 use super::print;
 use crate::args;
 use crate::policy_file::{self, FileText, PolicyFileError, PolicySource};
+use crate::ratelimit_config::Counting;
 
 #[derive(Debug, clap::Args)]
 pub struct ConvertArgs {
@@ -32,7 +33,8 @@ pub fn run(args: ConvertArgs) -> Result<(), Box<dyn Error>> {
     for path in args.files {
         texts.extend_from_slice(&read(path, algorithm)?);
     }
-    print(&policy_file::convert(Path::new(""), &texts, algorithm)?.text)?;
+    let counting = Counting { algorithm, bears: policy_file::any_limit };
+    print(&policy_file::convert(Path::new(""), &texts, counting)?.text)?;
     Ok(())
 }
 

@@ -28,6 +28,10 @@ use crate::{grpc, http, log, reload, wire};
 /// How long clients may ask once more on connections that they have, before idle ones are ended.
 const LAST_QUESTIONS: Duration = Duration::from_secs(1);
 
+/// What a node of a cluster has to say that it goes, and what it has counted last, even if requests took all the
+/// time that there was: else the others wait for it until all that it may have counted has left its window.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// Connections of operators at once.
 const ADMIN_CONNECTIONS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(63);
 
@@ -50,7 +54,7 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let admin = listen_if(settings.admin, "--admin").await?;
     let (rules, store) =
         (settings.service.policy.rules().len(), settings.service.store.to_string());
-    let service = Arc::new(wire::service(settings.service)?);
+    let service = Arc::new(wire::service(settings.service).await?);
     if let Some(admin) = admin {
         let address = admin.local_addr()?;
         serve_admin(admin, service.clone(), clients);
@@ -97,11 +101,18 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     if tokio::time::timeout_at(deadline, drained).await.is_err() {
         warn!("cutting connections that were still busy after {shutdown_grace:?}");
     }
+    if let Some(node) = service.ruled().store().node() {
+        node.leave(remaining(deadline).max(FAREWELL)).await;
+    }
     if let Some(traces) = service.watch().traces() {
-        traces.flush(deadline.saturating_duration_since(Instant::now())).await;
+        traces.flush(remaining(deadline)).await;
     }
     info!("stopped");
     Ok(())
+}
+
+fn remaining(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
 }
 
 /// A face that listens.

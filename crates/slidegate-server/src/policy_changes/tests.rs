@@ -156,6 +156,11 @@ fn whom_it_is_for_and_what_becomes_of_them_is_told() {
         "limits: [9/s], when: { method: [GET, HEAD] }, mode: observe, overdraft: true, on_store_error: deny",
         "was [for requests whose method is `GET`], is [for requests whose method is `GET` or `HEAD`; only watches: what does not fit passes all the same; costs are charged even beyond max; a cost of 0 asks, and is denied then; while the store does not answer, none pass]",
     );
+    assert_told(
+        "limits: [9/s], cluster: { max_unsynced: 4 }",
+        "limits: [9/s], cluster: { on_partition: bounded }",
+        "was also [in a cluster: a node lets at most 4 of each count pass that not all others know of]",
+    );
 }
 
 #[test]

@@ -27,7 +27,7 @@ use slidegate::{Algorithm, Policy};
 use finding::{Findings, Place};
 use print::Printed;
 
-use crate::policy_file::FileText;
+use crate::policy_file::{Bears, FileText};
 
 pub use finding::Finding;
 
@@ -41,15 +41,23 @@ pub struct Converted {
     pub notes: Vec<Finding>,
 }
 
-/// Makes a policy of reference files, by whose limits this algorithm counts; or tells all that is wrong with
-/// them.
-pub fn convert(files: &[FileText], algorithm: Algorithm) -> Result<Converted, Vec<Finding>> {
+/// How the limits of reference files are counted.
+#[derive(Clone, Copy)]
+pub struct Counting {
+    pub algorithm: Algorithm,
+    /// By which limits the store can count.
+    pub bears: Bears,
+}
+
+/// Makes a policy of reference files, whose limits are counted so; or tells all that is wrong with them.
+pub fn convert(files: &[FileText], counting: Counting) -> Result<Converted, Vec<Finding>> {
+    let Counting { algorithm, bears } = counting;
     let mut findings = Findings::default();
     let mut known: HashMap<String, String> = HashMap::new();
     let mut domains = Vec::new();
     for FileText { path, text } in files {
         let Some(domain) = entries::read(path, text, &mut findings) else { continue };
-        let rules = rules::of_domain(path, &domain, algorithm, &mut findings);
+        let rules = rules::of_domain(path, &domain, counting, &mut findings);
         if let Some(other) = known.get(&domain.name) {
             let message = format_args!(
                 "the domain `{}` stands in {other} already: write all of it in one file",
@@ -72,7 +80,7 @@ pub fn convert(files: &[FileText], algorithm: Algorithm) -> Result<Converted, Ve
     let sources = files.iter().map(|file| file.path.display().to_string()).collect();
     let notes = findings.notes;
     let text = Printed { sources, notes: &notes, algorithm, domains: &domains }.to_string();
-    match Policy::from_yaml(&text) {
+    match Policy::from_yaml_for(&text, bears) {
         Ok(policy) => Ok(Converted { policy, text, notes }),
         Err(errors) => Err(unsaid(files, &errors.0)),
     }

@@ -6,10 +6,12 @@
 //! for which values another branch is taken: there it is off.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::path::Path;
 
-use slidegate::{Algorithm, Limit, MAX_UNITS, Quota};
+use slidegate::{Limit, MAX_UNITS, Quota};
 
+use super::Counting;
 use super::entries::{DescriptorEntry, DomainEntry, LimitEntry, QuotaEntry};
 use super::finding::{Findings, Place};
 use super::names::Names;
@@ -53,10 +55,10 @@ pub struct Values {
 pub fn of_domain(
     path: &Path,
     domain: &DomainEntry,
-    algorithm: Algorithm,
+    counting: Counting,
     findings: &mut Findings,
 ) -> Vec<Rule> {
-    let mut making = Making { path, algorithm, findings, made: Vec::new(), elsewhere: 0 };
+    let mut making = Making { path, counting, findings, made: Vec::new(), elsewhere: 0 };
     making.level(&domain.descriptors, &mut Vec::new());
     let made = making.made;
     let mut names = Names::new();
@@ -107,7 +109,7 @@ struct Made<'e> {
 
 struct Making<'f, 'e> {
     path: &'f Path,
-    algorithm: Algorithm,
+    counting: Counting,
     findings: &'f mut Findings,
     made: Vec<Made<'e>>,
     /// Values that are named for which rules are off.
@@ -160,19 +162,14 @@ impl<'e> Making<'_, 'e> {
         let Some(QuotaEntry { place, max, unit }) = limit.quota else {
             return Some(Terms::Unlimited);
         };
-        let max = u64::from(max);
-        if max > MAX_UNITS {
-            return self
-                .too_many(place, max, unit.is_short)
-                .then_some(Terms::Quota(MAX_UNITS, unit.window));
+        let (max, counted) = (u64::from(max), u64::from(max).min(MAX_UNITS));
+        if max > MAX_UNITS && !self.too_many(place, max, unit.is_short) {
+            return None;
         }
-        let counted = format!("{max}/{}", unit.window).parse::<Quota>().map_err(|e| e.to_string());
-        let limit = counted
-            .and_then(|quota| Limit::new(quota, self.algorithm).map_err(|error| error.to_string()));
-        match limit {
-            Ok(_) => Some(Terms::Quota(max, unit.window)),
-            Err(error) => {
-                self.findings.wrong(self.path, place, format_args!("cannot be expressed: {error}"));
+        match self.counting.check(counted, unit.window) {
+            Ok(()) => Some(Terms::Quota(counted, unit.window)),
+            Err(wrong) => {
+                self.findings.wrong(self.path, place, wrong);
                 None
             }
         }
@@ -225,6 +222,16 @@ impl<'e> Making<'_, 'e> {
             self.findings.wrong(self.path, *value_place, message);
         }
         wrong.is_empty() && !networks
+    }
+}
+
+impl Counting {
+    /// Sees that a quota can be counted so, by the algorithm and by the store.
+    fn check(&self, max: u64, window: &str) -> Result<(), String> {
+        let unsaid = |error: &dyn fmt::Display| format!("cannot be expressed: {error}");
+        let quota: Quota = format!("{max}/{window}").parse().map_err(|error| unsaid(&error))?;
+        let limit = Limit::new(quota, self.algorithm).map_err(|error| unsaid(&error))?;
+        (self.bears)(&limit).map_err(|why| format!("{why} (--ratelimit-algorithm)"))
     }
 }
 

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use slidegate::{Algorithm, Descriptor, Request, Value};
 
-use super::{Converted, convert};
-use crate::policy_file::FileText;
+use super::{Converted, Counting, convert};
+use crate::policy_file::{FileText, any_limit};
 
 fn files(texts: &[&str]) -> Vec<FileText> {
     let file = |(nth, text): (usize, &&str)| FileText {
@@ -14,14 +14,16 @@ fn files(texts: &[&str]) -> Vec<FileText> {
     texts.iter().enumerate().map(file).collect()
 }
 
+const BY_DEFAULT: Counting = Counting { algorithm: Algorithm::SlidingWindow, bears: any_limit };
+
 fn converted(text: &str) -> Converted {
     let told = |wrong: Vec<_>| panic!("{wrong:#?}\nin\n{text}");
-    convert(&files(&[text]), Algorithm::SlidingWindow).unwrap_or_else(told)
+    convert(&files(&[text]), BY_DEFAULT).unwrap_or_else(told)
 }
 
 /// What is wrong with these files, a line for each mistake.
 fn mistakes(texts: &[&str]) -> Vec<String> {
-    match convert(&files(texts), Algorithm::SlidingWindow) {
+    match convert(&files(texts), BY_DEFAULT) {
         Ok(converted) => panic!("nothing is wrong: {}", converted.text),
         Err(findings) => findings.iter().map(ToString::to_string).collect(),
     }
@@ -323,7 +325,7 @@ fn what_cannot_be_expressed_says_so() {
         &files(&[
             "domain: a\ndescriptors: [{ key: k, rate_limit: { unit: day, requests_per_unit: 9999999 } }]",
         ]),
-        Algorithm::SlidingLog,
+        Counting { algorithm: Algorithm::SlidingLog, ..BY_DEFAULT },
     );
     assert!(log.unwrap_err()[0].message.contains("too large for sliding_log"));
 }

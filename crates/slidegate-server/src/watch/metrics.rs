@@ -2,6 +2,7 @@
 //!
 //! No label has a value of a user: who is limited most is told by `top`.
 
+mod cluster;
 mod text;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +21,8 @@ use super::seconds::Seconds;
 use super::striped::Striped;
 use super::verdict::Verdict;
 
+use self::cluster::ClusterGauges;
+pub use self::cluster::{ClusterFigures, Shares};
 pub use self::text::Format;
 
 /// A counter that many threads add to.
@@ -37,6 +40,7 @@ pub struct Metrics {
     pub policy_stale: Gauge,
     store: StoreMetrics,
     store_figures: StoreGauges,
+    cluster: ClusterGauges,
 }
 
 /// What is counted of one limit.
@@ -61,6 +65,7 @@ pub struct StoreMetrics {
     unavailable: Counter,
     timed_out: Counter,
     open: Counter,
+    unsupported: Counter,
 }
 
 /// How a store stands, to be told as metrics.
@@ -235,6 +240,7 @@ impl Metrics {
         Self {
             store: StoreMetrics::register(&mut registry, store),
             store_figures: StoreGauges::register(&mut registry, store),
+            cluster: ClusterGauges::register(&mut registry),
             registry,
             decisions,
             near_limit,
@@ -283,9 +289,17 @@ impl Metrics {
         self.policy_stale.set(i64::from(result == Reloaded::Failed));
     }
 
-    /// All of it as text, with the store as it now stands.
-    pub fn write(&self, format: Format, store: StoreFigures) -> Result<String, std::fmt::Error> {
+    /// All of it as text, with the store as it now stands, and the cluster if there is one.
+    pub fn write(
+        &self,
+        format: Format,
+        store: StoreFigures,
+        cluster: Option<ClusterFigures>,
+    ) -> Result<String, std::fmt::Error> {
         self.store_figures.set(store);
+        if let Some(cluster) = cluster {
+            self.cluster.set(cluster);
+        }
         text::write(&self.registry, format)
     }
 }
@@ -329,6 +343,7 @@ impl StoreMetrics {
             unavailable: of("unavailable"),
             timed_out: of("timed_out"),
             open: of("open"),
+            unsupported: of("unsupported"),
         }
     }
 
@@ -339,6 +354,7 @@ impl StoreMetrics {
             None => return,
             Some(StoreError::TimedOut(_)) => &self.timed_out,
             Some(StoreError::Open) => &self.open,
+            Some(StoreError::Unsupported(_)) => &self.unsupported,
             Some(_) => &self.unavailable,
         };
         counter.inc();

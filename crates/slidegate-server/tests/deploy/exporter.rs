@@ -36,9 +36,10 @@ fn exposition(metrics: &[Metric], scrapes: u32) -> String {
                 "counter" => text += &format!("{name}{{{labels}}} {many}\n"),
                 "gauge" => text += &format!("{name}{{{labels}}} 1\n"),
                 _ => {
+                    let comma = if labels.is_empty() { "" } else { "," };
                     for (le, share) in [("0.001", 0.9), ("0.01", 0.99), ("+Inf", 1.0)] {
-                        text +=
-                            &format!("{name}_bucket{{{labels},le=\"{le}\"}} {}\n", share * many);
+                        let count = share * many;
+                        text += &format!("{name}_bucket{{{labels}{comma}le=\"{le}\"}} {count}\n");
                     }
                     text += &format!("{name}_sum{{{labels}}} {}\n", 0.002 * many);
                     text += &format!("{name}_count{{{labels}}} {many}\n");

@@ -12,6 +12,7 @@ mod documented;
 mod exporter;
 mod expression;
 mod kubernetes;
+mod kubernetes_cluster;
 #[path = "../common/prometheus.rs"]
 mod prometheus;
 mod settings;

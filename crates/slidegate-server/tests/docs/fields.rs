@@ -12,7 +12,7 @@ use slidegate::{MAX_UNITS, Policy, RedisTerms};
 use crate::read;
 
 /// The heading of a table, and the schema's name of what it is a table of.
-const TABLES: [(&str, &str); 9] = [
+const TABLES: [(&str, &str); 10] = [
     ("Of the policy", ""),
     ("Of `defaults`", "DefaultsEntry"),
     ("Of a rule", "RuleEntry"),
@@ -21,6 +21,7 @@ const TABLES: [(&str, &str); 9] = [
     ("Of a mode", "EnforceMap"),
     ("Of `redis`", "RedisEntry"),
     ("Of `split`", "SplitEntry"),
+    ("Of `cluster`", "ClusterEntry"),
     ("Of a condition", "ConditionMap"),
 ];
 
@@ -101,6 +102,7 @@ fn without_a_field_holds_what_the_tables_say() {
         ("Of `defaults`", "rules: [{ name: a, per: [ip], limits: [100/min] }]\ndefaults: { ", " }"),
         ("Of a rule", "rules: [{ name: a, per: [ip], limits: [100/min], ", " }]"),
         ("Of a limit", "rules: [{ name: a, per: [ip], limits: [{ max: 9, window: 1m, ", " }] }]"),
+        ("Of `cluster`", "rules: [{ name: a, limits: [9/s], cluster: { max_unsynced: 9, ", " } }]"),
     ] {
         for [field, absent, _] in rows(heading) {
             let (Some(field), Some(value)) = (unquoted(&field), unquoted(&absent)) else {
@@ -144,7 +146,7 @@ fn the_bounds_are_those_of_the_program() {
         ("attributes in `by`", MAX_SPLIT_BY as u64),
         ("parts of a split", RedisTerms::MOST_PARTS.into()),
         ("combinations of names", MAX_COMBINATIONS as u64),
-        ("`max`, `burst`", MAX_UNITS),
+        ("`max`, `burst`, `max_unsynced`", MAX_UNITS),
         ("`max` of `sliding_log`", slidegate::algorithm::sliding_log::MOST_ENTRIES),
         ("buckets", slidegate::algorithm::sliding_buckets::MOST_BUCKETS),
     ] {

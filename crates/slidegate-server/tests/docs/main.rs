@@ -23,6 +23,7 @@ mod fields;
 mod flags;
 mod links;
 mod markdown;
+mod nodes;
 mod output;
 mod policies;
 #[path = "../../../slidegate-redis/tests/server/mod.rs"]

@@ -5,7 +5,8 @@
 //! `cargo run` of the first and of examples. `slidegate serve` goes on in the background, on a free port
 //! instead of its own; what is asked of its own (`localhost:8080`, and `localhost:6070` of operators) then goes there, until another server is
 //! started on that. So does `redis-server --port 6379`, which `localhost:6379` and `redis-cli` mean; servers wait for
-//! it as long as they must. `make` and `git` are not run, but what is made has to be in the Makefile.
+//! it as long as they must. Nodes of a cluster listen on a loopback address of the document's own instead of 127.0.0.1, and
+//! know each other before anything else happens. `make` and `git` are not run, but what is made has to be in the Makefile.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,6 +20,7 @@ use flate2::write::GzEncoder;
 
 use crate::common::{Server, slidegate};
 use crate::markdown::Block;
+use crate::nodes::Nodes;
 use crate::redis_server::Redis;
 use crate::{output, root};
 
@@ -36,6 +38,7 @@ pub struct Shell {
     /// By the addresses that they have in the document; and where operators ask them there.
     servers: BTreeMap<String, (Server, [String; 2])>,
     redis: Option<Redis>,
+    nodes: Nodes,
     /// What the last commands have printed, until it is told.
     output: Option<String>,
 }
@@ -53,7 +56,8 @@ impl Shell {
         // It shows its progress wherever it writes to no terminal.
         program(&programs.join("curl"), &format!("exec '{curl}' --no-progress-meter \"$@\""));
         program(&programs.join("cargo"), &cargo());
-        Self { folder, servers: BTreeMap::new(), redis: None, output: None }
+        let nodes = Nodes::default();
+        Self { folder, servers: BTreeMap::new(), redis: None, nodes, output: None }
     }
 
     /// Writes a block that begins with the name of a file.
@@ -102,6 +106,7 @@ impl Shell {
             return Err(format!("serve {}: too much of a shell's language", flags.join(" ")));
         }
         let mut flags: Vec<String> = flags.iter().map(|flag| self.at_real_ports(flag)).collect();
+        self.nodes.at_own_address(&mut flags);
         let mut documented = |name: &str, usual: &str| {
             let Some(at) = flags.iter().position(|flag| flag == name) else {
                 return usual.to_owned();
@@ -120,7 +125,9 @@ impl Shell {
         if self.servers.values().any(|(_, others)| others[0] == admin || others[1] == grpc) {
             return Err(format!("two servers cannot both listen on {admin}, or on {grpc}"));
         }
-        self.servers.insert(http, (Server::spawn(&mut command), [admin, grpc]));
+        let server = Server::spawn(&mut command);
+        self.nodes.wait_for_others(&server);
+        self.servers.insert(http, (server, [admin, grpc]));
         Ok(())
     }
 

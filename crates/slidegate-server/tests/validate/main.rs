@@ -25,6 +25,7 @@ rules:
       - { when: { tenant: evil }, limits: denied, mode: enforce }
     mode: observe
     redis: { slot_by: [api_key|ip], sample: 50% }
+    cluster: { max_unsynced: 50, on_partition: available }
   - name: tokens
     domain: llm
     per: [user]
@@ -37,6 +38,7 @@ rules:
     on_store_error: deny
     ipv6_prefix: 56
     redis: { split: { by: [model, route], into: 4 } }
+    cluster: { on_partition: bounded }
 "#;
 
 fn run(arguments: &[&str]) -> Output {
@@ -75,7 +77,7 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
 fn every_broken_policy_is_told_what_to_change() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate/broken");
     let broken = files(&folder, "yaml");
-    assert_eq!(broken.len(), 16);
+    assert_eq!(broken.len(), 17);
     for path in broken {
         let name = path.file_name().unwrap().to_str().unwrap();
         let output = slidegate().current_dir(&folder).args(["validate", name]).output().unwrap();
@@ -101,6 +103,7 @@ domain `default`
     never more than 600 in any 1m (600/1m sliding_log)
     only watches: what does not fit passes all the same
     in Redis: the hash slot is that of api_key|ip; one request in 2 is counted, at 2 times its cost
+    in a cluster: a node lets at most 50 of each count pass that not all others know of; nodes that are silent are not waited for
     override `live`, if key_type is `live`: everything passes
     override 2, if tenant is `evil`: nothing passes
 
@@ -234,6 +237,11 @@ fn the_schema_takes_what_the_parser_takes_and_refuses_wrong_forms() {
         "rules: [{ name: a, limits: [10/s], redis: { split: { by: [a], into: 1 } } }]",
         "rules: [{ name: a, limits: [10/s], redis: { split: { into: 8 } } }]",
         "rules: [{ name: a, limits: [10/s], redis: { sample: 10 } }]",
+        "rules: [{ name: a, limits: [10/s], cluster: {} }]",
+        "rules: [{ name: a, limits: [10/s], cluster: { max_unsynced: 0 } }]",
+        "rules: [{ name: a, limits: [10/s], cluster: { max_unsynced: 536870913 } }]",
+        "rules: [{ name: a, limits: [10/s], cluster: { on_partition: available, nodes: 3 } }]",
+        "rules: [{ name: a, limits: [10/s], cluster: { on_partition: availabel } }]",
         "{ version: 2, rules: [] }",
     ] {
         assert!(!schema.is_valid(&json(wrong)), "{wrong}");

@@ -17,9 +17,10 @@ pub async fn metrics(
     headers: HeaderMap,
 ) -> Result<([(HeaderName, &'static str); 1], String), Problem> {
     let format = negotiate(&headers);
-    let figures = service.ruled().store_figures();
+    let ruled = service.ruled();
+    let (store, cluster) = (ruled.store_figures(), ruled.store().cluster_figures());
     // Whoever can reach this path has an admin address, and then there are metrics.
-    let text = service.watch().metrics().map(|metrics| metrics.write(format, figures));
+    let text = service.watch().metrics().map(|metrics| metrics.write(format, store, cluster));
     let text = text.transpose().map_err(Problem::internal)?.unwrap_or_default();
     Ok(([(header::CONTENT_TYPE, format.content_type())], text))
 }

@@ -1,5 +1,6 @@
 //! The face of operators: how it goes, and why. Nobody else may reach it.
 
+mod cluster;
 mod explain;
 mod metrics;
 mod top;
@@ -22,6 +23,7 @@ pub fn router(service: Arc<Service>, patience: Duration) -> Router {
         .route("/metrics", get(metrics::metrics))
         .route("/v1/top", get(top::top))
         .route("/v1/explain", post(explain::explain))
+        .route("/v1/cluster", get(cluster::cluster))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .fallback(not_found)
@@ -34,7 +36,7 @@ pub fn router(service: Arc<Service>, patience: Duration) -> Router {
 async fn not_found(uri: Uri) -> Problem {
     problem::nothing_at(
         &uri,
-        "operators ask /metrics, /v1/top, /v1/explain, /healthz and /readyz here; whether a request may \
-         pass is asked at the address of --http",
+        "operators ask /metrics, /v1/top, /v1/explain, /v1/cluster, /healthz and /readyz here; whether a \
+         request may pass is asked at the address of --http",
     )
 }
