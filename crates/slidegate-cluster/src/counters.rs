@@ -1,4 +1,4 @@
-//! The counts of all keys: entries by fingerprint, spread over shards, each behind a lock of its own.
+//! The counts of all keys: states and books by fingerprint, spread over shards, each behind a lock of its own.
 //!
 //! A request that touches several shards locks them in ascending order, so that it is one step and no two wait for
 //! each other in a circle. Idle keys leave as others come, as in the memory store.

@@ -1,4 +1,5 @@
-//! How far counts went beyond max, as measured.
+//! How far counts went beyond max, as measured: noted when news of the key come in a later bucket, so what nothing
+//! follows is not. Debts are among it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
