@@ -2,8 +2,8 @@
 //!
 //! Keys are spread over many shards, each behind a lock of its own; nothing is global on the way of a
 //! decision but a count of keys, and that moves only when keys come and go. A request that touches
-//! several shards locks them in ascending order, so that it is one step and no two requests wait for
-//! each other in a circle.
+//! several shards locks them all, so that it is one step; it waits for none while it holds another,
+//! unless it locks them in ascending order, so no two requests wait for each other in a circle.
 //!
 //! Keys are known by a 64-bit fingerprint under a secret drawn at start, so a long key costs no more
 //! than a short one, and nobody can look for keys that collide. `docs/ALGORITHMS.md` has the odds.
@@ -77,8 +77,20 @@ struct Aim {
     phase_us: u64,
 }
 
-/// The shards that a request has locked, in ascending order.
-type Held<'s> = SmallVec<[(usize, MutexGuard<'s, Shard>); BATCH]>;
+/// The shards that a request has locked.
+struct Held<'s> {
+    shards: SmallVec<[MutexGuard<'s, Shard>; BATCH]>,
+    /// Of each aim, which of them is its own.
+    places: SmallVec<[usize; BATCH]>,
+}
+
+impl Held<'_> {
+    /// The shard of the `nth` aim.
+    #[inline(always)]
+    fn of(&mut self, nth: usize) -> &mut Shard {
+        &mut self.shards[self.places[nth]]
+    }
+}
 
 impl MemoryStore {
     /// A store of at most [`DEFAULT_MAX_KEYS`] keys on the system's clock.
@@ -162,11 +174,39 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Locks the shards of these aims.
-    fn lock(&self, aims: &[Aim]) -> Held<'_> {
-        let mut shards: SmallVec<[usize; BATCH]> = aims.iter().map(|aim| aim.shard).collect();
-        shards.sort_unstable();
-        shards.dedup();
-        shards.into_iter().map(|shard| (shard, self.shards[shard].shard.lock())).collect()
+    #[inline]
+    fn hold(&self, aims: &[Aim]) -> Held<'_> {
+        self.try_hold(aims).unwrap_or_else(|| self.hold_in_order(aims))
+    }
+
+    /// The same if nobody else holds one of them: nothing is waited for, so any order will do.
+    #[inline(always)]
+    fn try_hold(&self, aims: &[Aim]) -> Option<Held<'_>> {
+        let mut held = Held { shards: SmallVec::new(), places: SmallVec::new() };
+        for (nth, aim) in aims.iter().enumerate() {
+            let place = match self.shards[aim.shard].shard.try_lock() {
+                Some(shard) => {
+                    held.shards.push(shard);
+                    held.shards.len() - 1
+                }
+                // It may be held for an earlier aim.
+                None => held.places[aims[..nth].iter().position(|its| its.shard == aim.shard)?],
+            };
+            held.places.push(place);
+        }
+        Some(held)
+    }
+
+    /// The same, waiting for each that somebody else holds.
+    #[cold]
+    fn hold_in_order(&self, aims: &[Aim]) -> Held<'_> {
+        let mut order: SmallVec<[usize; BATCH]> = aims.iter().map(|aim| aim.shard).collect();
+        order.sort_unstable();
+        order.dedup();
+        let place = |aim: &Aim| order.partition_point(|shard| *shard < aim.shard);
+        let places = aims.iter().map(place).collect();
+        let shards = order.iter().map(|shard| self.shards[*shard].shard.lock()).collect();
+        Held { shards, places }
     }
 
     /// Decides one request whose shards are held.
@@ -175,10 +215,9 @@ impl<C: Clock> MemoryStore<C> {
         let allowed = admits(hits, &outcomes);
         let most = if allowed { hits.len() } else { 0 };
         let mut receipt = Receipt { charges: SmallVec::with_capacity(most) };
-        for ((hit, aim), outcome) in hits.iter().zip(aims).zip(&mut outcomes) {
+        for (nth, ((hit, aim), outcome)) in hits.iter().zip(aims).zip(&mut outcomes).enumerate() {
             if is_charged(hit, allowed, outcome) {
-                let shard = shard_of_held(held, aim);
-                let (charge, after) = self.charge(shard, hit, *aim, now);
+                let (charge, after) = self.charge(held.of(nth), hit, *aim, now);
                 *outcome = after;
                 receipt.charges.push(charge);
             }
@@ -199,7 +238,7 @@ impl<C: Clock> MemoryStore<C> {
             let is_same = |earlier: usize| aims[earlier].fingerprint == aim.fingerprint;
             let cost = hit.cost.max(1).saturating_add(pending(&hits[..nth], &outcomes, is_same));
             let at = shifted(now, aim);
-            let shard = shard_of_held(held, aim);
+            let shard = held.of(nth);
             outcomes.push(with_counter!(hit.limit.counter(), counter => {
                 let slot = shard.find(counter, aim.fingerprint);
                 shard.peek_slot(counter, slot, at, cost)
@@ -274,8 +313,8 @@ impl<C: Clock> MemoryStore<C> {
             let shard = &mut *self.shards[aim.shard].shard.lock();
             return self.decide_one(shard, hit, *aim, now).into_taken(hit);
         }
-        let mut held = self.lock(aims);
-        for (_, shard) in &mut held {
+        let mut held = self.hold(aims);
+        for shard in &mut held.shards {
             self.sweep_now_and_then(shard, now);
         }
         self.decide(&mut held, hits, aims, now)
@@ -306,15 +345,6 @@ fn shifted(now: Timestamp, aim: &Aim) -> Timestamp {
     Timestamp::from_micros(now.as_micros() + aim.phase_us)
 }
 
-fn shard_of_held<'h>(held: &'h mut Held<'_>, aim: &Aim) -> &'h mut Shard {
-    let place = place_in(held, aim);
-    &mut held[place].1
-}
-
-fn place_in(held: &Held<'_>, aim: &Aim) -> usize {
-    held.partition_point(|(shard, _)| *shard < aim.shard)
-}
-
 impl<C: Clock> LocalStore for MemoryStore<C> {
     #[inline]
     fn take_now(&self, hits: &[Hit<'_>]) -> Taken {
@@ -342,16 +372,14 @@ impl<C: Clock> LocalStore for MemoryStore<C> {
                 *aim = self.aim(hit);
             }
             let aims = &aims[..hits.len()];
-            let mut held = self.lock(aims);
-            let places: SmallVec<[usize; BATCH]> =
-                aims.iter().map(|aim| place_in(&held, aim)).collect();
-            for ((hit, aim), place) in hits.iter().zip(aims).zip(&places) {
+            let mut held = self.hold(aims);
+            for (nth, (hit, aim)) in hits.iter().zip(aims).enumerate() {
                 with_counter!(hit.limit.counter(), counter => {
-                    held[*place].1.touch(counter, aim.fingerprint)
+                    held.of(nth).touch(counter, aim.fingerprint)
                 });
             }
-            for ((hit, aim), place) in hits.iter().zip(aims).zip(&places) {
-                answer(self.decide_one(&mut held[*place].1, hit, *aim, now));
+            for (nth, (hit, aim)) in hits.iter().zip(aims).enumerate() {
+                answer(self.decide_one(held.of(nth), hit, *aim, now));
             }
         }
     }
@@ -364,7 +392,7 @@ impl<C: Clock> LocalStore for MemoryStore<C> {
     fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes {
         let now = self.clock.now();
         let aims = self.aims(hits);
-        let mut held = self.lock(&aims);
+        let mut held = self.hold(&aims);
         self.peek_all(&mut held, hits, &aims, now)
     }
 
