@@ -114,7 +114,7 @@ impl<C: Clock> ClusterStore<C> {
     async fn take_until(&self, hits: &[Hit<'_>], until: Instant) -> Result<Taken, StoreError> {
         match self.attempt(hits, AtCap::Wait)? {
             Attempt::Decided(taken) => Ok(taken),
-            Attempt::Unsynced => self.take_when_synced(hits, until).await,
+            Attempt::Unsynced => Box::pin(self.take_when_synced(hits, until)).await,
         }
     }
 }
@@ -125,7 +125,10 @@ impl<C: Clock> Store for ClusterStore<C> {
     async fn take(&self, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
         match self.attempt(hits, AtCap::Wait)? {
             Attempt::Decided(taken) => Ok(taken),
-            Attempt::Unsynced => self.take_when_synced(hits, Instant::now() + self.sync_wait).await,
+            // In a box: most decisions need not wait, and should not carry what it takes.
+            Attempt::Unsynced => {
+                Box::pin(self.take_when_synced(hits, Instant::now() + self.sync_wait)).await
+            }
         }
     }
 

@@ -146,13 +146,15 @@ impl Store {
     }
 }
 
+/// What asks Redis is in a box: it has much to remember, and would stand in the future of every decision, which is
+/// moved several times, also where counts live in memory.
 impl slidegate::Store for Store {
     type Pace = slidegate::Awaited;
 
     async fn take(&self, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
         match self {
             Self::Memory(store) => store.take(hits).await,
-            Self::Redis(store) => store.take(hits).await,
+            Self::Redis(store) => Box::pin(store.take(hits)).await,
             Self::Cluster(store) => store.take(hits).await,
         }
     }
@@ -160,7 +162,7 @@ impl slidegate::Store for Store {
     async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<Taken>, StoreError> {
         match self {
             Self::Memory(store) => store.take_many(asks).await,
-            Self::Redis(store) => store.take_many(asks).await,
+            Self::Redis(store) => Box::pin(store.take_many(asks)).await,
             Self::Cluster(store) => store.take_many(asks).await,
         }
     }
@@ -168,7 +170,7 @@ impl slidegate::Store for Store {
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         match self {
             Self::Memory(store) => store.peek(hits).await,
-            Self::Redis(store) => store.peek(hits).await,
+            Self::Redis(store) => Box::pin(store.peek(hits)).await,
             Self::Cluster(store) => store.peek(hits).await,
         }
     }
@@ -176,7 +178,7 @@ impl slidegate::Store for Store {
     async fn give_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
         match self {
             Self::Memory(store) => store.give_back(receipt).await,
-            Self::Redis(store) => store.give_back(receipt).await,
+            Self::Redis(store) => Box::pin(store.give_back(receipt)).await,
             Self::Cluster(store) => store.give_back(receipt).await,
         }
     }
@@ -184,7 +186,7 @@ impl slidegate::Store for Store {
     async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         match self {
             Self::Memory(store) => store.refund(hits).await,
-            Self::Redis(store) => store.refund(hits).await,
+            Self::Redis(store) => Box::pin(store.refund(hits)).await,
             Self::Cluster(store) => store.refund(hits).await,
         }
     }
@@ -192,7 +194,7 @@ impl slidegate::Store for Store {
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
         match self {
             Self::Memory(store) => store.reset(hits).await,
-            Self::Redis(store) => store.reset(hits).await,
+            Self::Redis(store) => Box::pin(store.reset(hits)).await,
             Self::Cluster(store) => store.reset(hits).await,
         }
     }
