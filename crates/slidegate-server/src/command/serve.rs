@@ -78,10 +78,10 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
         None => None,
     };
     let believed = http::Believed::new(settings.trusted_proxies);
-    let router = http::router(service.clone(), answers, believed, clients.patience);
-    let protocol = Http::new(router, clients.patience);
-    let http =
-        Face::new(http, Connections::new(protocol, Threads::Shared, on(Spoken::Http), clients));
+    let paths = http::Paths::new(service.clone(), answers, believed, clients.patience);
+    let protocol = Http::new(paths, clients.patience);
+    let threads = threads("http")?;
+    let http = Face::new(http, Connections::new(protocol, threads, on(Spoken::Http), clients));
     allow_open_files(clients.connections.get().saturating_mul(1 + usize::from(grpc.is_some())));
     if let Some(grpc) = &grpc {
         info!("gRPC is asked at {}", grpc.address()?);
@@ -147,9 +147,13 @@ fn serve_grpc(
     clients: ClientBounds,
 ) -> Result<Face<Grpc>, Box<dyn Error>> {
     let services = grpc::Services::new(service, answers, clients.patience)?;
-    let threads = Threads::start("grpc", thread::available_parallelism()?.get())?;
     let protocol = Grpc::new(services, clients.patience);
-    Ok(Face::new(listener, Connections::new(protocol, threads, tls, clients)))
+    Ok(Face::new(listener, Connections::new(protocol, threads("grpc")?, tls, clients)))
+}
+
+/// As many as can run at once.
+fn threads(name: &str) -> io::Result<Threads> {
+    Threads::start(name, thread::available_parallelism()?.get())
 }
 
 async fn take_if<P: Protocol>(face: Option<&Face<P>>) -> Infallible {
@@ -160,7 +164,7 @@ async fn take_if<P: Protocol>(face: Option<&Face<P>>) -> Infallible {
 }
 
 /// Over HTTP/1.1 a client may have sent a question that is not here yet: it is answered first.
-async fn drain_http(connections: Connections<Http>, grace: Duration) {
+async fn drain_http(connections: Connections<Http<http::Paths>>, grace: Duration) {
     connections.last_questions(LAST_QUESTIONS.min(grace / 4)).await;
     connections.drain().await;
 }

@@ -1,7 +1,9 @@
 //! A ruling as a response: status, headers and JSON.
 
+mod write;
+
 use axum::body::Body;
-use axum::http::{StatusCode, header, response};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -11,6 +13,15 @@ use slidegate::{Clock, Jitter, Lengthening, Problem as Denial, Ruling, WallClock
 use super::problem::{PROBLEM_JSON, Problem};
 use crate::millis::millis_up;
 use crate::watch::metrics::Answered;
+
+/// Bytes that are ready for an answer: with some limits it needs no more.
+const USUAL: usize = 1024;
+
+/// A response, and how it is counted. Its status would not say that: a proxy chooses that of a denial.
+pub struct Reply {
+    pub response: Response,
+    pub answered: Answered,
+}
 
 /// How rulings are told.
 #[derive(Clone, Copy)]
@@ -26,11 +37,12 @@ impl Answers {
 
     /// 200 if the request may pass, else 429; or 503, if only the lack of a store denies it. All carry the
     /// whole answer. Only headers are lengthened by jitter: the JSON is exact.
-    pub fn respond(&self, ruling: &Ruling) -> Result<Response, Problem> {
-        let (status, _) = verdict(ruling);
-        let json = serde_json::to_vec(&Answer::of(ruling)).map_err(Problem::internal)?;
-        let response = self.begin(ruling, status, Some("application/json"));
-        response.body(Body::from(json)).map_err(Problem::internal)
+    pub fn respond(&self, ruling: &Ruling) -> Result<Reply, Problem> {
+        let (status, answered) = verdict(ruling);
+        let mut json = Vec::with_capacity(USUAL);
+        Answer::of(ruling).write(&mut json).map_err(Problem::internal)?;
+        let response = self.response(ruling, status, Some("application/json"), json.into())?;
+        Ok(Reply { response, answered })
     }
 
     /// The same for a proxy: nothing but headers if the request may pass, else a problem, which the proxy may
@@ -39,30 +51,41 @@ impl Answers {
         &self,
         ruling: &Ruling,
         deny_status: Option<StatusCode>,
-    ) -> Result<Response, Problem> {
-        let (status, _) = verdict(ruling);
-        let Some(denial) = Denial::of(ruling) else {
-            return self.begin(ruling, status, None).body(Body::empty()).map_err(Problem::internal);
+    ) -> Result<Reply, Problem> {
+        let (status, answered) = verdict(ruling);
+        let response = match Denial::of(ruling) {
+            None => self.response(ruling, status, None, Body::empty())?,
+            Some(denial) => {
+                let status = deny_status.unwrap_or(status);
+                let json = serde_json::to_vec(&denial.with_status(status.as_u16()));
+                let json = json.map_err(Problem::internal)?;
+                self.response(ruling, status, Some(PROBLEM_JSON), json.into())?
+            }
         };
-        let status = deny_status.unwrap_or(status);
-        let json = serde_json::to_vec(&denial.with_status(status.as_u16()));
-        let response = self.begin(ruling, status, Some(PROBLEM_JSON));
-        response.body(Body::from(json.map_err(Problem::internal)?)).map_err(Problem::internal)
+        Ok(Reply { response, answered })
     }
 
-    fn begin(
+    fn response(
         &self,
         ruling: &Ruling,
         status: StatusCode,
         content_type: Option<&'static str>,
-    ) -> response::Builder {
-        let (_, answered) = verdict(ruling);
-        let begun = Response::builder().status(status).extension(answered);
-        let begun = content_type.into_iter().fold(begun, |response, content_type| {
-            response.header(header::CONTENT_TYPE, content_type)
+        body: Body,
+    ) -> Result<Response, Problem> {
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        let told = response.headers_mut();
+        if let Some(content_type) = content_type {
+            told.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        }
+        let mut result = Ok(());
+        headers::each(self.style, ruling, &WallClock, self.draw(), |name, value| {
+            match HeaderValue::from_bytes(value.as_bytes()) {
+                Ok(value) => drop(told.insert(HeaderName::from_static(name), value)),
+                Err(error) => result = Err(Problem::internal(error)),
+            }
         });
-        let headers = self.headers(ruling, self.draw()).into_iter();
-        headers.fold(begun, |response, (name, value)| response.header(name, value))
+        result.map(|()| response)
     }
 
     /// How much longer the wait of one answer shall be, wherever it stands.
@@ -197,7 +220,7 @@ mod tests {
         let store = AwkwardStore::new(&ManualClock::default(), 1, lost, 1);
         let gate = Gate::new(Policy::from_yaml(&policy).unwrap(), store);
         let ruling = gate.check(&Request::new("default", Descriptor::new([]))).await;
-        Answers::new(Style::Ietf, Jitter::NONE).respond(&ruling).unwrap().status()
+        Answers::new(Style::Ietf, Jitter::NONE).respond(&ruling).unwrap().response.status()
     }
 
     #[tokio::test]

@@ -6,13 +6,11 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Extension;
-use axum::extract::{ConnectInfo, State};
+use super::answer::Reply;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::response::Response;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -28,17 +26,16 @@ use crate::watch::Pace;
 
 /// Charges one unit, if the request may pass.
 pub async fn auth(
-    State(face): State<Arc<Decisions>>,
-    Extension(believed): Extension<Arc<Believed>>,
+    face: &Decisions,
+    believed: &Believed,
     caller: Caller,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    uri: Uri,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
+    peer: SocketAddr,
+    head: &Parts,
+) -> Result<Reply, Problem> {
     let question = face.begin("slidegate.auth", caller);
     let find = pin!(async {
-        let terms = Terms::read(&uri)?;
-        let forwarded = believed.read(&headers, peer.ip())?;
+        let terms = Terms::read(&head.uri)?;
+        let forwarded = believed.read(&head.headers, peer.ip())?;
         let domain = terms.domain.as_str();
         let ruling = question.check(domain, &forwarded.request(domain)).await;
         face.answers().authorize(&ruling, terms.deny_status.map(|DenyStatus(status)| status))

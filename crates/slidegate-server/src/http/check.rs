@@ -1,11 +1,8 @@
 //! `/v1/check` and `/v1/peek`: may this request pass?
 
 use std::pin::pin;
-use std::sync::Arc;
 
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::response::Response;
+use super::answer::Reply;
 
 use super::ask::Ask;
 use super::problem::Problem;
@@ -18,24 +15,16 @@ enum Way {
     Peek,
 }
 
-// `Bytes`, not `Json`: that would insist on a content type, and `curl -d` sends another.
+// The body as it is, whatever type it is said to have: `curl -d` says another than JSON.
 
 /// Charges what the request costs, if it may pass.
-pub async fn check(
-    State(face): State<Arc<Decisions>>,
-    caller: Caller,
-    body: Bytes,
-) -> Result<Response, Problem> {
-    Way::Check.answer(&face, caller, &body).await
+pub async fn check(face: &Decisions, caller: Caller, body: &[u8]) -> Result<Reply, Problem> {
+    Way::Check.answer(face, caller, body).await
 }
 
 /// Says what `check` would say, and charges nothing.
-pub async fn peek(
-    State(face): State<Arc<Decisions>>,
-    caller: Caller,
-    body: Bytes,
-) -> Result<Response, Problem> {
-    Way::Peek.answer(&face, caller, &body).await
+pub async fn peek(face: &Decisions, caller: Caller, body: &[u8]) -> Result<Reply, Problem> {
+    Way::Peek.answer(face, caller, body).await
 }
 
 impl Way {
@@ -46,12 +35,7 @@ impl Way {
         }
     }
 
-    async fn answer(
-        self,
-        face: &Decisions,
-        caller: Caller,
-        body: &[u8],
-    ) -> Result<Response, Problem> {
+    async fn answer(self, face: &Decisions, caller: Caller, body: &[u8]) -> Result<Reply, Problem> {
         let question = face.begin(self.span(), caller);
         let find = pin!(async {
             let ask = Ask::read(body)?;

@@ -1,40 +1,36 @@
 //! `/json`: what gRPC asks, as JSON, at the path where Envoy's own rate limit service has it.
 
 use std::pin::pin;
-use std::sync::Arc;
 
-use axum::body::{Body, Bytes};
-use axum::extract::State;
+use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::Response;
 
+use super::answer::Reply;
 use super::problem::Problem;
 use crate::decisions::{Caller, Decisions};
-use crate::rls::{self, Invalid, JsonError, Reply};
+use crate::rls::{self, Invalid, JsonError};
 use crate::watch::metrics::Answered;
 
 /// Charges what the descriptors cost, if the request may pass.
-pub async fn json(
-    State(face): State<Arc<Decisions>>,
-    caller: Caller,
-    body: Bytes,
-) -> Result<Response, Problem> {
+pub async fn json(face: &Decisions, caller: Caller, body: &[u8]) -> Result<Reply, Problem> {
     let question = face.begin("slidegate.should_rate_limit", caller);
     let find = pin!(async {
-        let message = rls::json::read(&body)?;
-        respond(&rls::decide(&face, &question, message).await?)
+        let message = rls::json::read(body)?;
+        respond(&rls::decide(face, &question, message).await?)
     });
     question.answer(find).await
 }
 
-fn respond(reply: &Reply) -> Result<Response, Problem> {
-    let status = match reply.answered {
+fn respond(decided: &rls::Reply) -> Result<Reply, Problem> {
+    let status = match decided.answered {
         Answered::Allowed => StatusCode::OK,
         _ => StatusCode::TOO_MANY_REQUESTS,
     };
     let response =
         Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
-    response.body(Body::from(rls::json::write(&reply.message)?)).map_err(Problem::internal)
+    let response = response.body(Body::from(rls::json::write(&decided.message)?));
+    Ok(Reply { response: response.map_err(Problem::internal)?, answered: decided.answered })
 }
 
 impl From<Invalid> for Problem {

@@ -5,9 +5,9 @@ mod answer;
 mod ask;
 mod auth;
 mod body;
-mod caller;
 mod check;
 mod counts;
+mod deciding;
 mod farewell;
 mod health;
 mod json;
@@ -17,17 +17,22 @@ mod protocol;
 mod refusal;
 mod stream;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::middleware::{from_fn_with_state, map_response_with_state};
-use axum::routing::{MethodRouter, any, get, post};
-use axum::{Extension, Router};
+use axum::Router;
+use axum::http::Request;
+use axum::middleware::from_fn_with_state;
+use axum::response::Response;
+use axum::routing::{MethodRouter, get};
+use hyper::body::Incoming;
 
 pub use self::answer::Answers;
 pub use self::ask::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE};
 pub use self::auth::Believed;
-pub use self::protocol::Http;
+use self::deciding::Deciding;
+pub use self::protocol::{Answering, Http};
 use crate::decisions::Decisions;
 use crate::service::Service;
 use crate::watch::metrics::Face;
@@ -38,52 +43,52 @@ pub const MAX_BODY: usize = 64 * 1024;
 /// Bytes that a request's head may have: its first line and its headers.
 pub const MAX_HEAD: usize = 16 * 1024;
 
-type Path<S> = (&'static str, MethodRouter<Arc<S>>);
-
-/// The paths that decide. `openapi` describes them.
-fn deciding(believed: Believed) -> [Path<Decisions>; 4] {
-    [
-        ("/v1/check", post(check::check)),
-        ("/v1/peek", post(check::peek)),
-        ("/v1/auth", any(auth::auth).layer(Extension(Arc::new(believed)))),
-        ("/json", post(json::json)),
-    ]
+/// Answers whoever asks whether a request may pass, and tells how the server is.
+pub struct Paths {
+    service: Arc<Service>,
+    deciding: Deciding,
+    telling: Router,
 }
 
-/// All others. `openapi` describes them.
-fn telling() -> [Path<Service>; 3] {
+impl Paths {
+    /// `patience` is how long a body may take.
+    pub fn new(
+        service: Arc<Service>,
+        answers: Answers,
+        believed: Believed,
+        patience: Duration,
+    ) -> Self {
+        let decisions = Decisions::new(service.clone(), answers, Face::Http);
+        let telling = telling()
+            .into_iter()
+            .fold(Router::new(), |router, (path, methods)| router.route(path, methods))
+            .method_not_allowed_fallback(problem::method_not_allowed)
+            .fallback(problem::not_found)
+            .layer(from_fn_with_state(patience, body::read_whole))
+            .with_state(service.clone());
+        Self { service, deciding: Deciding::new(decisions, believed, patience), telling }
+    }
+}
+
+impl Answering for Paths {
+    async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Response {
+        let mut response = match deciding::Path::of(&request) {
+            Some(path) => self.deciding.answer(path, request, peer).await,
+            // In a box: it is large, and rarely asked.
+            None => Box::pin(self.telling.answer(request, peer)).await,
+        };
+        farewell::say(&self.service, &mut response);
+        response
+    }
+}
+
+/// All paths that do not decide. `openapi` describes them.
+fn telling() -> [(&'static str, MethodRouter<Arc<Service>>); 3] {
     [
         ("/v1/openapi.json", get(openapi::served())),
         ("/healthz", get(health::healthz)),
         ("/readyz", get(health::readyz)),
     ]
-}
-
-/// `patience` is how long a body may take.
-pub fn router(
-    service: Arc<Service>,
-    answers: Answers,
-    believed: Believed,
-    patience: Duration,
-) -> Router {
-    let decisions = Arc::new(Decisions::new(service.clone(), answers, Face::Http));
-    // A body is read also where nobody wants it: what is left unread would end the connection.
-    let deciding = routes(deciding(believed))
-        .layer(from_fn_with_state(patience, body::read_whole))
-        .layer(from_fn_with_state(decisions.clone(), counts::count))
-        .with_state(decisions);
-    let telling = routes(telling())
-        .fallback(problem::not_found)
-        .layer(from_fn_with_state(patience, body::read_whole))
-        .with_state(service.clone());
-    deciding.merge(telling).layer(map_response_with_state(service, farewell::say))
-}
-
-fn routes<S: Send + Sync + 'static>(paths: impl IntoIterator<Item = Path<S>>) -> Router<Arc<S>> {
-    let routes = paths
-        .into_iter()
-        .fold(Router::new(), |router, (path, methods)| router.route(path, methods));
-    routes.method_not_allowed_fallback(problem::method_not_allowed)
 }
 
 #[cfg(test)]
@@ -97,8 +102,7 @@ mod tests {
         let document = openapi::document();
         let described: BTreeSet<&str> =
             document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
-        let believed = Believed::new("none".parse().unwrap());
-        let paths = deciding(believed).map(|(path, _)| path).into_iter();
+        let paths = deciding::Path::ALL.into_iter().map(deciding::Path::as_str);
         assert_eq!(described, paths.chain(telling().map(|(path, _)| path)).collect());
     }
 }

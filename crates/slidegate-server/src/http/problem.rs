@@ -19,12 +19,14 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 pub struct Problem {
     status: StatusCode,
     detail: String,
+    /// The methods that there are, for the header Allow.
+    allow: Option<&'static str>,
     ends_connection: bool,
 }
 
 impl Problem {
     fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into(), ends_connection: false }
+        Self { status, detail: detail.into(), allow: None, ends_connection: false }
     }
 
     /// The request makes no sense.
@@ -83,6 +85,11 @@ impl Problem {
         Self { ends_connection: true, ..self }
     }
 
+    /// For a path that knows these methods only.
+    pub fn allowing(self, methods: &'static str) -> Self {
+        Self { allow: Some(methods), ..self }
+    }
+
     /// The status that goes with it.
     pub fn status(&self) -> StatusCode {
         self.status
@@ -132,7 +139,7 @@ pub fn nothing_at(uri: &Uri, instead: &str) -> Problem {
     Problem::new(StatusCode::NOT_FOUND, detail)
 }
 
-/// For a path that knows other methods; the router adds `Allow`.
+/// For a path that knows other methods; a router adds `Allow`.
 pub async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
     let detail =
         format!("`{}` does not take {method}: the header Allow says what it takes", uri.path());
@@ -144,7 +151,9 @@ impl IntoResponse for Problem {
         let body = self.json();
         let mut response =
             (self.status, [(header::CONTENT_TYPE, PROBLEM_JSON)], body).into_response();
-        response.extensions_mut().insert(self.answered());
+        if let Some(methods) = self.allow {
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
+        }
         if self.ends_connection {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }

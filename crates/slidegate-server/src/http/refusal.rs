@@ -4,25 +4,26 @@
 use std::str;
 
 use axum::http::StatusCode;
+use memchr::memrchr_iter;
 
 use super::problem::{PROBLEM_JSON, Problem};
 
-const VERSION: &str = "HTTP/1.1 ";
+const VERSION: &[u8] = b"HTTP/1.1 ";
 const NO_BODY: &str = "content-length: 0\r\n";
 
 /// The same bytes with a reason in them, if they end in a refusal of hyper's own. It is the only
 /// response without a body, and the last on its connection.
 pub fn explained(written: &[u8]) -> Option<Vec<u8>> {
-    // All other responses end in a body, so this is all that it costs them.
+    // Nearly all other responses end in a body, so this is all that it costs them.
     if !written.ends_with(b"\r\n\r\n") {
         return None;
     }
-    let start = written.windows(VERSION.len()).rposition(|part| part == VERSION.as_bytes())?;
+    // What may pass is told to a proxy without a body: it costs that to look for the letter, and at the status.
+    let start = memrchr_iter(b'H', written).find(|&at| written[at..].starts_with(VERSION))?;
     let (before, head) = written.split_at(start);
-    let head = str::from_utf8(head).ok()?;
-    let (front, rest) = head.split_once(NO_BODY)?;
-    let status = StatusCode::from_bytes(front.as_bytes().get(VERSION.len()..)?.get(..3)?).ok()?;
+    let status = StatusCode::from_bytes(head.get(VERSION.len()..)?.get(..3)?).ok()?;
     let body = Problem::of_head(status)?.json();
+    let (front, rest) = str::from_utf8(head).ok()?.split_once(NO_BODY)?;
     let head =
         format!("{front}content-type: {PROBLEM_JSON}\r\ncontent-length: {}\r\n{rest}", body.len());
     Some([before, head.as_bytes(), &body].concat())

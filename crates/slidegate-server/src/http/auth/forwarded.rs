@@ -52,7 +52,7 @@ fn normal(uri: Cow<'_, str>) -> Cow<'_, str> {
 fn of_headers(headers: &HeaderMap) -> impl Iterator<Item = (Cow<'static, str>, Cow<'_, str>)> {
     headers.keys().filter(|name| !TOLD.contains(&name.as_str())).filter_map(|name| {
         let value = headers.get(name)?;
-        Some((Cow::Owned(format!("header.{name}")), text(value)))
+        Some((Cow::Owned(["header.", name.as_str()].concat()), text(value)))
     })
 }
 
