@@ -1,6 +1,6 @@
 # What a fresh Debian machine with a Rust toolchain needs beyond it, these targets install themselves.
 
-.PHONY: test test-shuttle fuzz-http fuzz lint doc instructions instructions-tower bench-memory bench-policy bench-redis bench-server bench-grpc bench-cluster hot-keys flood retry-spike ci
+.PHONY: test test-shuttle fuzz-http fuzz lint doc instructions bench bench-peers bench-tower bench-memory bench-policy bench-redis bench-server bench-cluster hot-keys flood retry-spike ci
 
 # Every test: unit, integration and documentation tests, the explored thread schedules, and the
 # server against its own description.
@@ -51,42 +51,55 @@ instructions:
 	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
 	cargo run --release -p lab --bin instructions -- $(ARGS)
 
-# Instructions that the tower layer adds to a request of axum, beside tower_governor's: two minutes, most of them to
-# build. Nothing is held against a file.
-instructions-tower:
+# Everything beside its peers, in one report: docs/BENCHMARKS.md. Half an hour and 6 GB of memory once all is built, or
+# less than five minutes with ARGS=--quick; ARGS='memory redis' measures those parts only. The last two write to
+# target/bench instead. Each part runs alone, too, and prints what it finds: make bench-memory and so on, with
+# ARGS=--quick or the names of its sections.
+bench: bench-peers
+	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
 	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
-	cargo run --release -p lab --features tower --bin instructions_tower
+	cargo build --release -p slidegate-server -p lab --bins --features lab/redis,lab/server,lab/tower,lab/cluster
+	target/release/bench $(ARGS)
 
-# The memory store beside its peers, about five minutes; ARGS=--quick takes half a one.
+# Instructions that the tower layer adds to a request of axum, beside tower_governor's.
+bench-tower:
+	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
+	cargo run --release -p lab --features tower --bin bench_tower
+
+# The memory store beside its peers: keys, batches, limits, footprint, log, hot-key.
 bench-memory:
 	cargo run --release -p lab --bin bench_memory -- $(ARGS)
 
-# Policies of a thousand rules, about two minutes; ARGS=--quick takes half a one.
+# Policies of a thousand rules: loading, decisions, applying.
 bench-policy:
 	cargo run --release -p lab --bin bench_policy -- $(ARGS)
 
-# The Redis scripts beside plain ones, and what a store spares Redis: about twenty minutes; ARGS=--quick takes seven.
-# One part alone: ARGS=callers, and so log, counter, buckets and denials.
+# The Redis scripts beside plain ones, and what a store spares Redis: log, counter, buckets, depth, callers, denials,
+# cluster.
 bench-redis:
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
 	cargo run --release -p lab --features redis --bin bench_redis -- $(ARGS)
 
-# A cluster's store: decisions beside the memory store's, many active keys, and what slips through three servers. About
-# fifteen minutes; ARGS=--quick takes two. ARGS="slipped docs/cluster-slipped.svg" draws the picture of docs/CLUSTER.md.
+# A cluster's store: decisions beside the memory store's, keys that are active, and what has slipped through three
+# servers.
 bench-cluster:
 	cargo build --release
 	cargo run --release -p lab --features cluster --bin bench_cluster -- $(ARGS)
 
-# The server with all that it can gather, beside the same without: about nine minutes; ARGS=--quick takes two.
-bench-server:
+# The server's HTTP and gRPC beside axum, tonic and throttlecrab, late answers at half load, and what it costs to be
+# watched: http, grpc, latency, watched.
+bench-server: bench-peers
 	cargo build --release
-	cargo run --release -p lab --bin bench_server -- $(ARGS)
+	cargo run --release -p lab --features server --bin bench_server -- $(ARGS)
 
-# The gRPC face beside a bare server of tonic: about five minutes; ARGS=--quick takes one.
-bench-grpc:
+# What stands beside the server, and what asks it.
+bench-peers: target/peers/bin/throttlecrab-server
 	command -v h2load >/dev/null || { apt-get update -q && apt-get install -y -q nghttp2-client; }
-	cargo build --release
-	cargo run --release -p lab --features grpc --bin bench_grpc -- $(ARGS)
+
+# Built once, which takes minutes. Without protoc it does not build.
+target/peers/bin/throttlecrab-server:
+	command -v protoc >/dev/null || { apt-get update -q && apt-get install -y -q protobuf-compiler; }
+	cargo install --locked --root target/peers --version 0.4.40 throttlecrab-server
 
 # The tables of docs/REDIS.md: what splitting and sampling cost. `make test` holds them, too.
 hot-keys:

@@ -3,12 +3,12 @@
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    #[cfg(feature = "grpc")]
+    #[cfg(feature = "server")]
     messages()?;
     Ok(())
 }
 
-#[cfg(feature = "grpc")]
+#[cfg(feature = "server")]
 fn messages() -> Result<(), Box<dyn Error>> {
     const PROTO: &str = "../crates/slidegate-server/proto";
 

@@ -1,7 +1,9 @@
-//! The workload's keys: strings of one length in one flat buffer, drawn uniformly.
+//! The workload's keys: strings of one length in one flat buffer, or their numbers, and whose turn it is.
 
 use std::fmt::Write;
 use std::ops::Range;
+
+use crate::draw::Draw;
 
 /// Bytes of a key, unless a benchmark says otherwise.
 pub const KEY_LEN: usize = 20;
@@ -63,25 +65,51 @@ impl Keys {
     }
 
     /// So many uniformly drawn keys; a seed always draws the same.
-    pub fn draw(&self, seed: u64, draws: usize) -> Draws<'_> {
-        Draws { keys: self, rng: fastrand::Rng::with_seed(seed), left: draws }
+    pub fn draw(&self, seed: u64, draws: usize) -> impl Iterator<Item = (usize, &str)> {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        (0..draws).map(move |_| {
+            let nth = rng.usize(0..self.count);
+            (nth, self.get(nth))
+        })
     }
 }
 
-/// Uniformly drawn keys, each with its number.
-pub struct Draws<'k> {
+/// Whose turn it is, drawn beforehand: to draw by Zipf's law takes as long as a decision.
+pub struct Course<'k> {
     keys: &'k Keys,
-    rng: fastrand::Rng,
-    left: usize,
+    drawn: Vec<u32>,
 }
 
-impl<'k> Iterator for Draws<'k> {
-    type Item = (usize, &'k str);
+impl<'k> Course<'k> {
+    /// So many draws. The keys that are drawn most do not stand beside each other.
+    pub fn new(keys: &'k Keys, draw: &Draw, draws: usize) -> Self {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut places: Vec<u32> = (0..keys.count as u32).collect();
+        rng.shuffle(&mut places);
+        let drawn = (0..draws).map(|_| places[draw.who(&mut rng)]).collect();
+        Self { keys, drawn }
+    }
+
+    /// So many keys, each with its number, from a place that the seed chooses.
+    pub fn draws(&self, seed: u64, draws: usize) -> Draws<'_> {
+        let begin = fastrand::Rng::with_seed(seed).usize(0..self.drawn.len());
+        let (before, from) = self.drawn.split_at(begin);
+        Draws { keys: self.keys, drawn: from.iter().chain(before).take(draws) }
+    }
+}
+
+/// Keys of a [`Course`], each with its number.
+pub struct Draws<'c> {
+    keys: &'c Keys,
+    drawn: std::iter::Take<std::iter::Chain<std::slice::Iter<'c, u32>, std::slice::Iter<'c, u32>>>,
+}
+
+impl<'c> Iterator for Draws<'c> {
+    type Item = (usize, &'c str);
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        self.left = self.left.checked_sub(1)?;
-        let nth = self.rng.usize(0..self.keys.count);
+        let nth = *self.drawn.next()? as usize;
         Some((nth, self.keys.get(nth)))
     }
 }

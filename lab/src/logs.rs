@@ -8,9 +8,6 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use slidegate::{Algorithm, Limit, Limiter, ManualClock, MemoryStore, Quota, Timestamp};
 
-/// Keys in each log.
-pub const KEYS: usize = 100_000;
-
 /// Charges that a key may have in the window.
 pub const MAX: usize = 100;
 
@@ -18,7 +15,10 @@ pub const MAX: usize = 100;
 /// so that about half of the decisions are denied.
 pub const STEP_US: u64 = 1;
 
-const WINDOW_US: u64 = 2 * STEP_US * (KEYS * MAX) as u64;
+/// How long the window is if there are so many keys.
+const fn window_us(keys: usize) -> u64 {
+    2 * STEP_US * (keys * MAX) as u64
+}
 
 /// An exact log of 100 charges per key and window, for one thread.
 pub trait Log {
@@ -29,12 +29,12 @@ pub trait Log {
     fn take(&self, key: u64, now_us: u64) -> bool;
 }
 
-/// Fills every key, with charges spread evenly over one window; the moment at which they are full.
-pub fn fill(log: &dyn Log) -> u64 {
-    let mut now_us = WINDOW_US;
+/// Fills every key of so many, with charges spread evenly over one window; the moment at which they are full.
+pub fn fill(log: &dyn Log, keys: usize) -> u64 {
+    let mut now_us = window_us(keys);
     for _ in 0..MAX {
-        for key in 0..KEYS as u64 {
-            now_us += WINDOW_US / (KEYS * MAX) as u64;
+        for key in 0..keys as u64 {
+            now_us += 2 * STEP_US;
             assert!(log.take(key, now_us), "a key that is filled has room");
         }
     }
@@ -48,15 +48,15 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// An empty log.
+    /// An empty log of so many keys.
     ///
     /// # Errors
     /// None: the limit is sound.
-    pub fn new() -> Result<Self, Box<dyn Error>> {
+    pub fn new(keys: usize) -> Result<Self, Box<dyn Error>> {
         let clock = ManualClock::default();
-        let quota = Quota::new(MAX as u64, Duration::from_micros(WINDOW_US))?;
+        let quota = Quota::new(MAX as u64, Duration::from_micros(window_us(keys)))?;
         let limit = Limit::new(quota, Algorithm::SlidingLog)?;
-        let store = MemoryStore::with(clock.clone(), KEYS);
+        let store = MemoryStore::with(clock.clone(), keys);
         Ok(Self { clock, limiter: Limiter::with_store([limit], store)? })
     }
 }
@@ -73,8 +73,17 @@ impl Log for Packed {
 }
 
 /// What one writes first: a map of locked queues. With foldhash, so that the hash is not what differs.
-#[derive(Default)]
-pub struct Queues(DashMap<u64, Mutex<VecDeque<u64>>, foldhash::fast::RandomState>);
+pub struct Queues {
+    queues: DashMap<u64, Mutex<VecDeque<u64>>, foldhash::fast::RandomState>,
+    window_us: u64,
+}
+
+impl Queues {
+    /// Of so many keys, and empty.
+    pub fn new(keys: usize) -> Self {
+        Self { queues: DashMap::default(), window_us: window_us(keys) }
+    }
+}
 
 impl Log for Queues {
     fn name(&self) -> &'static str {
@@ -82,15 +91,16 @@ impl Log for Queues {
     }
 
     fn take(&self, key: u64, now_us: u64) -> bool {
-        match self.0.get(&key) {
-            Some(queue) => take_from(&mut queue.lock(), now_us),
-            None => take_from(self.0.entry(key).or_default().get_mut(), now_us),
+        let expired_us = now_us.saturating_sub(self.window_us);
+        match self.queues.get(&key) {
+            Some(queue) => take_from(&mut queue.lock(), expired_us, now_us),
+            None => take_from(self.queues.entry(key).or_default().get_mut(), expired_us, now_us),
         }
     }
 }
 
-fn take_from(queue: &mut VecDeque<u64>, now_us: u64) -> bool {
-    while queue.front().is_some_and(|oldest| oldest + WINDOW_US <= now_us) {
+fn take_from(queue: &mut VecDeque<u64>, expired_us: u64, now_us: u64) -> bool {
+    while queue.front().is_some_and(|oldest| *oldest <= expired_us) {
         queue.pop_front();
     }
     let fits = queue.len() < MAX;

@@ -33,19 +33,31 @@ pub trait Peer: Sync {
     fn decide(&self, draws: Draws<'_>) -> usize;
 }
 
+/// By what peers tell identities apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyKind {
+    /// Strings of 20 bytes.
+    Text,
+    /// `u64`s.
+    Number,
+}
+
 /// slidegate's limiter, one key after the other.
-pub struct Slidegate(Limiter);
+pub struct Slidegate {
+    limiter: Limiter,
+    kind: KeyKind,
+}
 
 impl Slidegate {
     /// Over an empty store.
     ///
     /// # Errors
     /// None: the limit is sound.
-    pub fn new() -> Result<Self, Box<dyn Error>> {
-        Ok(Self(Limiter::new([format!("{MAX}/w").as_str()])?))
+    pub fn new(kind: KeyKind) -> Result<Self, Box<dyn Error>> {
+        Ok(Self { limiter: Limiter::new([format!("{MAX}/w").as_str()])?, kind })
     }
 
-    /// Takes one unit of each key drawn, `batch` keys at a time; how many were denied.
+    /// Takes one unit of each key drawn, by its text, `batch` keys at a time; how many were denied.
     pub fn decide_many(&self, mut draws: Draws<'_>, batch: usize) -> usize {
         let mut keys = Vec::with_capacity(batch);
         let mut denied = 0;
@@ -55,7 +67,7 @@ impl Slidegate {
             if keys.is_empty() {
                 return denied;
             }
-            let verdicts = self.0.check_many(&keys);
+            let verdicts = self.limiter.check_many(&keys);
             denied += verdicts.iter().filter(|verdict| !verdict.is_allowed()).count();
         }
     }
@@ -66,23 +78,33 @@ impl Peer for Slidegate {
         "slidegate"
     }
 
-    fn charge(&self, _: usize, key: &str, units: u32) -> bool {
-        self.0.check_cost(key, u64::from(units)).is_allowed()
+    fn charge(&self, nth: usize, key: &str, units: u32) -> bool {
+        let cost = u64::from(units);
+        let verdict = match self.kind {
+            KeyKind::Text => self.limiter.check_cost(key, cost),
+            KeyKind::Number => self.limiter.check_cost(&(nth as u64), cost),
+        };
+        verdict.is_allowed()
     }
 
     fn decide(&self, draws: Draws<'_>) -> usize {
-        draws.filter(|(_, key)| !self.0.check(*key).is_allowed()).count()
+        let limiter = &self.limiter;
+        match self.kind {
+            KeyKind::Text => draws.filter(|(_, key)| !limiter.check(*key).is_allowed()).count(),
+            KeyKind::Number => {
+                draws.filter(|(nth, _)| !limiter.check(&(*nth as u64)).is_allowed()).count()
+            }
+        }
     }
 }
 
-/// governor's keyed limiter over a DashMap. It asks by `&String`, so each key is copied into one string
-/// that is used again and again: to read it costs the same one cache line as for the others.
-pub struct Governor<S: BuildHasher + Clone> {
+/// governor's keyed limiter over a DashMap.
+pub struct Governor<K: Hash + Eq + Clone, S: BuildHasher + Clone> {
     name: &'static str,
-    limiter: RateLimiter<String, DashMapStateStore<String, S>, DefaultClock>,
+    limiter: RateLimiter<K, DashMapStateStore<K, S>, DefaultClock>,
 }
 
-impl<S: BuildHasher + Clone + Default> Governor<S> {
+impl<K: Hash + Eq + Clone, S: BuildHasher + Clone + Default> Governor<K, S> {
     /// Over an empty map that hashes with `S`.
     ///
     /// # Errors
@@ -94,15 +116,22 @@ impl<S: BuildHasher + Clone + Default> Governor<S> {
     }
 }
 
-impl<S: BuildHasher + Clone + Send + Sync> Peer for Governor<S> {
+impl<K: Hash + Eq + Clone, S: BuildHasher + Clone> Governor<K, S> {
+    fn takes(&self, key: &K, units: u32) -> bool {
+        NonZeroU32::new(units)
+            .is_some_and(|units| matches!(self.limiter.check_key_n(key, units), Ok(Ok(()))))
+    }
+}
+
+/// It asks by `&String`, so each key is copied into one string that is used again and again: to read it costs the
+/// same one cache line as for the others.
+impl<S: BuildHasher + Clone + Send + Sync> Peer for Governor<String, S> {
     fn name(&self) -> &'static str {
         self.name
     }
 
     fn charge(&self, _: usize, key: &str, units: u32) -> bool {
-        NonZeroU32::new(units).is_some_and(|units| {
-            matches!(self.limiter.check_key_n(&key.to_owned(), units), Ok(Ok(())))
-        })
+        self.takes(&key.to_owned(), units)
     }
 
     fn decide(&self, draws: Draws<'_>) -> usize {
@@ -113,6 +142,20 @@ impl<S: BuildHasher + Clone + Send + Sync> Peer for Governor<S> {
             self.limiter.check_key(&owned).is_err()
         });
         denied.count()
+    }
+}
+
+impl<S: BuildHasher + Clone + Send + Sync> Peer for Governor<u64, S> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn charge(&self, nth: usize, _: &str, units: u32) -> bool {
+        self.takes(&(nth as u64), units)
+    }
+
+    fn decide(&self, draws: Draws<'_>) -> usize {
+        draws.filter(|(nth, _)| self.limiter.check_key(&(*nth as u64)).is_err()).count()
     }
 }
 

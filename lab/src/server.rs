@@ -2,32 +2,46 @@
 
 use std::error::Error;
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 use std::{env, fs, io, thread};
 
 /// Ticks of the system's clock in a second, in which /proc tells times. Linux has no other.
 const TICKS: f64 = 100.0;
 
-/// A server that reads a file. Stopped when dropped.
+/// How often it is seen whether a server listens, and how long after each other.
+const PROBES: usize = 200;
+const BETWEEN_PROBES: Duration = Duration::from_millis(50);
+
+/// A server. Stopped when dropped.
 pub struct Server {
     child: Child,
-    _file: TempFile,
+    _file: Option<TempFile>,
     address: SocketAddr,
 }
 
 /// A file that goes when it is dropped.
-struct TempFile(PathBuf);
+pub struct TempFile(PathBuf);
 
 impl TempFile {
-    fn new(content: &[u8]) -> io::Result<Self> {
+    /// One with this content.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn new(content: &[u8]) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = env::temp_dir().join(format!("bench-{}-{nth}", std::process::id()));
         fs::write(&path, content)?;
         Ok(Self(path))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 }
 
@@ -59,7 +73,32 @@ impl Server {
         let address = listening(&mut log, said);
         // Somebody has to read what is logged, as somebody would.
         thread::spawn(move || io::copy(&mut log, &mut io::sink()));
-        Ok(Self { child, _file: file, address: address? })
+        Ok(Self { child, _file: Some(file), address: address? })
+    }
+
+    /// Starts a program that does not log where it listens: it is told an address of this machine with a free port,
+    /// and is there when it takes connections. What it logs to standard output nobody reads.
+    ///
+    /// # Errors
+    /// If it cannot be started, or does not listen within some seconds.
+    pub fn start_at(command: impl FnOnce(SocketAddr) -> Command) -> Result<Self, Box<dyn Error>> {
+        // Free again when the listener is dropped. Another program could take it meanwhile: then nobody answers.
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let mut command = command(address);
+        let program = command.get_program().to_owned();
+        let child = command
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("{}: {error}: is it installed?", program.display()))?;
+        // Owned from here on, so that it is stopped whatever happens.
+        let server = Self { child, _file: None, address };
+        for _ in 0..PROBES {
+            if TcpStream::connect(address).is_ok() {
+                return Ok(server);
+            }
+            thread::sleep(BETWEEN_PROBES);
+        }
+        Err(format!("{} does not listen at {address}", program.display()).into())
     }
 
     /// The slidegate that is built beside this program, serving by the file.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lab::keys::Keys;
+use lab::part::{Effort, Part};
 use lab::table::Table;
 use slidegate::{Admission, FollowingClock, Hit, Key, Limit, Scope as KeyScope, Store};
 use slidegate_cluster::{ClusterStore, Settings};
@@ -22,24 +23,28 @@ const AT_ONCE: usize = KEYS / 100;
 
 type Node = ClusterStore<Arc<FollowingClock>>;
 
-/// Runs three nodes for so long.
-pub fn run(span: Duration) -> Result<(), Box<dyn Error>> {
-    tokio::runtime::Runtime::new()?.block_on(measure(span))
+/// Runs three nodes.
+pub fn run(effort: Effort, part: &mut Part) -> Result<(), Box<dyn Error>> {
+    part.progress.expect(1);
+    part.progress.step(&format!("{KEYS} active keys on three nodes"));
+    let span = effort.pick(Duration::from_secs(20), Duration::from_secs(4));
+    let table = tokio::runtime::Runtime::new()?.block_on(measure(span))?;
+    part.say(format!("### {KEYS} active keys on three nodes, told every 250 ms"));
+    part.table(&table);
+    Ok(())
 }
 
-async fn measure(span: Duration) -> Result<(), Box<dyn Error>> {
+async fn measure(span: Duration) -> Result<Table, Box<dyn Error>> {
     let mut nodes = vec![start(&[]).await?];
     let seed = address(&nodes[0]).await;
     for _ in 0..2 {
         nodes.push(start(std::slice::from_ref(&seed)).await?);
     }
-    eprintln!("three nodes meet");
     while !nodes.iter().all(|node| node.status().is_some_and(|status| status.members.len() == 2)) {
         sleep(STEP).await;
     }
     let keys = Keys::new(KEYS);
     let limit: Limit = "1000000/h".parse()?;
-    eprintln!("{KEYS} keys");
     // Once all are known everywhere, what follows are changes.
     charge(&nodes, &keys, &limit, Duration::from_secs(3)).await;
     let (cpu, sent) = (cpu_s()?, sent_bytes(&nodes));
@@ -48,7 +53,6 @@ async fn measure(span: Duration) -> Result<(), Box<dyn Error>> {
     sleep(Duration::from_secs(1)).await;
     let seconds = begun.elapsed().as_secs_f64();
     let (cpu, sent) = (cpu_s()? - cpu, (sent_bytes(&nodes) - sent) as f64);
-    println!("## {KEYS} active keys on three nodes, told every 250 ms\n");
     let mut table = Table::new(["", ""]);
     table.row(["keys changed in a second", &format!("{:.0}", charged as f64 / seconds)]);
     table.row([
@@ -60,8 +64,7 @@ async fn measure(span: Duration) -> Result<(), Box<dyn Error>> {
         "CPU of all three and the charging",
         &format!("{:.0} % of a core", 100.0 * cpu / seconds),
     ]);
-    println!("{table}");
-    Ok(())
+    Ok(table)
 }
 
 async fn start(seeds: &[String]) -> Result<Node, Box<dyn Error>> {

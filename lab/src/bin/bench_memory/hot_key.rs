@@ -3,25 +3,31 @@
 use std::error::Error;
 
 use lab::measure::{Plan, interleaved};
+use lab::part::{Effort, Part};
 use lab::table::Table;
+use lab::targets::{Aim, Bound};
 use slidegate::{Limiter, MAX_UNITS};
-
-use crate::Scope;
-use lab::targets::{Bound, Targets};
 
 /// Decisions of all threads in a round.
 const DECISIONS: usize = 4_000_000;
 
 const MANY: usize = 8;
 
+const HOT: Aim = Aim {
+    text: "one hot key, 8 threads, in rates of one thread",
+    bound: Bound::AtLeast(0.5),
+    limited_by: "",
+};
+
 /// Measures a key that is always allowed, and one that is always denied.
-pub fn run(scope: &Scope, targets: &mut Targets) -> Result<(), Box<dyn Error>> {
-    println!("## One hot key\n");
+pub fn run(effort: Effort, part: &mut Part) -> Result<(), Box<dyn Error>> {
+    let keys = [("always allowed", MAX_UNITS), ("denied but once", 1)];
+    part.progress.expect(keys.len());
     let mut table = Table::new(["", "1 thread, M/s", "8 threads, M/s", "times", "denied"]);
-    for (name, max) in [("always allowed", MAX_UNITS), ("denied but once", 1)] {
-        eprintln!("one hot key, {name}");
+    for (name, max) in keys {
+        part.progress.step(&format!("one hot key, {name}"));
         let limiter = Limiter::new([format!("{max}/w").as_str()])?;
-        let [one, many] = [1, MANY].map(|threads| rate(scope, &limiter, threads));
+        let [one, many] = [1, MANY].map(|threads| rate(effort, &limiter, threads));
         table.row([
             name.to_owned(),
             format!("{:.1}", one.per_us),
@@ -29,10 +35,10 @@ pub fn run(scope: &Scope, targets: &mut Targets) -> Result<(), Box<dyn Error>> {
             format!("{:.2}", many.per_us / one.per_us),
             format!("{:.2}", many.denied),
         ]);
-        let text = "one hot key, 8 threads, in rates of one thread";
-        targets.hold(text, Bound::AtLeast(0.5), many.per_us / one.per_us);
+        part.hold(&HOT, many.per_us / one.per_us);
     }
-    println!("{table}");
+    part.say("### One hot key");
+    part.table(&table);
     Ok(())
 }
 
@@ -41,10 +47,10 @@ struct Rate {
     denied: f64,
 }
 
-fn rate(scope: &Scope, limiter: &Limiter, threads: usize) -> Rate {
+fn rate(effort: Effort, limiter: &Limiter, threads: usize) -> Rate {
     let decisions = DECISIONS / threads;
     let turn = |_| (0..decisions).filter(|_| !limiter.check("the hot key").is_allowed()).count();
-    let plan = Plan { rounds: scope.rounds, threads, decisions };
+    let plan = Plan { rounds: effort.rounds(), threads, decisions };
     let timing = interleaved(plan, &[&turn])[0];
     Rate { per_us: threads as f64 / timing.ns * 1000.0, denied: timing.denied }
 }

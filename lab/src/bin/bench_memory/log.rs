@@ -3,74 +3,101 @@
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lab::logs::{self, KEYS, Log, MAX, Packed, Queues, STEP_US};
-use lab::measure::{Plan, Turn, interleaved};
+use lab::logs::{self, Log, MAX, Packed, Queues, STEP_US};
+use lab::measure::{Plan, Timing, Turn, interleaved};
+use lab::part::{Effort, Part};
 use lab::rss;
 use lab::table::Table;
-
-use crate::Scope;
-use lab::targets::{Bound, Targets};
+use lab::targets::{Aim, Bound};
 
 /// The argument that makes this program a child which fills one log.
 pub const CHILD: &str = "log-child";
 
-const DECISIONS: usize = 2_000_000;
+const DECISIONS: usize = 1_000_000;
+
+/// Keys of the logs that are held against the aims, and whose bytes are counted.
+const KEYS: usize = 100_000;
+
+const BYTES: Aim = Aim {
+    text: "sliding_log of 100, 100,000 full keys, bytes per entry",
+    bound: Bound::AtMost(8.0),
+    limited_by: "",
+};
+
+const SPEED: Aim = Aim {
+    text: "sliding_log of 100, 100,000 full keys, times as fast as Mutex<VecDeque>",
+    bound: Bound::AtLeast(2.0),
+    limited_by: "the queue stores 8 bytes and compares; slidegate packs an entry into half of that, tells the exact wait \
+        and gives a receipt, and looks an identity up in a table that forgets what has left.",
+};
+
+type Logs = [Box<dyn Log + Sync>; 2];
 
 /// Measures time in this process, memory in children.
-pub fn run(scope: &Scope, targets: &mut Targets) -> Result<(), Box<dyn Error>> {
-    let logs: [&(dyn Log + Sync); 2] = [&Packed::new()?, &Queues::default()];
-    let turns = logs.map(|log| {
-        eprintln!("filling {}", log.name());
-        let now_us = AtomicU64::new(logs::fill(log));
-        move |seed| decide(log, &now_us, seed)
-    });
-    eprintln!("deciding over full logs");
-    let plan = Plan { rounds: scope.rounds, threads: 1, decisions: DECISIONS };
-    let turns = turns.each_ref().map(|turn| turn as &Turn<'_>);
-    let timings = interleaved(plan, &turns);
-    println!("## Exact logs of {MAX}, {KEYS} full keys, 1 thread\n");
-    let mut table = Table::new(["", "ns", "times slidegate's", "denied", "bytes per entry"]);
-    let mut bytes = Vec::new();
-    for (log, timing) in logs.iter().zip(&timings) {
-        let entries = (KEYS * MAX) as f64;
-        let bytes_per_entry = rss::ask_child(&[CHILD, log.name()])? as f64 / entries;
-        bytes.push(bytes_per_entry);
-        table.row([
-            log.name().to_owned(),
-            format!("{:.0}", timing.ns),
-            format!("{:.2}", timing.ns / timings[0].ns),
-            format!("{:.2}", timing.denied),
-            format!("{bytes_per_entry:.1}"),
-        ]);
+pub fn run(effort: Effort, part: &mut Part) -> Result<(), Box<dyn Error>> {
+    let key_counts: &[usize] = effort.pick(&[1_000, 10_000, KEYS], &[KEYS]);
+    part.progress.expect(key_counts.len() + 2);
+    let mut columns = vec![String::new()];
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for &keys in key_counts {
+        let logs: Logs = [Box::new(Packed::new(keys)?), Box::new(Queues::new(keys))];
+        rows.resize_with(logs.len(), Vec::new);
+        part.progress.step(&format!("exact logs of {MAX}, {keys} full keys"));
+        let timings = measure(effort, keys, &logs);
+        columns.push(format!("{keys} keys"));
+        for ((row, log), timing) in rows.iter_mut().zip(&logs).zip(&timings) {
+            if row.is_empty() {
+                row.push(log.name().to_owned());
+            }
+            row.push(format!("{:.0} ns ({:.2}x)", timing.ns, timing.ns / timings[0].ns));
+        }
+        if keys == KEYS {
+            part.hold(&SPEED, timings[1].ns / timings[0].ns);
+        }
     }
-    println!("{table}");
-    targets.hold("sliding_log of 100, full keys, bytes per entry", Bound::AtMost(8.0), bytes[0]);
-    targets.hold(
-        "sliding_log of 100, full keys, times as fast as Mutex<VecDeque>",
-        Bound::AtLeast(2.0),
-        timings[1].ns / timings[0].ns,
-    );
+    columns.push("bytes per entry".to_owned());
+    for (nth, row) in rows.iter_mut().enumerate() {
+        part.progress.step(&format!("memory of {}", row[0]));
+        let bytes = rss::ask_child(&[CHILD, &row[0]])? as f64 / (KEYS * MAX) as f64;
+        row.push(format!("{bytes:.1}"));
+        if nth == 0 {
+            part.hold(&BYTES, bytes);
+        }
+    }
+    let mut table = Table::new(columns);
+    rows.into_iter().for_each(|row| table.row(row));
+    part.say(format!("### Exact logs of {MAX}, all keys full, 1 thread"));
+    part.table(&table);
     Ok(())
 }
 
+fn measure(effort: Effort, keys: usize, logs: &Logs) -> Vec<Timing> {
+    let turns = logs.each_ref().map(|log| {
+        let now_us = AtomicU64::new(logs::fill(&**log, keys));
+        move |seed| decide(&**log, keys, &now_us, seed)
+    });
+    let plan = Plan { rounds: effort.rounds(), threads: 1, decisions: DECISIONS };
+    interleaved(plan, &turns.each_ref().map(|turn| turn as &Turn<'_>))
+}
+
 /// Asks for uniformly drawn keys, one per step of time; how many were denied.
-fn decide(log: &dyn Log, now_us: &AtomicU64, seed: u64) -> usize {
+fn decide(log: &dyn Log, keys: usize, now_us: &AtomicU64, seed: u64) -> usize {
     let mut rng = fastrand::Rng::with_seed(seed);
     let start_us = now_us.fetch_add(DECISIONS as u64 * STEP_US, Ordering::Relaxed);
     let denied = (1..=DECISIONS as u64)
-        .filter(|nth| !log.take(rng.u64(0..KEYS as u64), start_us + nth * STEP_US));
+        .filter(|nth| !log.take(rng.u64(0..keys as u64), start_us + nth * STEP_US));
     denied.count()
 }
 
 /// Prints by how many bytes this process grows while a log is filled.
 pub fn child(name: &str) -> Result<(), Box<dyn Error>> {
     let grown = rss::growth(|| {
-        let packed = Packed::new()?;
+        let packed = Packed::new(KEYS)?;
         let log: Box<dyn Log> = match name == packed.name() {
             true => Box::new(packed),
-            false => Box::new(Queues::default()),
+            false => Box::new(Queues::new(KEYS)),
         };
-        logs::fill(&*log);
+        logs::fill(&*log, KEYS);
         Ok(log)
     })?;
     println!("{grown}");

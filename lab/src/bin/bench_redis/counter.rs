@@ -3,15 +3,17 @@
 use std::error::Error;
 use std::time::Duration;
 
+use lab::part::Part;
 use lab::table::Table;
-use lab::targets::{Bound, Targets};
+use lab::targets::{Aim, Bound};
 use redis::Cmd;
 use slidegate::{Algorithm, Clock, SystemClock, Timestamp};
 
 use crate::Scope;
-use crate::course::{Ask, Course};
+use crate::course::Course;
 use crate::rounds::{PIPELINED, SINGLE, Seat, Seats, Turn, compare, table};
-use crate::side::{Plain, Side, Slidegate, plain_key};
+use crate::side::{Side, Slidegate, plain_key};
+use crate::two_keys::{self, DAY_S};
 
 const KEYS: usize = 100_000;
 
@@ -21,20 +23,36 @@ const MAX: u64 = 1_000;
 /// What was charged in the window before.
 const PREVIOUS: u64 = 300;
 
-/// So long that none ends meanwhile.
-const DAY_S: u64 = 86_400;
+const MEMORY: Aim = Aim {
+    text: "two-count window beside two keys, memory",
+    bound: Bound::AtMost(0.7),
+    limited_by: "",
+};
+
+const CALLER_CLOCK: Aim = Aim {
+    text: "two-count window beside two keys, caller's clock, CPU",
+    bound: Bound::AtMost(0.65),
+    limited_by: "between runs the ratio moves by 0.05.",
+};
+
+const REDIS_CLOCK: Aim = Aim {
+    text: "two-count window beside two keys, TIME, CPU",
+    bound: Bound::AtMost(0.85),
+    limited_by: "",
+};
 
 /// Measures with the caller's clock, then with Redis's.
-pub fn run(scope: Scope, targets: &mut Targets) -> Result<(), Box<dyn Error>> {
-    println!("### sliding_window beside two keys\n");
-    println!(
-        "GET, GET, then INCRBY and EXPIRE. {KEYS} identities with a count in this window and in the one before; every \
-         other one is full.\n"
-    );
+pub fn run(scope: Scope, part: &mut Part) -> Result<(), Box<dyn Error>> {
+    part.progress.expect(4);
+    part.say(format!(
+        "### sliding_window beside two keys\n\nGET, GET, then INCRBY and EXPIRE. {KEYS} identities with a count in this window and in the one before; every \
+         other one is full."
+    ));
     let (mut costs, mut memory) = (table(), memory_table());
-    caller_clock(scope, &mut costs, &mut memory, targets)?;
-    redis_clock(scope, &mut costs, targets)?;
-    println!("{costs}\n{memory}");
+    caller_clock(scope, &mut costs, &mut memory, part)?;
+    redis_clock(scope, &mut costs, part)?;
+    part.table(&costs);
+    part.table(&memory);
     Ok(())
 }
 
@@ -60,50 +78,39 @@ fn caller_clock(
     scope: Scope,
     costs: &mut Table,
     memory: &mut Table,
-    targets: &mut Targets,
+    part: &mut Part,
 ) -> Result<(), Box<dyn Error>> {
     let noon = Timestamp::from_secs(20_000 * DAY_S + DAY_S / 2);
-    let plain = Plain::new(include_str!("plain/counter.lua"), |ask: Ask| {
-        let now_s = ask.now.map_or(0, Timestamp::as_micros) as f64 / 1e6;
-        [format!("{now_s:.3}"), DAY_S.to_string(), MAX.to_string(), "1".into()].into()
-    });
+    let plain = two_keys::told(MAX);
     let slidegate = Slidegate::new(&[&format!("{MAX}/d")], Algorithm::SlidingWindow)?;
     let mut seats = [Seat::new(&slidegate)?, Seat::new(&plain)?];
     let mut course = Course { who: KEYS, time: Some((noon, Duration::from_micros(1))), passed: 0 };
     let grown = fill(&mut seats, &slidegate, noon)?;
     let ratio = memory_row("two counts, used_memory", grown, memory);
-    targets.hold("two-count window beside two keys, memory", Bound::AtMost(0.7), ratio);
+    part.hold(&MEMORY, ratio);
     let usage = [seats[0].server.memory_usage()?, seats[1].server.memory_usage()?];
     memory_row("two counts, MEMORY USAGE", usage.map(|bytes| bytes / KEYS as f64), memory);
 
-    let turn = Turn { before: None, measured: scope.decisions };
+    let turn = Turn { pace: PIPELINED, before: None, measured: scope.decisions };
     let name = "caller's clock";
-    let ratio = compare(scope, name, &mut seats, &mut course, PIPELINED, turn, costs)?;
-    let text = "two-count window beside two keys, caller's clock, CPU";
-    targets.hold(text, Bound::AtMost(0.65), ratio);
-    let turn = Turn { measured: scope.decisions / 2, ..turn };
-    compare(scope, name, &mut seats, &mut course, SINGLE, turn, costs)?;
+    let ratio = compare(scope, name, &mut seats, &mut course, turn, costs, part)?;
+    part.hold(&CALLER_CLOCK, ratio);
+    let turn = Turn { pace: SINGLE, measured: scope.decisions / 2, ..turn };
+    compare(scope, name, &mut seats, &mut course, turn, costs, part)?;
     Ok(())
 }
 
-fn redis_clock(
-    scope: Scope,
-    costs: &mut Table,
-    targets: &mut Targets,
-) -> Result<(), Box<dyn Error>> {
-    let plain = Plain::new(include_str!("plain/counter_time.lua"), |_: Ask| {
-        [DAY_S.to_string(), MAX.to_string(), "1".into()].into()
-    });
+fn redis_clock(scope: Scope, costs: &mut Table, part: &mut Part) -> Result<(), Box<dyn Error>> {
+    let plain = two_keys::by_time(MAX);
     let slidegate = Slidegate::new(&[&format!("{MAX}/d")], Algorithm::SlidingWindow)?;
     let mut seats = [Seat::new(&slidegate)?, Seat::new(&plain)?];
     let mut course = Course { who: KEYS, time: None, passed: 0 };
     fill(&mut seats, &slidegate, SystemClock::new().now())?;
-    let turn = Turn { before: None, measured: scope.decisions };
-    let ratio = compare(scope, "TIME", &mut seats, &mut course, PIPELINED, turn, costs)?;
-    let text = "two-count window beside two keys, TIME, CPU";
-    targets.hold(text, Bound::AtMost(0.85), ratio);
-    let turn = Turn { measured: scope.decisions / 2, ..turn };
-    compare(scope, "TIME", &mut seats, &mut course, SINGLE, turn, costs)?;
+    let turn = Turn { pace: PIPELINED, before: None, measured: scope.decisions };
+    let ratio = compare(scope, "TIME", &mut seats, &mut course, turn, costs, part)?;
+    part.hold(&REDIS_CLOCK, ratio);
+    let turn = Turn { pace: SINGLE, measured: scope.decisions / 2, ..turn };
+    compare(scope, "TIME", &mut seats, &mut course, turn, costs, part)?;
     Ok(())
 }
 
@@ -113,7 +120,6 @@ fn fill(
     slidegate: &Slidegate,
     now: Timestamp,
 ) -> Result<[f64; 2], Box<dyn Error>> {
-    eprintln!("filling {KEYS} two-count windows");
     let current = |who: usize| if who.is_multiple_of(2) { MAX } else { 1 };
     let day_before = Timestamp::from_micros(now.as_micros() - DAY_S * 1_000_000);
     let own = (0..KEYS).flat_map(|who| {

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lab::draw::Draw;
 use quanta::Instant;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value};
@@ -58,37 +59,6 @@ impl Asker {
     }
 }
 
-/// Of whom callers ask.
-#[derive(Clone)]
-pub enum Draw {
-    /// Of any of so many, each as often.
-    Uniform(usize),
-    /// Of the first most, of the second half as often, of the third a third, and so on.
-    Zipf(Arc<[f64]>),
-}
-
-impl Draw {
-    /// Of so many.
-    pub fn zipf(count: usize) -> Self {
-        let shares = (1..=count).scan(0.0, |sum, rank| {
-            *sum += 1.0 / rank as f64;
-            Some(*sum)
-        });
-        Self::Zipf(shares.collect())
-    }
-
-    /// Draws one.
-    pub fn who(&self, rng: &mut fastrand::Rng) -> usize {
-        match self {
-            Self::Uniform(count) => rng.usize(0..*count),
-            Self::Zipf(sums) => {
-                let drawn = rng.f64() * sums.last().copied().unwrap_or_default();
-                sums.partition_point(|sum| *sum < drawn).min(sums.len() - 1)
-            }
-        }
-    }
-}
-
 /// What callers do in a turn.
 #[derive(Clone)]
 pub struct Errand {
@@ -103,7 +73,7 @@ pub struct Errand {
 /// What a turn came to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Course {
-    /// Of Redis's main thread, for one ask.
+    /// Of the main threads of all servers, for one ask.
     pub cpu_us: f64,
     /// The half, and 99 in a hundred, were answered within these, in milliseconds.
     pub p50_ms: f64,
@@ -115,14 +85,21 @@ pub struct Course {
     pub per_second: f64,
 }
 
+/// CPU time of all servers in microseconds, and script calls.
+fn spent(servers: &mut [Server]) -> Result<(f64, f64), Box<dyn Error>> {
+    servers.iter_mut().try_fold((0.0, 0.0), |(cpu_us, calls), server| {
+        Ok((cpu_us + server.cpu_us()?, calls + server.calls()?))
+    })
+}
+
 /// Lets all callers ask.
 pub fn turn(
     runtime: &Runtime,
-    server: &mut Server,
+    servers: &mut [Server],
     asker: &Arc<Asker>,
     errand: &Errand,
 ) -> Result<Course, Box<dyn Error>> {
-    let (cpu_us, calls, started) = (server.cpu_us()?, server.calls()?, Instant::now());
+    let (before, started) = (spent(servers)?, Instant::now());
     let callers: Vec<_> =
         (0..CALLERS).map(|nth| runtime.spawn(caller(nth, asker.clone(), errand.clone()))).collect();
     let (mut denied, mut waits) = (0, Vec::with_capacity(errand.asks));
@@ -132,7 +109,8 @@ pub fn turn(
         waits.extend(own_waits);
     }
     let seconds = started.elapsed().as_secs_f64();
-    let (cpu_us, calls) = (server.cpu_us()? - cpu_us, server.calls()? - calls);
+    let after = spent(servers)?;
+    let (cpu_us, calls) = (after.0 - before.0, after.1 - before.1);
     waits.sort_unstable();
     let ms = |percent: usize| waits[(waits.len() - 1) * percent / 100].as_secs_f64() * 1e3;
     let asks = waits.len() as f64;

@@ -1,18 +1,21 @@
 //! Few identities that ask for far more than they may have: what the deny cache spares Redis.
 
 use std::error::Error;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lab::draw::Draw;
+use lab::part::Part;
 use lab::table::Table;
-use lab::targets::{Bound, Targets};
+use lab::targets::{Aim, Bound};
 use slidegate::{Algorithm, ManualClock, Timestamp};
 use slidegate_redis::{RedisStore, Settings};
 use tokio::runtime::Runtime;
 
 use crate::Scope;
 use crate::course::Ask;
-use crate::crowd::{Asker, CALLERS, Course, Draw, Errand, runtime, turn};
+use crate::crowd::{Asker, CALLERS, Course, Errand, runtime, turn};
 use crate::server::Server;
 use crate::side::{Side, Slidegate};
 
@@ -27,16 +30,19 @@ const SHARES: [(u64, f64, &str); 2] = [
     (100, 40.0, "deny cache, 99 % denied, times fewer calls"),
 ];
 
+const SAME: Aim =
+    Aim { text: "deny cache, asks decided otherwise", bound: Bound::AtMost(0.0), limited_by: "" };
+
 /// Measures one caller by a manual clock, then many at a pace.
-pub fn run(scope: Scope, targets: &mut Targets) -> Result<(), Box<dyn Error>> {
-    println!("### The deny cache\n");
-    println!(
-        "{KEYS} identities ask at an even pace for 20 or 100 times what they may have. One caller that has one ask at a \
+pub fn run(scope: Scope, part: &mut Part) -> Result<(), Box<dyn Error>> {
+    part.progress.expect(9 + SHARES.len());
+    part.say(format!(
+        "### The deny cache\n\n{KEYS} identities ask at an even pace for 20 or 100 times what they may have. One caller that has one ask at a \
          time, by a clock that is moved from ask to ask, so that nothing waits; {} asks after windows are full. The \
          same asks of a store that believes denials for a second and of one that asks Redis each time, each with a \
-         redis-server of its own. The rows of 600/h, where a second is less than a unit takes, are no target.\n",
+         redis-server of its own. The rows of 600/h, where a second is less than a unit takes, are no target.",
         scope.denials
-    );
+    ));
     let runtime = runtime()?;
     let mut table = Table::new([
         "",
@@ -52,11 +58,11 @@ pub fn run(scope: Scope, targets: &mut Targets) -> Result<(), Box<dyn Error>> {
     {
         for (max, window, window_s) in [(100, "s", 1), (600, "min", 60), (600, "h", 3600)] {
             let case = Case { algorithm, max, window, window_s };
-            one_caller(scope, &runtime, &case, &mut table, targets)?;
+            one_caller(scope, &runtime, &case, &mut table, part)?;
         }
     }
-    println!("{table}");
-    many_callers(&runtime)
+    part.table(&table);
+    many_callers(scope, &runtime, part)
 }
 
 /// A limit.
@@ -104,11 +110,11 @@ fn one_caller(
     runtime: &Runtime,
     case: &Case,
     table: &mut Table,
-    targets: &mut Targets,
+    part: &mut Part,
 ) -> Result<(), Box<dyn Error>> {
     let slidegate = Slidegate::with_settings(&[&case.quota()], case.algorithm, &patient())?;
     let name = format!("{}, {}", case.algorithm.name(), case.quota());
-    eprintln!("{name}: one caller");
+    part.progress.step(&format!("{name}: one caller"));
     for (pace, aim, text) in SHARES {
         let _in_it = runtime.enter();
         let clock = ManualClock::at(Timestamp::from_secs(BEGIN_S));
@@ -134,9 +140,10 @@ fn one_caller(
             differing.to_string(),
         ]);
         if case.window_s < 3600 {
-            targets.hold(text, Bound::AtLeast(aim), without / with);
+            let aim = Aim { text, bound: Bound::AtLeast(aim), limited_by: "" };
+            part.hold(&aim, without / with);
         }
-        targets.hold("deny cache, asks decided otherwise", Bound::AtMost(0.0), differing as f64);
+        part.hold(&SAME, differing as f64);
     }
     Ok(())
 }
@@ -176,11 +183,11 @@ async fn ask_both(
 }
 
 /// Callers at once, at a pace: what waits goes together without the cache, too.
-fn many_callers(runtime: &Runtime) -> Result<(), Box<dyn Error>> {
-    println!(
+fn many_callers(scope: Scope, runtime: &Runtime, part: &mut Part) -> Result<(), Box<dyn Error>> {
+    part.say(format!(
         "{CALLERS} callers at once and the machine's clock, by TIME, sliding_window of 20/s: asks that wait go together \
-         without the cache, too. No target.\n"
-    );
+         without the cache, too. No target."
+    ));
     let mut table = Table::new([
         "",
         "denied",
@@ -195,7 +202,7 @@ fn many_callers(runtime: &Runtime) -> Result<(), Box<dyn Error>> {
     let slidegate = Arc::new(Slidegate::new(&["20/s"], Algorithm::SlidingWindow)?);
     for (pace, _, _) in SHARES {
         let per_second = 20 * KEYS as u64 * pace;
-        eprintln!("{CALLERS} callers, {per_second} asks per second");
+        part.progress.step(&format!("{CALLERS} callers, {per_second} asks per second"));
         let every = Duration::from_secs(1) * CALLERS as u32 / per_second as u32;
         let courses = [Duration::ZERO, patient().deny_cache_ttl].map(|deny_cache_ttl| {
             let _in_it = runtime.enter();
@@ -209,8 +216,8 @@ fn many_callers(runtime: &Runtime) -> Result<(), Box<dyn Error>> {
                 every: Some(every),
                 seed,
             };
-            turn(runtime, &mut server, &asker, &errand(2, 0))?;
-            turn(runtime, &mut server, &asker, &errand(3, 1))
+            turn(runtime, slice::from_mut(&mut server), &asker, &errand(2, 0))?;
+            turn(runtime, slice::from_mut(&mut server), &asker, &errand(scope.denial_seconds, 1))
         });
         let [without, with]: [Result<Course, Box<dyn Error>>; 2] = courses;
         let (without, with) = (without?, with?);
@@ -226,6 +233,6 @@ fn many_callers(runtime: &Runtime) -> Result<(), Box<dyn Error>> {
             format!("{:.1}", without.cpu_us / with.cpu_us),
         ]);
     }
-    println!("{table}");
+    part.table(&table);
     Ok(())
 }

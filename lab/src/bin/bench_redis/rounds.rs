@@ -2,7 +2,10 @@
 
 use std::error::Error;
 
+use lab::part::Part;
 use lab::table::Table;
+
+use quanta::Instant;
 
 use crate::Scope;
 use crate::course::Course;
@@ -41,7 +44,8 @@ impl<'a> Seat<'a> {
         self.server.send_all(course.next(count).map(|ask| side.take(ask)))
     }
 
-    fn turn(&mut self, course: &Course, pace: Pace, turn: Turn) -> Result<Cost, Box<dyn Error>> {
+    /// One turn.
+    pub fn turn(&mut self, course: &Course, turn: Turn) -> Result<Cost, Box<dyn Error>> {
         let side = self.side;
         let mut driver = Driver::new(&self.server)?;
         let mut measured = *course;
@@ -49,29 +53,41 @@ impl<'a> Seat<'a> {
             driver.run(pace, course.next(count).map(|ask| side.take(ask)), |_| {})?;
             measured.passed += count as u64;
         }
-        let (before, mut denied) = (self.server.cpu_us()?, 0);
-        driver.run(pace, measured.next(turn.measured).map(|ask| side.take(ask)), |answer| {
-            denied += usize::from(!side.admits(answer));
-        })?;
+        let (before, mut denied, begun) = (self.server.cpu_us()?, 0, Instant::now());
+        driver.run(
+            turn.pace,
+            measured.next(turn.measured).map(|ask| side.take(ask)),
+            |answer| {
+                denied += usize::from(!side.admits(answer));
+            },
+        )?;
         let decisions = turn.measured as f64;
+        let per_second = decisions / begun.elapsed().as_secs_f64();
         let us = (self.server.cpu_us()? - before) / decisions;
-        Ok(Cost { us, denied: denied as f64 / decisions })
+        Ok(Cost { us, denied: denied as f64 / decisions, per_second })
     }
 }
 
 /// How many asks a turn has.
 #[derive(Clone, Copy)]
 pub struct Turn {
-    /// Before it is measured, and at which pace.
+    /// At which pace they are sent.
+    pub pace: Pace,
+    /// Those before it is measured, and at which pace.
     pub before: Option<(Pace, usize)>,
-    /// While it is.
+    /// Those while it is.
     pub measured: usize,
 }
 
-#[derive(Clone, Copy)]
-struct Cost {
-    us: f64,
-    denied: f64,
+/// What a turn came to.
+#[derive(Clone, Copy, Default)]
+pub struct Cost {
+    /// CPU time of Redis' main thread for a decision, in microseconds.
+    pub us: f64,
+    /// The share that was denied.
+    pub denied: f64,
+    /// Decisions a second.
+    pub per_second: f64,
 }
 
 /// slidegate's seat and that of the plain script.
@@ -83,17 +99,18 @@ pub fn compare(
     name: &str,
     seats: &mut Seats<'_>,
     course: &mut Course,
-    pace: Pace,
     turn: Turn,
     table: &mut Table,
+    part: &mut Part,
 ) -> Result<f64, Box<dyn Error>> {
-    eprintln!("{name}: {} connections, pipelines of {}", CONNECTIONS, pace.depth);
+    let depth = turn.pace.depth;
+    part.progress.step(&format!("{name}: {CONNECTIONS} connections, pipelines of {depth}"));
     let mut rounds = Vec::new();
     for nth in 0..scope.rounds {
         // Who comes first changes, too.
-        let mut costs = [Cost { us: 0.0, denied: 0.0 }; 2];
+        let mut costs = [Cost::default(); 2];
         for at in [nth % 2, 1 - nth % 2] {
-            costs[at] = seats[at].turn(course, pace, turn)?;
+            costs[at] = seats[at].turn(course, turn)?;
         }
         course.passed += (turn.before.map_or(0, |(_, count)| count) + turn.measured) as u64;
         rounds.push(costs);
@@ -102,7 +119,7 @@ pub fn compare(
     let ratio = median(&|[own, plain]| own.us / plain.us);
     table.row([
         name.to_owned(),
-        pace.depth.to_string(),
+        depth.to_string(),
         format!("{:.1}", median(&|costs| costs[0].us)),
         format!("{:.1}", median(&|costs| costs[1].us)),
         format!("{ratio:.2}x"),

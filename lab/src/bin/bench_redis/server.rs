@@ -1,13 +1,14 @@
 //! A redis-server of the benchmark's own.
 
 use std::error::Error;
+use std::io;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Client, Cmd, Connection, Value};
+use redis::{Client, Cmd, Connection, FromRedisValue, Value};
 
 /// Commands that are sent before answers are waited for, where nothing is measured.
 const BULK: usize = 200;
@@ -22,10 +23,16 @@ pub struct Server {
 impl Server {
     /// Starts one on a free port.
     pub fn start() -> Result<Self, Box<dyn Error>> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        Self::start_with(&[])
+    }
+
+    /// The same with further arguments.
+    pub fn start_with(arguments: &[&str]) -> Result<Self, Box<dyn Error>> {
+        let port = free_port()?;
         let mut child = Command::new("redis-server")
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--loglevel", "warning"])
             .args(["--save", "", "--appendonly", "no"])
+            .args(arguments)
             .stdout(Stdio::null())
             .spawn()
             .map_err(|error| format!("redis-server: {error}"))?;
@@ -42,7 +49,17 @@ impl Server {
 
     /// Where it is.
     pub fn address(&self) -> String {
-        format!("redis://{}", self.client.get_connection_info().addr())
+        format!("redis://{}", self.host_and_port())
+    }
+
+    /// The same without a scheme.
+    pub fn host_and_port(&self) -> String {
+        self.client.get_connection_info().addr().to_string()
+    }
+
+    /// What it answers to a command.
+    pub fn ask<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, Box<dyn Error>> {
+        Ok(command.query(&mut self.control)?)
     }
 
     /// A connection that many share.
@@ -125,10 +142,7 @@ impl Drop for Server {
     }
 }
 
-/// Which Redis is measured.
-pub fn version() -> Result<String, Box<dyn Error>> {
-    let output = Command::new("redis-server").arg("--version").output()?;
-    let text = String::from_utf8(output.stdout)?;
-    let version = text.split_whitespace().find_map(|word| word.strip_prefix("v="));
-    Ok(format!("Redis {}", version.unwrap_or("of an unknown version")))
+/// A port that nobody listens on now.
+pub fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

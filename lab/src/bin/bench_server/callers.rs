@@ -4,9 +4,10 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::thread;
 
+use lab::server::Server;
 use quanta::Instant;
 
-use crate::server::Server;
+use crate::rounds::Measured;
 
 /// Connections at once.
 const CALLERS: usize = 16;
@@ -19,33 +20,6 @@ pub struct Load {
     pub tenants: usize,
     /// Requests that a caller sends before it waits for their answers.
     pub depth: usize,
-}
-
-/// What came of a round.
-#[derive(Clone, Copy, Default)]
-pub struct Measured {
-    /// Requests a second.
-    pub per_second: f64,
-    /// CPU time of the server for a request, in microseconds.
-    pub cpu_us: f64,
-    /// The share that was denied.
-    pub denied: f64,
-}
-
-impl Measured {
-    /// Of each figure the median.
-    pub fn median(rounds: &[Self]) -> Self {
-        let median = |of: fn(&Self) -> f64| {
-            let mut values: Vec<f64> = rounds.iter().map(of).collect();
-            values.sort_unstable_by(f64::total_cmp);
-            values.get(values.len() / 2).copied().unwrap_or_default()
-        };
-        Self {
-            per_second: median(|round| round.per_second),
-            cpu_us: median(|round| round.cpu_us),
-            denied: median(|round| round.denied),
-        }
-    }
 }
 
 impl Load {

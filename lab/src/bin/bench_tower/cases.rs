@@ -10,6 +10,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{Request, Response};
 use axum::routing::get;
+use lab::targets::Aim;
 use slidegate::{Gate, Limiter, MemoryStore, Policy};
 use slidegate_tower::extract::{self, Extract};
 use slidegate_tower::{Attributes, RateLimitLayer, TrustedProxies, WhenMissing};
@@ -34,40 +35,40 @@ pub struct Case {
     build: fn() -> Router,
     /// The headers that the limit adds to an allowed answer.
     pub headers: &'static [&'static str],
-    /// Whether it is held against the target.
-    pub is_held: bool,
+    /// What is aimed at.
+    pub aim: Option<&'static Aim>,
 }
 
 /// Every case: first that without a layer, and second that with tower_governor's.
 pub const ALL: &[Case] = &[
-    Case { name: "bare", title: "no layer", build: hello, headers: &[], is_held: false },
+    Case { name: "bare", title: "no layer", build: hello, headers: &[], aim: None },
     Case {
         name: "tower_governor",
         title: "tower_governor, per peer's address",
         build: tower_governor,
         headers: &["x-ratelimit-limit", "x-ratelimit-remaining"],
-        is_held: false,
+        aim: None,
     },
     Case {
         name: "limiter",
         title: "slidegate, a limiter per peer's address",
         build: limiter,
         headers: &["ratelimit-policy", "ratelimit"],
-        is_held: true,
+        aim: Some(&crate::ADDED),
     },
     Case {
         name: "gate",
         title: "slidegate, a gate with one rule per peer's address",
         build: gate,
         headers: &["ratelimit-policy", "ratelimit"],
-        is_held: true,
+        aim: Some(&crate::ADDED_BY_A_GATE),
     },
     Case {
         name: "nothing",
         title: "a layer that does nothing",
         build: nothing,
         headers: &[],
-        is_held: false,
+        aim: None,
     },
 ];
 

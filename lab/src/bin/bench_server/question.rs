@@ -1,0 +1,120 @@
+//! What is asked: a request, the same for every tool.
+
+use prost::Message;
+
+use crate::messages::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use crate::messages::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use crate::messages::envoy::service::ratelimit::v3::RateLimitRequest;
+
+/// Where slidegate is asked over HTTP.
+pub const CHECK: &str = "/v1/check";
+pub const AUTH: &str = "/v1/auth";
+
+/// How a server is spoken to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Face {
+    /// HTTP/1.1.
+    Http,
+    /// gRPC: HTTP/2.
+    Grpc,
+}
+
+/// A request.
+#[derive(Clone)]
+pub struct Question {
+    pub face: Face,
+    pub path: &'static str,
+    pub headers: Vec<(&'static str, &'static str)>,
+    /// Its body; a GET if it is empty.
+    pub body: Vec<u8>,
+}
+
+impl Question {
+    /// slidegate's own: three rules apply.
+    pub fn check() -> Self {
+        let body =
+            r#"{"attributes":{"tenant":"tenant-0042","method":"POST","route":"/v1/orders"}}"#;
+        Self::json(CHECK, body)
+    }
+
+    /// Of a proxy: the same three rules apply.
+    pub fn auth() -> Self {
+        let headers = vec![
+            ("x-forwarded-for", "192.0.2.7"),
+            ("x-forwarded-method", "POST"),
+            ("x-forwarded-host", "shop.example"),
+            ("x-forwarded-uri", "/v1/orders"),
+            ("x-tenant", "tenant-0042"),
+        ];
+        Self { face: Face::Http, path: AUTH, headers, body: Vec::new() }
+    }
+
+    /// throttlecrab's own over HTTP: its one limit comes with the question.
+    pub fn throttle() -> Self {
+        let body = r#"{"key":"tenant-0042","max_burst":1000000,"count_per_period":1000000,"period":1,"quantity":1}"#;
+        Self::json("/throttle", body)
+    }
+
+    /// Envoy's, with so many descriptors, each of another rule.
+    pub fn should_rate_limit(descriptors: usize) -> Self {
+        let tenant = ("tenant", "tenant-0042");
+        let rules: [&[(&str, &str)]; 3] = [
+            &[tenant],
+            &[tenant, ("method", "POST"), ("route", "/v1/orders")],
+            &[("generic_key", "all")],
+        ];
+        let message = RateLimitRequest {
+            domain: "bench".into(),
+            descriptors: rules.iter().take(descriptors).map(|rule| descriptor(rule)).collect(),
+            hits_addend: 0,
+        };
+        Self::call("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", &message)
+    }
+
+    /// throttlecrab's own over gRPC.
+    pub fn throttle_call() -> Self {
+        let message = ThrottleRequest {
+            key: "tenant-0042".into(),
+            max_burst: 1_000_000,
+            count_per_period: 1_000_000,
+            period: 1,
+            quantity: 1,
+        };
+        Self::call("/throttlecrab.RateLimiter/Throttle", &message)
+    }
+
+    fn json(path: &'static str, body: &str) -> Self {
+        let headers = vec![("content-type", "application/json")];
+        Self { face: Face::Http, path, headers, body: body.into() }
+    }
+
+    fn call(path: &'static str, message: &impl Message) -> Self {
+        let headers = vec![("content-type", "application/grpc"), ("te", "trailers")];
+        let message = message.encode_to_vec();
+        // Not compressed, and so many bytes: no message of ours has billions.
+        let length = u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes();
+        let body = [&[0], &length[..], &message].concat();
+        Self { face: Face::Grpc, path, headers, body }
+    }
+}
+
+fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
+    let entries = entries.iter().map(entry).collect();
+    RateLimitDescriptor { entries, ..Default::default() }
+}
+
+/// As throttlecrab's protocol has it.
+#[derive(Clone, PartialEq, Message)]
+struct ThrottleRequest {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(int32, tag = "2")]
+    max_burst: i32,
+    #[prost(int32, tag = "3")]
+    count_per_period: i32,
+    #[prost(int32, tag = "4")]
+    period: i32,
+    #[prost(int32, tag = "5")]
+    quantity: i32,
+}
