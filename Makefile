@@ -1,6 +1,6 @@
 # What a fresh Debian machine with a Rust toolchain needs beyond it, these targets install themselves.
 
-.PHONY: test test-shuttle fuzz-http fuzz lint doc instructions bench bench-peers bench-tower bench-memory bench-policy bench-redis bench-server bench-cluster hot-keys flood retry-spike ci
+.PHONY: test test-shuttle fuzz-http fuzz lint doc instructions bench bench-peers bench-tower bench-accuracy bench-memory bench-policy bench-redis bench-server bench-cluster hot-keys flood retry-spike ci
 
 # Every test: unit, integration and documentation tests, the explored thread schedules, and the
 # server against its own description.
@@ -69,6 +69,11 @@ bench-tower:
 # The memory store beside its peers: keys, batches, limits, footprint, log, hot-key.
 bench-memory:
 	cargo run --release -p lab --bin bench_memory -- $(ARGS)
+
+# Each algorithm beside an exact log: arrivals, size, edge-burst. ARRIVALS=FILE takes another recording than
+# lab/data/arrivals.txt, in the format that its head tells.
+bench-accuracy:
+	cargo run --release -p lab --bin bench_accuracy -- $(ARGS)
 
 # Policies of a thousand rules: loading, decisions, applying.
 bench-policy:

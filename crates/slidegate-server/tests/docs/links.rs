@@ -6,10 +6,12 @@ use pulldown_cmark::{Event, Parser, Tag};
 
 use crate::{documents, read, root};
 
-/// What a document links to, but for other sites.
+/// What a document links to or shows, but for other sites.
 fn links(text: &str) -> Vec<String> {
     let links = Parser::new(text).filter_map(|event| match event {
-        Event::Start(Tag::Link { dest_url, .. }) => Some(dest_url.to_string()),
+        Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+            Some(dest_url.to_string())
+        }
         _ => None,
     });
     links.filter(|link| !link.contains("://")).collect()

@@ -26,7 +26,8 @@ pub struct Program {
 }
 
 /// In the order of the report.
-const PROGRAMS: [Program; 6] = [
+const PROGRAMS: [Program; 7] = [
+    Program { name: "accuracy", title: "Accuracy" },
     Program { name: "memory", title: "In the process" },
     Program { name: "policy", title: "A policy of 1,000 rules" },
     Program { name: "tower", title: "The tower layer" },
