@@ -7,8 +7,8 @@ use std::thread;
 use lab::table::Table;
 
 /// Crates of peers, as Cargo.lock names them.
-const CRATES: [&str; 8] =
-    ["governor", "tower_governor", "dashmap", "hashbrown", "axum", "hyper", "tonic", "tokio"];
+const CRATES: [&str; 7] =
+    ["governor", "tower_governor", "dashmap", "axum", "hyper", "tonic", "tokio"];
 
 /// What is not known is told so: it is no reason to lose a report.
 pub fn table() -> Table {
@@ -17,10 +17,10 @@ pub fn table() -> Table {
     table.row(["processor".to_owned(), format!("{cores} cores of {}", processor())]);
     table.row(["memory", &memory()]);
     table.row(["system", &said("uname", &["-sr"])]);
-    table.row(["rustc", &said("rustc", &["--version"])]);
+    table.row(["Rust", &said("rustc", &["--version"])]);
     table.row(["crates", &crates()]);
     table.row(["Redis", &redis()]);
-    table.row(["h2load", &said("h2load", &["--version"])]);
+    table.row(["load", &said("h2load", &["--version"])]);
     table.row([
         "throttlecrab-server",
         &said("target/peers/bin/throttlecrab-server", &["--version"]),
