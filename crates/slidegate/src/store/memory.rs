@@ -12,6 +12,7 @@
 //! block of it. When there are more than `max_keys`, a key goes for each that comes: of a few the one
 //! that expires soonest, and never one that is being denied while another can go.
 
+mod held;
 mod room;
 mod shard;
 
@@ -26,8 +27,9 @@ use crate::store::{
     Charge, CounterName, LocalStore, Outcomes, Receipt, Taken, TakenOne, admits, is_charged,
     pending,
 };
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering};
 
+use held::Held;
 use shard::{Kept, Shard};
 
 /// Keys that a store holds unless told otherwise.
@@ -75,21 +77,6 @@ struct Aim {
     fingerprint: u64,
     /// What the counter's clock is ahead of the store's.
     phase_us: u64,
-}
-
-/// The shards that a request has locked.
-struct Held<'s> {
-    shards: SmallVec<[MutexGuard<'s, Shard>; BATCH]>,
-    /// Of each aim, which of them is its own.
-    places: SmallVec<[usize; BATCH]>,
-}
-
-impl Held<'_> {
-    /// The shard of the `nth` aim.
-    #[inline(always)]
-    fn of(&mut self, nth: usize) -> &mut Shard {
-        &mut self.shards[self.places[nth]]
-    }
 }
 
 impl MemoryStore {
@@ -171,42 +158,6 @@ impl<C: Clock> MemoryStore<C> {
     fn coarse(&self, moment: Timestamp) -> Coarse {
         let coarse = moment.as_micros().saturating_sub(self.began_us) >> 16;
         Coarse::try_from(coarse).unwrap_or(Coarse::MAX)
-    }
-
-    /// Locks the shards of these aims.
-    #[inline]
-    fn hold(&self, aims: &[Aim]) -> Held<'_> {
-        self.try_hold(aims).unwrap_or_else(|| self.hold_in_order(aims))
-    }
-
-    /// The same if nobody else holds one of them: nothing is waited for, so any order will do.
-    #[inline(always)]
-    fn try_hold(&self, aims: &[Aim]) -> Option<Held<'_>> {
-        let mut held = Held { shards: SmallVec::new(), places: SmallVec::new() };
-        for (nth, aim) in aims.iter().enumerate() {
-            let place = match self.shards[aim.shard].shard.try_lock() {
-                Some(shard) => {
-                    held.shards.push(shard);
-                    held.shards.len() - 1
-                }
-                // It may be held for an earlier aim.
-                None => held.places[aims[..nth].iter().position(|its| its.shard == aim.shard)?],
-            };
-            held.places.push(place);
-        }
-        Some(held)
-    }
-
-    /// The same, waiting for each that somebody else holds.
-    #[cold]
-    fn hold_in_order(&self, aims: &[Aim]) -> Held<'_> {
-        let mut order: SmallVec<[usize; BATCH]> = aims.iter().map(|aim| aim.shard).collect();
-        order.sort_unstable();
-        order.dedup();
-        let place = |aim: &Aim| order.partition_point(|shard| *shard < aim.shard);
-        let places = aims.iter().map(place).collect();
-        let shards = order.iter().map(|shard| self.shards[*shard].shard.lock()).collect();
-        Held { shards, places }
     }
 
     /// Decides one request whose shards are held.
@@ -314,7 +265,7 @@ impl<C: Clock> MemoryStore<C> {
             return self.decide_one(shard, hit, *aim, now).into_taken(hit);
         }
         let mut held = self.hold(aims);
-        for shard in &mut held.shards {
+        for shard in held.shards() {
             self.sweep_now_and_then(shard, now);
         }
         self.decide(&mut held, hits, aims, now)
