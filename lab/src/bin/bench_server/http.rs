@@ -34,7 +34,7 @@ const BESIDE_THROTTLECRAB: Aim = Aim {
 const INTRODUCTION: &str = "
 ### HTTP
 
-Each server is a process of its own, and h2load asks it on 50 connections that are kept, from the same two cores. `/v1/check` and forward-auth (`/v1/auth`) are decided by three rules in memory, with everything gathered that is gathered by default. Beside it stand a service of axum that answers the very same bytes and headers to whatever it is asked (`axum::serve`, the body taken as bytes; once on one thread, once on two workers), and throttlecrab-server, which has one limit for each question and answers fewer bytes. With one body there is one key for each rule: all threads count the same ones. All is allowed. Of other peers in Rust, limitador's server is not on crates.io, so it is not here.";
+Each server is a process of its own, and h2load asks it on 50 connections that are kept, from the same two cores. `/v1/check` and forward-auth (`/v1/auth`) are decided by three rules in memory, with everything gathered that is gathered by default. Beside it stand a service of axum that answers the very same bytes and headers to whatever it is asked (`axum::serve`, the body taken as bytes; once on one thread, once on two workers), and throttlecrab-server, which has one limit for each question and answers fewer bytes. With one body there is one key for each rule: all threads count the same ones. All is allowed. Of other peers in Rust, limitador's server is not published as a package, so it is not here.";
 
 struct Load {
     name: &'static str,
