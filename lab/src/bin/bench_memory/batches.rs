@@ -15,9 +15,7 @@ use crate::keys::{DECISIONS, DRAWN, fill};
 const BATCHES: Aim = Aim {
     text: "check_many of 16 and of 64, 10 million keys, times as fast as check",
     bound: Bound::AtLeast(2.5),
-    limited_by: "what is left beside the waits: the text is read and hashed, the state charged and the verdict written, \
-        about as long as the clock and the waits that a batch spares (by a profile). The waits of a batch do overlap, \
-        sixteen states at once.",
+    limited_by: "",
 };
 
 /// Measures a limiter that holds many keys.

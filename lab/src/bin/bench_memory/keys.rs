@@ -81,15 +81,21 @@ impl Setting {
     }
 }
 
-/// What was measured in one setting: for each number of keys the contenders' timings.
-type Measured = Vec<Vec<Timing>>;
+/// What was measured in one setting.
+#[derive(Default)]
+struct Measured {
+    /// The contenders, and after them a reading of the clock.
+    names: Vec<&'static str>,
+    /// For each number of keys the timings of each.
+    timings: Vec<Vec<Timing>>,
+}
 
 /// Measures all settings over all numbers of keys.
 pub fn run(effort: Effort, part: &mut Part) -> Result<(), Box<dyn Error>> {
     let key_counts: &[usize] =
         effort.pick(&[1_000, 10_000, 100_000, 1_000_000, 10_000_000], &[1_000, 100_000, 1_000_000]);
     part.progress.expect(key_counts.len() * SETTINGS.len());
-    let mut measured = SETTINGS.map(|_| Measured::new());
+    let mut measured = SETTINGS.map(|_| Measured::default());
     for &count in key_counts {
         let keys = Keys::new(count);
         for kind in [KeyKind::Text, KeyKind::Number] {
@@ -97,7 +103,9 @@ pub fn run(effort: Effort, part: &mut Part) -> Result<(), Box<dyn Error>> {
             for (setting, measured) in SETTINGS.iter().zip(&mut measured) {
                 if setting.kind == kind {
                     part.progress.step(&format!("{count} {}", setting.name()));
-                    measured.push(measure(effort, setting, &keys, &peers));
+                    let names = peers.iter().map(|peer| peer.name());
+                    measured.names = names.chain(["one reading of the clock"]).collect();
+                    measured.timings.push(measure(effort, setting, &keys, &peers));
                 }
             }
         }
@@ -110,7 +118,7 @@ pub fn run(effort: Effort, part: &mut Part) -> Result<(), Box<dyn Error>> {
     );
     for (setting, measured) in SETTINGS.iter().zip(&measured) {
         part.say(format!("#### {}", capital(&setting.name())));
-        part.table(&table(setting.kind, key_counts, measured));
+        part.table(&table(key_counts, measured));
         judge(setting, key_counts, measured, part);
     }
     let svg = draw(key_counts, &measured[0])?;
@@ -181,31 +189,12 @@ fn measure(effort: Effort, setting: &Setting, keys: &Keys, peers: &[Box<dyn Peer
     interleaved(plan, &turns)
 }
 
-fn names(kind: KeyKind) -> &'static [&'static str] {
-    match kind {
-        KeyKind::Text => &[
-            "slidegate",
-            "governor keyed",
-            "governor keyed, foldhash",
-            "bare map",
-            "bare map of numbers",
-            "one reading of the clock",
-        ],
-        KeyKind::Number => &[
-            "slidegate",
-            "governor keyed",
-            "governor keyed, foldhash",
-            "bare map",
-            "one reading of the clock",
-        ],
-    }
-}
-
-fn table(kind: KeyKind, key_counts: &[usize], measured: &Measured) -> Table {
+fn table(key_counts: &[usize], measured: &Measured) -> Table {
     let columns = key_counts.iter().map(|count| format!("{} keys", grouped(*count)));
     let mut table = Table::new([String::new()].into_iter().chain(columns));
-    for (nth, name) in names(kind).iter().enumerate() {
+    for (nth, name) in measured.names.iter().enumerate() {
         let cells = measured
+            .timings
             .iter()
             .map(|all| format!("{:.0} ({:.2}x)", all[nth].ns, all[nth].ns / all[0].ns));
         table.row([(*name).to_owned()].into_iter().chain(cells));
@@ -226,7 +215,7 @@ fn judge(setting: &Setting, key_counts: &[usize], measured: &Measured, part: &mu
     if setting.kind != KeyKind::Text || setting.is_zipf {
         return;
     }
-    let many = key_counts.iter().zip(measured).filter(|(count, _)| **count >= MANY_KEYS);
+    let many = key_counts.iter().zip(&measured.timings).filter(|(count, _)| **count >= MANY_KEYS);
     for (_, timings) in many {
         let [slidegate, default, foldhash, text, numbers, clock] = &timings[..] else { continue };
         part.hold(&GOVERNOR, default.ns / slidegate.ns);
@@ -238,14 +227,16 @@ fn judge(setting: &Setting, key_counts: &[usize], measured: &Measured, part: &mu
 }
 
 fn draw(key_counts: &[usize], measured: &Measured) -> Result<String, Box<dyn Error>> {
-    let lines: Vec<Line> = names(KeyKind::Text)[..4]
+    let lines: Vec<Line> = measured
+        .names
         .iter()
+        .take(4)
         .enumerate()
         .map(|(nth, name)| Line {
             name: (*name).to_owned(),
             points: key_counts
                 .iter()
-                .zip(measured)
+                .zip(&measured.timings)
                 .map(|(count, all)| (*count as f64, all[nth].ns))
                 .collect(),
         })
