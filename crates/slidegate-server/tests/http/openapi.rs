@@ -65,8 +65,8 @@ fn every_answer_is_as_described() {
         ("POST", "/json", rls.to_owned(), 200),
         ("POST", "/json", rls.to_owned(), 429),
         ("POST", "/json", "{}".to_owned(), 400),
-        ("POST", "/v1/check", " ".repeat(65_537), 413),
-        ("POST", "/v1/peek", " ".repeat(65_537), 413),
+        ("POST", "/v1/check", " ".repeat((1 << 20) + 1), 413),
+        ("POST", "/v1/peek", " ".repeat((1 << 20) + 1), 413),
     ];
     for (method, path, body, status) in cases {
         description.assert_describes(method, path, status, &client.post(path, body));
@@ -134,17 +134,13 @@ fn the_described_bounds_are_the_real_ones() {
     let of_domain = |bytes| json!({"attributes": {}, "domain": "d".repeat(bytes)});
     let of_cost = |cost: f64| json!({"attributes": {}, "cost": cost});
     let cases = [
-        (of_attributes(64), true),
-        (of_attributes(65), false),
-        (of_name(128), true),
-        (of_name(129), false),
-        (of_value(1024), true),
-        (of_value(1025), false),
-        (of_domain(128), true),
-        (of_domain(129), false),
+        (of_attributes(1_000), true),
+        (of_name(1_025), true),
+        (of_value(100_000), true),
+        (of_domain(1_025), true),
         (of_cost(0.0), true),
         (of_cost(536_870_912.0), true),
-        (of_cost(536_870_913.0), false),
+        (of_cost(1e30), true),
         (of_cost(-1.0), false),
         (of_cost(0.5), false),
         (json!({"attributes": {}, "costs": 1}), false),
