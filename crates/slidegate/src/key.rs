@@ -3,9 +3,12 @@
 //! A key borrows its parts. Stores hash it or write it; nothing is allocated on the way.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher};
+use std::fmt::Write as _;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use arrayvec::ArrayString;
 use fnv::FnvHasher;
 use ipnet::Ipv6Net;
 
@@ -77,10 +80,12 @@ impl Scope {
 }
 
 /// One value that is counted apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
     /// An attribute's value as it is.
     Text(&'a str),
+    /// An IPv4 address, the same value as its text.
+    Ipv4(Ipv4Addr),
     /// All addresses of a network, as one.
     Network(Ipv6Net),
 }
@@ -94,6 +99,7 @@ impl Value<'_> {
                 hasher.write(text.as_bytes());
                 hasher.write_u8(END_OF_TEXT);
             }
+            Self::Ipv4(address) => Value::Text(&ipv4_text(*address)).feed(hasher),
             Self::Network(network) => {
                 hasher.write(&network.addr().octets());
                 hasher.write_u8(network.prefix_len());
@@ -101,6 +107,36 @@ impl Value<'_> {
             }
         }
     }
+}
+
+impl PartialEq for Value<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Text(one), Self::Text(other)) => one == other,
+            (Self::Text(text), Self::Ipv4(address)) | (Self::Ipv4(address), Self::Text(text)) => {
+                **text == *ipv4_text(*address)
+            }
+            (Self::Ipv4(one), Self::Ipv4(other)) => one == other,
+            (Self::Network(one), Self::Network(other)) => one == other,
+            (Self::Network(_), _) | (_, Self::Network(_)) => false,
+        }
+    }
+}
+
+impl Eq for Value<'_> {}
+
+impl Hash for Value<'_> {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.feed(hasher);
+    }
+}
+
+/// The text of an address, as it is written everywhere.
+fn ipv4_text(address: Ipv4Addr) -> ArrayString<15> {
+    let mut text = ArrayString::new();
+    // It has room for the longest.
+    let _ = write!(text, "{address}");
+    text
 }
 
 impl<'a> From<&'a str> for Value<'a> {
@@ -114,6 +150,7 @@ impl fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text(text) => f.write_str(text),
+            Self::Ipv4(address) => address.fmt(f),
             Self::Network(network) => network.fmt(f),
         }
     }
@@ -349,6 +386,7 @@ fn write_pair(
     f.write_str("=")?;
     match value {
         Value::Text(text) => escape(f, text, within),
+        Value::Ipv4(address) => write!(f, "{address}"),
         // No text has a bare parenthesis: a network is written like no text.
         Value::Network(network) if within => write!(f, "({network})"),
         Value::Network(network) => {

@@ -14,7 +14,8 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use crate::request::{Descriptor, Request};
+use crate::quota::Quota;
+use crate::request::{Descriptor, Pairs, Request};
 
 use index::Index;
 use route::Routes;
@@ -33,6 +34,8 @@ pub struct Policy {
     rules: Arc<[Rule]>,
     routes: Routes,
     by_domain: HashMap<Box<str>, Domain>,
+    /// Whether any rule compares or counts hosts.
+    has_hosts: bool,
 }
 
 /// The rules of a domain.
@@ -53,7 +56,9 @@ impl Policy {
             by_domain.entry(&rule.domain).or_default().push((nth, rule));
         }
         let by_domain = by_domain.iter().map(|(&domain, of)| (domain.into(), Domain::new(of)));
-        Self { by_domain: by_domain.collect(), rules: rules.into(), routes }
+        let by_domain = by_domain.collect();
+        let has_hosts = rules.iter().any(Rule::has_hosts);
+        Self { by_domain, rules: rules.into(), routes, has_hosts }
     }
 
     /// The rules, in the order of the file.
@@ -117,7 +122,8 @@ impl Policy {
         let mut applied = Applied::new();
         let Some(domain) = self.by_domain.get(request.domain) else { return applied };
         for (place, descriptor) in (0..).zip(&request.descriptors) {
-            let attributes = Attributes::new(descriptor, &self.routes);
+            let canonical = self.canonical(descriptor);
+            let attributes = Attributes::new(descriptor, canonical.as_deref(), &self.routes);
             let before = applied.len();
             for nth in domain.index.candidates(&attributes) {
                 let rule = &self.rules[nth as usize];
@@ -135,6 +141,12 @@ impl Policy {
         applied
     }
 
+    /// The attributes of a descriptor whose hosts have another canonical form, if a rule looks at hosts.
+    #[inline]
+    fn canonical<'r>(&self, descriptor: &'r Descriptor<'_>) -> Option<Pairs<'r>> {
+        if self.has_hosts { descriptor.canonical() } else { None }
+    }
+
     /// How each rule of the request's domain applies, or why it does not; for each descriptor.
     pub fn explain<'r>(
         &'r self,
@@ -142,6 +154,8 @@ impl Policy {
     ) -> impl Iterator<Item = (&'r Rule, Result<Match<'r>, Misfit<'r>>)> {
         let applied = self.matches(request);
         (0..).zip(&request.descriptors).flat_map(move |(place, descriptor)| {
+            let canonical = self.canonical(descriptor);
+            let attributes = Attributes::new(descriptor, canonical.as_deref(), &self.routes);
             let rules = (0..).zip(&*self.rules).filter(|(_, rule)| *rule.domain == *request.domain);
             let explained = rules.map(|(nth, rule)| {
                 let own = |one: &&Match<'_>| one.nth() == nth && one.descriptor() == place as usize;
@@ -150,7 +164,7 @@ impl Policy {
                     (Some(_), Some(other)) => Err(Misfit::Replaced(other.rule().name())),
                     (Some(one), None) => Ok(one.clone()),
                     (None, _) => {
-                        let fit = rule.fit(&Attributes::new(descriptor, &self.routes));
+                        let fit = rule.fit(&attributes);
                         fit.map(|fit| Match::new(nth, rule, fit, place, descriptor))
                     }
                 };
@@ -171,31 +185,39 @@ impl Domain {
 }
 
 /// What is known of a descriptor: what it says, and its route.
-pub(crate) struct Attributes<'r, 'a> {
-    descriptor: &'r Descriptor<'a>,
+pub(crate) struct Attributes<'r, 'd> {
+    /// Its own, without the route that its path is of.
+    own: &'d [(&'r str, &'r str)],
     /// The route that its path is of, unless it says its route itself.
     route: Option<&'r str>,
+    /// Whether it is only for rules that name all of its attributes.
+    exact: bool,
+    /// The limit that it brings along.
+    limit: Option<Quota>,
 }
 
-impl<'r, 'a> Attributes<'r, 'a> {
-    fn new(descriptor: &'r Descriptor<'a>, routes: &'r Routes) -> Self {
-        let unknown = !routes.is_empty() && descriptor.get("route").is_none();
-        let path = descriptor.get("path").filter(|_| unknown);
-        Self { descriptor, route: path.and_then(|path| routes.of_path(path)) }
+impl<'r, 'd> Attributes<'r, 'd> {
+    /// `canonical` holds instead of what the descriptor says, if it is given.
+    fn new<'a: 'r>(
+        descriptor: &'d Descriptor<'a>,
+        canonical: Option<&'d [(&'r str, &'r str)]>,
+        routes: &'r Routes,
+    ) -> Self {
+        let own = canonical.unwrap_or(descriptor.pairs());
+        let Descriptor { exact, limit, .. } = *descriptor;
+        let mut attributes = Self { own, route: None, exact, limit };
+        if !routes.is_empty() && attributes.get("route").is_none() {
+            attributes.route = attributes.get("path").and_then(|path| routes.of_path(path));
+        }
+        attributes
     }
 
     fn get(&self, name: &str) -> Option<&'r str> {
-        self.descriptor.get(name).or_else(|| self.route.filter(|_| name == "route"))
-    }
-
-    /// Its own, without the route that its path is of.
-    fn own(&self) -> &'r Descriptor<'a> {
-        self.descriptor
+        let own = self.own.iter().find(|(own, _)| *own == name).map(|(_, value)| *value);
+        own.or_else(|| self.route.filter(|_| name == "route"))
     }
 
     fn iter(&self) -> impl Iterator<Item = (&'r str, &'r str)> {
-        let own =
-            self.descriptor.iter().map(|(name, value)| -> (&'r str, &'r str) { (name, value) });
-        own.chain(self.route.map(|route| ("route", route)))
+        self.own.iter().copied().chain(self.route.map(|route| ("route", route)))
     }
 }

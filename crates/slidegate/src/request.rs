@@ -1,7 +1,10 @@
 //! What the caller asks about.
 
+use std::sync::OnceLock;
+
 use smallvec::SmallVec;
 
+use crate::host::{is_host_attribute, is_normal_host, normal_host};
 use crate::quota::Quota;
 
 /// A domain and one or more descriptors. HTTP sends one descriptor, Envoy several.
@@ -48,14 +51,19 @@ impl<'a> Request<'a> {
     }
 }
 
+/// Names with their values.
+pub(crate) type Pairs<'a> = SmallVec<[(&'a str, &'a str); 6]>;
+
 /// A set of attributes, and what the request costs to those who are counted by them.
 #[derive(Clone, Debug)]
 pub struct Descriptor<'a> {
-    attributes: SmallVec<[(&'a str, &'a str); 6]>,
+    attributes: Pairs<'a>,
     pub(crate) cost: u64,
     pub(crate) gives_back: bool,
     pub(crate) exact: bool,
     pub(crate) limit: Option<Quota>,
+    /// The canonical forms of its hosts, made for a policy that looks at hosts if any has another form.
+    hosts: OnceLock<Box<[Box<str>]>>,
 }
 
 impl<'a> Descriptor<'a> {
@@ -67,6 +75,7 @@ impl<'a> Descriptor<'a> {
             gives_back: false,
             exact: false,
             limit: None,
+            hosts: OnceLock::new(),
         }
     }
 
@@ -95,6 +104,28 @@ impl<'a> Descriptor<'a> {
     /// The value of an attribute.
     pub fn get(&self, name: &str) -> Option<&'a str> {
         self.attributes.iter().find(|(own, _)| *own == name).map(|(_, value)| *value)
+    }
+
+    /// The attributes, in the order in which they were given.
+    pub(crate) fn pairs(&self) -> &[(&'a str, &'a str)] {
+        &self.attributes
+    }
+
+    /// The attributes with every host in its [canonical form](normal_host); none if all are already.
+    pub(crate) fn canonical(&self) -> Option<Pairs<'_>> {
+        let is_host = |(name, _): &(&str, &str)| is_host_attribute(name);
+        if self.iter().filter(is_host).all(|(_, host)| is_normal_host(host)) {
+            return None;
+        }
+        let hosts = self.hosts.get_or_init(|| {
+            self.iter().filter(is_host).map(|(_, host)| normal_host(host).into()).collect()
+        });
+        let mut hosts = hosts.iter();
+        let pairs = self.iter().map(|(name, value)| match is_host_attribute(name) {
+            true => (name, hosts.next().map_or(value, |host| &**host)),
+            false => (name, value),
+        });
+        Some(pairs.collect())
     }
 
     /// The attributes, in the order in which they were given.

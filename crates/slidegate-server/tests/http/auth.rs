@@ -182,7 +182,7 @@ fn networks_that_are_none_stop_the_start() {
         .output()
         .unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && told.contains("`10.0.0.0/33` is no address"), "{told}");
+    assert!(!output.status.success() && told.contains("`10.0.0.0/33` is not a network"), "{told}");
 }
 
 #[test]

@@ -7,9 +7,8 @@ use ipnet::Ipv6Net;
 use smallvec::SmallVec;
 
 use super::Attributes;
-use super::pattern::address;
 use crate::key::Value;
-use crate::request::Descriptor;
+use crate::network::address;
 
 /// What a rule counts per: for each of its entries the value of the first attribute that is present.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,8 +92,8 @@ impl Per {
     }
 
     /// Each attribute of a descriptor is counted apart, whatever the entries are.
-    pub(crate) fn identify_all<'r>(&self, descriptor: &'r Descriptor<'_>) -> Identity<'r> {
-        let values = descriptor.iter().map(|(_, value)| self.value(value)).collect();
+    pub(crate) fn identify_all<'r>(&self, attributes: &[(&'r str, &'r str)]) -> Identity<'r> {
+        let values = attributes.iter().map(|(_, value)| self.value(value)).collect();
         Identity { values, ..Identity::default() }
     }
 
@@ -106,10 +105,7 @@ impl Per {
                 Err(_) => Value::Text(text),
             },
             // IPv4 within IPv6, `::ffff:192.0.2.7`: the same client as 192.0.2.7.
-            Some(IpAddr::V4(_)) => match text.rsplit_once(':') {
-                Some((_, ipv4)) if ipv4.contains('.') => Value::Text(ipv4),
-                _ => Value::Text(text),
-            },
+            Some(IpAddr::V4(address)) => Value::Ipv4(address),
             None => Value::Text(text),
         }
     }
