@@ -24,20 +24,21 @@ pub fn normal_host(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Whether a host is its own canonical form.
+/// Reports whether a host is its own canonical form.
 pub(crate) fn is_normal_host(text: &str) -> bool {
     without_port(text).len() == text.len() && !has_upper_case(text)
 }
 
-/// Whether the attribute of this name is a host, which rules compare and count in its canonical form.
+/// Reports whether the attribute of this name is a host, compared and counted in its canonical form.
 pub(crate) fn is_host_attribute(name: &str) -> bool {
     matches!(name, "host" | "header.host")
 }
 
+/// Removes the port, the brackets of an IPv6 address, trailing dots and white space around.
 fn without_port(text: &str) -> &str {
     let text = without_end(text.trim_ascii_start());
     if let Some((inside, _)) = text.strip_prefix('[').and_then(|text| text.split_once(']')) {
-        // Without its brackets, what is no address would have a port at the second look.
+        // Brackets around other text stay: without them, its colons would separate a port.
         return if is_ipv6(inside) { inside } else { &text[..inside.len() + 2] };
     }
     match text.split_once(':') {
@@ -46,7 +47,7 @@ fn without_port(text: &str) -> &str {
     }
 }
 
-/// Without what may follow a host: the dot of the DNS root, white space.
+/// Removes trailing dots (the DNS root) and white space.
 fn without_end(text: &str) -> &str {
     text.trim_end_matches(|end: char| end == '.' || end.is_ascii_whitespace())
 }

@@ -26,16 +26,16 @@ const MAPPED_PREFIX: u8 = 96;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network(IpNet);
 
-/// Why a text is no network.
+/// A text that is not a network.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NetworkError {
-    /// It is neither an address nor an address with a prefix.
+    /// Neither an address nor an address with a prefix.
     #[error(
         "`{0}` is not an address or a network: write for example 192.0.2.7, 10.0.0.0/8 or fd00::/8"
     )]
     Form(String),
-    /// Behind the `/` stands no length of a prefix.
+    /// The prefix after the `/` is not a number of bits that an address has.
     #[error("`{text}` is not a network: a prefix of {family} is a whole number from 0 to {most}")]
     Prefix {
         /// The text as it was written.
@@ -53,7 +53,7 @@ pub enum NetworkError {
         /// The network that the address is in.
         meant: String,
     },
-    /// The address is IPv4-mapped, and the network has other IPv6 addresses, too.
+    /// The address is IPv4-mapped, but the prefix is shorter than 96 bits.
     #[error(
         "`{0}` has more than the IPv4-mapped addresses, whose prefix has 96 bits or more: write 0.0.0.0/0 for all IPv4 addresses, ::/0 for all IPv6 addresses"
     )]
@@ -61,7 +61,7 @@ pub enum NetworkError {
 }
 
 impl Network {
-    /// Whether an address is in the network.
+    /// Reports whether an address is in the network.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address.to_canonical())
     }
@@ -82,7 +82,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// The network that a text is; none if it is not like one. An address is a network of one.
+/// Parses a network; `None` if the text has neither form. An address is a network of one.
 pub(crate) fn parse(text: &str) -> Option<Result<IpNet, NetworkError>> {
     if let Some(address) = address(text) {
         return Some(Ok(address.into()));
@@ -111,9 +111,9 @@ fn with_prefix(text: &str, ip: IpAddr, prefix: &str) -> Result<IpNet, NetworkErr
     Ok(network)
 }
 
-/// The address that a text is; `::ffff:192.0.2.7` is 192.0.2.7.
+/// Parses an address; `::ffff:192.0.2.7` is 192.0.2.7.
 pub(crate) fn address(text: &str) -> Option<IpAddr> {
-    // Most values are none, and most of those show it here.
+    // Rejects most values that are not addresses cheaply.
     let like_one = |byte: u8| byte.is_ascii_hexdigit() || byte == b':' || byte == b'.';
     if text.len() > 45 || !text.bytes().all(like_one) {
         return None;

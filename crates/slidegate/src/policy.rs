@@ -186,7 +186,7 @@ impl Domain {
 
 /// What is known of a descriptor: what it says, and its route.
 pub(crate) struct Attributes<'r, 'd> {
-    /// Its own, without the route that its path is of.
+    /// The given attributes, without the route that the path has.
     own: &'d [(&'r str, &'r str)],
     /// The route that its path is of, unless it says its route itself.
     route: Option<&'r str>,
@@ -197,7 +197,7 @@ pub(crate) struct Attributes<'r, 'd> {
 }
 
 impl<'r, 'd> Attributes<'r, 'd> {
-    /// `canonical` holds instead of what the descriptor says, if it is given.
+    /// Creates the attributes of a descriptor; `canonical` replaces its own if given.
     fn new<'a: 'r>(
         descriptor: &'d Descriptor<'a>,
         canonical: Option<&'d [(&'r str, &'r str)]>,

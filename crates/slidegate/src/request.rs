@@ -62,7 +62,7 @@ pub struct Descriptor<'a> {
     pub(crate) gives_back: bool,
     pub(crate) exact: bool,
     pub(crate) limit: Option<Quota>,
-    /// The canonical forms of its hosts, made for a policy that looks at hosts if any has another form.
+    /// Canonical forms of the hosts, computed when a policy looks at hosts and one is not canonical.
     hosts: OnceLock<Box<[Box<str>]>>,
 }
 
@@ -111,7 +111,7 @@ impl<'a> Descriptor<'a> {
         &self.attributes
     }
 
-    /// The attributes with every host in its [canonical form](normal_host); none if all are already.
+    /// Returns the attributes with every host in its [canonical form](normal_host); `None` if all are canonical already.
     pub(crate) fn canonical(&self) -> Option<Pairs<'_>> {
         let is_host = |(name, _): &(&str, &str)| is_host_attribute(name);
         if self.iter().filter(is_host).all(|(_, host)| is_normal_host(host)) {

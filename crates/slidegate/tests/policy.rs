@@ -143,7 +143,7 @@ fn every_spelling_of_host_has_one_count() {
         }
         assert!(!is_allowed(&gate, &[(name, "aPi.example.com:1")]), "all have one count");
     }
-    // Others are as they came, also beside a host.
+    // Other attributes are unchanged.
     let others = rule("per: [host, authority, header.x], limits: [1/min]");
     assert_eq!(
         keys(&others, &[("host", "A:1"), ("authority", "A:1"), ("header.x", "A.")]).concat(),

@@ -73,13 +73,12 @@ impl Pattern {
     /// The pattern of a host, which holds for canonical hosts.
     pub(crate) fn of_host(text: &str) -> Result<Self, PatternError> {
         match text.parse()? {
-            Self::Literal(_) if text.contains('/') => Err(PatternError::Host(text.to_owned())),
             Self::Literal(_) => match &*normal_host(text) {
                 "" => Err(PatternError::Host(text.to_owned())),
                 // Without its brackets, or its port, it may be an address.
                 host => host.parse(),
             },
-            Self::Glob(_) if text.contains([':', '[', '/']) => {
+            Self::Glob(_) if text.contains([':', '[']) => {
                 Err(PatternError::HostGlob(text.to_owned()))
             }
             Self::Glob(_) => normal_host(text).parse(),

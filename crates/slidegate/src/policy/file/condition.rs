@@ -5,7 +5,7 @@ use super::entries::{ConditionEntry, ConditionMap, WhenEntry};
 use super::reader::Reader;
 use super::reading::Field;
 use crate::host::{is_host_attribute, normal_host};
-use crate::policy::pattern::{Condition, Pattern};
+use crate::policy::pattern::{Condition, Pattern, PatternError};
 use crate::policy::rule::When;
 
 impl Reader<'_> {
@@ -108,6 +108,11 @@ impl Reader<'_> {
                     "`{text}` is not an address or a network: write for example 192.0.2.7 or 10.0.0.0/8"
                 );
                 self.wrong(at, message);
+            }
+            "host" | "header.host"
+                if text.contains('/') && !matches!(pattern, Pattern::Network(_)) =>
+            {
+                self.wrong(at, PatternError::Host(text.to_owned()));
             }
             "route" => self.route(text, &pattern, at),
             _ => {}
