@@ -27,7 +27,7 @@ pub use self::combine::{Map, Or};
 #[cfg(feature = "axum")]
 pub use self::from_fn::matched_route;
 pub use self::from_fn::{FromFn, extension, from_fn, method, path, value};
-pub use self::header::{api_key, header, unique_header};
+pub use self::header::{api_key, header, host, unique_header};
 pub use self::normal_path::normal_path;
 pub use self::peer::Peer;
 pub use self::query::query;
@@ -101,9 +101,9 @@ pub trait Extract: Send + Sync + 'static {
     ///
     /// ```
     /// use http::Request;
-    /// use slidegate_tower::extract::{Extract, header};
+    /// use slidegate_tower::extract::{Extract, host};
     ///
-    /// let tenant = header("host").map(|host| Some(host.split_once('.')?.0.to_lowercase()));
+    /// let tenant = host().map(|host| Some(host.split_once('.')?.0.to_owned()));
     /// let request = Request::get("/").header("host", "Acme.shop.example").body(()).unwrap();
     /// assert_eq!(tenant.extract((&request).into()).as_deref(), Some("acme"));
     /// ```

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use ipnet::IpNet;
+use slidegate::{Network, NetworkError};
 use thiserror::Error;
 
 /// Networks whose addresses are believed when they say, in `X-Forwarded-For`, for whom they ask.
@@ -18,7 +18,7 @@ use thiserror::Error;
 /// # Ok::<(), slidegate_tower::TrustedProxiesError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TrustedProxies(Vec<IpNet>);
+pub struct TrustedProxies(Vec<Network>);
 
 /// Why a text is no list of networks.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -27,17 +27,9 @@ pub enum TrustedProxiesError {
     /// There is nothing in it: nobody is written `none`.
     #[error("write addresses and networks with commas between, such as 10.0.0.0/8,::1, or none")]
     Empty,
-    /// This part is neither an address nor a network.
-    #[error("`{0}` is no address and no network: write it as 10.0.0.7, 10.0.0.0/8 or fd00::/8")]
-    Network(String),
-    /// A network, with an address in it that is not its first.
-    #[error("`{text}` has bits behind its prefix: did you mean {meant}?")]
-    HostBits {
-        /// The part as it was written.
-        text: String,
-        /// The network that this address is in.
-        meant: String,
-    },
+    /// A part is neither an address nor a network.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
 }
 
 impl TrustedProxies {
@@ -48,8 +40,7 @@ impl TrustedProxies {
 
     /// Whether this address is believed; `::ffff:192.0.2.7` is 192.0.2.7.
     pub fn trust(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        self.0.iter().any(|network| network.contains(&address))
+        self.0.iter().any(|network| network.contains(address))
     }
 }
 
@@ -62,26 +53,11 @@ impl FromStr for TrustedProxies {
             "" => Err(TrustedProxiesError::Empty),
             "none" => Ok(Self::none()),
             list => {
-                list.split(',').map(|part| network(part.trim())).collect::<Result<_, _>>().map(Self)
+                let networks = list.split(',').map(|part| part.trim().parse());
+                Ok(Self(networks.collect::<Result<_, NetworkError>>()?))
             }
         }
     }
-}
-
-/// An address alone is a network of one.
-fn network(text: &str) -> Result<IpNet, TrustedProxiesError> {
-    let wrong = || TrustedProxiesError::Network(text.to_owned());
-    let network: IpNet = match text.parse::<IpAddr>() {
-        Ok(address) => address.to_canonical().into(),
-        Err(_) => text.parse().map_err(|_| wrong())?,
-    };
-    if network.trunc() != network {
-        return Err(TrustedProxiesError::HostBits {
-            text: text.to_owned(),
-            meant: network.trunc().to_string(),
-        });
-    }
-    Ok(network)
 }
 
 /// As one may write it.
@@ -114,6 +90,16 @@ mod tests {
     }
 
     #[test]
+    fn mapped_network_trusts_ipv4_addresses() {
+        for list in ["::ffff:10.0.0.0/104", "::FFFF:a00:0/104"] {
+            assert!(trusts(list, "10.1.2.3") && trusts(list, "::ffff:10.1.2.3"), "{list}");
+            assert!(!trusts(list, "11.0.0.1") && !trusts(list, "::a01:203"), "{list}");
+            assert_eq!(list.parse::<TrustedProxies>().unwrap().to_string(), "10.0.0.0/8");
+        }
+        assert!(!trusts("::/0", "10.1.2.3"), "a wider network is of IPv6 alone");
+    }
+
+    #[test]
     fn none_is_nobody() {
         assert!(!trusts("none", "127.0.0.1"));
         assert_eq!("none".parse(), Ok(TrustedProxies::none()));
@@ -124,13 +110,14 @@ mod tests {
     fn what_is_no_list_says_what_is_wrong() {
         let error = |text: &str| text.parse::<TrustedProxies>().unwrap_err().to_string();
         assert!(error("").contains("or none"));
-        assert!(error("10.0.0.0/8,").starts_with("`` is no address"));
-        assert!(error("10.0.0.0/33").starts_with("`10.0.0.0/33` is no address"));
-        assert!(error("localhost").starts_with("`localhost` is no address"));
-        assert!(error("127.0.0.1,none").starts_with("`none` is no address"));
+        assert!(error("10.0.0.0/8,").starts_with("`` is not an address or a network"));
+        assert!(error("10.0.0.0/33").starts_with("`10.0.0.0/33` is not a network: a prefix"));
+        assert!(error("localhost").starts_with("`localhost` is not an address or a network"));
+        assert!(error("127.0.0.1,none").starts_with("`none` is not an address or a network"));
         assert_eq!(
             error("10.0.0.7/8"),
-            "`10.0.0.7/8` has bits behind its prefix: did you mean 10.0.0.0/8?"
+            "`10.0.0.7/8` has bits behind its prefix: did you mean `10.0.0.0/8`?"
         );
+        assert!(error("::ffff:10.0.0.0/8").contains("more than the IPv4-mapped addresses"));
     }
 }

@@ -332,6 +332,7 @@ fn write_pair(
     f.write_str("=")?;
     match value {
         Value::Text(text) => escape(f, text, within),
+        Value::Ipv4(address) => write!(f, "{address}"),
         // No text has a bare parenthesis: what is written in one is no text.
         Value::Network(network) if within => write!(f, "({network})"),
         Value::Network(network) => {

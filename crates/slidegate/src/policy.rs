@@ -15,8 +15,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use crate::host::is_host_attribute;
 use crate::key::{MAX_VALUE_BYTES, ShortenedValue, Value};
-use crate::request::{Descriptor, Request};
+use crate::quota::Quota;
+use crate::request::{Descriptor, Pairs, Request};
 
 use index::Index;
 use route::Routes;
@@ -35,6 +37,8 @@ pub struct Policy {
     rules: Arc<[Rule]>,
     routes: Routes,
     by_domain: HashMap<Box<str>, Domain>,
+    /// Whether any rule compares or counts hosts.
+    has_hosts: bool,
 }
 
 /// The rules of a domain.
@@ -55,7 +59,9 @@ impl Policy {
             by_domain.entry(&rule.domain).or_default().push((nth, rule));
         }
         let by_domain = by_domain.iter().map(|(&domain, of)| (domain.into(), Domain::new(of)));
-        Self { by_domain: by_domain.collect(), rules: rules.into(), routes }
+        let by_domain = by_domain.collect();
+        let has_hosts = rules.iter().any(Rule::has_hosts);
+        Self { by_domain, rules: rules.into(), routes, has_hosts }
     }
 
     /// The rules, in the order of the file.
@@ -132,7 +138,8 @@ impl Policy {
         let mut applied = Applied::new();
         let Some(domain) = self.by_domain.get(request.domain) else { return applied };
         for (place, descriptor) in (0..).zip(&request.descriptors) {
-            let attributes = Attributes::new(descriptor, &self.routes);
+            let canonical = self.canonical(descriptor);
+            let attributes = Attributes::new(descriptor, canonical.as_deref(), &self.routes);
             let before = applied.len();
             for nth in domain.index.candidates(&attributes) {
                 let rule = &self.rules[nth as usize];
@@ -150,6 +157,12 @@ impl Policy {
         applied
     }
 
+    /// The attributes of a descriptor whose hosts have another canonical form, if a rule looks at hosts.
+    #[inline]
+    fn canonical<'r>(&self, descriptor: &'r Descriptor<'_>) -> Option<Pairs<'r>> {
+        if self.has_hosts { descriptor.canonical() } else { None }
+    }
+
     /// How each rule of the request's domain applies, or why it does not; for each descriptor.
     pub fn explain<'r>(
         &'r self,
@@ -157,6 +170,8 @@ impl Policy {
     ) -> impl Iterator<Item = (&'r Rule, Result<Match<'r>, Misfit<'r>>)> {
         let applied = self.matches(request);
         (0..).zip(&request.descriptors).flat_map(move |(place, descriptor)| {
+            let canonical = self.canonical(descriptor);
+            let attributes = Attributes::new(descriptor, canonical.as_deref(), &self.routes);
             let rules = (0..).zip(&*self.rules).filter(|(_, rule)| *rule.domain == *request.domain);
             let explained = rules.map(|(nth, rule)| {
                 let own = |one: &&Match<'_>| one.nth() == nth && one.descriptor() == place as usize;
@@ -165,7 +180,7 @@ impl Policy {
                     (Some(_), Some(other)) => Err(Misfit::Replaced(other.rule().name())),
                     (Some(one), None) => Ok(one.clone()),
                     (None, _) => {
-                        let fit = rule.fit(&Attributes::new(descriptor, &self.routes));
+                        let fit = rule.fit(&attributes);
                         fit.map(|fit| Match::new(nth, rule, fit, place, descriptor))
                     }
                 };
@@ -186,55 +201,70 @@ impl Domain {
 }
 
 /// What is known of a descriptor: what it says, and its route.
-pub(crate) struct Attributes<'r, 'a> {
-    descriptor: &'r Descriptor<'a>,
+pub(crate) struct Attributes<'r, 'd> {
+    /// The given attributes, without the route that the path has.
+    own: &'d [(&'r str, &'r str)],
     /// The route that its path is of, unless it says its route itself.
     route: Option<&'r str>,
+    /// Whether it is only for rules that name all of its attributes.
+    exact: bool,
+    /// The limit that it brings along.
+    limit: Option<Quota>,
+    /// The bytes of values that are not UTF-8.
+    bytes: &'d [(&'r str, &'r [u8])],
     /// Shortened values by attribute, so that many rules that count by one long value digest it once.
     shortened: RefCell<Vec<(&'r str, ShortenedValue<'r>)>>,
 }
 
-impl<'r, 'a> Attributes<'r, 'a> {
-    fn new(descriptor: &'r Descriptor<'a>, routes: &'r Routes) -> Self {
-        let unknown = !routes.is_empty() && descriptor.get("route").is_none();
-        let path = descriptor.get("path").filter(|_| unknown);
-        let route = path.and_then(|path| routes.of_path(path));
-        Self { descriptor, route, shortened: RefCell::default() }
+impl<'r, 'd> Attributes<'r, 'd> {
+    /// Creates the attributes of a descriptor; `canonical` replaces its own if given.
+    fn new<'a: 'r>(
+        descriptor: &'d Descriptor<'a>,
+        canonical: Option<&'d [(&'r str, &'r str)]>,
+        routes: &'r Routes,
+    ) -> Self {
+        let own = canonical.unwrap_or(descriptor.pairs());
+        let Descriptor { exact, limit, .. } = *descriptor;
+        let (bytes, shortened) = (descriptor.bytes(), RefCell::default());
+        let mut attributes = Self { own, route: None, exact, limit, bytes, shortened };
+        if !routes.is_empty() && attributes.get("route").is_none() {
+            attributes.route = attributes.get("path").and_then(|path| routes.of_path(path));
+        }
+        attributes
     }
 
     fn get(&self, name: &str) -> Option<&'r str> {
-        self.descriptor.get(name).or_else(|| self.route.filter(|_| name == "route"))
+        let own = self.own.iter().find(|(own, _)| *own == name).map(|(_, value)| *value);
+        own.or_else(|| self.route.filter(|_| name == "route"))
     }
 
     /// Returns an attribute as a part of a key: shortened if it is too long or not UTF-8.
     #[inline]
     fn shorten(&self, name: &'r str, text: &'r str) -> Option<Value<'r>> {
-        let bytes = self.descriptor.bytes_of(name);
-        if bytes.is_none() && text.len() <= MAX_VALUE_BYTES {
+        if self.bytes.is_empty() && text.len() <= MAX_VALUE_BYTES {
             return None;
         }
-        Some(self.shortened(name, text, bytes.unwrap_or(text.as_bytes())))
+        self.shorten_rare(name, text)
     }
 
     #[cold]
-    fn shortened(&self, name: &'r str, text: &'r str, bytes: &[u8]) -> Value<'r> {
+    fn shorten_rare(&self, name: &'r str, text: &'r str) -> Option<Value<'r>> {
+        // The bytes of a host are not canonical.
+        let own = |(own, _): &&(&str, _)| *own == name && !is_host_attribute(name);
+        let bytes = self.bytes.iter().find(own).map(|(_, bytes)| *bytes);
+        if bytes.is_none() && text.len() <= MAX_VALUE_BYTES {
+            return None;
+        }
         let mut known = self.shortened.borrow_mut();
         let found = known.iter().find(|(own, _)| *own == name).map(|(_, value)| *value);
-        Value::Shortened(found.unwrap_or_else(|| {
-            let value = ShortenedValue::new(text, bytes);
+        Some(Value::Shortened(found.unwrap_or_else(|| {
+            let value = ShortenedValue::new(text, bytes.unwrap_or(text.as_bytes()));
             known.push((name, value));
             value
-        }))
-    }
-
-    /// Its own, without the route that its path is of.
-    fn own(&self) -> &'r Descriptor<'a> {
-        self.descriptor
+        })))
     }
 
     fn iter(&self) -> impl Iterator<Item = (&'r str, &'r str)> {
-        let own =
-            self.descriptor.iter().map(|(name, value)| -> (&'r str, &'r str) { (name, value) });
-        own.chain(self.route.map(|route| ("route", route)))
+        self.own.iter().copied().chain(self.route.map(|route| ("route", route)))
     }
 }

@@ -1,7 +1,10 @@
 //! What the caller asks about.
 
+use std::sync::OnceLock;
+
 use smallvec::SmallVec;
 
+use crate::host::{is_host_attribute, is_normal_host, normal_host};
 use crate::quota::Quota;
 
 /// A domain and one or more descriptors. HTTP sends one descriptor, Envoy several.
@@ -48,16 +51,21 @@ impl<'a> Request<'a> {
     }
 }
 
+/// Names with their values.
+pub(crate) type Pairs<'a> = SmallVec<[(&'a str, &'a str); 6]>;
+
 /// A set of attributes, and what the request costs to those who are counted by them.
 #[derive(Clone, Debug)]
 pub struct Descriptor<'a> {
-    attributes: SmallVec<[(&'a str, &'a str); 6]>,
+    attributes: Pairs<'a>,
     /// The bytes of values that are not UTF-8. Nearly always empty.
     bytes: Vec<(&'a str, &'a [u8])>,
     pub(crate) cost: u64,
     pub(crate) gives_back: bool,
     pub(crate) exact: bool,
     pub(crate) limit: Option<Quota>,
+    /// Canonical forms of the hosts, computed when a policy looks at hosts and one is not canonical.
+    hosts: OnceLock<Box<[Box<str>]>>,
 }
 
 impl<'a> Descriptor<'a> {
@@ -70,6 +78,7 @@ impl<'a> Descriptor<'a> {
             gives_back: false,
             exact: false,
             limit: None,
+            hosts: OnceLock::new(),
         }
     }
 
@@ -116,9 +125,31 @@ impl<'a> Descriptor<'a> {
         self.attributes.iter().find(|(own, _)| *own == name).map(|(_, value)| *value)
     }
 
-    /// Returns the bytes of an attribute whose value is not UTF-8.
-    pub(crate) fn bytes_of(&self, name: &str) -> Option<&'a [u8]> {
-        self.bytes.iter().find(|(own, _)| *own == name).map(|(_, bytes)| *bytes)
+    /// Returns the bytes of values that are not UTF-8, by attribute.
+    pub(crate) fn bytes(&self) -> &[(&'a str, &'a [u8])] {
+        &self.bytes
+    }
+
+    /// The attributes, in the order in which they were given.
+    pub(crate) fn pairs(&self) -> &[(&'a str, &'a str)] {
+        &self.attributes
+    }
+
+    /// Returns the attributes with every host in its [canonical form](normal_host); `None` if all are canonical already.
+    pub(crate) fn canonical(&self) -> Option<Pairs<'_>> {
+        let is_host = |(name, _): &(&str, &str)| is_host_attribute(name);
+        if self.iter().filter(is_host).all(|(_, host)| is_normal_host(host)) {
+            return None;
+        }
+        let hosts = self.hosts.get_or_init(|| {
+            self.iter().filter(is_host).map(|(_, host)| normal_host(host).into()).collect()
+        });
+        let mut hosts = hosts.iter();
+        let pairs = self.iter().map(|(name, value)| match is_host_attribute(name) {
+            true => (name, hosts.next().map_or(value, |host| &**host)),
+            false => (name, value),
+        });
+        Some(pairs.collect())
     }
 
     /// The attributes, in the order in which they were given.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
+use proptest::prelude::*;
 use slidegate::policy::Misfit;
 use slidegate::testkit::awkward::{AwkwardStore, Faults};
 use slidegate::testkit::block_on;
@@ -118,6 +119,198 @@ fn ipv6_addresses_are_counted_by_prefix_however_they_are_written() {
     assert_eq!(of48("::ffff:192.0.2.7"), of48("192.0.2.7"), "IPv4 within IPv6");
     let mac = "00:1b:63:84:45:e6";
     assert_eq!(of48(mac), format!("default:a:1m:{{remote_address={mac}}}"), "no address");
+}
+
+/// Spellings of one host by which the same service is reached.
+const SPELLINGS: [&str; 7] = [
+    "api.example.com",
+    "API.example.com",
+    "api.example.com:80",
+    "api.example.com.",
+    "Api.Example.Com.:8443",
+    " api.example.com",
+    "api.example.com:",
+];
+
+#[test]
+fn every_spelling_of_host_has_one_count() {
+    for name in ["host", "header.host"] {
+        let gate = rule(&format!("per: ['user|{name}'], limits: [7/min]"));
+        for host in SPELLINGS {
+            let key = format!("default:a:1m:{{{name}=api.example.com}}");
+            assert_eq!(keys(&gate, &[(name, host), ("x", "Y:1")]), [key], "{host:?}");
+            assert!(is_allowed(&gate, &[(name, host)]), "{host:?}");
+        }
+        assert!(!is_allowed(&gate, &[(name, "aPi.example.com:1")]), "all have one count");
+    }
+    // Other attributes are unchanged.
+    let others = rule("per: [host, authority, header.x], limits: [1/min]");
+    assert_eq!(
+        keys(&others, &[("host", "A:1"), ("authority", "A:1"), ("header.x", "A.")]).concat(),
+        "default:a:1m:{host=a,authority=A:1,header.x=A.}"
+    );
+}
+
+#[test]
+fn host_in_policy_matches_every_spelling() {
+    for wanted in [
+        "host: API.Example.com:80",
+        "host: ' api.example.com. '",
+        "host: [a.example, Api.example.com]",
+        "host: '*.Example.com'",
+        "host: 'API.*.'",
+        "host: { literal: ['API.example.com:443'] }",
+        "host: { not: ['OTHER.example', 'x*'] }",
+        "header.host: API.example.com",
+    ] {
+        let name = wanted.split_once(':').unwrap().0;
+        let gate = rule(&format!("when: {{ {wanted} }}, limits: [1/min]"));
+        for host in SPELLINGS {
+            assert_eq!(keys(&gate, &[(name, host)]).len(), 1, "{wanted} for {host:?}");
+        }
+        assert_eq!(keys(&gate, &[(name, "other.example:80")]).len(), 0, "{wanted}");
+    }
+    let gate = rule("when: { host: { not: API.example.com } }, limits: [1/min]");
+    assert!(SPELLINGS.iter().all(|host| keys(&gate, &[("host", host)]).is_empty()));
+}
+
+#[test]
+fn override_for_host_holds_for_every_spelling() {
+    let gate = rule(
+        "when: { host: '*.com' }, limits: [9/min], overrides: [{ when: { host: API.example.com:80 }, limits: denied }]",
+    );
+    for host in SPELLINGS {
+        assert!(!is_allowed(&gate, &[("host", host)]), "{host:?}");
+    }
+    assert!(is_allowed(&gate, &[("host", "api.example.com.com")]));
+}
+
+#[test]
+fn host_among_many_rules_is_found_however_spelt() {
+    let rules = (0..50).map(|nth| {
+        format!("  - {{ name: r{nth}, when: {{ host: H{nth}.example:80 }}, limits: [1/min] }}\n")
+    });
+    let gate = gate(&format!("rules:\n{}", rules.collect::<String>()));
+    for host in ["h7.example", "H7.EXAMPLE", "h7.example.:443"] {
+        assert_eq!(keys(&gate, &[("host", host)]), ["default:r7:1m:{}"], "{host}");
+    }
+}
+
+#[test]
+fn host_with_ipv6_address_is_compared_as_address() {
+    let gate =
+        rule("when: { host: ['[2001:DB8::1]:80', 192.0.2.7] }, per: [host], limits: [9/min]");
+    for host in ["2001:db8::1", "[2001:DB8:0::1]", "[2001:db8::1]:443", "[2001:db8::1]."] {
+        let site = "default:a:1m:{host=(2001:db8::/64)}";
+        assert_eq!(keys(&gate, &[("host", host)]).concat(), site, "{host}");
+    }
+    for host in ["192.0.2.7", "192.0.2.7:80", "192.0.2.7.", "[::ffff:c000:207]:1"] {
+        assert_eq!(keys(&gate, &[("host", host)]).concat(), "default:a:1m:{host=192.0.2.7}");
+    }
+}
+
+#[test]
+fn host_without_name_is_counted_as_empty() {
+    let gate = rule("per: [host], limits: [4/min]");
+    for host in [":80", ".", "", " "] {
+        assert_eq!(keys(&gate, &[("host", host)]).concat(), "default:a:1m:{host=}", "{host:?}");
+        assert!(is_allowed(&gate, &[("host", host)]));
+    }
+    assert!(!is_allowed(&gate, &[("host", ":81")]), "no spelling goes without a count");
+}
+
+#[test]
+fn host_that_splits_counts_is_canonical() {
+    let gate = rule("per: [x], limits: [80/min], redis: { split: { by: [host], into: 8 } }");
+    let part = |host: &str| placed(&gate, &[("x", "1"), ("host", host)]);
+    assert!(SPELLINGS.iter().all(|host| part(host) == part(SPELLINGS[0])));
+}
+
+#[test]
+fn explained_host_is_canonical() {
+    let gate = rule("when: { host: api.example.com }, limits: [1/min]");
+    let attributes = [("host", "Other.example:80")];
+    let asked = request(&attributes, 1);
+    let (_, fit) = gate.policy().explain(&asked).next().unwrap();
+    let Err(Misfit::When { found, .. }) = fit else { panic!("it applies") };
+    assert_eq!(found, Some("other.example"));
+    let attributes = [("host", SPELLINGS[4])];
+    let asked = request(&attributes, 1);
+    assert!(gate.policy().explain(&asked).next().unwrap().1.is_ok());
+}
+
+#[test]
+fn ipv4_client_has_one_count_however_spelt() {
+    let gate = rule("per: [ip], limits: [5/min]");
+    for ip in [
+        "192.0.2.7",
+        "::ffff:192.0.2.7",
+        "::ffff:c000:207",
+        "::FFFF:C000:0207",
+        "0:0:0:0:0:ffff:c000:0207",
+    ] {
+        let attributes = [("ip", ip)];
+        let asked = request(&attributes, 1);
+        let applied = gate.policy().apply(&asked);
+        let (_, value) = applied.matches().next().unwrap().identity().next().unwrap();
+        assert_eq!((value, value.to_string()), ("192.0.2.7".into(), "192.0.2.7".to_owned()));
+        assert_eq!(keys(&gate, &[("ip", ip)]).concat(), "default:a:1m:{ip=192.0.2.7}", "{ip}");
+        assert!(is_allowed(&gate, &[("ip", ip)]), "{ip}");
+    }
+    assert!(!is_allowed(&gate, &[("ip", "192.0.2.7")]), "all have one count");
+    assert!(is_allowed(&gate, &[("ip", "::192.0.2.7")]), "IPv4-compatible is IPv6");
+}
+
+#[test]
+fn mapped_network_matches_ipv4_addresses() {
+    let gate = rule("when: { ip: '::ffff:203.0.113.0/120' }, limits: [1/min]");
+    for ip in ["203.0.113.9", "::ffff:203.0.113.9", "::ffff:cb00:7109"] {
+        assert_eq!(keys(&gate, &[("ip", ip)]).len(), 1, "{ip}");
+    }
+    for ip in ["203.0.114.9", "::cb00:7109", "::ffff:cb00:7209"] {
+        assert_eq!(keys(&gate, &[("ip", ip)]).len(), 0, "{ip}");
+    }
+    let one = rule("when: { ip: '::ffff:c000:207' }, limits: [1/min]");
+    assert_eq!(keys(&one, &[("ip", "192.0.2.7")]).len(), 1);
+    let ipv6 = rule("when: { ip: '::/0' }, limits: [1/min]");
+    let applies = |ip: &str| !keys(&ipv6, &[("ip", ip)]).is_empty();
+    assert!(applies("2001:db8::1") && !applies("192.0.2.7") && !applies("::ffff:192.0.2.7"));
+}
+
+/// Spellings of an IPv4-mapped address.
+fn mapped(address: std::net::Ipv4Addr) -> Vec<String> {
+    let [a, b, c, d] = address.octets();
+    let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+    let texts = [
+        format!("::ffff:{address}"),
+        format!("::ffff:{high:x}:{low:x}"),
+        format!("0:0:0:0:0:ffff:{high:x}:{low:x}"),
+        format!("0000:0000:0000:0000:0000:ffff:{high:04x}:{low:04x}"),
+        format!("0::0:ffff:{address}"),
+    ];
+    texts.iter().flat_map(|text| [text.clone(), text.to_ascii_uppercase()]).collect()
+}
+
+proptest! {
+    #[test]
+    fn any_spelling_of_address_gives_one_key(address: std::net::Ipv4Addr, prefix in 1..=128u8) {
+        let gate = rule(&format!("per: [ip], limits: [1/min], ipv6_prefix: {prefix}"));
+        let key = |ip: &str| {
+            let attributes = [("ip", ip)];
+            let request = request(&attributes, 1);
+            let applied = gate.policy().apply(&request);
+            let hits = applied.hits();
+            let secret = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
+            let key = hits[0].key;
+            let shape = hits[0].limit.shape();
+            (key.to_string(), key.stable_hash(), key.fingerprint(&secret, shape))
+        };
+        let expected = key(&address.to_string());
+        prop_assert_eq!(&expected.0, &format!("default:a:1m:{{ip={address}}}"));
+        for text in mapped(address) {
+            prop_assert_eq!(&key(&text), &expected, "{}", text);
+        }
+    }
 }
 
 #[test]

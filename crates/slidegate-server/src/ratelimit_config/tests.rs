@@ -187,7 +187,7 @@ fn attributes(entries: &[Entry]) -> Vec<(String, &'static str)> {
 
 fn text_of(value: Value<'_>) -> String {
     match value {
-        Value::Text(text) => text.to_owned(),
+        Value::Text(_) | Value::Ipv4(_) => value.to_string(),
         other => panic!("{other:?}"),
     }
 }

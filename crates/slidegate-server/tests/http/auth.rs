@@ -89,6 +89,29 @@ fn what_was_forwarded_is_what_rules_see() {
 }
 
 #[test]
+fn forwarded_host_counts_once_however_spelt() {
+    let server = Server::start(
+        "
+rules:
+  - { name: api, when: { host: API.Example.com:80 }, limits: [3/h], algorithm: sliding_log }
+  - { name: per-host, per: [header.host], limits: [9/h], algorithm: sliding_log }
+",
+    );
+    let client = Client::of(&server);
+    let status = |host| ask(&client, "GET", "", &[("x-forwarded-host", host)]).status;
+    let spellings = ["API.example.com", "api.example.com:443", "api.example.com."];
+    assert_eq!(spellings.map(status), [200; 3]);
+    assert_eq!((status("api.example.com"), status("other.example")), (429, 200));
+    let denied = ask(&client, "GET", "", &[("x-forwarded-host", "Api.example.com.:80")]);
+    assert_eq!(denied.json()["violated-policies"], json!(["api"]));
+    // The header of this request itself.
+    let of_header = |host| ask(&client, "GET", "", &[("host", host)]);
+    let left = |host| of_header(host).header("ratelimit").unwrap().to_owned();
+    assert!(left("shop.example").starts_with(r#""per-host";r=8"#));
+    assert!(left("SHOP.example.:8080").starts_with(r#""per-host";r=7"#));
+}
+
+#[test]
 fn the_query_chooses_the_domain_and_the_status_of_a_denial() {
     let server = Server::start(PER_IP);
     let client = Client::of(&server);
@@ -254,7 +277,7 @@ fn networks_that_are_none_stop_the_start() {
         .output()
         .unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && told.contains("`10.0.0.0/33` is no address"), "{told}");
+    assert!(!output.status.success() && told.contains("`10.0.0.0/33` is not a network"), "{told}");
 }
 
 #[test]

@@ -72,3 +72,25 @@ fn every_decision_is_that_of_a_plain_count() {
     let busy = seen.iter().filter(|count| **count > MAX).count();
     assert!((10..90).contains(&busy), "the pattern shows nothing: {busy} clients over the limit");
 }
+
+#[test]
+fn every_spelling_of_host_or_address_has_one_count() {
+    let server = Server::start(
+        "
+rules:
+  - { name: api, when: { host: api.example.com }, limits: [3/h], algorithm: sliding_log }
+  - { name: per-ip, when: { ip: '::ffff:192.0.2.0/120' }, per: [ip], limits: [3/h], algorithm: sliding_log }
+",
+    );
+    let client = Client::of(&server);
+    let status =
+        |name: &str, value: &str| client.check(&json!({"attributes": {name: value}})).status;
+    let hosts = ["API.example.com", "api.example.com:80", "api.example.com.", "api.example.com"];
+    assert_eq!(hosts.map(|host| status("host", host)), [200, 200, 200, 429]);
+    assert_eq!(status("host", "other.example"), 200);
+    let addresses = ["::ffff:c000:207", "::ffff:192.0.2.7", "0:0::FFFF:C000:0207", "192.0.2.7"];
+    assert_eq!(addresses.map(|ip| status("ip", ip)), [200, 200, 200, 429]);
+    assert_eq!(status("ip", "192.0.2.8"), 200);
+    let peek = client.post("/v1/peek", r#"{"attributes":{"host":"Api.Example.com:1"}}"#);
+    assert_eq!(peek.json()["allowed"], json!(false));
+}

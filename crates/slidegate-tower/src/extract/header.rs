@@ -1,16 +1,21 @@
 //! What stands in headers.
 
+use std::borrow::Cow;
 use std::fmt;
 
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName};
+use slidegate::normal_host;
 
 use super::from_fn::read_by;
-use super::{Extract, Text};
+use super::{Extract, Text, from_fn};
 
 static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// The first header of this name, a text or a [`HeaderName`]. An empty one is none.
+///
+/// Its value is as the client wrote it. For the host take [`host`], or each client has as many counts as there are
+/// spellings.
 ///
 /// # Panics
 ///
@@ -67,6 +72,32 @@ fn valid<N: TryInto<HeaderName, Error: fmt::Display>>(name: N) -> HeaderName {
         Ok(name) => name,
         Err(error) => panic!("the header of an extractor: {error}"),
     }
+}
+
+/// The host that the request is for, [written in one way only](normal_host): the authority of the URI, else the header
+/// `Host`. A request that names none, or only a port, has no value.
+///
+/// Clients choose it: count by it only where a rule names the hosts, or a proxy has seen that there is such a host.
+///
+/// ```
+/// use http::Request;
+/// use slidegate_tower::extract::{Extract, host};
+///
+/// let request = Request::get("/").header("host", "API.example.com:443").body(()).unwrap();
+/// assert_eq!(host().extract((&request).into()).as_deref(), Some("api.example.com"));
+/// ```
+pub fn host() -> impl Extract + Copy + fmt::Debug {
+    from_fn(|head| {
+        let host = match head.uri.authority() {
+            Some(authority) => Cow::Borrowed(authority.host()),
+            None => String::from_utf8_lossy(head.headers.get(&HOST)?.as_bytes()),
+        };
+        let host = match host {
+            Cow::Borrowed(host) => normal_host(host),
+            Cow::Owned(host) => Cow::Owned(normal_host(&host).into_owned()),
+        };
+        Some(host).filter(|host| !host.is_empty())
+    })
 }
 
 /// The key of `Authorization: Bearer …`, or else of `X-Api-Key`.
@@ -150,6 +181,25 @@ mod tests {
         assert_eq!(told(header("x"), &[("x", b"a\xffb")]).unwrap(), "a\u{fffd}b");
         assert_eq!(told(header("x"), &[("x", "ä".as_bytes())]).unwrap(), "ä");
         assert_eq!(told(api_key(), &[("authorization", b"Bearer \xff")]).unwrap(), "\u{fffd}");
+    }
+
+    #[test]
+    fn host_is_canonical_and_authority_goes_first() {
+        for host_header in ["api.example.com", "API.Example.com:80", "api.example.com.:443"] {
+            let headers: &[(_, &[u8])] = &[("host", host_header.as_bytes())];
+            assert_eq!(told(host(), headers).unwrap(), "api.example.com", "{host_header}");
+        }
+        let mut request = request(&[("host", b"other.example")]);
+        *request.uri_mut() = "http://me@[2001:DB8::1]:80/".parse().unwrap();
+        assert_eq!(host().extract((&request).into()).unwrap(), "2001:db8::1");
+    }
+
+    #[test]
+    fn host_without_name_is_none() {
+        for lacking in ["", ":80", ".", " "] {
+            assert_eq!(told(host(), &[("host", lacking.as_bytes())]), None, "{lacking:?}");
+        }
+        assert_eq!(told(host(), &[]), None);
     }
 
     #[test]

@@ -122,6 +122,24 @@ fn a_fingerprint_is_the_same_in_every_version() {
 }
 
 #[test]
+fn ipv4_value_is_its_text() {
+    for text in ["192.0.2.7", "0.0.0.0", "255.255.255.255"] {
+        let (address, written) = (Value::Ipv4(text.parse().unwrap()), Value::Text(text));
+        assert_eq!((address, address.to_string()), (written, text.to_owned()));
+        assert_eq!(fed(&[address]), fed(&[written]));
+        let scope = slotted(&[0]);
+        let keys = [address, written].map(|value| {
+            let values = ["a".into(), value, value];
+            let key = Key::new(&scope, &values);
+            (key.to_string(), key.placed_identity().to_string(), key.stable_hash())
+        });
+        assert_eq!(keys[0], keys[1]);
+    }
+    assert_ne!(Value::Ipv4([192, 0, 2, 7].into()), Value::Text("192.0.2.8"));
+    assert_ne!(Value::Ipv4([192, 0, 2, 7].into()), VALUES[2]);
+}
+
+#[test]
 fn a_key_stays_small() {
     assert!(size_of::<Key<'_>>() <= 4 * size_of::<usize>());
 }

@@ -1,8 +1,11 @@
 //! One value of a key, bounded in length.
 
 use std::fmt;
-use std::hash::Hasher;
+use std::fmt::Write as _;
+use std::hash::{Hash, Hasher};
+use std::net::Ipv4Addr;
 
+use arrayvec::ArrayString;
 use ipnet::Ipv6Net;
 use sha2::{Digest, Sha256};
 
@@ -18,10 +21,12 @@ const PREFIX_BYTES: usize = 64;
 pub(super) const DIGEST_BYTES: usize = 16;
 
 /// One value of a key: a text, or the form that stands for several or long texts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
     /// An attribute's value as it is. [`from`](Value::from) shortens long ones.
     Text(&'a str),
+    /// An IPv4 address, the same value as its text.
+    Ipv4(Ipv4Addr),
     /// All addresses of a network, as one.
     Network(Ipv6Net),
     /// A value that is longer than [`MAX_VALUE_BYTES`] or is not UTF-8.
@@ -98,7 +103,7 @@ impl<'a> Value<'a> {
     pub(super) fn text_bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
-            Self::Network(_) => 0,
+            Self::Ipv4(_) | Self::Network(_) => 0,
             Self::Shortened(value) => value.prefix.len(),
         }
     }
@@ -111,6 +116,7 @@ impl<'a> Value<'a> {
                 hasher.write(text.as_bytes());
                 hasher.write_u8(END_OF_TEXT);
             }
+            Self::Ipv4(address) => Value::Text(&ipv4_text(*address)).feed(hasher),
             Self::Network(network) => {
                 hasher.write(&network.addr().octets());
                 hasher.write_u8(network.prefix_len());
@@ -122,6 +128,38 @@ impl<'a> Value<'a> {
             }
         }
     }
+}
+
+impl PartialEq for Value<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Text(one), Self::Text(other)) => one == other,
+            (Self::Text(text), Self::Ipv4(address)) | (Self::Ipv4(address), Self::Text(text)) => {
+                **text == *ipv4_text(*address)
+            }
+            (Self::Ipv4(one), Self::Ipv4(other)) => one == other,
+            (Self::Network(one), Self::Network(other)) => one == other,
+            (Self::Shortened(one), Self::Shortened(other)) => one == other,
+            (Self::Network(_) | Self::Shortened(_), _)
+            | (_, Self::Network(_) | Self::Shortened(_)) => false,
+        }
+    }
+}
+
+impl Eq for Value<'_> {}
+
+impl Hash for Value<'_> {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.feed(hasher);
+    }
+}
+
+/// Returns the text of an address, as it is written everywhere.
+fn ipv4_text(address: Ipv4Addr) -> ArrayString<15> {
+    let mut text = ArrayString::new();
+    // It has room for the longest.
+    let _ = write!(text, "{address}");
+    text
 }
 
 /// Shortens a text of more than [`MAX_VALUE_BYTES`].
@@ -139,6 +177,7 @@ impl fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text(text) => f.write_str(text),
+            Self::Ipv4(address) => address.fmt(f),
             Self::Network(network) => network.fmt(f),
             Self::Shortened(value) => value.fmt(f),
         }

@@ -15,9 +15,10 @@ use smallvec::SmallVec;
 
 use nested::Nested;
 
-use super::pattern::{Condition, address};
+use super::pattern::Condition;
 use super::rule::Rule;
 use super::{Attributes, WhenMissing};
+use crate::network::address;
 
 /// So few rules are looked at as fast as they are looked up.
 const FEW: usize = 4;

@@ -1,11 +1,13 @@
 //! Whether an attribute's value is as a rule wants it: literally, by a glob, or in a network.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::str::FromStr;
 
 use ipnet::IpNet;
 use thiserror::Error;
+
+use crate::host::normal_host;
+use crate::network::{self, NetworkError, address};
 
 /// What a value has to look like.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,10 +32,16 @@ pub(crate) struct Glob {
 pub(crate) enum PatternError {
     #[error("a pattern cannot be empty")]
     Empty,
-    #[error("`{text}` is not a network: a prefix of {family} is a whole number from 0 to {most}")]
-    Prefix { text: String, family: &'static str, most: u8 },
-    #[error("`{text}` has bits behind its prefix: did you mean `{meant}`?")]
-    HostBits { text: String, meant: IpNet },
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    #[error(
+        "`{0}` is not a host: write it as api.example.com, without a scheme, a port and a path"
+    )]
+    Host(String),
+    #[error(
+        "`{0}` is not a pattern of hosts: leave its port and brackets out, as in *.example.com, and write a network for addresses, such as 2001:db8::/32"
+    )]
+    HostGlob(String),
 }
 
 impl FromStr for Pattern {
@@ -43,13 +51,8 @@ impl FromStr for Pattern {
         if text.is_empty() {
             return Err(PatternError::Empty);
         }
-        if let Some(address) = address(text) {
-            return Ok(Self::Network(address.into()));
-        }
-        if let Some((ip, prefix)) = text.split_once('/')
-            && let Ok(ip) = ip.parse::<IpAddr>()
-        {
-            return network(text, ip, prefix).map(Self::Network);
+        if let Some(network) = network::parse(text) {
+            return Ok(Self::Network(network?));
         }
         match text.split_once('*') {
             None => Ok(Self::Literal(text.into())),
@@ -66,26 +69,22 @@ impl FromStr for Pattern {
     }
 }
 
-fn network(text: &str, ip: IpAddr, prefix: &str) -> Result<IpNet, PatternError> {
-    let (family, most) = if ip.is_ipv4() { ("IPv4", 32) } else { ("IPv6", 128) };
-    let wrong = || PatternError::Prefix { text: text.to_owned(), family, most };
-    let digits = prefix.bytes().all(|byte| byte.is_ascii_digit());
-    let prefix = prefix.parse().ok().filter(|_| digits).ok_or_else(wrong)?;
-    let network = IpNet::new(ip, prefix).map_err(|_| wrong())?;
-    if network.trunc() != network {
-        return Err(PatternError::HostBits { text: text.to_owned(), meant: network.trunc() });
+impl Pattern {
+    /// The pattern of a host, which holds for canonical hosts.
+    pub(crate) fn of_host(text: &str) -> Result<Self, PatternError> {
+        match text.parse()? {
+            Self::Literal(_) => match &*normal_host(text) {
+                "" => Err(PatternError::Host(text.to_owned())),
+                // Without its brackets, or its port, it may be an address.
+                host => host.parse(),
+            },
+            Self::Glob(_) if text.contains([':', '[']) => {
+                Err(PatternError::HostGlob(text.to_owned()))
+            }
+            Self::Glob(_) => normal_host(text).parse(),
+            network => Ok(network),
+        }
     }
-    Ok(network)
-}
-
-/// The address that a text is; `::ffff:192.0.2.7` is 192.0.2.7.
-pub(crate) fn address(text: &str) -> Option<IpAddr> {
-    // Most values are none, and most of those show it here.
-    let like_one = |byte: u8| byte.is_ascii_hexdigit() || byte == b':' || byte == b'.';
-    if text.len() > 45 || !text.bytes().all(like_one) {
-        return None;
-    }
-    Some(text.parse::<IpAddr>().ok()?.to_canonical())
 }
 
 impl Glob {
@@ -110,7 +109,9 @@ impl Glob {
 }
 
 /// What one attribute has to be: one of some patterns, or, negated, none of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// Two conditions are equal if they have the same patterns, however these are written.
+#[derive(Clone, Debug)]
 pub struct Condition {
     negated: bool,
     /// As written, in the order of the file.
@@ -194,6 +195,16 @@ impl Condition {
         &self.networks
     }
 }
+
+impl PartialEq for Condition {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { negated, written: _, literals, globs, networks } = self;
+        (negated, literals, globs, networks)
+            == (&other.negated, &other.literals, &other.globs, &other.networks)
+    }
+}
+
+impl Eq for Condition {}
 
 /// `POST`, ``one of `a` or `b*` ``, ``not `10.0.0.0/8` ``.
 impl fmt::Display for Condition {

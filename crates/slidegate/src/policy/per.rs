@@ -7,8 +7,8 @@ use ipnet::Ipv6Net;
 use smallvec::SmallVec;
 
 use super::Attributes;
-use super::pattern::address;
 use crate::key::Value;
+use crate::network::address;
 
 /// What a rule counts per: for each of its entries the value of the first attribute that is present.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Per {
     pub(crate) fn identify_all<'r>(&self, attributes: &Attributes<'r, '_>) -> Identity<'r> {
         let value =
             |(name, text)| attributes.shorten(name, text).unwrap_or_else(|| self.value(text));
-        let values = attributes.own().iter().map(value).collect();
+        let values = attributes.own.iter().copied().map(value).collect();
         Identity { values, ..Identity::default() }
     }
 
@@ -108,10 +108,7 @@ impl Per {
                 Err(_) => Value::Text(text),
             },
             // IPv4 within IPv6, `::ffff:192.0.2.7`: the same client as 192.0.2.7.
-            Some(IpAddr::V4(_)) => match text.rsplit_once(':') {
-                Some((_, ipv4)) if ipv4.contains('.') => Value::Text(ipv4),
-                _ => Value::Text(text),
-            },
+            Some(IpAddr::V4(address)) => Value::Ipv4(address),
             None => Value::Text(text),
         }
     }

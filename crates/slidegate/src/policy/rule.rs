@@ -12,6 +12,7 @@ use super::per::{Alternatives, Per};
 use super::redis::RuleRedis;
 use crate::algorithm::Algorithm;
 use crate::cluster_terms::ClusterTerms;
+use crate::host::is_host_attribute;
 use crate::key::Scope;
 use crate::limit::Limit;
 
@@ -232,6 +233,12 @@ impl Rule {
     pub(crate) fn always_counts(&self) -> bool {
         let counts = |terms: &Terms| !terms.limits.is_empty();
         counts(&self.terms) && self.overrides.iter().all(|other| counts(&other.terms))
+    }
+
+    /// Whether it compares or counts hosts.
+    pub(super) fn has_hosts(&self) -> bool {
+        // Limits that descriptors bring along count per all their attributes.
+        self.requested || self.named.iter().any(|name| is_host_attribute(name))
     }
 
     /// What it wants while the store does not answer.

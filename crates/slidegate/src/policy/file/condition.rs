@@ -4,7 +4,8 @@ use super::Place;
 use super::entries::{ConditionEntry, ConditionMap, WhenEntry};
 use super::reader::Reader;
 use super::reading::Field;
-use crate::policy::pattern::{Condition, Pattern};
+use crate::host::{is_host_attribute, normal_host};
+use crate::policy::pattern::{Condition, Pattern, PatternError};
 use crate::policy::rule::When;
 
 impl Reader<'_> {
@@ -51,7 +52,10 @@ impl Reader<'_> {
             (false, true) if !negated => self.condition(attribute, &map.not, true),
             (true, false) => {
                 let (list, at) = map.literal.given()?;
-                let literal = |(text, _): (&String, _)| Pattern::Literal(text.as_str().into());
+                let literal = |(text, _): (&String, _)| match is_host_attribute(attribute) {
+                    true => Pattern::Literal(normal_host(text).into()),
+                    false => Pattern::Literal(text.as_str().into()),
+                };
                 let values = self.values(list, at);
                 let patterns = values.map(|value| (value.0.as_str(), literal(value)));
                 Some(Condition::new(negated, patterns.collect()))
@@ -83,7 +87,11 @@ impl Reader<'_> {
         text: &'t str,
         at: Place,
     ) -> Option<(&'t str, Pattern)> {
-        let pattern = self.or_wrong(at, text.parse())?;
+        let pattern = match is_host_attribute(attribute) {
+            true => Pattern::of_host(text),
+            false => text.parse(),
+        };
+        let pattern = self.or_wrong(at, pattern)?;
         match attribute {
             // What a descriptor calls so may be anything.
             _ if self.is_of_descriptors => {}
@@ -100,6 +108,11 @@ impl Reader<'_> {
                     "`{text}` is not an address or a network: write for example 192.0.2.7 or 10.0.0.0/8"
                 );
                 self.wrong(at, message);
+            }
+            "host" | "header.host"
+                if text.contains('/') && !matches!(pattern, Pattern::Network(_)) =>
+            {
+                self.wrong(at, PatternError::Host(text.to_owned()));
             }
             "route" => self.route(text, &pattern, at),
             _ => {}

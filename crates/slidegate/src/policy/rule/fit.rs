@@ -12,7 +12,6 @@ use crate::policy::Attributes;
 use crate::policy::mode::Mode;
 use crate::policy::per::Identity;
 use crate::quota::Quota;
-use crate::request::Descriptor;
 
 /// How a rule applies to a descriptor.
 #[derive(Clone, Debug)]
@@ -35,11 +34,10 @@ impl Rule {
             return Err(Misfit::NotRequested);
         }
         self.when.check(attributes)?;
-        let own = attributes.own();
         if let Some(names) = &self.descriptor {
-            has_names(own, names)?;
+            has_names(attributes.own, names)?;
         }
-        if own.exact {
+        if attributes.exact {
             self.is_meant_by(attributes)?;
         }
         let (chosen, terms) = self.choose(attributes);
@@ -47,8 +45,8 @@ impl Rule {
             return Err(Misfit::Off);
         }
         // Where all pass, nobody has to be known.
-        if terms.limits.is_empty() && own.limit.is_none() {
-            if own.exact {
+        if terms.limits.is_empty() && attributes.limit.is_none() {
+            if attributes.exact {
                 self.per.identify(attributes).map_err(Misfit::Missing)?;
             }
             return Ok(Fit {
@@ -61,12 +59,14 @@ impl Rule {
         }
         let mut identity = match (self.per.identify(attributes), &self.missing) {
             (Ok(identity), _) => identity,
-            (Err(_), Some(missing)) if !own.exact => return self.fit_missing(missing, terms),
+            (Err(_), Some(missing)) if !attributes.exact => {
+                return self.fit_missing(missing, terms);
+            }
             (Err(lacking), _) => return Err(Misfit::Missing(lacking)),
         };
         let scope = &self.identities[usize::from(identity.combination)];
         let admission = terms.mode.admission(&Key::new(scope, &identity.values));
-        let requested = own.limit.map(|quota| {
+        let requested = attributes.limit.map(|quota| {
             let names: Vec<&str> = scope.names().collect();
             identity.combination = 0;
             self.requested_limit(quota, &terms.limits, &names)
@@ -100,9 +100,9 @@ impl Rule {
         &'r self,
         attributes: &Attributes<'r, '_>,
     ) -> Result<Fit<'r>, Misfit<'r>> {
-        let own = attributes.own();
-        let quota = own.limit.filter(|_| self.requested).ok_or(Misfit::NotRequested)?;
-        let names: Vec<&str> = own.iter().map(|(name, _)| name).collect();
+        let own = attributes.own;
+        let quota = attributes.limit.filter(|_| self.requested).ok_or(Misfit::NotRequested)?;
+        let names: Vec<&str> = own.iter().map(|(name, _)| *name).collect();
         let limit = self.requested_limit(quota, &[], &names);
         let identity = self.per.identify_all(attributes);
         let admission = self.terms.mode.admission(&Key::new(&limit.scopes[0], &identity.values));
@@ -126,7 +126,7 @@ impl Rule {
         // A path stands for the route that it is of.
         let stands_for_route = |name: &str| name == "path" && names("route");
         let unnamed = |name: &&str| !names(name) && !stands_for_route(name);
-        match attributes.own().iter().map(|(name, _)| name).find(unnamed) {
+        match attributes.own.iter().map(|(name, _)| *name).find(unnamed) {
             Some(name) => Err(Misfit::Unnamed(name)),
             None => Ok(()),
         }
@@ -175,8 +175,8 @@ impl Rule {
 }
 
 /// Whether a descriptor has exactly these names, in this order.
-fn has_names<'r>(descriptor: &Descriptor<'_>, names: &'r [Box<str>]) -> Result<(), Misfit<'r>> {
-    match descriptor.iter().map(|(name, _)| name).eq(names.iter().map(|name| &**name)) {
+fn has_names<'r>(own: &[(&str, &str)], names: &'r [Box<str>]) -> Result<(), Misfit<'r>> {
+    match own.iter().map(|(name, _)| *name).eq(names.iter().map(|name| &**name)) {
         true => Ok(()),
         false => Err(Misfit::Descriptor(names)),
     }

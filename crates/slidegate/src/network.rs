@@ -1,0 +1,235 @@
+//! Networks of addresses. IPv4 within IPv6 is IPv4, on both sides of every comparison.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use thiserror::Error;
+
+/// Bits that IPv4-mapped addresses, `::ffff:0:0/96`, have in common.
+const MAPPED_PREFIX: u8 = 96;
+
+/// A network of IP addresses, or one address.
+///
+/// An IPv4-mapped address, `::ffff:192.0.2.7` in any spelling, is the IPv4 address, and a network of such addresses
+/// an IPv4 network. A network that has them among others, such as `::/0`, is for IPv6 addresses only.
+///
+/// ```
+/// use slidegate::Network;
+///
+/// let network: Network = "::ffff:203.0.113.0/120".parse()?;
+/// assert_eq!(network.to_string(), "203.0.113.0/24");
+/// assert!(network.contains([203, 0, 113, 9].into()));
+/// # Ok::<(), slidegate::NetworkError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Network(IpNet);
+
+/// A text that is not a network.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// Neither an address nor an address with a prefix.
+    #[error(
+        "`{0}` is not an address or a network: write for example 192.0.2.7, 10.0.0.0/8 or fd00::/8"
+    )]
+    Form(String),
+    /// The prefix after the `/` is not a number of bits that an address has.
+    #[error("`{text}` is not a network: a prefix of {family} is a whole number from 0 to {most}")]
+    Prefix {
+        /// The text as it was written.
+        text: String,
+        /// `IPv4` or `IPv6`.
+        family: &'static str,
+        /// Bits of an address.
+        most: u8,
+    },
+    /// The address is not the first of the network.
+    #[error("`{text}` has bits behind its prefix: did you mean `{meant}`?")]
+    HostBits {
+        /// The text as it was written.
+        text: String,
+        /// The network that the address is in.
+        meant: String,
+    },
+    /// The address is IPv4-mapped, but the prefix is shorter than 96 bits.
+    #[error(
+        "`{0}` has more than the IPv4-mapped addresses, whose prefix has 96 bits or more: write 0.0.0.0/0 for all IPv4 addresses, ::/0 for all IPv6 addresses"
+    )]
+    MoreThanMapped(String),
+}
+
+impl Network {
+    /// Reports whether an address is in the network.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.0.contains(&address.to_canonical())
+    }
+}
+
+impl FromStr for Network {
+    type Err = NetworkError;
+
+    fn from_str(text: &str) -> Result<Self, NetworkError> {
+        parse(text).unwrap_or_else(|| Err(NetworkError::Form(text.to_owned()))).map(Self)
+    }
+}
+
+/// `10.0.0.0/8`; an address alone as `10.0.0.7/32`.
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Parses a network; `None` if the text has neither form. An address is a network of one.
+pub(crate) fn parse(text: &str) -> Option<Result<IpNet, NetworkError>> {
+    if let Some(address) = address(text) {
+        return Some(Ok(address.into()));
+    }
+    let (ip, prefix) = text.split_once('/')?;
+    Some(with_prefix(text, ip.parse().ok()?, prefix))
+}
+
+fn with_prefix(text: &str, ip: IpAddr, prefix: &str) -> Result<IpNet, NetworkError> {
+    let (family, most) = if ip.is_ipv4() { ("IPv4", 32) } else { ("IPv6", 128) };
+    let wrong = || NetworkError::Prefix { text: text.to_owned(), family, most };
+    let digits = prefix.bytes().all(|byte| byte.is_ascii_digit());
+    let prefix: u8 = prefix.parse().ok().filter(|_| digits).ok_or_else(wrong)?;
+    let address = ip.to_canonical();
+    let prefix = match address.is_ipv4() == ip.is_ipv4() {
+        true => prefix,
+        false => prefix
+            .checked_sub(MAPPED_PREFIX)
+            .ok_or_else(|| NetworkError::MoreThanMapped(text.to_owned()))?,
+    };
+    let network = IpNet::new(address, prefix).map_err(|_| wrong())?;
+    if network.trunc() != network {
+        let meant = network.trunc().to_string();
+        return Err(NetworkError::HostBits { text: text.to_owned(), meant });
+    }
+    Ok(network)
+}
+
+/// Parses an address; `::ffff:192.0.2.7` is 192.0.2.7.
+pub(crate) fn address(text: &str) -> Option<IpAddr> {
+    // Rejects most values that are not addresses cheaply.
+    let like_one = |byte: u8| byte.is_ascii_hexdigit() || byte == b':' || byte == b'.';
+    if text.len() > 45 || !text.bytes().all(like_one) {
+        return None;
+    }
+    Some(text.parse::<IpAddr>().ok()?.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn network(text: &str) -> Network {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn mapped_network_is_ipv4_network() {
+        for (text, expected) in [
+            ("::ffff:203.0.113.0/120", "203.0.113.0/24"),
+            ("::FFFF:cb00:7100/120", "203.0.113.0/24"),
+            ("0:0:0:0:0:ffff:cb00:7100/120", "203.0.113.0/24"),
+            ("::ffff:0:0/96", "0.0.0.0/0"),
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+            ("::ffff:c000:207/128", "192.0.2.7/32"),
+            ("::ffff:c000:207", "192.0.2.7/32"),
+            ("::/0", "::/0"),
+            ("::/80", "::/80"),
+            ("::fffe:0:0/95", "::fffe:0:0/95"),
+            ("::192.0.2.0/120", "::c000:200/120"),
+        ] {
+            assert_eq!(network(text).to_string(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn wide_ipv6_network_has_no_ipv4_address() {
+        for text in ["::/0", "::/80", "::fffe:0:0/95"] {
+            assert!(!network(text).contains([192, 0, 2, 7].into()), "{text}");
+            let mapped = Ipv4Addr::new(192, 0, 2, 7).to_ipv6_mapped();
+            assert!(!network(text).contains(mapped.into()), "{text}");
+        }
+    }
+
+    #[test]
+    fn wrong_network_says_what_is_wrong() {
+        let error = |text: &str| text.parse::<Network>().unwrap_err().to_string();
+        assert!(
+            error("localhost").starts_with("`localhost` is not an address or a network: write")
+        );
+        assert!(error("10.0.0.0/33").ends_with("a prefix of IPv4 is a whole number from 0 to 32"));
+        assert!(error("::ffff:10.0.0.0/129").ends_with("IPv6 is a whole number from 0 to 128"));
+        assert!(error("::ffff:10.0.0.0/256").ends_with("IPv6 is a whole number from 0 to 128"));
+        assert!(error("::ffff:10.0.0.7/104").ends_with("did you mean `10.0.0.0/8`?"));
+        for wide in ["::ffff:0:0/95", "::ffff:10.0.0.0/8", "::ffff:10.0.0.0/0"] {
+            assert!(error(wide).contains("has more than the IPv4-mapped addresses"), "{wide}");
+        }
+    }
+
+    /// Spellings of an address as RFC 4291 allows them.
+    fn spellings(address: Ipv6Addr) -> Vec<String> {
+        let groups = address.segments();
+        let written = |group: fn(&u16) -> String| groups.iter().map(group).collect::<Vec<_>>();
+        let short = written(|group| format!("{group:x}")).join(":");
+        let long = written(|group| format!("{group:04x}")).join(":");
+        let [a, b, c, d] = [12, 13, 14, 15].map(|nth| address.octets()[nth]);
+        let dotted =
+            format!("{}:{a}.{b}.{c}.{d}", written(|group| format!("{group:x}"))[..6].join(":"));
+        let texts = [address.to_string(), short, long, dotted];
+        texts.iter().flat_map(|text| [text.clone(), text.to_ascii_uppercase()]).collect()
+    }
+
+    /// Also addresses within IPv4.
+    fn addresses() -> impl Strategy<Value = Ipv6Addr> {
+        let mapped = any::<Ipv4Addr>().prop_map(|address| address.to_ipv6_mapped());
+        prop_oneof![any::<Ipv6Addr>(), mapped]
+    }
+
+    proptest! {
+        #[test]
+        fn any_spelling_is_one_address(ip in addresses()) {
+            for text in spellings(ip) {
+                prop_assert_eq!(address(&text), Some(IpAddr::V6(ip).to_canonical()), "{}", text);
+            }
+        }
+
+        #[test]
+        fn any_spelling_of_network_contains_same_addresses(
+            ip in addresses(), other in addresses(), shared in 0u8..=128, prefix in 0u8..=128,
+        ) {
+            let mask = |bits: u8| !u128::MAX.checked_shr(bits.into()).unwrap_or(0);
+            let first = Ipv6Addr::from_bits(ip.to_bits() & mask(prefix));
+            let near = Ipv6Addr::from_bits(
+                (ip.to_bits() & mask(shared)) | (other.to_bits() & !mask(shared)),
+            );
+            for text in spellings(first) {
+                let network = match format!("{text}/{prefix}").parse::<Network>() {
+                    Ok(network) => network,
+                    Err(error) => {
+                        prop_assert!(first.to_ipv4_mapped().is_some() && prefix < 96, "{}", error);
+                        continue;
+                    }
+                };
+                for address in [ip, near] {
+                    let is_inside = address.to_bits() & mask(prefix) == first.to_bits();
+                    // A wider network is of IPv6 alone.
+                    let is_apart = address.to_ipv4_mapped().is_some() && prefix < 96;
+                    prop_assert_eq!(network.contains(address.into()), is_inside && !is_apart);
+                    prop_assert_eq!(
+                        network.contains(IpAddr::V6(address).to_canonical()), is_inside && !is_apart
+                    );
+                }
+            }
+        }
+    }
+}
