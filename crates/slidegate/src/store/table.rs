@@ -8,11 +8,16 @@
 
 use std::hint::black_box;
 
+use crate::heap::{HeapSize, allocated_bytes};
+
 /// Time in steps of 2^16 microseconds since the store began: enough to forget by.
 pub type Coarse = u32;
 
 /// Slots in a block.
-const WIDTH: usize = 4;
+pub const WIDTH: usize = 4;
+
+/// A slot that is denied until then is not evicted at all.
+pub const PINNED: Coarse = Coarse::MAX;
 
 /// The fingerprint of an empty slot.
 const EMPTY: u64 = 0;
@@ -40,6 +45,11 @@ impl<S: Default> Default for Slot<S> {
 #[derive(Default)]
 #[repr(align(128))]
 struct Block<S>([Slot<S>; WIDTH]);
+
+/// Returns the bytes of a slot in a table of such states.
+pub const fn slot_bytes<S>() -> usize {
+    size_of::<Block<S>>() / WIDTH
+}
 
 impl<S> Block<S> {
     fn is_full(&self) -> bool {
@@ -73,6 +83,12 @@ pub trait Forgets {
 
     /// Removes the slot at `at`.
     fn remove(&mut self, at: usize);
+
+    /// Returns the bytes of the blocks and of what the states hold on the heap.
+    fn bytes(&self) -> usize;
+
+    /// Gives blocks back, if enough slots are free.
+    fn trim(&mut self);
 }
 
 /// States by fingerprint.
@@ -81,15 +97,17 @@ pub struct Table<S> {
     len: u32,
     /// The block that the next sweep looks at.
     hand: u32,
+    /// Bytes that the states hold on the heap.
+    heap_bytes: usize,
 }
 
 impl<S> Default for Table<S> {
     fn default() -> Self {
-        Self { blocks: Box::default(), len: 0, hand: 0 }
+        Self { blocks: Box::default(), len: 0, hand: 0, heap_bytes: 0 }
     }
 }
 
-impl<S: Default> Table<S> {
+impl<S: Default + HeapSize> Table<S> {
     /// Whether it has no states.
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -140,7 +158,21 @@ impl<S: Default> Table<S> {
         &self.blocks[at / WIDTH].0[at % WIDTH]
     }
 
-    /// [`slot`](Self::slot), to change it.
+    /// Changes the state in a slot. Also returns by how many bytes the state has grown on the heap.
+    #[inline(always)]
+    pub fn change<R>(&mut self, at: usize, change: impl FnOnce(&mut Slot<S>) -> R) -> (R, isize) {
+        let slot = self.slot_mut(at);
+        let before = slot.state.heap_bytes();
+        let result = change(slot);
+        let after = slot.state.heap_bytes();
+        if before == after {
+            return (result, 0);
+        }
+        self.heap_bytes = self.heap_bytes + after - before;
+        (result, after as isize - before as isize)
+    }
+
+    /// [`slot`](Self::slot), to change anything that does not change the size of its state on the heap.
     #[inline]
     pub fn slot_mut(&mut self, at: usize) -> &mut Slot<S> {
         &mut self.blocks[at / WIDTH].0[at % WIDTH]
@@ -149,14 +181,28 @@ impl<S: Default> Table<S> {
     /// Gives a fingerprint that is not in the table an empty state, and says where.
     pub fn insert(&mut self, fingerprint: u64) -> usize {
         debug_assert_ne!(fingerprint, EMPTY);
-        if (self.len as usize + 1) * 16 > self.blocks.len() * WIDTH * 15 {
-            // By a sixteenth or a little more: if all shards grew by the same steps, they would all grow
-            // at the same time, and none could use the room that another has left.
-            let blocks = self.blocks.len();
-            let step = (blocks / 16).max(1) + fingerprint as usize % (blocks / 16 + 1);
-            self.rebuild(blocks + step);
+        let step = self.blocks_to_add(fingerprint);
+        if step > 0 {
+            self.rebuild(self.blocks.len() + step);
         }
         self.place(Slot { fingerprint, ..Slot::default() })
+    }
+
+    /// Blocks that the table needs more for one more fingerprint.
+    #[inline]
+    fn blocks_to_add(&self, fingerprint: u64) -> usize {
+        if (self.len as usize + 1) * 16 <= self.blocks.len() * WIDTH * 15 {
+            return 0;
+        }
+        // By a sixteenth or a little more: if all shards grew by the same steps, they would all grow
+        // at the same time, and none could use the room that another has left.
+        let blocks = self.blocks.len();
+        (blocks / 16).max(1) + fingerprint as usize % (blocks / 16 + 1)
+    }
+
+    /// Returns by how many bytes the blocks grow if that fingerprint is inserted.
+    pub fn growth(&self, fingerprint: u64) -> usize {
+        self.blocks_to_add(fingerprint) * size_of::<Block<S>>()
     }
 
     /// Puts a slot into the first free place from its home on. There is one: the table is never full.
@@ -200,7 +246,7 @@ impl<S> Table<S> {
     }
 }
 
-impl<S: Default> Forgets for Table<S> {
+impl<S: Default + HeapSize> Forgets for Table<S> {
     fn blocks(&self) -> usize {
         self.blocks.len()
     }
@@ -246,7 +292,8 @@ impl<S: Default> Forgets for Table<S> {
     }
 
     fn soonest_freed(&self) -> Option<Victim> {
-        let slots = (0..self.blocks.len() * WIDTH).filter(|&at| self.slot(at).fingerprint != EMPTY);
+        let may_go = |slot: &Slot<S>| slot.fingerprint != EMPTY && slot.denied_until != PINNED;
+        let slots = (0..self.blocks.len() * WIDTH).filter(|&at| may_go(self.slot(at)));
         slots
             .min_by_key(|&at| self.slot(at).denied_until)
             .map(|at| Victim { at, expires: self.slot(at).denied_until })
@@ -257,7 +304,8 @@ impl<S: Default> Forgets for Table<S> {
         let mut block = at / WIDTH;
         let mut hole = at;
         let mut was_full = self.blocks[block].is_full();
-        *self.slot_mut(hole) = Slot::default();
+        let removed = std::mem::take(self.slot_mut(hole));
+        self.heap_bytes -= removed.state.heap_bytes();
         self.len -= 1;
         while was_full {
             block = self.next(block);
@@ -276,6 +324,21 @@ impl<S: Default> Forgets for Table<S> {
                 *self.slot_mut(hole) = std::mem::take(self.slot_mut(from));
                 hole = from;
             }
+        }
+    }
+
+    #[inline]
+    fn bytes(&self) -> usize {
+        allocated_bytes(size_of_val(&*self.blocks)) + self.heap_bytes
+    }
+
+    /// Below thirteen sixteenths full it is rebuilt at fourteen, so that it neither grows again at the next key nor is
+    /// rebuilt for each that goes.
+    fn trim(&mut self) {
+        let blocks = (self.len as usize * 16).div_ceil(WIDTH * 14);
+        let is_sparse = (self.len as usize) * 16 < self.blocks.len() * WIDTH * 13;
+        if is_sparse && blocks < self.blocks.len() {
+            self.rebuild(blocks);
         }
     }
 }
