@@ -253,7 +253,8 @@ impl Counters {
             shard.books.forget(kept_since);
             self.count_books(shard);
             self.sweep(shard, coarse);
-            self.shed(shard, coarse, shard.states.slots() / 8);
+            let most = shard.states.slots() / 8;
+            self.shed(shard, coarse, most);
         }
     }
 
