@@ -167,7 +167,7 @@ impl Counters {
     }
 
     /// Returns the bytes that the keys take: the states by which they are decided, and what is kept for other nodes.
-    /// The latter is counted anew every few seconds. What is on its way to other nodes is left out.
+    /// The latter is recounted every few seconds. Messages on their way to other nodes are left out.
     pub fn memory_bytes(&self) -> usize {
         self.state_bytes.load(Ordering::Relaxed) + self.book_bytes.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What the counters of a node promise about bytes.
+//! The memory of a node's counters is counted and bounded.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ fn flood_stays_below_max_memory_and_denied_keys_stay() -> Result<(), Box<dyn std
     Ok(())
 }
 
-/// What others have counted is kept in half of the memory, and given back when it has left.
+/// Counts of other nodes take at most half of the memory, which is free again after their window.
 #[test]
 fn counts_of_others_take_half_of_memory() -> Result<(), Box<dyn std::error::Error>> {
     let limit: Limit = "3/min".parse()?;

@@ -62,7 +62,7 @@ pub struct ServiceSettings {
     pub traces: Option<TraceSettings>,
 }
 
-/// How much is counted in the memory of this process.
+/// Bounds of the keys in the memory of this process.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreBounds {
     /// Keys at once.

@@ -103,7 +103,7 @@ impl<S> Gate<S> {
         Self { fallback: Arc::new(self.fallback.with_max_keys(max_keys)), ..self }
     }
 
-    /// The same with so many bytes for what is counted while the store does not answer, instead of 1 GiB; see
+    /// Sets the memory, in bytes, for keys that are counted while the store is unavailable. 1 GiB by default; see
     /// [`MemoryStore::with_max_memory`].
     pub fn with_local_max_memory(self, bytes: usize) -> Self {
         Self { fallback: Arc::new(self.fallback.with_max_memory(bytes)), ..self }

@@ -1,5 +1,5 @@
-//! What the memory store counts as its bytes is what the process grows by. Each mix is measured in a process of its
-//! own, in which nothing else allocates.
+//! The memory store counts as many bytes as the process grows by. Each mix is measured in its own process, in which
+//! nothing else allocates.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 

@@ -12,16 +12,16 @@ use super::{Counters, Kept, Shard};
 const MOST_AT_ONCE: usize = 16;
 
 impl Counters {
-    /// Whether the states may take so many bytes more. What is kept for other nodes cannot be evicted, since they have
-    /// to know it; however much that is, half of the budget is for states.
+    /// Returns whether the states may grow by `growth` bytes. Books cannot be evicted, since other nodes have to know
+    /// them; however large they are, half of the budget is for states.
     fn has_memory(&self, growth: usize) -> bool {
         let book_bytes = self.book_bytes.load(Ordering::Relaxed);
         let budget = self.max_memory.saturating_sub(book_bytes).max(self.max_memory / 2);
         self.state_bytes.load(Ordering::Relaxed).saturating_add(growth) <= budget
     }
 
-    /// Whether what is kept for other nodes takes half of the budget or more. Keys that this node has not counted are
-    /// then not taken in.
+    /// Returns whether the books take half of the budget or more. Keys that only other nodes have counted are then not
+    /// merged.
     pub(super) fn are_books_full(&self) -> bool {
         self.book_bytes.load(Ordering::Relaxed) >= self.max_memory / 2
     }
@@ -90,7 +90,7 @@ impl Counters {
         set_denied_until::<C>(shard, key, denied_until);
     }
 
-    /// Evicts keys of a shard that are not being denied, while memory is short: at most so many.
+    /// Evicts keys of a shard that are not being denied, while memory is short: at most `most`.
     pub(super) fn shed(&self, shard: &mut Shard, now: Coarse, most: usize) {
         for _ in 0..most {
             let evict = |states: &mut States| states.evict_undenied(now);
@@ -100,7 +100,7 @@ impl Counters {
         }
     }
 
-    /// Evicts a key, and gives back what is no longer needed if memory is short. Returns whether there was a key.
+    /// Evicts a key, and frees unused blocks if memory is short. Returns whether there was a key.
     pub(super) fn evict_one(
         &self,
         states: &mut States,

@@ -63,8 +63,8 @@ impl HeapSize for State {
 }
 
 impl State {
-    /// How many of the oldest entries are more than `age` buckets before `newest`, the bucket of the last charge, and
-    /// the sum of their units.
+    /// Returns the number of entries more than `age` buckets before `newest`, the bucket of the last charge, and the sum
+    /// of their units.
     #[inline(always)]
     fn older_than(&self, age: u64, newest: u64) -> (usize, u64) {
         let (mut entries, mut units) = (0, 0);
@@ -96,7 +96,7 @@ impl State {
 }
 
 impl Entry {
-    /// How many buckets before `newest`, which is the newest that may hold units.
+    /// Returns the number of buckets from this one to `newest`, which is the newest that may hold units.
     #[inline(always)]
     fn age(&self, newest: u64) -> u64 {
         u64::from((newest as u32).wrapping_sub(self.bucket))
@@ -148,8 +148,8 @@ impl SlidingBuckets {
         running.saturating_sub(self.counted() - 1)
     }
 
-    /// How many of the oldest entries are no longer counted while `running` is the running bucket, which is not before
-    /// `newest`, the bucket of the last charge; and the sum of their units.
+    /// Returns the number of entries that are no longer counted while `running` is the running bucket, and the sum of
+    /// their units. `running` is not before `newest`, the bucket of the last charge.
     #[inline(always)]
     fn left(&self, state: &State, newest: u64, running: u64) -> (usize, u64) {
         if running == newest {

@@ -27,7 +27,7 @@ pub(super) struct Fallback {
     used_at: AtomicU64,
 }
 
-/// How much is counted without the store.
+/// Bounds of the keys that are counted without the store.
 #[derive(Clone, Copy)]
 pub(super) struct LocalBounds {
     max_keys: usize,
@@ -58,7 +58,7 @@ impl Fallback {
         Self::new(self.clock.clone(), LocalBounds { max_keys, ..self.bounds })
     }
 
-    /// The same, yet unused, with so many bytes for its keys.
+    /// Returns an unused fallback whose keys take at most `max_memory` bytes.
     pub(super) fn with_max_memory(&self, max_memory: usize) -> Self {
         Self::new(self.clock.clone(), LocalBounds { max_memory, ..self.bounds })
     }

@@ -129,15 +129,14 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Sets how many bytes the keys may take; [`memory_bytes`](Self::memory_bytes) says what counts. At least 1 MiB.
+    /// Sets the memory of the keys, in bytes; 1 MiB at least. [`memory_bytes`](Self::memory_bytes) is held against it.
     ///
-    /// Beyond it keys are evicted by the same rule as beyond the largest number of keys. The budget is exceeded for
-    /// the moment in which a table or a state is moved to a larger allocation, and by what other threads allocate at
-    /// the same instant; and it is exceeded for longer by tables whose keys are all being denied, which grow by up to
-    /// an eighth, and by a single state that is larger than the budget.
-    /// [`Limit::max_state_bytes`](crate::Limit::max_state_bytes) says how large one can get.
+    /// When it is exceeded, keys are evicted by the same rule as above the largest number of keys. It is exceeded for
+    /// moments, while a table or a state moves to a larger allocation, and by the allocations of other threads at the
+    /// same instant. It is exceeded for longer in two cases: if nearly all keys are being denied, by up to an eighth;
+    /// and by a single state that is larger ([`Limit::max_state_bytes`](crate::Limit::max_state_bytes)).
     ///
-    /// A store that has keys already loses them: call it first.
+    /// Call it before the store is used: keys that it has already are lost.
     #[must_use]
     pub fn with_max_memory(self, bytes: usize) -> Self {
         let max_memory = bytes.max(MIN_MAX_MEMORY);
@@ -146,8 +145,8 @@ impl<C: Clock> MemoryStore<C> {
         Self { max_memory, shards, keys, memory, ..self }
     }
 
-    /// Returns the bytes that the keys take: the tables, with their free slots, and what states hold on the heap, with
-    /// what the allocator adds. The shards themselves, 200 bytes each and at most 1024, are left out.
+    /// Returns the bytes that the keys take: tables with their free slots, heap allocations of states, and the
+    /// allocator's overhead. The shards themselves are left out: 200 bytes each, at most 1024.
     pub fn memory_bytes(&self) -> usize {
         self.memory.load(Ordering::Relaxed)
     }
