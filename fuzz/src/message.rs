@@ -128,6 +128,7 @@ pub fn hold_messages(heard: &[Heard]) {
         clocks_differ_us: 2_000_000,
         sync_interval: Duration::from_millis(250),
         max_keys: 100,
+        max_memory: 1 << 30,
     };
     let counters = Counters::new(settings, now);
     let progress = Arc::clone(counters.progress());

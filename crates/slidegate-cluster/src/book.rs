@@ -7,6 +7,7 @@
 
 use slidegate::Timestamp;
 use slidegate::algorithm::additive::{Additive, Shape};
+use slidegate::heap::allocated_bytes;
 use smallvec::SmallVec;
 
 use crate::counts::{Incarnation, Tally};
@@ -173,6 +174,17 @@ impl Book {
         self.own.drain(..old.max(self.own.len().saturating_sub(most)));
         self.others.retain(|other| !has_left(other.bucket));
         !self.own.is_empty() || !self.others.is_empty()
+    }
+
+    /// Returns the bytes that the book holds on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let own = if self.own.spilled() { self.own.capacity() * size_of::<Own>() } else { 0 };
+        let known = match self.known.spilled() {
+            true => self.known.capacity() * size_of::<(u64, u64)>(),
+            false => 0,
+        };
+        let others = self.others.capacity() * size_of::<Other>();
+        [own, known, others].map(allocated_bytes).iter().sum()
     }
 
     /// Enters what was taken off the state, in which everything charged before has been entered.

@@ -16,6 +16,7 @@ macro_rules! with_counter {
 
 mod decide;
 mod kinds;
+mod memory;
 mod shard;
 mod tell;
 
@@ -61,6 +62,11 @@ pub struct Counters {
     shards: Box<[Place]>,
     max_keys: usize,
     keys: AtomicUsize,
+    max_memory: usize,
+    /// Bytes of the states of all shards.
+    state_bytes: AtomicUsize,
+    /// Bytes of the books of all shards, as of the last look at each.
+    book_bytes: AtomicUsize,
     evicted: AtomicU64,
     /// The shard at which the next forgetting begins.
     forgotten: AtomicUsize,
@@ -117,6 +123,8 @@ pub struct CounterSettings {
     pub sync_interval: Duration,
     /// Keys that are kept, at most.
     pub max_keys: usize,
+    /// Bytes that the keys take, at most.
+    pub max_memory: usize,
 }
 
 impl Counters {
@@ -132,6 +140,9 @@ impl Counters {
             shards: (0..shards).map(|_| Place(Mutex::default())).collect(),
             max_keys: settings.max_keys,
             keys: AtomicUsize::new(0),
+            max_memory: settings.max_memory,
+            state_bytes: AtomicUsize::new(0),
+            book_bytes: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
             forgotten: AtomicUsize::new(0),
             kinds: Kinds::default(),
@@ -155,7 +166,13 @@ impl Counters {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// Keys that had to go before they expired, because there were too many.
+    /// Returns the bytes that the keys take: the states by which they are decided, and what is kept for other nodes.
+    /// The latter is recounted every few seconds. Messages on their way to other nodes are left out.
+    pub fn memory_bytes(&self) -> usize {
+        self.state_bytes.load(Ordering::Relaxed) + self.book_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Keys that had to go before they expired, because there were too many, or they took too much memory.
     pub fn evicted_keys(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }
@@ -207,11 +224,11 @@ impl Counters {
     #[cold]
     fn insert<C: Kept>(&self, shard: &mut Shard, key: u64, kind: KindId, now: Timestamp) -> usize {
         self.make_room(shard, now);
+        self.make_memory::<C>(shard, key, now);
         // Others may have told of it before anybody asked here.
         let told_us = shard.books.get(key).map(Book::begin_state);
-        let table = C::table(&mut shard.states);
-        let at = table.insert(key);
-        let slot = table.slot_mut(at);
+        let at = self.change(&mut shard.states, |states| C::table(states).insert(key));
+        let slot = C::table(&mut shard.states).slot_mut(at);
         slot.state = Hot { kind, asks_book: told_us.is_some(), ..Hot::default() };
         let told_us = told_us.unwrap_or(0).saturating_add(self.clocks_differ_us);
         slot.expires = self.coarse(told_us).saturating_add(1);
@@ -221,14 +238,9 @@ impl Counters {
     /// Counts a new key into a shard, and lets an old one of it go if there are too many.
     fn make_room(&self, shard: &mut Shard, now: Timestamp) {
         let now = self.coarse(now.as_micros());
-        let swept = shard.states.sweep(now);
-        self.keys.fetch_sub(swept, Ordering::Relaxed);
-        if self.keys.fetch_add(1, Ordering::Relaxed) < self.max_keys {
-            return;
-        }
-        if let Some(expires) = shard.states.evict(now) {
-            self.keys.fetch_sub(1, Ordering::Relaxed);
-            self.evicted.fetch_add(u64::from(expires >= now), Ordering::Relaxed);
+        self.sweep(shard, now);
+        if self.keys.fetch_add(1, Ordering::Relaxed) >= self.max_keys {
+            self.evict_one(&mut shard.states, now, |states| states.evict(now));
         }
     }
 
@@ -239,8 +251,10 @@ impl Counters {
         for nth in first..first + FORGOTTEN_AT_ONCE {
             let shard = &mut *self.shards[nth % self.shards.len()].0.lock();
             shard.books.forget(kept_since);
-            let swept = shard.states.sweep(coarse);
-            self.keys.fetch_sub(swept, Ordering::Relaxed);
+            self.count_books(shard);
+            self.sweep(shard, coarse);
+            let most = shard.states.slots() / 8;
+            self.shed(shard, coarse, most);
         }
     }
 
@@ -249,9 +263,13 @@ impl Counters {
     fn sweep_now_and_then(&self, shard: &mut Shard, now: Timestamp) {
         shard.unswept = (shard.unswept + 1) % SWEEP_EVERY;
         if shard.unswept == 0 {
-            let swept = shard.states.sweep(self.coarse(now.as_micros()));
-            self.keys.fetch_sub(swept, Ordering::Relaxed);
+            self.sweep(shard, self.coarse(now.as_micros()));
         }
+    }
+
+    fn sweep(&self, shard: &mut Shard, now: Coarse) {
+        let swept = self.change(&mut shard.states, |states| states.sweep(now));
+        self.keys.fetch_sub(swept, Ordering::Relaxed);
     }
 }
 

@@ -44,6 +44,8 @@ pub struct Settings {
     pub max_clock_skew: Duration,
     /// Keys that are kept, at most.
     pub max_keys: usize,
+    /// Bytes that the keys take, at most.
+    pub max_memory: usize,
 }
 
 /// Without the key.
@@ -204,6 +206,7 @@ fn counters(
         clocks_differ_us: u64::try_from(settings.max_clock_skew.as_micros()).unwrap_or(u64::MAX),
         sync_interval: settings.sync_interval,
         max_keys: settings.max_keys,
+        max_memory: settings.max_memory,
     };
     Counters::new(settings, clock.now())
 }

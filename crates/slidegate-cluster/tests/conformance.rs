@@ -34,6 +34,7 @@ fn counters(me: u64, now: Timestamp) -> Counters {
         clocks_differ_us: 2_000_000,
         sync_interval: Duration::from_millis(250),
         max_keys: 1_000,
+        max_memory: 1 << 30,
     };
     Counters::new(settings, now)
 }

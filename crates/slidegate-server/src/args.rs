@@ -2,6 +2,7 @@
 
 mod address;
 mod cluster;
+mod size;
 mod source;
 mod span;
 mod store;
@@ -20,6 +21,7 @@ use tracing::level_filters::LevelFilter;
 
 pub use self::address::AddressOrNone;
 pub use self::cluster::{ClusterArgs, KeyText};
+use self::size::max_memory;
 pub use self::source::{SourceArgs, algorithm};
 use self::span::span;
 pub use self::store::{RedisClock, StoreArgs};
@@ -132,6 +134,17 @@ pub struct ServeArgs {
     /// is forgotten
     #[arg(long, value_name = "N", env = "SLIDEGATE_MAX_KEYS", default_value = "10000000")]
     pub max_keys: NonZeroUsize,
+
+    /// Memory that these keys may take, such as 512MiB, 1GiB or in bytes; beyond it, keys that are about to expire
+    /// are evicted
+    #[arg(
+        long,
+        value_name = "SIZE",
+        env = "SLIDEGATE_MAX_MEMORY",
+        default_value = "1GiB",
+        value_parser = max_memory
+    )]
+    pub max_memory: usize,
 
     /// How many connections to serve at once, of HTTP and of gRPC each; beyond it, new ones wait until
     /// others end

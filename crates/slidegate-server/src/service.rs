@@ -132,6 +132,10 @@ impl Ruled {
     /// How the store stands.
     pub fn store_figures(&self) -> StoreFigures {
         let figures = self.store().figures();
-        StoreFigures { keys: figures.keys + self.gate.local_keys(), ..figures }
+        StoreFigures {
+            keys: figures.keys + self.gate.local_keys(),
+            memory_bytes: figures.memory_bytes + self.gate.local_memory_bytes(),
+            ..figures
+        }
     }
 }

@@ -52,7 +52,7 @@ pub struct ServiceSettings {
     pub observe: bool,
     pub store: StoreChoice,
     pub expected_instances: NonZeroU32,
-    pub max_keys: NonZeroUsize,
+    pub bounds: StoreBounds,
     pub ready_needs_store: bool,
     /// Whether somebody can ask for what is gathered.
     pub gathers: bool,
@@ -62,6 +62,15 @@ pub struct ServiceSettings {
     pub redact: Redact,
     /// Where traces go, if there are any.
     pub traces: Option<TraceSettings>,
+}
+
+/// Bounds of the keys in the memory of this process.
+#[derive(Debug, Clone, Copy)]
+pub struct StoreBounds {
+    /// Keys at once.
+    pub max_keys: usize,
+    /// Bytes that the keys take.
+    pub max_memory: usize,
 }
 
 /// Where counts live.
@@ -106,7 +115,8 @@ impl Settings {
     /// Reads what the arguments point to.
     pub fn read(args: ServeArgs) -> Result<Self, SettingsError> {
         let expected_instances = args.store.expected_instances;
-        let store = StoreChoice::read(args.store, args.cluster, args.max_keys)?;
+        let bounds = StoreBounds { max_keys: args.max_keys.get(), max_memory: args.max_memory };
+        let store = StoreChoice::read(args.store, args.cluster, bounds)?;
         let policy_file = PolicyFile::read(args.source.source(), store.bears())?;
         let (AddressOrNone(grpc), AddressOrNone(admin)) = (args.grpc, args.admin);
         Ok(Self {
@@ -123,7 +133,7 @@ impl Settings {
                 observe: args.observe,
                 store,
                 expected_instances,
-                max_keys: args.max_keys,
+                bounds,
                 ready_needs_store: args.ready_needs_store,
                 gathers: admin.is_some(),
                 denials_per_second: denials_per_second(&args.telling, args.log),
@@ -161,12 +171,12 @@ impl StoreChoice {
     fn read(
         args: StoreArgs,
         cluster: ClusterArgs,
-        max_keys: NonZeroUsize,
+        bounds: StoreBounds,
     ) -> Result<Self, SettingsError> {
         if args.store.0 == "memory" {
             return Ok(Self::Memory);
         }
-        if let Some(settings) = cluster::read(&args.store.0, cluster, max_keys.get()) {
+        if let Some(settings) = cluster::read(&args.store.0, cluster, bounds) {
             return Ok(Self::Cluster(Box::new(settings?)));
         }
         let settings = slidegate_redis::Settings {

@@ -13,7 +13,7 @@ use thiserror::Error;
 use crate::args::RedisClock;
 use crate::health::Health;
 use crate::service::Service;
-use crate::settings::{ServiceSettings, StoreChoice};
+use crate::settings::{ServiceSettings, StoreBounds, StoreChoice};
 use crate::watch::metrics::{ClusterFigures, Shares, StoreFigures};
 use crate::watch::traces::TracesError;
 use crate::watch::{Denials, Metrics, Traces, Watch, Watched};
@@ -52,8 +52,8 @@ fn flag(error: &StartError) -> &'static str {
 /// What decides by the policy and the store of the settings. Within a runtime: a store elsewhere connects in
 /// the background.
 pub async fn service(settings: ServiceSettings) -> Result<Service, ServiceError> {
-    let max_keys = settings.max_keys.get();
-    let store = Store::open(settings.store, max_keys).await?;
+    let bounds = settings.bounds;
+    let store = Store::open(settings.store, bounds).await?;
     let metrics = settings.gathers.then(|| Metrics::new(store.kind()));
     let traces = settings.traces.map(Traces::start).transpose()?;
     let store_traces = traces.as_ref().map(|traces| traces.of_store(store.kind()));
@@ -65,7 +65,8 @@ pub async fn service(settings: ServiceSettings) -> Result<Service, ServiceError>
     };
     let gate = Gate::new(policy, store)
         .expecting_instances(settings.expected_instances)
-        .with_local_max_keys(max_keys);
+        .with_local_max_keys(bounds.max_keys)
+        .with_local_max_memory(bounds.max_memory);
     let health = Health::new(settings.ready_needs_store);
     let denials = Denials::new(settings.denials_per_second, settings.redact.clone());
     let watch = Watch::new().telling(denials, traces);
@@ -77,10 +78,11 @@ pub async fn service(settings: ServiceSettings) -> Result<Service, ServiceError>
 }
 
 impl Store {
-    async fn open(choice: StoreChoice, max_keys: usize) -> Result<Self, ServiceError> {
+    async fn open(choice: StoreChoice, bounds: StoreBounds) -> Result<Self, ServiceError> {
         let (address, settings, clock) = match choice {
             StoreChoice::Memory => {
-                return Ok(Self::Memory(MemoryStore::with(SystemClock::new(), max_keys)));
+                let store = MemoryStore::with(SystemClock::new(), bounds.max_keys);
+                return Ok(Self::Memory(store.with_max_memory(bounds.max_memory)));
             }
             StoreChoice::Cluster(settings) => {
                 return Ok(Self::Cluster(Box::new(ClusterStore::start(*settings).await?)));
@@ -129,11 +131,13 @@ impl Store {
         match self {
             Self::Memory(store) => StoreFigures {
                 keys: store.keys(),
+                memory_bytes: store.memory_bytes(),
                 evicted_keys: store.evicted_keys(),
                 ..StoreFigures::default()
             },
             Self::Cluster(store) => StoreFigures {
                 keys: store.counters().keys(),
+                memory_bytes: store.counters().memory_bytes(),
                 evicted_keys: store.counters().evicted_keys(),
                 ..StoreFigures::default()
             },

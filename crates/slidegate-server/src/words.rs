@@ -1,5 +1,6 @@
 //! A policy in words, for `validate`, `explain` and the log of a reload.
 
+use bytesize::ByteSize;
 use slidegate::policy::{Condition, Mode, OnStoreError, Override, Rule, Terms, When, WhenMissing};
 use slidegate::{Algorithm, Align, Limit, OnPartition};
 
@@ -128,6 +129,23 @@ fn cluster(rule: &Rule) -> Option<String> {
     };
     let said: Vec<String> = [ahead, silent].into_iter().flatten().collect();
     (!said.is_empty()).then(|| format!("in a cluster: {}", said.join("; ")))
+}
+
+/// Says how much memory a key of a rule takes at most, in all limits of the rule together. Nothing of a rule that counts
+/// nothing of its own.
+pub fn max_memory(rule: &Rule) -> Option<String> {
+    let bytes = |terms: &Terms| match terms.mode() {
+        Mode::Off => 0,
+        _ => {
+            let counted = terms.limits().iter().map(|one| one.limit());
+            let counted = counted.filter(|limit| limit.capacity() > 0);
+            counted.map(|limit| limit.max_state_bytes()).sum::<usize>()
+        }
+    };
+    let others = rule.overrides().iter().map(|other| bytes(other.terms()));
+    let most = others.fold(bytes(rule.terms()), usize::max);
+    let size = ByteSize::b(most as u64).display().si();
+    (most > 0).then(|| format!("at most {size} for each key in memory"))
 }
 
 fn terms(terms: &Terms) -> Vec<String> {

@@ -6,6 +6,7 @@
 
 pub mod additive;
 pub mod fixed_window;
+mod ring;
 pub mod sliding_buckets;
 pub mod sliding_log;
 pub mod sliding_window;
@@ -15,6 +16,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
+use crate::heap::HeapSize;
 use crate::limit::Numbers;
 use crate::outcome::Outcome;
 
@@ -99,7 +101,7 @@ impl fmt::Display for Algorithm {
 /// would fit. What an outcome says of the future counts from the caller's own `now`.
 pub trait Counter: Copy {
     /// What is kept of one key.
-    type State: Clone + fmt::Debug + Default + PartialEq + Send + 'static;
+    type State: Clone + fmt::Debug + Default + HeapSize + PartialEq + Send + 'static;
 
     /// How `cost` would fare at `now`. Changes nothing.
     fn peek(&self, state: &Self::State, now: Timestamp, cost: u64) -> Outcome;

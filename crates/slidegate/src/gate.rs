@@ -12,10 +12,10 @@ use crate::clock::{Clock, SystemClock};
 use crate::decision::Decision;
 use crate::policy::{Applied, OnStoreError, Origins, Policy, Rule};
 use crate::request::Request;
-use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
+use crate::store::memory::MemoryStore;
 use crate::store::{LocalStore, Receipt, Store, StoreError};
 
-use fallback::{Counts, Fallback};
+use fallback::{Counts, Fallback, LocalBounds};
 
 pub use ruling::{Ruling, Standing};
 
@@ -47,7 +47,7 @@ pub struct Gate<S = MemoryStore> {
 impl<S> Gate<S> {
     /// A gate that enforces a policy by a store.
     pub fn new(policy: Policy, store: S) -> Self {
-        let fallback = Fallback::new(Arc::new(SystemClock::new()), DEFAULT_MAX_KEYS);
+        let fallback = Fallback::new(Arc::new(SystemClock::new()), LocalBounds::default());
         let instances = NonZeroU32::MIN;
         let own_rules = policy.rules_shared_by(instances);
         Self { policy, instances, own_rules, store: Arc::new(store), fallback: Arc::new(fallback) }
@@ -103,6 +103,12 @@ impl<S> Gate<S> {
         Self { fallback: Arc::new(self.fallback.with_max_keys(max_keys)), ..self }
     }
 
+    /// Sets the memory, in bytes, for keys that are counted while the store is unavailable. 1 GiB by default; see
+    /// [`MemoryStore::with_max_memory`].
+    pub fn with_local_max_memory(self, bytes: usize) -> Self {
+        Self { fallback: Arc::new(self.fallback.with_max_memory(bytes)), ..self }
+    }
+
     /// The policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
@@ -116,6 +122,11 @@ impl<S> Gate<S> {
     /// Keys that are counted in memory because the store has not answered of late.
     pub fn local_keys(&self) -> usize {
         self.fallback.present().map_or(0, |counts| counts.keys())
+    }
+
+    /// Returns the bytes of memory that the [`local_keys`](Self::local_keys) take.
+    pub fn local_memory_bytes(&self) -> usize {
+        self.fallback.present().map_or(0, |counts| counts.memory_bytes())
     }
 
     fn rule(&self, applied: &Applied<'_>, decision: Decision) -> Ruling {

@@ -48,6 +48,7 @@
 
 pub mod algorithm;
 pub mod headers;
+pub mod heap;
 pub mod limiter;
 pub mod policy;
 pub mod store;

@@ -152,6 +152,24 @@ fn local_counts_are_dropped_when_the_store_answers_again() {
 }
 
 #[test]
+fn local_counts_stay_below_local_max_memory() {
+    const MIB: usize = 1 << 20;
+    let fleet = Fleet::of_limit(1, "2/d", "sliding_log");
+    fleet.down();
+    let [gate] = <[Gate<AwkwardStore>; 1]>::try_from(fleet.instances).ok().unwrap();
+    let gate = gate.with_local_max_memory(MIB);
+    let mut most = 0;
+    for tenant in 0..20_000 {
+        let tenant = tenant.to_string();
+        let request = Request::new("default", Descriptor::new([("tenant", tenant.as_str())]));
+        assert!(block_on(gate.check(&request)).decision().is_allowed());
+        most = most.max(gate.local_memory_bytes());
+    }
+    assert!((MIB / 2..=MIB + MIB / 8).contains(&most), "{most}");
+    assert!(gate.local_keys() < 15_000, "{}", gate.local_keys());
+}
+
+#[test]
 fn a_store_that_answers_now_and_then_has_not_recovered() {
     let fleet = Fleet::of_limit(1, "2/d", "sliding_log");
     fleet.down();

@@ -261,8 +261,15 @@ impl Counters {
         }
         book.enter(counter, &hot.state);
         let last = counter.last(&hot.state).max(ask.now);
-        hot.state = book.gather(counter, last);
-        hot.asks_book = book.has_future();
+        let gathered = book.gather(counter, last);
+        let asks_book = book.has_future();
+        let table = C::table(&mut shard.states);
+        let (_, grown) = table.change(slot, |slot| {
+            slot.state.state = gathered;
+            slot.state.asks_book = asks_book;
+        });
+        self.count_states(grown);
+        let hot = &table.slot(slot).state;
         let max = ask.hit.limit.capacity();
         let units = counter.used(&hot.state, ask.now).saturating_sub(max);
         let over = Over { bucket: counter.running(&hot.state), units, max };
@@ -319,9 +326,14 @@ impl Counters {
         if !view.is_alone {
             note_charge::<C>(shard, slot, aim, hit.cost);
         }
-        let slot = C::table(&mut shard.states).slot_mut(slot);
-        let charged = counter.charge(&mut slot.state.state, now, hit.cost);
-        self.date(slot, &charged.after, view.now);
+        let (charged, grown) = C::table(&mut shard.states).change(slot, |slot| {
+            let charged = counter.charge(&mut slot.state.state, now, hit.cost);
+            self.date(slot, &charged.after, view.now);
+            charged
+        });
+        if grown != 0 {
+            self.count_growth::<C>(shard, aim.fingerprint, grown, view.now);
+        }
         *outcome = charged.after.charged();
         let counter = CounterName::Fingerprint(aim.fingerprint);
         Ok(Charge { counter, limit: *hit.limit, charged_at: charged.at, cost: hit.cost })

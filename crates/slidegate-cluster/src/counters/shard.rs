@@ -8,7 +8,8 @@ use slidegate::algorithm::additive::Additive;
 use slidegate::algorithm::fixed_window::FixedWindow;
 use slidegate::algorithm::sliding_buckets::SlidingBuckets;
 use slidegate::algorithm::sliding_window::SlidingWindow;
-use slidegate::store::table::{Coarse, Forgets, Slot, Table, Victim};
+use slidegate::heap::HeapSize;
+use slidegate::store::table::{Coarse, Forgets, Slot, Table, Victim, WIDTH};
 
 use super::kinds::KindId;
 use crate::book::Book;
@@ -24,6 +25,13 @@ pub(super) struct Hot<S> {
     pub(super) is_changed: bool,
     /// The book may know more than the state.
     pub(super) asks_book: bool,
+}
+
+impl<S: HeapSize> HeapSize for Hot<S> {
+    #[inline(always)]
+    fn heap_bytes(&self) -> usize {
+        self.state.heap_bytes()
+    }
 }
 
 /// An algorithm that has a table of its own.
@@ -94,8 +102,30 @@ impl States {
     /// Lets a key go: of a few the one that expires soonest, and never one that is being denied while another can
     /// go. Says when it would have expired.
     pub(super) fn evict(&mut self, now: Coarse) -> Option<Coarse> {
+        self.evict_undenied(now).or_else(|| self.evict_by(|table| table.soonest_freed()))
+    }
+
+    /// Evicts as [`evict`](Self::evict) does, but no key that is being denied.
+    pub(super) fn evict_undenied(&mut self, now: Coarse) -> Option<Coarse> {
         self.evict_by(|table| table.victim(now))
-            .or_else(|| self.evict_by(|table| table.soonest_freed()))
+    }
+
+    /// Gives memory back where enough slots are free.
+    pub(super) fn trim(&mut self) {
+        self.tables().for_each(|table| table.trim());
+    }
+
+    /// Returns the slots of all tables, whether in use or not.
+    pub(super) fn slots(&mut self) -> usize {
+        self.tables().map(|table| table.blocks() * WIDTH).sum()
+    }
+
+    /// Returns the bytes of all tables and of what their states hold.
+    pub(super) fn bytes(&self) -> usize {
+        let others = self.others.as_ref();
+        let others =
+            others.map_or(0, |others| others.sliding_buckets.bytes() + others.fixed_window.bytes());
+        self.sliding_window.bytes() + others
     }
 
     fn evict_by(&mut self, of: impl Fn(&mut dyn Forgets) -> Option<Victim>) -> Option<Coarse> {
@@ -124,7 +154,7 @@ impl States {
     }
 }
 
-fn mark<S: Default>(table: &mut Table<Hot<S>>, key: u64, expires: Coarse) {
+fn mark<S: Default + HeapSize>(table: &mut Table<Hot<S>>, key: u64, expires: Coarse) {
     if let Some(at) = table.find(key) {
         let slot: &mut Slot<Hot<S>> = table.slot_mut(at);
         slot.state.asks_book = true;
@@ -142,6 +172,20 @@ pub(super) struct Books(Option<Box<Inner>>);
 struct Inner {
     books: HashMap<u64, Book, foldhash::fast::FixedState>,
     changed: Vec<(u64, KindId)>,
+    /// Bytes that the books held on the heap when they were last looked through.
+    heap_bytes: usize,
+    /// Bytes that were counted at the last look.
+    counted_bytes: usize,
+}
+
+impl Inner {
+    /// Returns the bytes of all books. A hash table has eight slots for seven keys, each with a byte beside it.
+    fn bytes(&self) -> usize {
+        let slots = self.books.capacity().div_ceil(7) * 8;
+        slots * (size_of::<(u64, Book)>() + 1)
+            + self.changed.capacity() * size_of::<(u64, KindId)>()
+            + self.heap_bytes
+    }
 }
 
 impl Books {
@@ -179,8 +223,25 @@ impl Books {
     /// Forgets what has left before that moment.
     pub(super) fn forget(&mut self, since: Timestamp) {
         if let Some(inner) = &mut self.0 {
-            inner.books.retain(|_, book| book.forget(since));
+            inner.heap_bytes = 0;
+            inner.books.retain(|_, book| {
+                let is_left = book.forget(since);
+                inner.heap_bytes += if is_left { book.heap_bytes() } else { 0 };
+                is_left
+            });
+            if inner.books.len() < inner.books.capacity() / 4 {
+                inner.books.shrink_to(2 * inner.books.len());
+            }
         }
+    }
+
+    /// Returns by how many bytes the books have grown since the last call.
+    pub(super) fn take_growth(&mut self) -> isize {
+        self.0.as_mut().map_or(0, |inner| {
+            let bytes = inner.bytes();
+            let counted = std::mem::replace(&mut inner.counted_bytes, bytes);
+            bytes as isize - counted as isize
+        })
     }
 
     /// Notes that something is to be told of a key.

@@ -40,26 +40,29 @@ impl Counters {
     ) {
         let table = C::table(&mut shard.states);
         let Some(at) = table.find(key) else { return };
-        let slot = table.slot_mut(at);
-        // It may fit again.
-        slot.denied_until = 0;
-        let hot = &mut slot.state;
-        if self.progress.is_alone() && shard.books.get(key).is_none() {
+        let books = &mut shard.books;
+        let (_, grown) = table.change(at, |slot| {
+            // It may fit again.
+            slot.denied_until = 0;
+            let hot = &mut slot.state;
+            if self.progress.is_alone() && books.get(key).is_none() {
+                take(&mut hot.state);
+                return;
+            }
+            let book = books.of(key, || Book::new(counter.shape()));
+            book.enter(counter, &hot.state);
+            if book.is_news() {
+                let last = counter.last(&hot.state).max(now);
+                hot.state = book.gather(counter, last);
+            }
             take(&mut hot.state);
-            return;
-        }
-        let book = shard.books.of(key, || Book::new(counter.shape()));
-        book.enter(counter, &hot.state);
-        if book.is_news() {
-            let last = counter.last(&hot.state).max(now);
-            hot.state = book.gather(counter, last);
-        }
-        take(&mut hot.state);
-        book.enter_taken_off(counter, &hot.state);
-        if !hot.is_changed {
-            hot.is_changed = true;
-            shard.books.push_changed(key, hot.kind);
-        }
+            book.enter_taken_off(counter, &hot.state);
+            if !hot.is_changed {
+                hot.is_changed = true;
+                books.push_changed(key, hot.kind);
+            }
+        });
+        self.count_states(grown);
     }
 
     /// Gives back exactly what a receipt says was charged here, and nothing of what has left its window.
@@ -258,7 +261,8 @@ impl Ledger for Counters {
             if shard.books.len() >= most {
                 shard.books.forget(kept_since);
             }
-            if shard.books.len() >= most && shard.books.get(told.key).is_none() {
+            let is_full = shard.books.len() >= most || self.are_books_full();
+            if is_full && shard.books.get(told.key).is_none() {
                 continue;
             }
             let book = shard.books.of(told.key, || Book::new(told.shape));
@@ -267,6 +271,7 @@ impl Ledger for Counters {
                 let expires_us = leaves_us.saturating_add(self.clocks_differ_us);
                 shard.states.mark(told.key, self.coarse(expires_us).saturating_add(1));
             }
+            self.count_books(shard);
         }
     }
 }

@@ -49,6 +49,7 @@ impl Life {
             clocks_differ_us: MAX_CLOCK_SKEW.as_micros() as u64,
             sync_interval: scenario.interval,
             max_keys: 10_000,
+            max_memory: 1 << 30,
         };
         let counters = Counters::new(settings, now);
         let settings = Settings {

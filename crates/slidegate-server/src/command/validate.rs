@@ -52,7 +52,7 @@ fn describe(told: &mut String, path: &impl fmt::Display, policy: &Policy) -> fmt
         writeln!(told, "\ndomain `{domain}`")?;
         for rule in rules {
             writeln!(told, "  {}", rule.name())?;
-            for line in words::rule(rule) {
+            for line in words::rule(rule).into_iter().chain(words::max_memory(rule)) {
                 writeln!(told, "    {line}")?;
             }
         }

@@ -6,6 +6,7 @@ use std::{fs, io};
 use slidegate_cluster::{Settings, StartError};
 use thiserror::Error;
 
+use super::StoreBounds;
 use crate::args::{ClusterArgs, KeyText};
 
 /// Bytes that a key has at least.
@@ -38,16 +39,16 @@ pub enum ClusterError {
 pub fn read(
     store: &str,
     args: ClusterArgs,
-    max_keys: usize,
+    bounds: StoreBounds,
 ) -> Option<Result<Settings, ClusterError>> {
     let nodes = store.strip_prefix("cluster://")?;
     Some(match nodes {
-        "" => settings(args, max_keys),
+        "" => settings(args, bounds),
         nodes => Err(ClusterError::Nodes(nodes.to_owned())),
     })
 }
 
-fn settings(args: ClusterArgs, max_keys: usize) -> Result<Settings, ClusterError> {
+fn settings(args: ClusterArgs, bounds: StoreBounds) -> Result<Settings, ClusterError> {
     let key = key(args.cluster_key, args.cluster_key_file.as_deref())?;
     if key.is_none() && !args.listen.ip().is_loopback() {
         return Err(ClusterError::NoKey(StartError::NoKey(args.listen)));
@@ -61,7 +62,8 @@ fn settings(args: ClusterArgs, max_keys: usize) -> Result<Settings, ClusterError
         sync_interval: args.sync_interval,
         sync_wait: args.sync_wait,
         max_clock_skew: args.max_clock_skew,
-        max_keys,
+        max_keys: bounds.max_keys,
+        max_memory: bounds.max_memory,
     })
 }
 
@@ -95,7 +97,7 @@ mod tests {
         let line = [&["serve"], words].concat();
         let matches = ClusterArgs::augment_args(Command::new("serve")).get_matches_from(line);
         let args = ClusterArgs::from_arg_matches(&matches).unwrap();
-        let read = super::read(store, args, 7)?;
+        let read = super::read(store, args, StoreBounds { max_keys: 7, max_memory: 9 })?;
         Some(read.map_err(|error| error.to_string()))
     }
 
@@ -116,7 +118,11 @@ mod tests {
     fn alone_it_is_a_node_of_this_machine() {
         let node = read("cluster://", &[]).unwrap().unwrap();
         assert_eq!(node.listen, "127.0.0.1:7946".parse().unwrap());
-        assert!(node.seeds.is_empty() && node.key.is_none() && node.max_keys == 7);
+        assert!(
+            node.seeds.is_empty()
+                && node.key.is_none()
+                && (node.max_keys, node.max_memory) == (7, 9)
+        );
     }
 
     #[test]

@@ -73,6 +73,8 @@ pub struct StoreMetrics {
 pub struct StoreFigures {
     /// Keys that this process counts.
     pub keys: usize,
+    /// Bytes that these keys take.
+    pub memory_bytes: usize,
     /// Keys that had to go before they expired.
     pub evicted_keys: u64,
     /// Whether the store is not asked, since it has failed too often of late.
@@ -83,6 +85,7 @@ pub struct StoreFigures {
 
 struct StoreGauges {
     keys: Gauge,
+    memory_bytes: Gauge,
     evicted_keys: Counter,
     breaker_open: Gauge,
     deny_cache_hits: Counter,
@@ -365,10 +368,16 @@ impl StoreGauges {
     fn register(registry: &mut Registry, store: &'static str) -> Self {
         let keys = Gauge::default();
         registry.register("keys", "Keys that this process counts", keys.clone());
+        let memory_bytes = Gauge::default();
+        registry.register(
+            "store_memory_bytes",
+            "Bytes of memory that these keys take, bounded by --max-memory",
+            memory_bytes.clone(),
+        );
         let evicted_keys = Counter::default();
         registry.register(
             "evicted_keys",
-            "Keys that had to go before they expired, because there were more than --max-keys",
+            "Keys that had to go before they expired, because there were more than --max-keys, or they took more than --max-memory",
             evicted_keys.clone(),
         );
         let breaker_open: Family<StoreLabels, Gauge> = Family::default();
@@ -384,12 +393,13 @@ impl StoreGauges {
             deny_cache_hits.clone(),
         );
         let breaker_open = breaker_open.get_or_create(&StoreLabels { store }).clone();
-        Self { keys, evicted_keys, breaker_open, deny_cache_hits }
+        Self { keys, memory_bytes, evicted_keys, breaker_open, deny_cache_hits }
     }
 
     fn set(&self, store: StoreFigures) {
-        let StoreFigures { keys, evicted_keys, is_open, deny_cache_hits } = store;
+        let StoreFigures { keys, memory_bytes, evicted_keys, is_open, deny_cache_hits } = store;
         self.keys.set(i64::try_from(keys).unwrap_or(i64::MAX));
+        self.memory_bytes.set(i64::try_from(memory_bytes).unwrap_or(i64::MAX));
         self.evicted_keys.inner().fetch_max(evicted_keys, Ordering::Relaxed);
         self.breaker_open.set(i64::from(is_open));
         self.deny_cache_hits.inner().fetch_max(deny_cache_hits, Ordering::Relaxed);

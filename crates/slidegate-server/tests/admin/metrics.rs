@@ -162,6 +162,8 @@ fn keys_that_had_to_go_are_counted() {
     let samples = Samples::of(&server);
     assert_eq!(samples.get("slidegate_keys"), 10.0);
     assert_eq!(samples.get("slidegate_evicted_keys_total"), 20.0);
+    let memory = samples.get("slidegate_store_memory_bytes");
+    assert!((320.0..1e6).contains(&memory), "{memory}");
 }
 
 #[test]

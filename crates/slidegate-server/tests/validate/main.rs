@@ -106,6 +106,7 @@ domain `default`
     in a cluster: a node lets at most 50 of each count pass that not all others know of; nodes that are silent are not waited for
     override `live`, if key_type is `live`: everything passes
     override 2, if tenant is `evil`: nothing passes
+    at most 5.6 kB for each key in memory
 
 domain `llm`
   tokens
@@ -116,6 +117,7 @@ domain `llm`
     costs are charged even beyond max; a cost of 0 asks, and is denied then
     while the store does not answer, none pass
     in Redis: each count is split into 4, by model and route
+    at most 408 B for each key in memory
 ";
     assert_eq!(told(&["validate", path]), format!("{path}{expected}"));
 }

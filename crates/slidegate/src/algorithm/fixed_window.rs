@@ -6,6 +6,7 @@
 use super::additive::{Additive, Shape};
 use super::{Align, Charged, Counter, lasts_us, saturate};
 use crate::clock::Timestamp;
+use crate::heap::HeapSize;
 use crate::limit::Numbers;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
@@ -25,6 +26,8 @@ pub struct State {
     last_us: u64,
     count: u32,
 }
+
+impl HeapSize for State {}
 
 impl FixedWindow {
     pub(crate) fn new(quota: &Quota, align: Align) -> Self {

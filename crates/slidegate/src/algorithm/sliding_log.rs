@@ -8,15 +8,13 @@
 //! The wrap is harmless: whatever is in the log lies within one window of the last charge, whose tick is
 //! kept whole, and a window is at most 2^30 ticks. Older entries leave before a new one is written.
 
-mod ring;
-
+use super::ring::{Ring, max_heap_bytes};
 use super::{Charged, Counter, Scale, lasts_us, saturate};
 use crate::clock::Timestamp;
+use crate::heap::HeapSize;
 use crate::limit::Numbers;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
-
-use ring::Ring;
 
 /// A window is at most this many ticks: half of what a word can tell apart.
 const MOST_TICKS: u32 = 1 << 30;
@@ -41,7 +39,7 @@ pub struct State {
     last: u64,
     /// Sum of the costs in the log.
     total: u64,
-    words: Ring,
+    words: Ring<u32>,
     /// The first words of the oldest and of the newest charge once more: all that a denial asks of the
     /// log, without a wait for the ring's memory. They mean nothing while the log is empty.
     oldest: u32,
@@ -56,6 +54,13 @@ fn words_of(word: u32) -> usize {
 impl PartialEq for State {
     fn eq(&self, other: &Self) -> bool {
         self.last == other.last && self.words.iter().eq(other.words.iter())
+    }
+}
+
+impl HeapSize for State {
+    #[inline(always)]
+    fn heap_bytes(&self) -> usize {
+        self.words.heap_bytes()
     }
 }
 
@@ -173,15 +178,15 @@ impl State {
         Some((tick, cost))
     }
 
-    fn push(&mut self, tick: u64, cost: u32) {
+    fn push(&mut self, tick: u64, cost: u32, most: usize) {
         let has_cost = if cost == 1 { 0 } else { HAS_COST };
         self.newest = (tick as u32 & !HAS_COST) | has_cost;
         if self.words.is_empty() {
             self.oldest = self.newest;
         }
-        self.words.push(self.newest);
+        self.words.push(self.newest, most);
         if cost != 1 {
-            self.words.push(cost | HAS_COST);
+            self.words.push(cost | HAS_COST, most);
         }
         self.total += u64::from(cost);
     }
@@ -204,6 +209,17 @@ impl SlidingLog {
     /// entry, which then leaves later than the oldest of them would have.
     fn most_words(&self) -> usize {
         2 * (self.max as usize + 32)
+    }
+
+    /// Bound of the ring: a charge of two words may begin when one is left.
+    #[inline(always)]
+    fn most_capacity(&self) -> usize {
+        self.most_words() + 1
+    }
+
+    /// Returns the heap bytes of a state at worst.
+    pub(crate) fn max_heap_bytes(&self) -> usize {
+        max_heap_bytes::<u32>(self.most_capacity())
     }
 
     /// The first tick of the window that ends with `tick`.
@@ -253,7 +269,7 @@ impl Counter for SlidingLog {
             }
         }
         if cost > 0 {
-            state.push(at, cost);
+            state.push(at, cost, self.most_capacity());
         }
         Charged {
             at: Timestamp::from_micros(self.scale.begins_us(at)),
@@ -272,10 +288,11 @@ impl Counter for SlidingLog {
         {
             let kept = charged.saturating_sub(saturate(cost));
             if kept > 0 {
-                state.push(tick, kept);
+                state.push(tick, kept, self.most_capacity());
             }
         }
-        later.into_iter().rev().for_each(|(tick, cost)| state.push(tick, cost));
+        let put_back = |(tick, cost)| state.push(tick, cost, self.most_capacity());
+        later.into_iter().rev().for_each(put_back);
     }
 
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
@@ -314,41 +331,41 @@ mod tests {
     }
 
     proptest! {
-            /// Pushes, and removals from either end, beside a plain list of ticks and costs.
-            #[test]
-            fn a_state_is_what_a_list_would_be(steps in prop::collection::vec((0..6, 1..50_u64, 1..4_u32), 1..400)) {
-                let (mut state, mut list) = (State { last: 1 << 33, ..State::default() }, Vec::new());
-                for (what, ticks, cost) in steps {
-                    match what {
-                        4 => {
-                            state.forget_oldest(ticks / 4);
-                            forget_oldest_of(&mut list, ticks / 4);
-                        }
-                        0 => {
-                            let begins = list.first().map_or(0, |&(tick, _)| tick + ticks * 20);
-                            state.forget_before(begins);
-                            list.retain(|&(tick, _)| tick >= begins);
-                        }
-                        1 => {
-                            let newest = state.forget_newest();
-                            prop_assert_eq!(newest, list.pop());
-                        }
-                        _ => {
-                            state.last += ticks;
-                            let tick = state.last + 1;
-    state.push(tick, cost);
-                            list.push((tick, cost));
-                        }
+        /// Pushes, and removals from either end, beside a plain list of ticks and costs.
+        #[test]
+        fn a_state_is_what_a_list_would_be(steps in prop::collection::vec((0..6, 1..50_u64, 1..4_u32), 1..400)) {
+            let (mut state, mut list) = (State { last: 1 << 33, ..State::default() }, Vec::new());
+            for (what, ticks, cost) in steps {
+                match what {
+                    4 => {
+                        state.forget_oldest(ticks / 4);
+                        forget_oldest_of(&mut list, ticks / 4);
                     }
-                    prop_assert_eq!(state.total, list.iter().map(|&(_, cost)| u64::from(cost)).sum::<u64>());
-                    prop_assert_eq!(state.newest_tick(), list.last().map(|&(tick, _)| tick));
-                    let mut units = 0;
-                    for &(tick, cost) in &list {
-                        prop_assert_eq!(state.before(tick).1, units);
-                        units += u64::from(cost);
-                        prop_assert_eq!(state.frees(0, units), tick);
+                    0 => {
+                        let begins = list.first().map_or(0, |&(tick, _)| tick + ticks * 20);
+                        state.forget_before(begins);
+                        list.retain(|&(tick, _)| tick >= begins);
                     }
+                    1 => {
+                        let newest = state.forget_newest();
+                        prop_assert_eq!(newest, list.pop());
+                    }
+                    _ => {
+                        state.last += ticks;
+                        let tick = state.last + 1;
+                        state.push(tick, cost, usize::MAX);
+                        list.push((tick, cost));
+                    }
+                }
+                prop_assert_eq!(state.total, list.iter().map(|&(_, cost)| u64::from(cost)).sum::<u64>());
+                prop_assert_eq!(state.newest_tick(), list.last().map(|&(tick, _)| tick));
+                let mut units = 0;
+                for &(tick, cost) in &list {
+                    prop_assert_eq!(state.before(tick).1, units);
+                    units += u64::from(cost);
+                    prop_assert_eq!(state.frees(0, units), tick);
                 }
             }
         }
+    }
 }

@@ -7,6 +7,7 @@
 use super::additive::{Additive, Shape};
 use super::{Charged, Counter, Scale, saturate};
 use crate::clock::Timestamp;
+use crate::heap::HeapSize;
 use crate::limit::Numbers;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
@@ -29,6 +30,8 @@ pub struct State {
     previous: u32,
     current: u32,
 }
+
+impl HeapSize for State {}
 
 /// A state brought forward to a moment.
 #[derive(Clone, Copy)]

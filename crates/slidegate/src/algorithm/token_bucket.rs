@@ -9,6 +9,7 @@
 
 use super::{Charged, Counter, Scale, lasts_us};
 use crate::clock::Timestamp;
+use crate::heap::HeapSize;
 use crate::limit::Numbers;
 use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, Quota};
@@ -34,6 +35,8 @@ pub struct State {
     /// What leaks each tick: max, as of the last charge.
     rate: u32,
 }
+
+impl HeapSize for State {}
 
 impl TokenBucket {
     pub(crate) fn new(quota: &Quota, burst: u64) -> Self {

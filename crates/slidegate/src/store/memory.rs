@@ -10,7 +10,9 @@
 //!
 //! Idle keys leave as others come: each new key and every 64th decision in a shard looks at one
 //! block of it. When there are more than `max_keys`, a key goes for each that comes: of a few the one
-//! that expires soonest, and never one that is being denied while another can go.
+//! that expires soonest, and never one that is being denied while another can go. Keys go by the same rule when they
+//! take more memory than they may. What they take is counted: each change of a size, under its shard's lock, moves one
+//! atomic figure of the whole store.
 
 mod held;
 mod room;
@@ -18,11 +20,12 @@ mod shard;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Charged, with_counter};
+use crate::algorithm::{AnyCounter, Charged, with_counter};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::hit::{Admission, Hit};
+use crate::limit::Limit;
 use crate::outcome::Outcome;
-use crate::store::table::Coarse;
+use crate::store::table::{Coarse, slot_bytes};
 use crate::store::{
     Charge, CounterName, LocalStore, Outcomes, Receipt, Taken, TakenOne, admits, is_charged,
     pending,
@@ -34,6 +37,15 @@ use shard::{Kept, Shard};
 
 /// Keys that a store holds unless told otherwise.
 pub const DEFAULT_MAX_KEYS: usize = 10_000_000;
+
+/// Bytes that the keys of a store take unless told otherwise: 1 GiB.
+pub const DEFAULT_MAX_MEMORY: usize = 1 << 30;
+
+/// The smallest budget of memory: 1 MiB. Less counts as this much.
+pub const MIN_MAX_MEMORY: usize = 1 << 20;
+
+/// A shard has at least this part of the budget, so that it has a few tables' worth of keys.
+const MIN_SHARD_MEMORY: usize = 64 << 10;
 
 /// At most so many shards: their locks then fit into the first cache, and a shard of ten million keys
 /// grows within a tenth of a millisecond.
@@ -47,8 +59,8 @@ const BATCH: usize = 16;
 /// ```
 /// use slidegate::{ManualClock, MemoryStore};
 ///
-/// let store = MemoryStore::new();                       // 10 million keys, the system's clock
-/// let small = MemoryStore::with(ManualClock::default(), 1_000);
+/// let store = MemoryStore::new();                       // 10 million keys, 1 GiB, the system's clock
+/// let small = MemoryStore::with(ManualClock::default(), 1_000).with_max_memory(16 << 20);
 /// assert_eq!((store.keys(), small.keys()), (0, 0));
 /// ```
 pub struct MemoryStore<C = SystemClock> {
@@ -59,6 +71,11 @@ pub struct MemoryStore<C = SystemClock> {
     shards: Box<[Place]>,
     max_keys: usize,
     keys: AtomicUsize,
+    max_memory: usize,
+    /// Bytes of all shards. Each changes it by what its own bytes change, under its lock.
+    memory: AtomicUsize,
+    /// The shard from which memory is taken next.
+    shed_at: AtomicUsize,
     evicted: AtomicU64,
 }
 
@@ -80,7 +97,7 @@ struct Aim {
 }
 
 impl MemoryStore {
-    /// A store of at most [`DEFAULT_MAX_KEYS`] keys on the system's clock.
+    /// A store of at most [`DEFAULT_MAX_KEYS`] keys and [`DEFAULT_MAX_MEMORY`] bytes on the system's clock.
     pub fn new() -> Self {
         Self::with(SystemClock::new(), DEFAULT_MAX_KEYS)
     }
@@ -98,18 +115,40 @@ impl<C: Clock> MemoryStore<C> {
     /// Threads that bring new keys at the same instant may each exceed the bound by one, and by the hits of
     /// a request where nearly all keys are its own.
     pub fn with(clock: C, max_keys: usize) -> Self {
-        let shards = (max_keys / 1024).next_power_of_two().clamp(64, MOST_SHARDS);
-        let place =
-            || Place { shard: Mutex::new(Shard::default()), saturated_until: AtomicU32::new(0) };
         Self {
             began_us: clock.now().as_micros(),
             clock,
             secret: foldhash::quality::RandomState::default(),
-            shards: (0..shards).map(|_| place()).collect(),
+            shards: shards(max_keys, DEFAULT_MAX_MEMORY),
             max_keys,
             keys: AtomicUsize::new(0),
+            max_memory: DEFAULT_MAX_MEMORY,
+            memory: AtomicUsize::new(0),
+            shed_at: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
         }
+    }
+
+    /// Sets the memory of the keys, in bytes; 1 MiB at least. [`memory_bytes`](Self::memory_bytes) is held against it.
+    ///
+    /// When it is exceeded, keys are evicted by the same rule as above the largest number of keys. It is exceeded for
+    /// moments, while a table or a state moves to a larger allocation, and by the allocations of other threads at the
+    /// same instant. It is exceeded for longer in two cases: if nearly all keys are being denied, by up to an eighth;
+    /// and by a single state that is larger ([`Limit::max_state_bytes`](crate::Limit::max_state_bytes)).
+    ///
+    /// Call it before the store is used: keys that it has already are lost.
+    #[must_use]
+    pub fn with_max_memory(self, bytes: usize) -> Self {
+        let max_memory = bytes.max(MIN_MAX_MEMORY);
+        let shards = shards(self.max_keys, max_memory);
+        let (keys, memory) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { max_memory, shards, keys, memory, ..self }
+    }
+
+    /// Returns the bytes that the keys take: tables with their free slots, heap allocations of states, and the
+    /// allocator's overhead. The shards themselves are left out: 200 bytes each, at most 1024.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory.load(Ordering::Relaxed)
     }
 
     /// Keys in the store; those that have expired count until they are swept.
@@ -125,7 +164,7 @@ impl<C: Clock> MemoryStore<C> {
             let mut shard = place.shard.lock();
             // A table that shrinks on the way begins anew, so until there is nothing left.
             loop {
-                let swept = shard.sweep_all(now);
+                let swept = self.change(&mut shard, |shard| shard.sweep_all(now));
                 self.keys.fetch_sub(swept, Ordering::Relaxed);
                 if swept == 0 {
                     break;
@@ -134,7 +173,8 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Keys that had to go before they expired, because there were more than `max_keys`.
+    /// Keys that had to go before they expired, because there were more than `max_keys`, or they took more memory than
+    /// they may.
     pub fn evicted_keys(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }
@@ -225,17 +265,20 @@ impl<C: Clock> MemoryStore<C> {
         aim: Aim,
         now: Timestamp,
     ) -> Charged {
-        let slot = slot.unwrap_or_else(|| {
-            self.make_room(shard, aim.shard, now);
-            shard.insert(counter, aim.fingerprint)
-        });
+        let is_new = slot.is_none();
+        let slot = slot.unwrap_or_else(|| self.insert(shard, counter, aim, now));
         // It may be a key that is not denied: a new one, or one whose max was raised.
         self.shards[aim.shard].saturated_until.store(0, Ordering::Relaxed);
-        shard.charge(counter, slot, shifted(now, &aim), cost, |moment| {
+        let coarse = |moment: Timestamp| {
             // One step more, for callers whose clocks are a little behind.
             let moment_us = moment.as_micros().saturating_sub(aim.phase_us);
             self.coarse(Timestamp::from_micros(moment_us)).saturating_add(1)
-        })
+        };
+        let (charged, grown) = shard.charge(counter, slot, shifted(now, &aim), cost, coarse);
+        if is_new || grown != 0 {
+            self.count_growth(shard, counter, aim, now, grown);
+        }
+        charged
     }
 
     /// [`decide`](Self::decide) for the commonest request, of one hit: one look-up.
@@ -279,12 +322,54 @@ impl<C: Clock> MemoryStore<C> {
     #[inline]
     fn sweep_now_and_then(&self, shard: &mut Shard, now: Timestamp) {
         if shard.is_due() {
-            let swept = shard.sweep(self.coarse(now));
+            let swept = self.change(shard, |shard| shard.sweep(self.coarse(now)));
             if swept > 0 {
                 self.keys.fetch_sub(swept, Ordering::Relaxed);
             }
         }
     }
+}
+
+fn shards(max_keys: usize, max_memory: usize) -> Box<[Place]> {
+    let shards = (max_keys / 1024).min(max_memory / MIN_SHARD_MEMORY);
+    let place =
+        || Place { shard: Mutex::new(Shard::default()), saturated_until: AtomicU32::new(0) };
+    (0..shards.next_power_of_two().clamp(64, MOST_SHARDS)).map(|_| place()).collect()
+}
+
+impl Limit {
+    /// Returns how many bytes one key of this limit takes at most in a [`MemoryStore`]: its slot, with the free ones
+    /// that a growing table has for it (at most a quarter), and what its state holds on the heap at worst.
+    ///
+    /// For `sliding_buckets` that is when every bucket has units; for `sliding_log` when charges that are made without
+    /// a check, such as reported ones, have filled the log to twice its max. Most keys take far less.
+    ///
+    /// ```
+    /// use slidegate::{Algorithm, Limit};
+    /// use std::time::Duration;
+    ///
+    /// let window: Limit = "100/min".parse()?;
+    /// assert_eq!(window.max_state_bytes(), 40);
+    /// let precision = Some(Duration::from_secs(60));
+    /// let buckets = Limit::new("10000/d".parse()?, Algorithm::SlidingBuckets { precision })?;
+    /// assert_eq!(buckets.max_state_bytes(), 11_616);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn max_state_bytes(&self) -> usize {
+        let heap_bytes = match self.counter() {
+            AnyCounter::SlidingLog(counter) => counter.max_heap_bytes(),
+            AnyCounter::SlidingBuckets(counter) => counter.max_heap_bytes(),
+            AnyCounter::SlidingWindow(_)
+            | AnyCounter::FixedWindow(_)
+            | AnyCounter::TokenBucket(_) => 0,
+        };
+        let slot_bytes = with_counter!(self.counter(), counter => slot_bytes_of(counter));
+        slot_bytes + slot_bytes / 4 + heap_bytes
+    }
+}
+
+fn slot_bytes_of<C: Kept>(_: C) -> usize {
+    slot_bytes::<C::State>()
 }
 
 fn charge_of(hit: &Hit<'_>, aim: Aim, charged_at: Timestamp) -> Charge {
@@ -356,9 +441,10 @@ impl<C: Clock> LocalStore for MemoryStore<C> {
             let shard = &mut *place.shard.lock();
             // Not every key of the shard is being denied any more.
             place.saturated_until.store(0, Ordering::Relaxed);
-            with_counter!(charge.limit.counter(), counter => {
-                shard.give_back(counter, fingerprint, charge.charged_at, charge.cost);
+            let grown = with_counter!(charge.limit.counter(), counter => {
+                shard.give_back(counter, fingerprint, charge.charged_at, charge.cost)
             });
+            self.count_bytes(grown);
         }
     }
 
@@ -370,9 +456,11 @@ impl<C: Clock> LocalStore for MemoryStore<C> {
             let shard = &mut *place.shard.lock();
             // Not every key of the shard is being denied any more.
             place.saturated_until.store(0, Ordering::Relaxed);
-            with_counter!(hit.limit.counter(), counter => {
+            let (outcome, grown) = with_counter!(hit.limit.counter(), counter => {
                 shard.refund(counter, aim.fingerprint, shifted(now, &aim), hit.cost)
-            })
+            });
+            self.count_bytes(grown);
+            outcome
         };
         hits.iter().map(refund).collect()
     }
@@ -382,7 +470,7 @@ impl<C: Clock> LocalStore for MemoryStore<C> {
             let aim = self.aim(hit);
             let shard = &mut *self.shards[aim.shard].shard.lock();
             let forgot = with_counter!(hit.limit.counter(), counter => {
-                shard.forget(counter, aim.fingerprint)
+                self.change(shard, |shard| shard.forget(counter, aim.fingerprint))
             });
             if forgot {
                 self.keys.fetch_sub(1, Ordering::Relaxed);

@@ -5,14 +5,28 @@
 //! fetches together, and most look-ups end in their first block, even at fifteen sixteenths full. Growing
 //! by a sixteenth, not by doubling, keeps the memory close to what is needed. Nothing is ever marked as
 //! deleted: what was pushed on by a full block moves back when that has room again.
+//!
+//! Blocks are allocated in chunks, which a growing table keeps. If a table were one allocation, each size that it had
+//! would leave a hole among the small allocations of states: four times as much memory as is in use.
 
 use std::hint::black_box;
+
+use crate::heap::HeapSize;
+
+/// Blocks in a chunk.
+const CHUNK: usize = 16;
+
+/// Bytes that an aligned chunk takes beyond its size.
+const CHUNK_EXTRA: usize = align_of::<Block<()>>();
 
 /// Time in steps of 2^16 microseconds since the store began: enough to forget by.
 pub type Coarse = u32;
 
 /// Slots in a block.
-const WIDTH: usize = 4;
+pub const WIDTH: usize = 4;
+
+/// A slot that is denied until then is not evicted at all.
+pub const PINNED: Coarse = Coarse::MAX;
 
 /// The fingerprint of an empty slot.
 const EMPTY: u64 = 0;
@@ -40,6 +54,19 @@ impl<S: Default> Default for Slot<S> {
 #[derive(Default)]
 #[repr(align(128))]
 struct Block<S>([Slot<S>; WIDTH]);
+
+#[derive(Default)]
+struct Chunk<S>([Block<S>; CHUNK]);
+
+/// Returns the bytes of a slot in a table of such states.
+pub const fn slot_bytes<S>() -> usize {
+    size_of::<Block<S>>() / WIDTH
+}
+
+/// Returns the bytes of a chunk, with its place in the list of chunks and with what the allocator adds.
+const fn chunk_bytes<S>() -> usize {
+    size_of::<Chunk<S>>() + CHUNK_EXTRA + size_of::<Box<Chunk<S>>>()
+}
 
 impl<S> Block<S> {
     fn is_full(&self) -> bool {
@@ -73,23 +100,31 @@ pub trait Forgets {
 
     /// Removes the slot at `at`.
     fn remove(&mut self, at: usize);
+
+    /// Returns the bytes of the blocks and of what the states hold on the heap.
+    fn bytes(&self) -> usize;
+
+    /// Gives blocks back, if enough slots are free.
+    fn trim(&mut self);
 }
 
 /// States by fingerprint.
 pub struct Table<S> {
-    blocks: Box<[Block<S>]>,
+    chunks: Box<[Box<Chunk<S>>]>,
     len: u32,
     /// The block that the next sweep looks at.
     hand: u32,
+    /// Bytes that the states hold on the heap.
+    heap_bytes: usize,
 }
 
 impl<S> Default for Table<S> {
     fn default() -> Self {
-        Self { blocks: Box::default(), len: 0, hand: 0 }
+        Self { chunks: Box::default(), len: 0, hand: 0, heap_bytes: 0 }
     }
 }
 
-impl<S: Default> Table<S> {
+impl<S: Default + HeapSize> Table<S> {
     /// Whether it has no states.
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -99,17 +134,24 @@ impl<S: Default> Table<S> {
     /// fingerprint, the block by the lower.
     #[inline]
     fn home(&self, fingerprint: u64) -> usize {
-        (((fingerprint & u64::from(u32::MAX)) * self.blocks.len() as u64) >> 32) as usize
+        (((fingerprint & u64::from(u32::MAX)) * self.blocks() as u64) >> 32) as usize
+    }
+
+    #[inline(always)]
+    fn block(&self, block: usize) -> &Block<S> {
+        &self.chunks[block / CHUNK].0[block % CHUNK]
     }
 
     fn next(&self, block: usize) -> usize {
-        if block + 1 == self.blocks.len() { 0 } else { block + 1 }
+        if block + 1 == self.blocks() { 0 } else { block + 1 }
     }
 
     /// Loads where a fingerprint belongs, so that the loads of several may overlap.
     #[inline]
     pub fn touch(&self, fingerprint: u64) {
-        if let Some(block) = self.blocks.get(self.home(fingerprint)) {
+        let home = self.home(fingerprint);
+        if let Some(chunk) = self.chunks.get(home / CHUNK) {
+            let block = &chunk.0[home % CHUNK];
             black_box(block.0[0].fingerprint ^ block.0[WIDTH / 2].fingerprint);
         }
     }
@@ -118,15 +160,16 @@ impl<S: Default> Table<S> {
     #[inline]
     pub fn find(&self, fingerprint: u64) -> Option<usize> {
         let mut block = self.home(fingerprint);
-        for _ in 0..self.blocks.len() {
+        for _ in 0..self.blocks() {
             // All four at once: which of them it is, is no branch to guess.
-            let slots = &self.blocks[block].0;
+            let found_in = self.block(block);
+            let slots = &found_in.0;
             let at = |nth: usize| u32::from(slots[nth].fingerprint == fingerprint) << nth;
             let found = at(0) | at(1) | at(2) | at(3);
             if found != 0 {
                 return Some(block * WIDTH + found.trailing_zeros() as usize);
             }
-            if !self.blocks[block].is_full() {
+            if !found_in.is_full() {
                 return None;
             }
             block = self.next(block);
@@ -137,72 +180,111 @@ impl<S: Default> Table<S> {
     /// The slot at a place that [`find`](Self::find) or [`insert`](Self::insert) has told.
     #[inline]
     pub fn slot(&self, at: usize) -> &Slot<S> {
-        &self.blocks[at / WIDTH].0[at % WIDTH]
+        &self.block(at / WIDTH).0[at % WIDTH]
     }
 
-    /// [`slot`](Self::slot), to change it.
+    /// Changes the state in a slot. Also returns by how many bytes the state has grown on the heap.
+    #[inline(always)]
+    pub fn change<R>(&mut self, at: usize, change: impl FnOnce(&mut Slot<S>) -> R) -> (R, isize) {
+        let slot = self.slot_mut(at);
+        let before = slot.state.heap_bytes();
+        let result = change(slot);
+        let after = slot.state.heap_bytes();
+        if before == after {
+            return (result, 0);
+        }
+        self.heap_bytes = self.heap_bytes + after - before;
+        (result, after as isize - before as isize)
+    }
+
+    /// [`slot`](Self::slot), to change anything that does not change the size of its state on the heap.
     #[inline]
     pub fn slot_mut(&mut self, at: usize) -> &mut Slot<S> {
-        &mut self.blocks[at / WIDTH].0[at % WIDTH]
+        let block = at / WIDTH;
+        &mut self.chunks[block / CHUNK].0[block % CHUNK].0[at % WIDTH]
     }
 
     /// Gives a fingerprint that is not in the table an empty state, and says where.
     pub fn insert(&mut self, fingerprint: u64) -> usize {
         debug_assert_ne!(fingerprint, EMPTY);
-        if (self.len as usize + 1) * 16 > self.blocks.len() * WIDTH * 15 {
-            // By a sixteenth or a little more: if all shards grew by the same steps, they would all grow
-            // at the same time, and none could use the room that another has left.
-            let blocks = self.blocks.len();
-            let step = (blocks / 16).max(1) + fingerprint as usize % (blocks / 16 + 1);
-            self.rebuild(blocks + step);
+        let step = self.chunks_to_add(fingerprint);
+        if step > 0 {
+            self.rebuild(self.chunks.len() + step);
         }
         self.place(Slot { fingerprint, ..Slot::default() })
+    }
+
+    /// Chunks that the table needs more for one more fingerprint.
+    #[inline]
+    fn chunks_to_add(&self, fingerprint: u64) -> usize {
+        if (self.len as usize + 1) * 16 <= self.blocks() * WIDTH * 15 {
+            return 0;
+        }
+        // By a sixteenth or a little more: if all shards grew by the same steps, they would all grow
+        // at the same time, and none could use the room that another has left.
+        let chunks = self.chunks.len();
+        (chunks / 16).max(1) + fingerprint as usize % (chunks / 16 + 1)
+    }
+
+    /// Returns by how many bytes the table grows if that fingerprint is inserted.
+    pub fn growth(&self, fingerprint: u64) -> usize {
+        self.chunks_to_add(fingerprint) * chunk_bytes::<S>()
     }
 
     /// Puts a slot into the first free place from its home on. There is one: the table is never full.
     fn place(&mut self, slot: Slot<S>) -> usize {
         let mut block = self.home(slot.fingerprint);
         loop {
-            let free = self.blocks[block].0.iter().position(|slot| slot.fingerprint == EMPTY);
-            if let Some(nth) = free {
-                self.blocks[block].0[nth] = slot;
+            let slots = &self.block(block).0;
+            if let Some(nth) = slots.iter().position(|slot| slot.fingerprint == EMPTY) {
+                let at = block * WIDTH + nth;
+                *self.slot_mut(at) = slot;
                 self.len += 1;
-                return block * WIDTH + nth;
+                return at;
             }
             block = self.next(block);
         }
     }
 
-    fn rebuild(&mut self, blocks: usize) {
-        let empty = (0..blocks).map(|_| Block::default()).collect();
-        let old = std::mem::replace(&mut self.blocks, empty);
-        self.len = 0;
+    fn rebuild(&mut self, chunks: usize) {
         // It stays where it was among the homes, so that a table that keeps growing is swept to its end.
-        self.hand = (self.hand as usize * blocks / old.len().max(1)) as u32;
-        for slot in old.into_iter().flat_map(|block| block.0) {
+        self.hand = (self.hand as usize * chunks / self.chunks.len().max(1)) as u32;
+        let mut slots = Vec::with_capacity(self.len as usize);
+        let blocks = self.chunks.iter_mut().flat_map(|chunk| &mut chunk.0);
+        for slot in blocks.flat_map(|block| &mut block.0) {
             if slot.fingerprint != EMPTY {
-                self.place(slot);
+                slots.push(std::mem::take(slot));
             }
+        }
+        let mut list = std::mem::take(&mut self.chunks).into_vec();
+        list.reserve_exact(chunks.saturating_sub(list.len()));
+        list.resize_with(chunks, Box::default);
+        self.chunks = list.into();
+        self.len = 0;
+        for slot in slots {
+            self.place(slot);
         }
     }
 
     /// Blocks from one to another, going round.
     fn distance(&self, from: usize, to: usize) -> usize {
-        if to >= from { to - from } else { to + self.blocks.len() - from }
+        if to >= from { to - from } else { to + self.blocks() - from }
     }
 }
 
 impl<S> Table<S> {
     /// All states with their fingerprints, in no order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Slot<S>)> {
-        let slots = self.blocks.iter_mut().flat_map(|block| &mut block.0);
+        let blocks = self.chunks.iter_mut().flat_map(|chunk| &mut chunk.0);
+        let slots = blocks.flat_map(|block| &mut block.0);
         slots.filter(|slot| slot.fingerprint != EMPTY).map(|slot| (slot.fingerprint, slot))
     }
 }
 
-impl<S: Default> Forgets for Table<S> {
+impl<S: Default + HeapSize> Forgets for Table<S> {
+    #[inline(always)]
     fn blocks(&self) -> usize {
-        self.blocks.len()
+        self.chunks.len() * CHUNK
     }
 
     fn sweep(&mut self, now: Coarse) -> usize {
@@ -219,16 +301,16 @@ impl<S: Default> Forgets for Table<S> {
             swept += 1;
         }
         self.hand = self.next(self.hand as usize) as u32;
-        let slots = self.blocks.len() * WIDTH;
-        if self.blocks.len() > 1 && (self.len as usize) * 10 < slots * 4 {
-            self.rebuild((self.len as usize * 5).div_ceil(WIDTH * 4).max(1));
+        let slots = self.blocks() * WIDTH;
+        if self.chunks.len() > 1 && (self.len as usize) * 10 < slots * 4 {
+            self.rebuild((self.len as usize * 5).div_ceil(CHUNK * WIDTH * 4).max(1));
         }
         swept
     }
 
     fn victim(&mut self, now: Coarse) -> Option<Victim> {
         let mut soonest: Option<Victim> = None;
-        for looked_at in 0..self.blocks.len() {
+        for looked_at in 0..self.blocks() {
             if looked_at >= SAMPLE && soonest.is_some() {
                 break;
             }
@@ -246,7 +328,8 @@ impl<S: Default> Forgets for Table<S> {
     }
 
     fn soonest_freed(&self) -> Option<Victim> {
-        let slots = (0..self.blocks.len() * WIDTH).filter(|&at| self.slot(at).fingerprint != EMPTY);
+        let may_go = |slot: &Slot<S>| slot.fingerprint != EMPTY && slot.denied_until != PINNED;
+        let slots = (0..self.blocks() * WIDTH).filter(|&at| may_go(self.slot(at)));
         slots
             .min_by_key(|&at| self.slot(at).denied_until)
             .map(|at| Victim { at, expires: self.slot(at).denied_until })
@@ -256,15 +339,16 @@ impl<S: Default> Forgets for Table<S> {
     fn remove(&mut self, at: usize) {
         let mut block = at / WIDTH;
         let mut hole = at;
-        let mut was_full = self.blocks[block].is_full();
-        *self.slot_mut(hole) = Slot::default();
+        let mut was_full = self.block(block).is_full();
+        let removed = std::mem::take(self.slot_mut(hole));
+        self.heap_bytes -= removed.state.heap_bytes();
         self.len -= 1;
         while was_full {
             block = self.next(block);
             if block == at / WIDTH {
                 return;
             }
-            was_full = self.blocks[block].is_full();
+            was_full = self.block(block).is_full();
             let hole_block = hole / WIDTH;
             let pushed_on = (0..WIDTH).map(|nth| block * WIDTH + nth).find(|&at| {
                 let slot = self.slot(at);
@@ -278,6 +362,21 @@ impl<S: Default> Forgets for Table<S> {
             }
         }
     }
+
+    #[inline]
+    fn bytes(&self) -> usize {
+        self.chunks.len() * chunk_bytes::<S>() + self.heap_bytes
+    }
+
+    /// Below thirteen sixteenths full it is rebuilt at fourteen, so that it neither grows again at the next key nor is
+    /// rebuilt for each that goes.
+    fn trim(&mut self) {
+        let chunks = (self.len as usize * 16).div_ceil(CHUNK * WIDTH * 14);
+        let is_sparse = (self.len as usize) * 16 < self.blocks() * WIDTH * 13;
+        if is_sparse && chunks < self.chunks.len() {
+            self.rebuild(chunks);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -287,7 +386,8 @@ mod tests {
     use std::collections::HashMap;
 
     fn states(table: &Table<u32>) -> HashMap<u64, u32> {
-        let all = table.blocks.iter().flat_map(|block| &block.0);
+        let blocks = table.chunks.iter().flat_map(|chunk| &chunk.0);
+        let all = blocks.flat_map(|block| &block.0);
         all.filter(|slot| slot.fingerprint != EMPTY)
             .map(|slot| (slot.fingerprint, slot.state))
             .collect()

@@ -49,6 +49,7 @@ impl Node {
             clocks_differ_us: 2_000_000,
             sync_interval: INTERVAL,
             max_keys,
+            max_memory: 1 << 30,
         };
         let counters = Arc::new(Counters::new(settings, clock.now()));
         Self { store: ClusterStore::new(clock, counters, Sync::default(), Duration::ZERO) }

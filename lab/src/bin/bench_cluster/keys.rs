@@ -78,6 +78,7 @@ async fn start(seeds: &[String]) -> Result<Node, Box<dyn Error>> {
         sync_wait: Duration::from_millis(20),
         max_clock_skew: Duration::from_secs(2),
         max_keys: 10_000_000,
+        max_memory: 1 << 30,
     };
     Ok(ClusterStore::start(settings).await?)
 }

@@ -1,26 +1,157 @@
-//! Room for a new key: which key goes for it, once there are `max_keys`.
+//! Eviction: which keys go once there are `max_keys`, or once the keys take more than `max_memory`.
 
 use crate::clock::{Clock, Timestamp};
 use crate::sync::Ordering;
 
-use super::MemoryStore;
-use super::shard::Shard;
-use crate::store::table::Coarse;
+use super::shard::{Kept, Shard};
+use super::{Aim, MemoryStore};
+use crate::store::table::{Coarse, PINNED};
+
+/// Keys that are evicted for the slot of a new one, at most, before its table has to find one among its own.
+const MOST_FOR_SLOT: usize = 16;
+
+/// Keys that are evicted from one shard at a time when memory is short: so many, or an eighth of its slots, after which
+/// its tables are sparse enough to give blocks back.
+const LEAST_AT_ONCE: usize = 16;
+
+/// Keys that are being denied and are evicted for one charge, at most, when memory is short and there are no others:
+/// more than one, so that they get fewer.
+const MOST_DENIED: usize = 2;
 
 impl<C: Clock> MemoryStore<C> {
-    /// Counts a new key into a shard, and lets an old one go if there are too many.
-    pub(super) fn make_room(&self, shard: &mut Shard, at: usize, now: Timestamp) {
+    /// Inserts a key, and evicts others if there are too many or no memory for its slot.
+    #[cold]
+    pub(super) fn insert<C2: Kept>(
+        &self,
+        shard: &mut Shard,
+        counter: C2,
+        aim: Aim,
+        now: Timestamp,
+    ) -> usize {
         let now = self.coarse(now);
-        let swept = shard.sweep(now);
+        self.make_room(shard, aim.shard, now);
+        self.make_slot(shard, counter, aim, now);
+        self.change(shard, |shard| shard.insert(counter, aim.fingerprint))
+    }
+
+    /// Counts a new key into a shard, and lets an old one go if there are too many.
+    fn make_room(&self, shard: &mut Shard, at: usize, now: Coarse) {
+        let swept = self.change(shard, |shard| shard.sweep(now));
         self.keys.fetch_sub(swept, Ordering::Relaxed);
         if self.keys.fetch_add(1, Ordering::Relaxed) < self.max_keys {
             return;
         }
-        let expires = shard.evict(now).or_else(|| self.evict_elsewhere(at, now));
+        let expires = self.change(shard, |shard| shard.evict(now));
+        let expires = expires.or_else(|| self.evict_elsewhere(at, now));
         if let Some(expires) = expires.or_else(|| self.evict_denied(shard, at)) {
-            self.keys.fetch_sub(1, Ordering::Relaxed);
-            self.evicted.fetch_add(u64::from(expires >= now), Ordering::Relaxed);
+            self.count_evicted(expires, now);
         }
+    }
+
+    /// Evicts keys of a shard until a slot is free in a counter's table, or there is memory for the table to grow.
+    fn make_slot<C2: Kept>(&self, shard: &mut Shard, counter: C2, aim: Aim, now: Coarse) {
+        for _ in 0..MOST_FOR_SLOT {
+            let growth = shard.growth(counter, aim.fingerprint);
+            let has_slot = self.memory_bytes() + growth <= self.max_memory;
+            if has_slot || !self.evict_one(shard, now, |shard| shard.evict(now)) {
+                return;
+            }
+        }
+        if shard.growth(counter, aim.fingerprint) > 0 {
+            self.evict_one(shard, now, |shard| shard.evict_for(counter, now));
+        }
+    }
+
+    /// Counts by how many bytes the state of a charged key has grown, and evicts others if that is too much.
+    #[cold]
+    pub(super) fn count_growth<C2: Kept>(
+        &self,
+        shard: &mut Shard,
+        counter: C2,
+        aim: Aim,
+        now: Timestamp,
+        grown: isize,
+    ) {
+        self.count_bytes(grown);
+        if self.has_memory() {
+            return;
+        }
+        // The charged key stays: if a growing key were evicted, it would never be denied.
+        let denied_until = shard.set_denied_until(counter, aim.fingerprint, PINNED);
+        self.shed(shard, aim.shard, self.coarse(now));
+        shard.set_denied_until(counter, aim.fingerprint, denied_until);
+    }
+
+    /// Counts by how many bytes a shard that is locked has grown.
+    #[inline]
+    pub(super) fn count_bytes(&self, grown: isize) {
+        if grown != 0 {
+            self.memory.fetch_add(grown as usize, Ordering::Relaxed);
+        }
+    }
+
+    /// Changes a shard, and counts by how many bytes it has grown.
+    pub(super) fn change<R>(&self, shard: &mut Shard, change: impl FnOnce(&mut Shard) -> R) -> R {
+        let before = shard.bytes();
+        let result = change(shard);
+        self.count_bytes(shard.bytes().wrapping_sub(before) as isize);
+        result
+    }
+
+    fn has_memory(&self) -> bool {
+        self.memory_bytes() <= self.max_memory
+    }
+
+    /// Evicts keys until the others take no more memory than they may: of this shard, then of others. Passes over
+    /// locked shards, as [`evict_elsewhere`](Self::evict_elsewhere) does.
+    fn shed(&self, shard: &mut Shard, at: usize, now: Coarse) {
+        self.shed_from(shard, now);
+        for _ in 0..self.shards.len() {
+            if self.has_memory() {
+                return;
+            }
+            let other = self.shed_at.fetch_add(1, Ordering::Relaxed) % self.shards.len();
+            let place = &self.shards[other];
+            if other == at || place.saturated_until.load(Ordering::Relaxed) > now {
+                continue;
+            }
+            let Some(mut shard) = place.shard.try_lock() else {
+                continue;
+            };
+            if !self.shed_from(&mut shard, now) {
+                place.saturated_until.store(shard.saturated_until(), Ordering::Relaxed);
+            }
+        }
+        for _ in 0..MOST_DENIED {
+            if self.has_memory() {
+                return;
+            }
+            if let Some(expires) = self.evict_denied(shard, at) {
+                self.count_evicted(expires, now);
+            }
+        }
+    }
+
+    /// Evicts some keys of a shard while memory is short. Returns whether there were any that may go.
+    fn shed_from(&self, shard: &mut Shard, now: Coarse) -> bool {
+        let most = LEAST_AT_ONCE.max(shard.slots() / 8);
+        (0..most).all(|_| self.has_memory() || self.evict_one(shard, now, |shard| shard.evict(now)))
+    }
+
+    /// Evicts a key for memory, and gives back what is no longer needed. Returns whether there was one to evict.
+    fn evict_one(
+        &self,
+        shard: &mut Shard,
+        now: Coarse,
+        evict: impl FnOnce(&mut Shard) -> Option<Coarse>,
+    ) -> bool {
+        let expires = self.change(shard, |shard| evict(shard).inspect(|_| shard.trim()));
+        expires.inspect(|expires| self.count_evicted(*expires, now)).is_some()
+    }
+
+    fn count_evicted(&self, expires: Coarse, now: Coarse) {
+        self.keys.fetch_sub(1, Ordering::Relaxed);
+        self.evicted.fetch_add(u64::from(expires >= now), Ordering::Relaxed);
     }
 
     /// Lets a key of another shard go, since all of this one's are being denied. Passes over shards
@@ -34,7 +165,7 @@ impl<C: Clock> MemoryStore<C> {
             let Some(mut shard) = place.shard.try_lock() else {
                 continue;
             };
-            if let Some(expires) = shard.evict(now) {
+            if let Some(expires) = self.change(&mut shard, |shard| shard.evict(now)) {
                 return Some(expires);
             }
             place.saturated_until.store(shard.saturated_until(), Ordering::Relaxed);
@@ -61,10 +192,17 @@ impl<C: Clock> MemoryStore<C> {
                 elsewhere = Some((place, shard));
             }
         }
-        let Some((place, mut other)) = elsewhere else {
-            return shard.evict_denied();
+        let evict = |shard: &mut Shard| {
+            let expires = shard.evict_denied();
+            if !self.has_memory() {
+                shard.trim();
+            }
+            expires
         };
-        let expires = other.evict_denied();
+        let Some((place, mut other)) = elsewhere else {
+            return self.change(shard, evict);
+        };
+        let expires = self.change(&mut other, evict);
         place.saturated_until.store(other.saturated_until(), Ordering::Relaxed);
         expires
     }

@@ -9,7 +9,7 @@ use crate::algorithm::{Charged, Counter};
 use crate::clock::Timestamp;
 use crate::outcome::Outcome;
 
-use crate::store::table::{Coarse, Forgets, Table, Victim};
+use crate::store::table::{Coarse, Forgets, Slot, Table, Victim, WIDTH};
 
 /// Decisions between two sweeps.
 const SWEEP_EVERY: u8 = 64;
@@ -57,6 +57,10 @@ macro_rules! kept_in_others {
             fn tables(&mut self) -> [&mut dyn Forgets; [$(stringify!($counter)),+].len()] {
                 [$(&mut self.$table),+]
             }
+
+            fn bytes(&self) -> usize {
+                [$(self.$table.bytes()),+].into_iter().sum()
+            }
         }
     };
 }
@@ -73,6 +77,21 @@ impl Shard {
         let first: &mut dyn Forgets = &mut self.sliding_window;
         let others = self.others.iter_mut().flat_map(|others| others.tables());
         std::iter::once(first).chain(others)
+    }
+
+    /// Returns the bytes of all tables and of what their states hold.
+    pub(super) fn bytes(&self) -> usize {
+        self.sliding_window.bytes() + self.others.as_ref().map_or(0, |others| others.bytes())
+    }
+
+    /// Returns the slots of all tables, whether in use or not.
+    pub(super) fn slots(&mut self) -> usize {
+        self.tables().map(|table| table.blocks() * WIDTH).sum()
+    }
+
+    /// Returns by how many bytes the table of a counter grows if that fingerprint is inserted.
+    pub(super) fn growth<C: Kept>(&mut self, _: C, fingerprint: u64) -> usize {
+        C::table(self).growth(fingerprint)
     }
 
     /// Forgets what has expired in the next block of each table; says how many.
@@ -92,6 +111,31 @@ impl Shard {
     /// have expired.
     pub(super) fn evict(&mut self, now: Coarse) -> Option<Coarse> {
         remove_soonest(self.tables().filter_map(|table| Some((table.victim(now)?, table))))
+    }
+
+    /// Evicts as [`evict`](Self::evict) does, but from the table of one counter, so that a slot of it is free.
+    pub(super) fn evict_for<C: Kept>(&mut self, _: C, now: Coarse) -> Option<Coarse> {
+        let table = C::table(self);
+        let victim = table.victim(now)?;
+        table.remove(victim.at);
+        Some(victim.expires)
+    }
+
+    /// Gives memory back where enough slots are free.
+    pub(super) fn trim(&mut self) {
+        self.tables().for_each(|table| table.trim());
+    }
+
+    /// Replaces the moment until which a key is being denied; returns the one before.
+    pub(super) fn set_denied_until<C: Kept>(
+        &mut self,
+        _: C,
+        fingerprint: u64,
+        denied_until: Coarse,
+    ) -> Coarse {
+        let table = C::table(self);
+        let slot = table.find(fingerprint);
+        slot.map_or(0, |at| std::mem::replace(&mut table.slot_mut(at).denied_until, denied_until))
     }
 
     /// Lets the key go that is the soonest not to be denied any more.
@@ -140,7 +184,7 @@ impl Shard {
         }
     }
 
-    /// Charges the state in a slot.
+    /// Charges the state in a slot. Also returns by how many bytes the state has grown on the heap.
     #[inline(always)]
     pub(super) fn charge<C: Kept>(
         &mut self,
@@ -149,51 +193,55 @@ impl Shard {
         now: Timestamp,
         cost: u64,
         coarse: impl Fn(Timestamp) -> Coarse,
-    ) -> Charged {
-        let slot = C::table(self).slot_mut(slot);
-        let charged = counter.charge(&mut slot.state, now, cost);
-        let after = &charged.after;
-        slot.expires = coarse(now.after_us(after.reset_after_us()));
-        slot.denied_until = if after.fits() {
-            0
-        } else {
-            coarse(now.after_us(after.wait_us().min(after.reset_after_us())))
-        };
-        charged
+    ) -> (Charged, isize) {
+        C::table(self).change(slot, |slot| {
+            let charged = counter.charge(&mut slot.state, now, cost);
+            let after = &charged.after;
+            slot.expires = coarse(now.after_us(after.reset_after_us()));
+            slot.denied_until = if after.fits() {
+                0
+            } else {
+                coarse(now.after_us(after.wait_us().min(after.reset_after_us())))
+            };
+            charged
+        })
     }
 
+    /// Takes a charge back from a state that is there; returns by how many bytes that has grown.
     pub(super) fn give_back<C: Kept>(
         &mut self,
         counter: C,
         fingerprint: u64,
         charged_at: Timestamp,
         cost: u64,
-    ) {
+    ) -> isize {
         let table = C::table(self);
-        if let Some(slot) = table.find(fingerprint) {
-            let slot = table.slot_mut(slot);
+        let Some(slot) = table.find(fingerprint) else { return 0 };
+        let give_back = |slot: &mut Slot<C::State>| {
             counter.give_back(&mut slot.state, charged_at, cost);
             // It may fit again; when it expires is not sooner known than at the next charge.
             slot.denied_until = 0;
-        }
+        };
+        table.change(slot, give_back).1
     }
 
-    /// Takes units off a state that is there; says how its counter then stands.
+    /// Takes units off a state that is there; says how its counter then stands, and by how many bytes the state has
+    /// grown.
     pub(super) fn refund<C: Kept>(
         &mut self,
         counter: C,
         fingerprint: u64,
         now: Timestamp,
         cost: u64,
-    ) -> Outcome {
+    ) -> (Outcome, isize) {
         let slot = self.find(counter, fingerprint);
-        if let Some(slot) = slot {
-            let slot = C::table(self).slot_mut(slot);
+        let refund = |slot: &mut Slot<C::State>| {
             counter.refund(&mut slot.state, now, cost);
             // As after a give-back.
             slot.denied_until = 0;
-        }
-        self.peek_slot(counter, slot, now, 0)
+        };
+        let grown = slot.map_or(0, |slot| C::table(self).change(slot, refund).1);
+        (self.peek_slot(counter, slot, now, 0), grown)
     }
 
     pub(super) fn forget<C: Kept>(&mut self, _: C, fingerprint: u64) -> bool {

@@ -1,0 +1,129 @@
+//! Counts how much memory the keys take, and evicts some when that is too much.
+
+use std::sync::atomic::Ordering;
+
+use slidegate::Timestamp;
+use slidegate::store::table::{Coarse, PINNED};
+
+use super::shard::States;
+use super::{Counters, Kept, Shard};
+
+/// Keys that are evicted for one that comes or grows, at most.
+const MOST_AT_ONCE: usize = 16;
+
+impl Counters {
+    /// Returns whether the states may grow by `growth` bytes. Books cannot be evicted, since other nodes have to know
+    /// them; however large they are, half of the budget is for states.
+    fn has_memory(&self, growth: usize) -> bool {
+        let book_bytes = self.book_bytes.load(Ordering::Relaxed);
+        let budget = self.max_memory.saturating_sub(book_bytes).max(self.max_memory / 2);
+        self.state_bytes.load(Ordering::Relaxed).saturating_add(growth) <= budget
+    }
+
+    /// Returns whether the books take half of the budget or more. Keys that only other nodes have counted are then not
+    /// merged.
+    pub(super) fn are_books_full(&self) -> bool {
+        self.book_bytes.load(Ordering::Relaxed) >= self.max_memory / 2
+    }
+
+    /// Counts by how many bytes the states of a locked shard have grown.
+    #[inline]
+    pub(super) fn count_states(&self, grown: isize) {
+        if grown != 0 {
+            self.state_bytes.fetch_add(grown as usize, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts by how many bytes the books of a locked shard have grown since the last look.
+    pub(super) fn count_books(&self, shard: &mut Shard) {
+        let grown = shard.books.take_growth();
+        self.book_bytes.fetch_add(grown as usize, Ordering::Relaxed);
+    }
+
+    /// Changes the states of a locked shard, and counts by how many bytes they have grown.
+    pub(super) fn change<R>(
+        &self,
+        states: &mut States,
+        change: impl FnOnce(&mut States) -> R,
+    ) -> R {
+        let before = states.bytes();
+        let result = change(states);
+        self.count_states(states.bytes().wrapping_sub(before) as isize);
+        result
+    }
+
+    /// Evicts keys of a shard until there is memory for the slot of one more. Of keys that are all being denied one
+    /// goes, as if there were too many.
+    pub(super) fn make_memory<C: Kept>(&self, shard: &mut Shard, key: u64, now: Timestamp) {
+        let now = self.coarse(now.as_micros());
+        for nth in 0..MOST_AT_ONCE {
+            let states = &mut shard.states;
+            if self.has_memory(C::table(states).growth(key)) {
+                return;
+            }
+            let evict = |states: &mut States| match nth {
+                0 => states.evict(now),
+                _ => states.evict_undenied(now),
+            };
+            if !self.evict_one(states, now, evict) {
+                return;
+            }
+        }
+    }
+
+    /// Counts by how many bytes the state of a key has grown, and evicts others if that is too much.
+    #[cold]
+    pub(super) fn count_growth<C: Kept>(
+        &self,
+        shard: &mut Shard,
+        key: u64,
+        grown: isize,
+        now: Timestamp,
+    ) {
+        self.count_states(grown);
+        if self.has_memory(0) {
+            return;
+        }
+        // The key stays: if a growing key were evicted, it would never be denied.
+        let denied_until = set_denied_until::<C>(shard, key, PINNED);
+        self.shed(shard, self.coarse(now.as_micros()), MOST_AT_ONCE);
+        set_denied_until::<C>(shard, key, denied_until);
+    }
+
+    /// Evicts keys of a shard that are not being denied, while memory is short: at most `most`.
+    pub(super) fn shed(&self, shard: &mut Shard, now: Coarse, most: usize) {
+        for _ in 0..most {
+            let evict = |states: &mut States| states.evict_undenied(now);
+            if self.has_memory(0) || !self.evict_one(&mut shard.states, now, evict) {
+                return;
+            }
+        }
+    }
+
+    /// Evicts a key, and frees unused blocks if memory is short. Returns whether there was a key.
+    pub(super) fn evict_one(
+        &self,
+        states: &mut States,
+        now: Coarse,
+        evict: impl FnOnce(&mut States) -> Option<Coarse>,
+    ) -> bool {
+        let expires = self.change(states, |states| {
+            let expires = evict(states);
+            if !self.has_memory(0) {
+                states.trim();
+            }
+            expires
+        });
+        let Some(expires) = expires else { return false };
+        self.keys.fetch_sub(1, Ordering::Relaxed);
+        self.evicted.fetch_add(u64::from(expires >= now), Ordering::Relaxed);
+        true
+    }
+}
+
+/// Replaces the moment until which a key is being denied; returns the one before.
+fn set_denied_until<C: Kept>(shard: &mut Shard, key: u64, denied_until: Coarse) -> Coarse {
+    let table = C::table(&mut shard.states);
+    let slot = table.find(key);
+    slot.map_or(0, |at| std::mem::replace(&mut table.slot_mut(at).denied_until, denied_until))
+}
