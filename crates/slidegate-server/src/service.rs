@@ -38,7 +38,7 @@ impl Service {
         let ruled = self.ruled.load_full();
         let applied = ruled.gate.policy().apply(request);
         let ruling = ruled.gate.check_applied(&applied).await;
-        self.watch.decided(&ruled.tallies, &applied, &ruling);
+        self.watch.decided(&ruled.tallies, request.domain(), &applied, &ruling);
         ruling
     }
 

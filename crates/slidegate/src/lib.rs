@@ -84,7 +84,7 @@ pub use limit::{Limit, LimitError, Numbers};
 pub use limiter::{Limiter, LimiterError, NeverFits};
 pub use outcome::Outcome;
 pub use policy::Policy;
-pub use policy::file::{PolicyError, PolicyErrors};
+pub use policy::file::{PolicyError, PolicyErrors, PolicyWarning};
 pub use problem::Problem;
 pub use quota::{MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, QuotaError};
 pub use redis_terms::{RedisTerms, RedisTermsError};

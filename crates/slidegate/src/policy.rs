@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use crate::request::{Descriptor, Request};
 
+use file::PolicyWarning;
 use index::Index;
 use route::Routes;
 
@@ -33,6 +34,7 @@ pub struct Policy {
     rules: Arc<[Rule]>,
     routes: Routes,
     by_domain: HashMap<Box<str>, Domain>,
+    warnings: Arc<[PolicyWarning]>,
 }
 
 /// The rules of a domain.
@@ -53,12 +55,23 @@ impl Policy {
             by_domain.entry(&rule.domain).or_default().push((nth, rule));
         }
         let by_domain = by_domain.iter().map(|(&domain, of)| (domain.into(), Domain::new(of)));
-        Self { by_domain: by_domain.collect(), rules: rules.into(), routes }
+        Self { by_domain: by_domain.collect(), rules: rules.into(), routes, ..Self::default() }
     }
 
     /// The rules, in the order of the file.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// The parts of the file that are valid and probably do not do what was meant, in the order of the file:
+    /// counts that a client can evade, and rules that never apply.
+    pub fn warnings(&self) -> &[PolicyWarning] {
+        &self.warnings
+    }
+
+    /// The domains that have rules.
+    pub fn domains(&self) -> impl Iterator<Item = &str> {
+        self.by_domain.keys().map(|domain| &**domain)
     }
 
     /// Every limit of every rule, also of its overrides, beside its rule.
@@ -69,7 +82,8 @@ impl Policy {
     /// The same policy, which only watches: it decides and counts, and never denies.
     #[must_use]
     pub fn observing(&self) -> Self {
-        Self::new(self.rules.iter().map(Rule::observing).collect(), self.routes.clone())
+        let observing = self.rules.iter().map(Rule::observing).collect();
+        Self { warnings: self.warnings.clone(), ..Self::new(observing, self.routes.clone()) }
     }
 
     /// The rules, to be kept beside the decisions that come from them.
