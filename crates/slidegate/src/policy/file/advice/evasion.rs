@@ -14,15 +14,26 @@ use crate::policy::rule::{Override, Rule, Terms, When};
 impl Advice<'_> {
     /// Warns of each rule of a domain whose counts can be evaded.
     pub(super) fn evasions(&mut self, domain: &[Written<'_>]) {
-        let rules: Vec<&Rule> = domain.iter().map(|one| one.rule).collect();
-        let suspects = domain.iter().filter(|one| chosen_names(one.rule).next().is_some());
-        let suspects: Vec<&Written<'_>> = suspects.collect();
-        if suspects.is_empty() || rules.iter().any(|rule| limits_all(rule, &rules)) {
+        let rules = || domain.iter().map(|one| one.rule);
+        let nothing_is_replaced = rules().all(|rule| rule.replaces.is_empty());
+        if nothing_is_replaced && rules().any(limits_all) {
             return;
         }
-        let steps: usize = rules.iter().map(|rule| weight(rule)).sum();
-        for one in suspects {
-            if let Some(name) = self.evaded(one, &rules, steps) {
+        // Envoy sends the address in a descriptor of its own, whatever else it sends.
+        let has_address = rules().any(counts_by_address);
+        if has_address && rules().any(|rule| rule.descriptor.is_some() && counts_by_address(rule)) {
+            return;
+        }
+        let sent = rules().flat_map(chosen_names).filter(|name| *name != "path");
+        let sent: Vec<&str> = sent.take(witness::MAX_VALUES).collect();
+        let steps = rules().map(weight).sum();
+        for one in domain {
+            let name = match &one.rule.descriptor {
+                Some(_) if has_address => None,
+                Some(_) => evaded_in_descriptor(one.rule),
+                None => self.evaded(one, &sent, steps),
+            };
+            if let Some(name) = name {
                 let by_route = match name {
                     "path" => "count by `route`, or ",
                     _ => "",
@@ -35,33 +46,13 @@ impl Advice<'_> {
         }
     }
 
-    /// The attribute by which the rule can be evaded.
-    fn evaded<'a>(
-        &mut self,
-        one: &Written<'a>,
-        rules: &[&'a Rule],
-        steps: usize,
-    ) -> Option<&'a str> {
-        let rule = one.rule;
-        let mut names = chosen_names(rule);
-        // Envoy sends the address in a descriptor of its own, whatever else it sends.
-        let is_of_descriptors =
-            |other: &Rule| rule.descriptor.is_some() || other.descriptor.is_some();
-        if rules.iter().any(|other| is_of_descriptors(other) && counts_by_address(other)) {
+    /// The attribute by which the rule can be evaded. `sent` is what the domain's rules count by besides.
+    fn evaded<'a>(&mut self, one: &Written<'a>, sent: &[&str], steps: usize) -> Option<&'a str> {
+        if self.patience < steps {
             return None;
         }
-        if rule.descriptor.is_some() {
-            let evades = |terms: &Terms, own: Option<&When>, name: &str| {
-                can_be_evaded(terms) && !is_pinned(&rule.when, own, name)
-            };
-            let overrides = || rule.overrides.iter();
-            return names.find(|name| {
-                evades(&rule.terms, None, name)
-                    || overrides().any(|other| evades(&other.terms, Some(&other.when), name))
-            });
-        }
-        names.find(|name| {
-            witness::requests(self.policy, rule, rules, name)
+        chosen_names(one.rule).find(|name| {
+            witness::requests(self.policy, one.rule, sent, name)
                 .any(|request| self.has_patience(steps) && self.evades(one.nth, &request, name))
         })
     }
@@ -74,10 +65,22 @@ impl Advice<'_> {
             let counts_invented = own.identity().any(|(counted, _)| counted == name)
                 && !is_pinned(&own.rule().when, chosen(own).map(|other| &other.when), name);
             let terms = chosen(own).map_or(&own.rule().terms, |other| &other.terms);
-            let others = applied.matches().filter(|one| one.nth() != rule);
-            counts_invented && can_be_evaded(terms) && !others.into_iter().any(limits_inventors)
+            let mut others = applied.matches().filter(|one| one.nth() != rule);
+            counts_invented && can_be_evaded(terms) && !others.any(limits_inventors)
         })
     }
+}
+
+/// The attribute by which a rule for certain descriptors can be evaded, if nothing else limits those.
+fn evaded_in_descriptor(rule: &Rule) -> Option<&str> {
+    let base = (&rule.terms, None);
+    let overrides = rule.overrides.iter().map(|other| (&other.terms, Some(&other.when)));
+    let terms: Vec<(&Terms, Option<&When>)> = overrides.chain([base]).collect();
+    let evades = |name: &&str| {
+        let mut terms = terms.iter();
+        terms.any(|(terms, own)| can_be_evaded(terms) && !is_pinned(&rule.when, *own, name))
+    };
+    chosen_names(rule).find(evades)
 }
 
 fn chosen<'r>(one: &Match<'r>) -> Option<&'r Override> {
@@ -125,15 +128,14 @@ fn limits_inventors(one: &Match<'_>) -> bool {
 
 /// Whether a rule limits every request of its domain by its address, or all of them together. This is common, and
 /// saves the search.
-fn limits_all(rule: &Rule, domain: &[&Rule]) -> bool {
+fn limits_all(rule: &Rule) -> bool {
     let has_address = rule.per.entries().iter().all(|entry| entry.names().all(is_address));
-    let terms = rule.overrides.iter().map(|other| &other.terms).chain([&rule.terms]);
+    let mut terms = rule.overrides.iter().map(|other| &other.terms).chain([&rule.terms]);
     has_address
         && rule.when.0.is_empty()
         && rule.descriptor.is_none()
         && !rule.requested
-        && terms.into_iter().all(enforces)
-        && domain.iter().all(|other| other.replaces.is_empty())
+        && terms.all(enforces)
 }
 
 /// Whether a rule enforces a limit for each address, at least where no override holds.
@@ -144,8 +146,8 @@ fn counts_by_address(rule: &Rule) -> bool {
 
 /// Whether `when` leaves only values of an attribute that the policy itself lists.
 fn is_pinned(rule: &When, own: Option<&When>, name: &str) -> bool {
-    let conditions = rule.0.iter().chain(own.into_iter().flat_map(|when| &when.0));
-    conditions.into_iter().any(|(attribute, wanted)| {
+    let mut conditions = rule.0.iter().chain(own.into_iter().flat_map(|when| &when.0));
+    conditions.any(|(attribute, wanted)| {
         let one_address = |network: &ipnet::IpNet| network.prefix_len() == network.max_prefix_len();
         **attribute == *name
             && !wanted.is_negated()

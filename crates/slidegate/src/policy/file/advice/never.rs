@@ -139,8 +139,12 @@ impl Advice<'_> {
     /// Warns of rules of a domain that others replace wherever they would apply.
     pub(super) fn replaced(&mut self, domain: &[Written<'_>]) {
         for replacing in domain.iter().filter(|one| !one.rule.replaces.is_empty()) {
-            for replaced in domain.iter().filter(|one| replacing.rule.replaces.contains(&one.nth)) {
-                if !self.has_patience(steps(&replaced.rule.when, &replacing.rule.when)) {
+            for nth in &replacing.rule.replaces {
+                // They are in the order of the policy.
+                let Ok(place) = domain.binary_search_by_key(nth, |one| one.nth) else { continue };
+                let replaced = &domain[place];
+                let names = replaced.rule.named.len() + 1;
+                if !self.has_patience(names * steps(&replaced.rule.when, &replacing.rule.when)) {
                     return;
                 }
                 if always_replaces(replacing.rule, replaced.rule) {
@@ -164,7 +168,7 @@ fn always_replaces(rule: &Rule, other: &Rule) -> bool {
         && !rule.requested
         && rule.descriptor == other.descriptor
         && rule.per.entries().iter().all(counted)
-        && other.named.iter().all(|name| rule.named.contains(name))
+        && other.named.iter().all(|name| rule.named.binary_search(name).is_ok())
         && other.when_missing() == WhenMissing::Skip
         && other.always_counts()
         && implies(&When::default(), &other.when, &rule.when)
@@ -175,8 +179,8 @@ fn always_replaces(rule: &Rule, other: &Rule) -> bool {
 /// Whether what meets two of them meets the third. `false` where that cannot be shown.
 fn implies(one: &When, two: &When, third: &When) -> bool {
     third.0.iter().all(|(name, wanted)| {
-        let same = one.0.iter().chain(&two.0).filter(|(own, _)| own == name);
-        same.into_iter().any(|(_, own)| own.implies(wanted))
+        let mut same = one.0.iter().chain(&two.0).filter(|(own, _)| own == name);
+        same.any(|(_, own)| own.implies(wanted))
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{is_address, is_client_chosen};
+use super::is_address;
 use crate::policy::Policy;
 use crate::policy::pattern::Condition;
 use crate::policy::rule::{Rule, When};
@@ -20,7 +20,7 @@ const OTHER_CLIENTS: [&str; 3] = ["203.0.113.77", "10.77.61.5", "fd77:61::5"];
 const METHODS: [&str; 4] = ["GET", "POST", "PUT", "DELETE"];
 
 /// Values of one attribute that are tried.
-const MAX_VALUES: usize = 16;
+pub(super) const MAX_VALUES: usize = 16;
 
 /// Overrides of a rule of which each is tried.
 const MAX_OVERRIDES: usize = 16;
@@ -43,23 +43,19 @@ impl Witness<'_> {
 }
 
 /// Requests that a rule may apply to and count by an invented value of an attribute. It need not apply to all of them.
+///
+/// A client may send all that anything counts by, or none of it: `sent` are the names of that.
 pub(super) fn requests<'a>(
     policy: &'a Policy,
     rule: &'a Rule,
-    domain: &[&'a Rule],
+    sent: &'a [&'a str],
     invented: &'a str,
 ) -> impl Iterator<Item = Witness<'a>> + use<'a> {
-    let chosen = domain.iter().flat_map(|other| {
-        let names = other.per.entries().iter().flat_map(|entry| entry.names());
-        names.filter(|name| is_client_chosen(other, name) && *name != "path")
-    });
-    let also: Vec<&str> = chosen.take(MAX_VALUES).collect();
     let overrides = rule.overrides.iter().take(MAX_OVERRIDES).map(|other| Some(&other.when));
     [None].into_iter().chain(overrides).flat_map(move |other| {
         let space = Space::new(policy, rule, other, invented);
         let few = space.points();
-        // A client may send all that anything counts by, and it may not.
-        let many = space.with(&also).points();
+        let many = space.with(sent).points();
         few.chain(many).map(|attributes| Witness { domain: &rule.domain, attributes })
     })
 }
