@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
-use slidegate::{Algorithm, Limit, Policy, PolicyError, PolicyErrors};
+use slidegate::{Algorithm, Limit, Policy, PolicyError, PolicyErrors, PolicyWarning};
 
 use crate::ratelimit_config::{self, Converted, Counting, Finding, folder};
 
@@ -110,7 +110,13 @@ impl PolicySource {
         match (self, texts) {
             (Self::Policy(path), texts) => {
                 let text = texts.iter().map(|file| &*file.text).collect::<String>();
-                Ok(Meaning { policy: parse(path, &text, bears)?, notes: Vec::new() })
+                let policy = parse(path, &text, bears)?;
+                let line = |warning: &PolicyWarning| {
+                    let (line, column) = (warning.line(), warning.column());
+                    format!("{}:{line}:{column}: {}", path.display(), warning.message())
+                };
+                let notes = policy.warnings().iter().map(line).collect();
+                Ok(Meaning { policy, notes })
             }
             (Self::Ratelimit { path, algorithm }, files) => {
                 let counting = Counting { algorithm: *algorithm, bears };

@@ -48,7 +48,7 @@ impl Service {
     pub async fn check_by(&self, ruled: &Ruled, request: &Request<'_>) -> Ruling {
         let applied = ruled.gate.policy().apply(request);
         let ruling = ruled.gate.check_applied(&applied).await;
-        self.watch.decided(&ruled.tallies, &applied, &ruling);
+        self.watch.decided(&ruled.tallies, request.domain(), &applied, &ruling);
         ruling
     }
 

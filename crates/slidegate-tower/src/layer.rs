@@ -21,14 +21,17 @@ use crate::tell::Tell;
 ///
 /// ```
 /// use slidegate::{Gate, MemoryStore, Policy};
-/// use slidegate_tower::{Attributes, RateLimitLayer, extract};
+/// use slidegate_tower::{Attributes, RateLimitLayer, TrustedProxies, extract};
 ///
 /// let policy = Policy::from_yaml("
 /// rules:
 ///   - { name: per-key, per: [api_key], when_missing: deny, limits: [10/s, 300/min] }
+///   - { name: per-address, per: [ip], limits: [100/s] }
 /// ")?;
-/// let gate = Gate::new(policy, MemoryStore::new());
-/// let layer = RateLimitLayer::new(gate, Attributes::new().with("api_key", extract::api_key()));
+/// let attributes = Attributes::new()
+///     .with("api_key", extract::api_key())
+///     .with("ip", extract::client_ip(TrustedProxies::none()));
+/// let layer = RateLimitLayer::new(Gate::new(policy, MemoryStore::new()), attributes);
 /// # let _ = layer;
 /// # Ok::<(), slidegate::PolicyErrors>(())
 /// ```

@@ -89,7 +89,7 @@ pub use limiter::{Limiter, LimiterError, NeverFits};
 pub use network::{Network, NetworkError};
 pub use outcome::Outcome;
 pub use policy::Policy;
-pub use policy::file::{PolicyError, PolicyErrors};
+pub use policy::file::{PolicyError, PolicyErrors, PolicyWarning};
 pub use problem::Problem;
 pub use quota::{MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, QuotaError};
 pub use redis_terms::{RedisTerms, RedisTermsError};

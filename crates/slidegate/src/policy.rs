@@ -20,6 +20,7 @@ use crate::key::{MAX_VALUE_BYTES, ShortenedValue, Value};
 use crate::quota::Quota;
 use crate::request::{Descriptor, Pairs, Request};
 
+use file::PolicyWarning;
 use index::Index;
 use route::Routes;
 
@@ -39,6 +40,7 @@ pub struct Policy {
     by_domain: HashMap<Box<str>, Domain>,
     /// Whether any rule compares or counts hosts.
     has_hosts: bool,
+    warnings: Arc<[PolicyWarning]>,
 }
 
 /// The rules of a domain.
@@ -61,12 +63,23 @@ impl Policy {
         let by_domain = by_domain.iter().map(|(&domain, of)| (domain.into(), Domain::new(of)));
         let by_domain = by_domain.collect();
         let has_hosts = rules.iter().any(Rule::has_hosts);
-        Self { by_domain, rules: rules.into(), routes, has_hosts }
+        Self { by_domain, rules: rules.into(), routes, has_hosts, ..Self::default() }
     }
 
     /// The rules, in the order of the file.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// The parts of the file that are valid and probably do not do what was meant, in the order of the file:
+    /// counts that a client can evade, and rules that never apply.
+    pub fn warnings(&self) -> &[PolicyWarning] {
+        &self.warnings
+    }
+
+    /// The domains that have rules.
+    pub fn domains(&self) -> impl Iterator<Item = &str> {
+        self.by_domain.keys().map(|domain| &**domain)
     }
 
     /// Every limit of every rule, also of its overrides, beside its rule.
@@ -90,7 +103,8 @@ impl Policy {
     /// The same policy, which only watches: it decides and counts, and never denies.
     #[must_use]
     pub fn observing(&self) -> Self {
-        Self::new(self.rules.iter().map(Rule::observing).collect(), self.routes.clone())
+        let observing = self.rules.iter().map(Rule::observing).collect();
+        Self { warnings: self.warnings.clone(), ..Self::new(observing, self.routes.clone()) }
     }
 
     /// The rules, to be kept beside the decisions that come from them.

@@ -45,6 +45,11 @@ impl<'a> Request<'a> {
         request
     }
 
+    /// The domain, whose rules apply.
+    pub fn domain(&self) -> &'a str {
+        self.domain
+    }
+
     /// Its descriptors.
     pub fn descriptors(&self) -> &[Descriptor<'a>] {
         &self.descriptors

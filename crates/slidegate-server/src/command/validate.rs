@@ -1,4 +1,4 @@
-//! `slidegate validate`: says what is wrong with policies, or what they would do.
+//! `slidegate validate`: says what is wrong with policies, or what they would do and what was probably not meant.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -25,10 +25,15 @@ pub struct ValidateArgs {
 struct Wrong(String);
 
 pub fn run(args: ValidateArgs) -> Result<(), Box<dyn Error>> {
-    let (mut told, mut wrong) = (String::new(), Vec::new());
+    let (mut told, mut warnings, mut wrong) = (String::new(), String::new(), Vec::new());
     for path in &args.policies {
         match policy_file::read(path) {
-            Ok(policy) => describe(&mut told, &path.display(), &policy)?,
+            Ok(policy) => {
+                describe(&mut told, &path.display(), &policy)?;
+                for warning in policy.warnings() {
+                    writeln!(warnings, "{}:{warning}", path.display())?;
+                }
+            }
             Err(error) if ratelimit_config::is_reference(path) => {
                 let path = path.display();
                 wrong.push(format!(
@@ -39,6 +44,8 @@ pub fn run(args: ValidateArgs) -> Result<(), Box<dyn Error>> {
         }
     }
     print(&told)?;
+    // As errors are told, and without an effect on the exit status.
+    eprint!("{warnings}");
     if wrong.is_empty() { Ok(()) } else { Err(Wrong(wrong.join("\n")).into()) }
 }
 

@@ -28,11 +28,16 @@ pub use self::text::Format;
 /// A counter that many threads add to.
 type Often = Counter<u64, Striped<AtomicU64>>;
 
+/// Counts the requests of a domain to which no rule applied.
+pub type UnmatchedCounter = Often;
+
 /// All that is counted.
 pub struct Metrics {
     registry: Registry,
     decisions: Family<DecisionLabels, Often>,
     near_limit: Family<LimitLabels, Often>,
+    unmatched: Family<DomainLabels, Often>,
+    pub unknown_domain_requests: Counter,
     requests: Family<RequestLabels, Often>,
     request_seconds: Family<FaceLabels, Seconds>,
     pub degraded_decisions: Counter,
@@ -135,6 +140,11 @@ struct LimitLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DomainLabels {
+    domain: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
     face: &'static str,
     result: &'static str,
@@ -213,6 +223,18 @@ impl Metrics {
             "Requests that passed and left less than 20 % of the limit",
             near_limit.clone(),
         );
+        let unmatched = Family::default();
+        registry.register(
+            "unmatched_requests",
+            "Requests of a domain of the policy to which no rule applied",
+            unmatched.clone(),
+        );
+        let unknown_domain_requests = Counter::default();
+        registry.register(
+            "unknown_domain_requests",
+            "Requests of domains that the policy does not have",
+            unknown_domain_requests.clone(),
+        );
         let requests = Family::default();
         registry.register("requests", "Requests, by how they were answered", requests.clone());
         let request_seconds = Family::default();
@@ -247,6 +269,8 @@ impl Metrics {
             registry,
             decisions,
             near_limit,
+            unmatched,
+            unknown_domain_requests,
             requests,
             request_seconds,
             degraded_decisions,
@@ -267,6 +291,11 @@ impl Metrics {
             (decisions("allowed"), decisions("denied"), decisions("observed"));
         let near = self.near_limit.get_or_create(&LimitLabels { domain, rule, limit }).clone();
         LimitCounters { allowed, denied, observed, near }
+    }
+
+    /// The counter of a domain, the same for each policy that has it.
+    pub fn unmatched(&self, domain: &str) -> UnmatchedCounter {
+        self.unmatched.get_or_create(&DomainLabels { domain: domain.to_owned() }).clone()
     }
 
     /// What is counted of a face.

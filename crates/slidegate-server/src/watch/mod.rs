@@ -9,7 +9,10 @@ mod store;
 mod striped;
 pub mod top;
 pub mod traces;
+mod unmatched;
 mod verdict;
+
+use std::collections::HashMap;
 
 use slidegate::policy::Applied;
 use slidegate::{Clock, Policy, Ruling, SystemClock, Timestamp};
@@ -22,8 +25,9 @@ pub use self::store::Watched;
 pub use self::top::Top;
 pub use self::traces::Traces;
 
-use self::metrics::LimitCounters;
+use self::metrics::{LimitCounters, UnmatchedCounter};
 use self::top::{Kind, Report};
+use self::unmatched::UnknownDomains;
 use self::verdict::Verdict;
 
 /// Keys of each rule that are counted in each minute.
@@ -35,6 +39,7 @@ pub struct Watch {
     gathered: Option<Gathered>,
     denials: Option<Denials>,
     traces: Option<Traces>,
+    unknown_domains: UnknownDomains,
 }
 
 /// What the admin address tells.
@@ -43,14 +48,24 @@ struct Gathered {
     top: Top,
 }
 
-/// What is gathered of each limit of one policy, by its place; of none if no metrics are.
-#[derive(Default)]
-pub struct Tallies(Box<[LimitCounters]>);
+/// What is gathered of one policy.
+pub struct Tallies {
+    /// By the place of the limit; none if no metrics are gathered.
+    limits: Box<[LimitCounters]>,
+    /// Requests to which no rule applied, by domain: every domain of the policy, and no other.
+    unmatched: HashMap<Box<str>, Option<UnmatchedCounter>>,
+}
 
 impl Watch {
     /// Nothing seen yet, and nobody who sees.
     pub fn new() -> Self {
-        Self { clock: SystemClock::new(), gathered: None, denials: None, traces: None }
+        Self {
+            clock: SystemClock::new(),
+            gathered: None,
+            denials: None,
+            traces: None,
+            unknown_domains: UnknownDomains::new(),
+        }
     }
 
     /// The same with what the admin address tells; values are shown as `redact` does.
@@ -81,17 +96,40 @@ impl Watch {
 
     /// Where to count what a policy decides. What was counted under another policy goes on.
     pub fn tallies(&self, policy: &Policy) -> Tallies {
-        let Some(metrics) = self.metrics() else { return Tallies::default() };
-        Tallies(policy.limits().map(|(rule, limit)| metrics.limit(rule, limit)).collect())
+        let metrics = self.metrics();
+        let limits = metrics
+            .into_iter()
+            .flat_map(|metrics| policy.limits().map(|(rule, limit)| metrics.limit(rule, limit)));
+        let unmatched = policy
+            .domains()
+            .map(|domain| (domain.into(), metrics.map(|metrics| metrics.unmatched(domain))));
+        Tallies { limits: limits.collect(), unmatched: unmatched.collect() }
     }
 
-    /// Sees a decision: that `applied` was decided so.
-    pub fn decided(&self, tallies: &Tallies, applied: &Applied<'_>, ruling: &Ruling) {
+    /// Records the decision about a request of a domain, to which `applied` applied.
+    pub fn decided(&self, tallies: &Tallies, domain: &str, applied: &Applied<'_>, ruling: &Ruling) {
+        if applied.matches().next().is_none() {
+            self.unmatched(tallies, domain);
+        }
         if let Some(gathered) = &self.gathered {
             gathered.count(tallies, applied, ruling, || self.clock.now());
         }
         if let Some(denials) = &self.denials {
             denials.decided(applied, ruling);
+        }
+    }
+
+    /// Records a request to which no rule applied. Only domains of the policy are labels.
+    fn unmatched(&self, tallies: &Tallies, domain: &str) {
+        match tallies.unmatched.get(domain) {
+            Some(Some(counter)) => drop(counter.inc()),
+            Some(None) => {}
+            None => {
+                if let Some(metrics) = self.metrics() {
+                    metrics.unknown_domain_requests.inc();
+                }
+                self.unknown_domains.log(domain);
+            }
         }
     }
 }
@@ -112,7 +150,7 @@ impl Gathered {
         let mut told = (usize::MAX, 0_u8);
         for standing in ruling.limits() {
             let Some(verdict) = Verdict::of(&standing, decision.is_allowed()) else { continue };
-            if let Some(counters) = tallies.0.get(standing.limit.place()) {
+            if let Some(counters) = tallies.limits.get(standing.limit.place()) {
                 counters.count(verdict);
             }
             let Some(kind) = kind(verdict) else { continue };

@@ -10,6 +10,9 @@ mod common;
 #[path = "../common/documented.rs"]
 mod documented;
 mod explain;
+#[path = "../grpc/client.rs"]
+#[allow(dead_code, reason = "the tests of gRPC use all of it")]
+mod grpc;
 mod health;
 mod metrics;
 mod observe;

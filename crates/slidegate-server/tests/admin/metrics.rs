@@ -54,6 +54,48 @@ fn every_limit_tells_its_own_verdicts() {
     );
 }
 
+#[tokio::test]
+async fn unmatched_requests_count_by_domain_on_every_listener() {
+    let policy = "
+rules:
+  - { name: login, domain: shop, when: { path: /login }, limits: [1000/h] }
+  - { name: free, domain: shop, when: { path: /free }, limits: unlimited }
+  - { name: mail, domain: mail, limits: [1000/h] }
+";
+    let server = Server::start_with_admin(policy, &["--grpc", "127.0.0.1:0"]);
+    let client = Client::of(&server);
+    let unmatched = |samples: &Samples, domain: &str| {
+        samples.get(&format!(r#"slidegate_unmatched_requests_total{{domain="{domain}"}}"#))
+    };
+    let unknown = "slidegate_unknown_domain_requests_total";
+    let samples = Samples::of(&server);
+    let at_start = [unmatched(&samples, "shop"), unmatched(&samples, "mail"), samples.get(unknown)];
+    assert_eq!(at_start, [0.0; 3], "there before the first request");
+
+    let grpc = grpc::Client::of(&server).await;
+    let ask = |domain: &str, path: &str| {
+        let attributes = json!({ "path": path });
+        let check = json!({ "domain": domain, "attributes": attributes });
+        assert_eq!(client.check(&check).status, 200);
+        assert_eq!(client.post("/v1/peek", check.to_string()).status, 200);
+        let entries = json!([{ "key": "path", "value": path }]);
+        let rls = json!({ "domain": domain, "descriptors": [{ "entries": entries }] });
+        assert_eq!(client.post("/json", rls.to_string()).status, 200);
+        let auth = Request::get(format!("/v1/auth?domain={domain}"));
+        let auth = auth.header("x-forwarded-uri", path).body(Vec::new()).unwrap();
+        assert_eq!(client.send(auth).status, 200);
+        let request = grpc::request([grpc::descriptor(&[("path", path)])]);
+        grpc::RateLimitRequest { domain: domain.to_owned(), ..request }
+    };
+    for (domain, path) in [("shop", "/"), ("shop", "/login"), ("shop", "/free"), ("made-up", "/")] {
+        grpc.ask(ask(domain, path)).await;
+    }
+    let samples = Samples::of(&server);
+    assert_eq!(unmatched(&samples, "shop"), 4.0, "once each, and no peek");
+    assert_eq!((unmatched(&samples, "mail"), samples.get(unknown)), (0.0, 4.0));
+    assert_eq!(samples.sum("slidegate_unmatched_requests_total", ""), 4.0, "no other domain");
+}
+
 #[test]
 fn requests_are_counted_by_their_answer_also_those_that_make_no_sense() {
     let server = Server::start_with_admin(POLICY, &[]);

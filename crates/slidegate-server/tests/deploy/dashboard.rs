@@ -117,7 +117,8 @@ fn every_panel_listens_to_the_variables() {
                 let name = &selector.name;
                 assert!(has("job", "$job") && has("instance", "$instance"), "{name}: {expression}");
                 let of_rules = name.contains("decisions_total") && !name.contains("degraded")
-                    || name.contains("near_limit");
+                    || name.contains("near_limit")
+                    || name.contains("unmatched_requests");
                 assert_eq!(has("domain", "$domain"), of_rules, "{name}: {expression}");
             }
         }

@@ -27,6 +27,30 @@ fn every_example_policy_is_right_and_says_how_to_start_it() {
     }
 }
 
+#[test]
+fn shipped_policies_have_no_warnings() {
+    let mut policies = examples("yaml");
+    policies.push(root().join("deploy/envoy/policy.yaml"));
+    for path in policies {
+        let yaml = fs::read_to_string(&path).unwrap();
+        policies::has_no_warning(&yaml).unwrap_or_else(|told| panic!("{}: {told}", path.display()));
+    }
+    let map = fs::read_to_string(root().join("deploy/kubernetes/policy.yaml")).unwrap();
+    let map: serde_json::Value = serde_saphyr::from_str(&map).unwrap();
+    policies::has_no_warning(map["data"]["policy.yaml"].as_str().unwrap()).unwrap();
+}
+
+#[test]
+fn policies_in_rust_count_by_nothing_invented() {
+    let tower = root().join("crates/slidegate-tower/src/layer.rs");
+    let gate = root().join("crates/slidegate/src/gate.rs");
+    for path in examples("rs").into_iter().chain([tower, gate]) {
+        let source = fs::read_to_string(&path).unwrap();
+        policies::check_in_rust(&source)
+            .unwrap_or_else(|told| panic!("{}: {told}", path.display()));
+    }
+}
+
 /// What an example program says at its end that it prints; none if it serves, or asks others.
 fn promised(source: &str) -> Option<&str> {
     source.split_once("\n// It prints:\n//\n").map(|(_, promised)| promised)

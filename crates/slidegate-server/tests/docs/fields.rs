@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use slidegate::policy::file::{
-    MAX_COMBINATIONS, MAX_LIMITS, MAX_OVERRIDES, MAX_PER, MAX_POLICY_BYTES, MAX_RULES,
-    MAX_SPLIT_BY, schema,
+    CLIENT_CHOSEN, MAX_COMBINATIONS, MAX_LIMITS, MAX_OVERRIDES, MAX_PER, MAX_POLICY_BYTES,
+    MAX_RULES, MAX_SPLIT_BY, schema,
 };
 use slidegate::{MAX_UNITS, Policy, RedisTerms};
 
@@ -121,6 +121,18 @@ fn without_a_field_holds_what_the_tables_say() {
         }
     }
     assert!(held >= 15, "{held} fields");
+}
+
+#[test]
+fn client_chosen_attributes_are_documented() {
+    let document = read("docs/POLICY.md");
+    for section in ["## `per`: who is counted", "### Warnings"] {
+        let (_, section) = document.split_once(&format!("\n{section}\n")).unwrap();
+        let section = section.split("\n#").next().unwrap();
+        for name in CLIENT_CHOSEN {
+            assert!(section.contains(&format!("`{name}`")), "{name} in {section}");
+        }
+    }
 }
 
 #[test]

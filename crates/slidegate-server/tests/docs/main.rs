@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `yaml` | a policy; or, without `rules:`, fields of one rule (see `policies`) |
 //! | `yaml ratelimit` | a file of the reference server, which an `sh` block below reads |
+//! | `yaml warned` | a policy that is right, and whose text is about what `validate` warns of; all others have no warning |
 //! | `yaml wrong` | a policy with mistakes; an `sh` block below shows what is told of them |
 //! | `requests` | what becomes of requests under the policy above it (see `requests`) |
 //! | `sh`, `sh fails` | commands, which are run (see `shell`) |
@@ -86,6 +87,7 @@ fn mistakes(document: &str, blocks: &[Block]) -> Vec<String> {
                 policy = Some(block);
                 shell.keep_file(block).and(match mark {
                     "" => policies::check(block),
+                    "warned" => policies::check_warned(block),
                     "wrong" => policies::check_wrong(block),
                     other => Err(format!("`yaml {other}` is not known")),
                 })
@@ -98,7 +100,7 @@ fn mistakes(document: &str, blocks: &[Block]) -> Vec<String> {
             ("http" | "text", "") => shell.printed(block),
             ("json", "") if shell.has_output() => shell.printed(block),
             ("json", "") => policies::json(block),
-            ("rust", "") => is_run_by_a_library(document),
+            ("rust", "") => is_run_by_a_library(document).and(policies::check_in_rust(&block.text)),
             ("", "") => Ok(()),
             (language, mark) => Err(format!("`{language} {mark}` is not known here")),
         };

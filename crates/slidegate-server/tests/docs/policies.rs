@@ -19,9 +19,41 @@ pub fn whole(block: &Block) -> String {
     format!("rules:\n  -\n{}", lines.collect::<String>())
 }
 
-/// A policy that is right, also by the schema.
+/// A policy that is right, also by the schema, and has no warning.
 pub fn check(block: &Block) -> Result<(), String> {
-    is_right(&whole(block))
+    is_right(&whole(block)).and(has_no_warning(&whole(block)))
+}
+
+/// A policy that is right, and has a warning.
+pub fn check_warned(block: &Block) -> Result<(), String> {
+    is_right(&whole(block))?;
+    match has_no_warning(&whole(block)) {
+        Ok(()) => Err("there is no warning of this policy".to_owned()),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Whether a policy has no warning.
+pub fn has_no_warning(yaml: &str) -> Result<(), String> {
+    let policy = Policy::from_yaml(yaml).map_err(|errors| errors.to_string())?;
+    let told: Vec<String> = policy.warnings().iter().map(ToString::to_string).collect();
+    if told.is_empty() { Ok(()) } else { Err(told.join("\n")) }
+}
+
+/// Whether the policies in Rust's string literals count by nothing that clients can invent. Their `route` comes from the
+/// program.
+pub fn check_in_rust(source: &str) -> Result<(), String> {
+    for literal in source.split('"').filter(|literal| literal.contains("rules:\n")) {
+        // In comments each line begins with `///`.
+        let yaml: String =
+            literal.lines().map(|line| line.trim_start_matches("/// ").to_owned() + "\n").collect();
+        let policy = Policy::from_yaml(&yaml).map_err(|errors| format!("{errors}\nin\n{yaml}"))?;
+        let mut warnings = policy.warnings().iter();
+        if let Some(warning) = warnings.find(|one| one.message().contains("the client chooses")) {
+            return Err(warning.to_string());
+        }
+    }
+    Ok(())
 }
 
 /// A policy that is wrong.

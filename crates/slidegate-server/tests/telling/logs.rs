@@ -189,3 +189,51 @@ fn no_denial_is_logged_where_none_may_be() {
     let rest = rest(&server);
     assert!(!rest.iter().any(|line| line.contains("denied")), "{rest:#?}");
 }
+
+/// The lines of the log about unknown domains, to its end.
+fn unknown_domains(server: &Server) -> Vec<Value> {
+    let lines = rest(server).into_iter().map(|line| parsed(&line));
+    lines
+        .filter(|line| line["message"].as_str().unwrap().contains("no rule of this domain"))
+        .collect()
+}
+
+#[test]
+fn unknown_domains_are_logged_once_a_minute() {
+    let server = Server::start_with(POLICY, &JSON);
+    let client = Client::of(&server);
+    let domain = format!("a\"\n{}", "x".repeat(125));
+    for nth in 0..100 {
+        let domain = if nth == 0 { domain.clone() } else { nth.to_string() };
+        let asked = json!({ "domain": domain, "attributes": {} });
+        assert_eq!(client.check(&asked).status, 200);
+    }
+    let lines = unknown_domains(&server);
+    // A minute may have ended meanwhile.
+    assert!((1..=2).contains(&lines.len()), "{lines:#?}");
+    assert_eq!((&lines[0]["level"], &lines[0]["domain"]), (&json!("WARN"), &json!(domain)));
+    assert_eq!(lines[0]["unlogged"], 0);
+}
+
+#[test]
+fn known_domains_without_match_are_not_logged() {
+    let policy = "rules: [{ name: a, when: { path: /a }, limits: [1/s] }]";
+    let server = Server::start_with(policy, &JSON);
+    let client = Client::of(&server);
+    assert_eq!(client.check(&json!({ "attributes": {} })).status, 200);
+    assert_eq!(unknown_domains(&server), [json!(0); 0]);
+}
+
+#[test]
+fn policy_warnings_are_logged_at_start_and_reload() {
+    let policy =
+        |max: u8| format!("rules:\n  - name: key\n    per: [api_key|ip]\n    limits: [{max}/s]\n");
+    let server = Server::start_with(&policy(1), &[]);
+    let place = format!("{}:3:11: the client chooses `api_key`", server.policy().display());
+    let is_warning = |line: &&String| line.contains(" WARN ") && line.contains(&place);
+    assert_eq!(server.starting().iter().filter(is_warning).count(), 1, "{:#?}", server.starting());
+    std::fs::write(server.policy(), policy(2)).unwrap();
+    server.wait_for_log("the policy has changed");
+    let rest = rest(&server);
+    assert_eq!(rest.iter().filter(is_warning).count(), 1, "{rest:#?}");
+}

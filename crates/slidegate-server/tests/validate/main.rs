@@ -88,6 +88,36 @@ fn every_broken_policy_is_told_what_to_change() {
     }
 }
 
+/// Each file has the warnings beside it, in a file of its name with `.txt`.
+#[test]
+fn warned_policies_are_valid_and_told_the_remedy() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate/warned");
+    let warned = files(&folder, "yaml");
+    assert_eq!(warned.len(), 4);
+    for path in warned {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let output = slidegate().current_dir(&folder).args(["validate", name]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{name}");
+        let expected = fs::read_to_string(path.with_extension("txt")).unwrap();
+        assert_eq!(text(&output.stderr), expected, "{name}");
+        assert!(text(&output.stdout).starts_with(&format!("{name}: fine, ")), "{name}");
+    }
+}
+
+#[test]
+fn warnings_of_one_policy_stand_beside_errors_of_another() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate");
+    let output = slidegate()
+        .current_dir(&folder)
+        .args(["validate", "warned/02-routes.yaml", "broken/12-routes.yaml"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stderr);
+    assert!(told.starts_with("warned/02-routes.yaml:2:5: warning: `:id`"), "{told}");
+    assert!(told.contains("\nbroken/12-routes.yaml:1:10: a route begins with `/`"), "{told}");
+}
+
 #[test]
 fn a_policy_that_is_fine_is_told_in_words() {
     let file = TempFile::new(".yaml", POLICY);
@@ -120,6 +150,7 @@ domain `llm`
     at most 408 B for each key in memory
 ";
     assert_eq!(told(&["validate", path]), format!("{path}{expected}"));
+    assert_eq!(text(&run(&["validate", path]).stderr), "", "no warning");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! (what the file *says*, in the types of `entries`), and `reader` makes rules of the entries (what it
 //! *means*). The last two note every mistake, not the first only.
 
+mod advice;
 mod cluster;
 mod condition;
 mod descriptor;
@@ -21,14 +22,15 @@ mod redis;
 use std::convert::Infallible;
 use std::fmt;
 
-use super::{Policy, Rule, route::Routes};
+use super::Policy;
 use crate::limit::Limit;
 use entries::PolicyEntry;
 use error::{Mistakes, Place};
 use node::{Kind, Node};
 use reader::Reader;
 
-pub use error::{PolicyError, PolicyErrors};
+pub use advice::CLIENT_CHOSEN;
+pub use error::{PolicyError, PolicyErrors, PolicyWarning};
 
 /// Bytes that a policy may have.
 pub const MAX_POLICY_BYTES: usize = 8 << 20;
@@ -111,14 +113,13 @@ impl Policy {
     ) -> Result<Self, PolicyErrors> {
         let mistakes = Mistakes::new(text);
         let bears = |limit: &Limit| bears(limit).map_err(|error| error.to_string());
-        let read = read(text, &mistakes, &bears);
-        let policy = read.map(|(rules, routes)| Self::new(rules, routes));
+        let policy = read(text, &mistakes, &bears);
         mistakes.into_errors().map_or_else(|| policy.ok_or_else(PolicyErrors::unknown), Err)
     }
 }
 
-/// The rules and routes that a text says; none only if something is wrong.
-fn read(text: &str, mistakes: &Mistakes<'_>, bears: &Bears) -> Option<(Vec<Rule>, Routes)> {
+/// The policy that a text says, with its warnings; none, or an incomplete one, only if something is wrong.
+fn read(text: &str, mistakes: &Mistakes<'_>, bears: &Bears) -> Option<Policy> {
     if text.len() > MAX_POLICY_BYTES {
         let message = format_args!("a policy has at most {MAX_POLICY_BYTES} bytes");
         mistakes.note(Place::default(), message);
@@ -131,7 +132,12 @@ fn read(text: &str, mistakes: &Mistakes<'_>, bears: &Bears) -> Option<(Vec<Rule>
         return None;
     }
     let entry = reading::read::<PolicyEntry>(&node, mistakes)?;
-    Some(Reader::new(mistakes, bears).policy(&entry, node.place))
+    let (rules, routes) = Reader::new(mistakes, bears).policy(&entry, node.place);
+    let mut policy = Policy::new(rules, routes);
+    if mistakes.is_empty() {
+        policy.warnings = advice::warnings(text, &entry, &policy);
+    }
+    Some(policy)
 }
 
 /// The JSON Schema (draft 2020-12) of policy files: editors complete and check with it.

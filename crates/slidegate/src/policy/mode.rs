@@ -55,6 +55,16 @@ impl Share {
         }
     }
 
+    /// Whether it has no key at all.
+    pub(crate) fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether it has every key.
+    pub(crate) fn is_whole(self) -> bool {
+        u64::from(self.0) == Self::WHOLE
+    }
+
     /// Whether a key is of the share: its stable hash, modulo 10,000, is below the share's hundredths of
     /// a percent. A larger share has all the keys of a smaller one.
     fn has(self, key: &Key<'_>) -> bool {

@@ -93,6 +93,12 @@ impl Glob {
         &self.first
     }
 
+    /// The pattern as text; stars that follow each other are one.
+    pub(crate) fn text(&self) -> String {
+        let between = self.between.iter().map(|part| format!("{part}*"));
+        format!("{}*{}{}", self.first, between.collect::<String>(), self.last)
+    }
+
     /// Takes each part at its first place: with stars only, no later place could do better.
     pub(crate) fn matches(&self, value: &str) -> bool {
         let Some(mut rest) = value.strip_prefix(&*self.first) else {
@@ -171,6 +177,42 @@ impl Condition {
     pub(crate) fn excludes(&self, other: &Self) -> bool {
         let literal = !self.negated && self.globs.is_empty() && self.networks.is_empty();
         literal && self.literals.iter().all(|literal| !other.holds(Some(literal)))
+    }
+
+    /// Whether whatever meets this condition meets another. `false` where that cannot be shown.
+    pub(crate) fn implies(&self, other: &Self) -> bool {
+        match (self.negated, other.negated) {
+            (false, false) => self.is_within(other),
+            (true, true) => other.is_within(self),
+            (false, true) => self.is_apart_from(other),
+            // An absent attribute meets the negated one only.
+            (true, false) => false,
+        }
+    }
+
+    /// Whether the patterns of another match all that these match. `false` where that cannot be shown.
+    fn is_within(&self, other: &Self) -> bool {
+        let in_globs = |text: &str| other.globs.iter().any(|glob| glob.matches(text));
+        let in_networks = |inner: &IpNet| other.networks.iter().any(|outer| outer.contains(inner));
+        self.literals.iter().all(|literal| other.is_one(literal))
+            // If a glob matches the text of another, its stars take what the stars of the other take.
+            && self.globs.iter().all(|glob| in_globs(&glob.text()))
+            && self.networks.iter().all(|inner| in_networks(inner) || in_globs("*"))
+    }
+
+    /// Whether the patterns of another match nothing that these match. `false` where that cannot be shown.
+    fn is_apart_from(&self, other: &Self) -> bool {
+        let has_literals_only = |one: &Self| one.globs.is_empty() && one.networks.is_empty();
+        let is_apart =
+            |literals: &[Box<str>], from: &Self| !literals.iter().any(|l| from.is_one(l));
+        is_apart(&self.literals, other)
+            && (has_literals_only(self)
+                || has_literals_only(other) && is_apart(&other.literals, self))
+    }
+
+    /// Whether every value that is present matches.
+    pub(crate) fn matches_every_value(&self) -> bool {
+        self.globs.iter().any(|glob| glob.matches(""))
     }
 
     /// Whether it is about what the attribute is *not*.

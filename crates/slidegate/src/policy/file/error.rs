@@ -1,7 +1,8 @@
-//! What is wrong with a policy, and where.
+//! What is wrong with a policy, or probably not meant, and where.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::sync::Arc;
 
 use thiserror::Error;
 
@@ -67,16 +68,30 @@ impl<'s> Mistakes<'s> {
         }
     }
 
+    /// Whether nothing was noted.
+    pub(super) fn is_empty(&self) -> bool {
+        self.found.borrow().is_empty()
+    }
+
     /// What was wrong, in the order of the file.
     pub(super) fn into_errors(self) -> Option<PolicyErrors> {
+        Some(PolicyErrors(self.into_located())).filter(|errors| !errors.0.is_empty())
+    }
+
+    /// The notes as warnings, in the order of the file.
+    pub(super) fn into_warnings(self) -> Arc<[PolicyWarning]> {
+        self.into_located().into_iter().map(PolicyWarning).collect()
+    }
+
+    fn into_located(self) -> Vec<PolicyError> {
         let mut found = self.found.into_inner();
         found.sort_by_key(|(at, _)| (at.line, at.column));
         if let Some(&(last, _)) = found.last().filter(|_| self.more.get()) {
             found.push((last, format!("there are more mistakes than these {MOST_TOLD}")));
         }
-        let told =
+        let located =
             found.into_iter().map(|(at, message)| PolicyError::new(at, message, &self.lines));
-        Some(PolicyErrors(told.collect())).filter(|errors| !errors.0.is_empty())
+        located.collect()
     }
 }
 
@@ -105,6 +120,54 @@ impl PolicyError {
     /// text has no lines.
     pub fn excerpt(&self) -> &str {
         &self.excerpt
+    }
+}
+
+/// A part of a valid policy that probably does not do what was meant, and where it stands.
+///
+/// ```
+/// use slidegate::Policy;
+///
+/// let policy = Policy::from_yaml("rules: [{ name: a, per: [header.x-api-key], limits: [9/s] }]")?;
+/// let warning = &policy.warnings()[0];
+/// assert_eq!((warning.line(), warning.column()), (1, 26));
+/// assert!(warning.message().contains("chosen by the client"));
+/// # Ok::<(), slidegate::PolicyErrors>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyWarning(PolicyError);
+
+impl PolicyWarning {
+    /// The line, from 1.
+    pub fn line(&self) -> u64 {
+        self.0.line
+    }
+
+    /// The column in characters, from 1.
+    pub fn column(&self) -> u64 {
+        self.0.column
+    }
+
+    /// The problem and its remedy.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The line as it is written with its number, and below it a mark.
+    pub fn excerpt(&self) -> &str {
+        self.0.excerpt()
+    }
+}
+
+/// `12:5: warning: message`, and the line below.
+impl fmt::Display for PolicyWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PolicyError { line, column, message, excerpt } = &self.0;
+        write!(f, "{line}:{column}: warning: {message}")?;
+        match &**excerpt {
+            "" => Ok(()),
+            excerpt => write!(f, "\n{excerpt}"),
+        }
     }
 }
 

@@ -1,0 +1,51 @@
+//! Requests for domains that the policy does not have, in the log.
+
+use std::time::Duration;
+
+use slidegate::{Clock, SystemClock};
+use tracing::warn;
+
+use super::pace::Pace;
+
+/// Bytes of a domain that are logged.
+const MAX_DOMAIN: usize = 128;
+
+/// Logs unknown domains, at most one in each minute.
+pub struct UnknownDomains {
+    pace: Pace,
+    clock: SystemClock,
+}
+
+impl UnknownDomains {
+    /// Creates one that has logged nothing.
+    pub fn new() -> Self {
+        Self { pace: Pace::new(1, Duration::from_secs(60)), clock: SystemClock::new() }
+    }
+
+    /// Logs a domain, unless one was logged in this minute. `unlogged` counts the requests since then.
+    pub fn log(&self, domain: &str) {
+        if let Some(unlogged) = self.pace.next(self.clock.now()) {
+            let domain = shortened(domain);
+            warn!(
+                domain,
+                unlogged, "the policy has no rule of this domain: requests for it are not limited"
+            );
+        }
+    }
+}
+
+fn shortened(domain: &str) -> &str {
+    &domain[..domain.floor_char_boundary(MAX_DOMAIN)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_domain_is_cut_between_characters() {
+        assert_eq!(shortened("shop"), "shop");
+        let long = format!("{}ä", "x".repeat(MAX_DOMAIN - 1));
+        assert_eq!(shortened(&long), "x".repeat(MAX_DOMAIN - 1));
+    }
+}

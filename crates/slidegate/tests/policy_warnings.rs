@@ -1,0 +1,375 @@
+//! What a valid policy is warned about, and what it is not.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
+
+use std::fmt::Write;
+
+use slidegate::Policy;
+use slidegate::policy::file::MAX_RULES;
+
+/// The warnings, each with its place.
+fn warnings(yaml: &str) -> Vec<String> {
+    let policy = Policy::from_yaml(yaml).unwrap_or_else(|errors| panic!("{errors}\nin\n{yaml}"));
+    let told = policy.warnings().iter();
+    told.map(|one| format!("{}:{}: {}", one.line(), one.column(), one.message())).collect()
+}
+
+/// The client-chosen attributes that rules are warned about, a line `- { … }` for each rule.
+fn chosen(rules: &str) -> Vec<String> {
+    let rules: String = (rules.trim().lines().enumerate())
+        .map(|(nth, rule)| format!("  - {{ name: r{nth}, limits: [9/s], {} }}\n", rule.trim()))
+        .collect();
+    // In the order of the rules.
+    let names =
+        warnings(&format!("routes: [/login, '/users/{{id}}', '/v1/{{*rest}}']\nrules:\n{rules}"));
+    let name = |warning: &String| {
+        let (_, rest) = warning.split_once("the client chooses `").expect(warning);
+        rest.split_once('`').unwrap().0.to_owned()
+    };
+    names.iter().map(name).collect()
+}
+
+#[test]
+fn client_chosen_key_alone_is_warned_about() {
+    for (per, name) in [
+        ("header.x-api-key|ip", "header.x-api-key"),
+        ("header.x-api-key", "header.x-api-key"),
+        ("user|header.x-user|ip", "header.x-user"),
+        ("api_key", "api_key"),
+        ("api_key#2", "api_key#2"),
+        ("query.key", "query.key"),
+        ("cookie.session", "cookie.session"),
+        ("user_agent", "user_agent"),
+        ("ip, header.x-device", "header.x-device"),
+        ("ip, path", "path"),
+        ("route, api_key|ip", "api_key"),
+    ] {
+        assert_eq!(chosen(&format!("per: [{per}]")), [name], "{per}");
+    }
+    let deny = "per: [api_key], when_missing: deny";
+    assert_eq!(chosen(deny), ["api_key"], "a key can be invented as well as left out");
+}
+
+#[test]
+fn client_chosen_key_warning_names_place_and_remedy() {
+    let yaml = "rules:\n  - name: a\n    per: [route, header.x-api-key|ip]\n    limits: [9/s]\n";
+    let policy = Policy::from_yaml(yaml).unwrap();
+    let [warning] = policy.warnings() else { panic!("{:?}", policy.warnings()) };
+    assert_eq!(
+        warning.to_string(),
+        "\
+3:18: warning: the client chooses `header.x-api-key`, so each value that it invents has a count of its own, and nothing else limits these requests; add a rule for them with `per: [ip]` (`remote_address` from Envoy)
+    3 |     per: [route, header.x-api-key|ip]
+      |                  ^^^^^^^^^^^^^^^^^^^"
+    );
+    assert_eq!(policy.observing().warnings(), policy.warnings());
+}
+
+#[test]
+fn keys_that_clients_cannot_invent_pass() {
+    for per in
+        ["ip", "user|ip", "tenant", "remote_address", "ip|header.x-api-key", "ip, route", "host"]
+    {
+        assert_eq!(chosen(&format!("per: [{per}]")), [""; 0], "{per}");
+    }
+    assert_eq!(chosen("when: { method: GET }"), [""; 0], "without `per`");
+}
+
+#[test]
+fn rule_by_address_protects_requests_it_applies_to() {
+    let key = "per: [header.x-api-key|ip]";
+    let with = |one: &str, other: &str| chosen(&format!("{key}, {one}\n{other}")).len();
+    let everywhere = "mode: enforce";
+    let login = "when: { method: POST, route: /login }";
+    for other in [
+        "per: [ip]",
+        "per: [remote_address]",
+        "per: [ip, route|host]",
+        "mode: { enforce: 100% }, per: [ip]",
+        "mode: enforce",
+        "per: [user|ip]",
+        "per: [user], when_missing: deny",
+        "per: [ip], overrides: [{ when: { plan: pro }, limits: unlimited }]",
+        "per: [ip], when: { ip: { not: [10.0.0.0/8, 'fc00::/7'] } }",
+        "per: [ip], when: { path: '*' }",
+    ] {
+        assert_eq!(with(everywhere, other), 0, "{other}");
+        assert_eq!(with(login, other), 0, "{other}");
+    }
+    for other in [
+        "per: [ip], mode: observe",
+        "per: [ip], mode: off",
+        "per: [ip], mode: { enforce: 50% }",
+        "per: [ip], limits: unlimited",
+        "per: [ip], domain: other",
+        "per: [user]",
+        "per: [user], when: { user: '*' }",
+        "per: [ip], when: { route: /v1/* }",
+        "per: [ip], when: { method: GET }",
+        "per: [ip], when: { ip: 10.0.0.0/8 }",
+        "per: [ip], overrides: [{ when: { user: { not: '*' } }, mode: observe }]",
+    ] {
+        let other = other
+            .replace("limits: unlimited", "overrides: [{ when: { ip: '*' }, limits: unlimited }]");
+        assert_eq!(with(everywhere, &other), 1, "{other}");
+        assert_eq!(with(login, &other), 1, "{other}");
+    }
+}
+
+#[test]
+fn rule_by_address_protects_only_where_conditions_agree() {
+    let login = "when: { method: POST, route: /login }";
+    for (one, other, evades) in [
+        (login, login, false),
+        (login, "when: { route: /login }", false),
+        (login, "when: { path: /login }", false),
+        (login, "when: { path: /log* }", false),
+        (login, "when: { method: [GET, POST] }", false),
+        (login, "when: { method: { not: GET } }", false),
+        (login, "when: { method: { not: POST } }", true),
+        (login, "when: { path: /login/x }", true),
+        ("when: { route: '/users/{id}' }", "when: { path: /users/* }", false),
+        ("when: { path: /v1/* }", "when: { path: /v* }", false),
+        ("when: { path: /v* }", "when: { path: /v1/* }", true),
+        ("when: { route: [/login, '/users/{id}'] }", "when: { route: /login }", true),
+        ("when: { plan: [free, pro] }", "when: { plan: [free, pro, max] }", false),
+        ("when: { plan: [free, pro] }", "when: { plan: free }", true),
+        ("when: { ip: 10.0.0.0/8 }", "when: { ip: [10.0.0.0/8, 192.168.0.0/16] }", false),
+        ("when: { ip: { not: 10.0.0.0/8 } }", "when: { ip: { not: 10.0.0.0/16 } }", false),
+        ("when: { user: { not: '*' } }", "when: { user: { not: ann } }", false),
+    ] {
+        let rules = format!("per: [api_key|ip], {one}\nper: [ip], {other}");
+        assert_eq!(!chosen(&rules).is_empty(), evades, "{rules}");
+    }
+    // None of them alone, but all of them together.
+    for others in [
+        "per: [ip], when: { user: { not: '*' } }\nper: [user], when: { user: '*' }",
+        "per: [ip], when: { method: GET }\nper: [ip], when: { method: { not: GET } }",
+    ] {
+        assert_eq!(chosen(&format!("per: [api_key|ip]\n{others}")), [""; 0], "{others}");
+    }
+}
+
+#[test]
+fn two_invented_keys_do_not_protect_each_other() {
+    assert_eq!(
+        chosen("per: [header.x-api-key|ip]\nper: [query.key|ip]"),
+        ["header.x-api-key", "query.key"]
+    );
+}
+
+#[test]
+fn pinned_or_unenforced_keys_are_not_warned_about() {
+    for rule in [
+        "per: [header.x-plan], when: { header.x-plan: free }",
+        "per: [header.x-plan, ip], when: { header.x-plan: [free, pro] }",
+        "per: [api_key], mode: observe",
+        "per: [api_key], mode: off",
+        "per: [api_key], overrides: [{ when: { api_key: '*' }, limits: unlimited }]",
+        "per: [api_key], overrides: [{ when: { api_key: '*' }, limits: denied }]",
+        "per: [api_key], when: { api_key: { literal: [a, b] } }",
+    ] {
+        assert_eq!(chosen(rule), [""; 0], "{rule}");
+    }
+    for rule in [
+        "per: [api_key], when: { api_key: sk_* }",
+        "per: [api_key], when: { api_key: { not: leaked } }",
+        "per: [api_key], mode: { enforce: 5% }",
+        "per: [api_key], mode: observe, overrides: [{ when: { plan: free }, mode: enforce }]",
+        "per: [api_key], overrides: [{ when: { api_key: [leaked] }, limits: denied }]",
+    ] {
+        assert_eq!(chosen(rule), ["api_key"], "{rule}");
+    }
+}
+
+#[test]
+fn rules_of_descriptors_are_protected_by_address_descriptors() {
+    let rule = "descriptor: [plan, api_key], per: [api_key]";
+    assert_eq!(chosen(rule), ["api_key"]);
+    assert_eq!(
+        chosen(&format!("{rule}\nper: [remote_address], descriptor: [remote_address]")),
+        [""; 0]
+    );
+    assert_eq!(chosen(&format!("{rule}\nper: [remote_address]")), [""; 0]);
+    assert_eq!(chosen("descriptor: [path, user], per: [path, user]"), [""; 0], "any names");
+}
+
+#[test]
+fn replaced_rule_by_address_protects_nothing() {
+    let yaml = |replaces: &str| {
+        format!(
+            "rules: [{{ name: ip, per: [ip], limits: [9/s] }}, {{ name: key, per: [api_key], {replaces} limits: [9/s] }}]"
+        )
+    };
+    assert_eq!(warnings(&yaml("")), [""; 0]);
+    assert_eq!(warnings(&yaml("replaces: [ip],")).len(), 1);
+}
+
+#[test]
+fn route_without_routes_is_warned_about() {
+    let rules =
+        "rules:\n  - name: a\n    when: { method: POST, route: /login }\n    limits: [9/s]\n";
+    let overrides = "    overrides: [{ when: { route: /log* }, limits: [1/s] }]\n";
+    let found = warnings(&format!("{rules}{overrides}"));
+    assert_eq!(found.len(), 2, "{found:#?}");
+    assert!(found[0].starts_with("3:27: matches only if the caller sends the attribute `route`"));
+    assert!(found[1].starts_with("5:27: "), "{found:#?}");
+    assert_eq!(warnings(&format!("routes: [/login]\n{rules}")), [""; 0]);
+    let of_descriptors =
+        "rules: [{ name: a, descriptor: [route], when: { route: /a }, limits: [9/s] }]";
+    assert_eq!(warnings(of_descriptors), [""; 0]);
+}
+
+#[test]
+fn colon_parameters_in_routes_are_warned_about() {
+    let found = warnings(
+        "routes:\n  - /users/:id/posts/:post_id\n  - /v1/users:batch\n  - '/a/{id}'\n  - /b/:8080\nrules: []",
+    );
+    assert_eq!(
+        found,
+        [
+            "2:5: `:id` in `/users/:id/posts/:post_id` matches only the text `:id`; write `/users/{id}/posts/{post_id}` for any segment"
+        ]
+    );
+}
+
+#[test]
+fn rules_that_never_apply_are_warned_about() {
+    for (fields, at, message) in [
+        (
+            "limits: [9/s], mode: { enforce: 0% }, per: [ip]",
+            "{ enforce",
+            "never denies: 0% is no key at all",
+        ),
+        (
+            "limits: [9/s], when: { method: { literal: [post] } }",
+            "post",
+            "never matches: methods are upper-case; write `POST`",
+        ),
+        (
+            "limits: [9/s], when: { path: { not: { literal: [login] } } }",
+            "login",
+            "never matches: a path begins with `/`; write `/login`",
+        ),
+        (
+            "limits: [9/s], when: { ip: { literal: [10.0.0.0/8] } }",
+            "10.0.0.0/8",
+            "never matches: `10.0.0.0/8` is not an address",
+        ),
+        (
+            "limits: [9/s], when: { route: { literal: [/nope] } }",
+            "/nope",
+            "never matches: `/nope` is none of `routes`",
+        ),
+        (
+            "limits: [9/s], when: { path: /users/7, route: /login }",
+            "route:",
+            "never applies: no `path` that is `/users/7` has a `route` that is `/login`",
+        ),
+        (
+            "limits: [9/s], when: { user: { not: '*' } }, per: [ip, user]",
+            "user]",
+            "never applies: `when` wants `user` to be absent",
+        ),
+    ] {
+        let rule = format!("  - {{ name: a, {fields} }}");
+        let found = warnings(&format!("routes: [/login, '/users/{{id}}']\nrules:\n{rule}\n"));
+        assert_eq!(found.len(), 1, "{fields}: {found:#?}");
+        let column = 1 + rule.rfind(at).unwrap();
+        assert!(found[0].starts_with(&format!("3:{column}: {message}")), "{fields}: {found:#?}");
+    }
+    for fine in [
+        "limits: [9/s], mode: { enforce: 0.01% }, per: [ip]",
+        "limits: [9/s], mode: off",
+        "limits: [9/s], when: { path: /users/7, route: '/users/{id}' }",
+        "limits: [9/s], when: { path: /users/*, route: /login }",
+        "limits: [9/s], when: { user: { not: '*' } }, per: [user], when_missing: deny",
+        "limits: [9/s], when: { user: { not: '*' } }, per: [user|ip]",
+        "limits: unlimited, when: { user: { not: '*' } }, per: [user]",
+        "limits: [9/s], when: { user: { not: a* } }, per: [user]",
+    ] {
+        let found = warnings(&format!(
+            "routes: [/login, '/users/{{id}}']\nrules:\n  - {{ name: a, {fine} }}\n"
+        ));
+        assert_eq!(found, [""; 0], "{fine}");
+    }
+}
+
+#[test]
+fn overrides_behind_wider_ones_are_warned_about() {
+    let found = |first: &str, second: &str| {
+        warnings(&format!(
+            "rules:\n  - name: a\n    when: {{ zone: eu }}\n    limits: [9/s]\n    overrides:\n      - {{ when: {{ {first} }}, limits: [1/s] }}\n      - {{ when: {{ {second} }}, limits: [2/s] }}\n"
+        ))
+    };
+    for (first, second) in [
+        ("plan: '*'", "plan: pro"),
+        ("plan: p*", "plan: [pro, plus]"),
+        ("plan: p*", "plan: pr*o"),
+        ("plan: { not: free }", "plan: [pro, max]"),
+        ("plan: { not: free }", "plan: { not: [free, trial] }"),
+        ("ip: 10.0.0.0/8", "ip: [10.1.0.0/16, 10.2.3.4]"),
+        ("zone: e*", "plan: pro"),
+        ("plan: pro", "plan: pro, user: ann"),
+    ] {
+        let told = found(first, second);
+        assert_eq!(told.len(), 1, "{first}, {second}: {told:#?}");
+        assert!(
+            told[0].starts_with("7:9: never holds: the override in line 6 matches all"),
+            "{told:#?}"
+        );
+    }
+    for (first, second) in [
+        ("plan: pro", "plan: '*'"),
+        ("plan: p*", "plan: [pro, max]"),
+        ("plan: p*o", "plan: p*"),
+        ("plan: { not: free }", "plan: { not: trial }"),
+        ("plan: { not: pro }", "plan: p*"),
+        ("plan: '*'", "plan: { not: pro }"),
+        ("ip: 10.1.0.0/16", "ip: 10.0.0.0/8"),
+        ("plan: pro, user: ann", "plan: pro"),
+    ] {
+        assert_eq!(found(first, second), [""; 0], "{first}, {second}");
+    }
+}
+
+#[test]
+fn rules_that_are_always_replaced_are_warned_about() {
+    let found = |one: &str, other: &str| {
+        warnings(&format!(
+            "rules:\n  - {{ name: a, {one}, limits: [9/s] }}\n  - {{ name: b, {other}, replaces: [a], limits: [1/s] }}\n"
+        ))
+    };
+    let told = found("per: [user]", "per: [user]");
+    assert_eq!(told.len(), 1, "{told:#?}");
+    assert!(told[0].starts_with("2:13: never applies: rule `b` replaces it"), "{told:#?}");
+    for (one, other) in [
+        ("per: [user]", "per: [user], when: { plan: pro }"),
+        ("per: [user]", "per: [user], mode: off"),
+        ("per: [user]", "per: [tenant]"),
+        ("per: [user, route]", "per: [user]"),
+    ] {
+        assert_eq!(found(one, other), [""; 0], "{one}, {other}");
+    }
+}
+
+#[test]
+fn policy_with_errors_has_no_warnings_among_them() {
+    let errors = Policy::from_yaml("rules: [{ name: a, per: [api_key], limits: [9/fortnight] }]");
+    assert_eq!(errors.unwrap_err().0.len(), 1);
+}
+
+/// The search gives up before it has looked at every rule.
+#[test]
+fn large_policies_are_searched_in_bounded_steps() {
+    let mut yaml = String::from("rules:\n");
+    for nth in 0..MAX_RULES {
+        writeln!(
+            yaml,
+            "  - {{ name: r{nth}, when: {{ path: '/{nth}/*' }}, per: [api_key], limits: [9/s] }}"
+        )
+        .unwrap();
+    }
+    let found = warnings(&yaml).len();
+    assert!(found > 0 && found < 1_000, "{found}, of which 1,000 are told");
+}
