@@ -13,6 +13,7 @@ mod explain;
 mod health;
 mod metrics;
 mod observe;
+mod probes;
 #[path = "../common/prometheus.rs"]
 mod prometheus;
 mod samples;
