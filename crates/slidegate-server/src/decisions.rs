@@ -4,14 +4,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
-use opentelemetry::{Context, KeyValue};
+use opentelemetry::KeyValue;
 use quanta::Instant;
 use slidegate::{Request, Ruling};
 
 use crate::http::Answers;
 use crate::service::{Ruled, Service};
 use crate::watch::metrics::{Answered, Face, FaceMetrics};
-use crate::watch::traces::{self, DecisionSpan};
+use crate::watch::traces::{DecisionSpan, TraceParent};
+
+const TRACEPARENT: &str = "traceparent";
 
 /// What the paths of a face share that decide.
 pub struct Decisions {
@@ -21,7 +23,7 @@ pub struct Decisions {
 }
 
 /// Where the caller is in a trace; not looked for if there are no traces.
-pub struct Caller(Option<Context>);
+pub struct Caller(Option<TraceParent>);
 
 /// A question that is being answered: timed, and traced if that is so.
 pub struct Question<'d> {
@@ -67,11 +69,17 @@ impl Decisions {
     /// Where the caller is, by its headers.
     pub fn caller(&self, headers: &HeaderMap) -> Caller {
         let traced = self.service.watch().traces().is_some();
-        Caller(
-            traced.then(|| {
-                traces::parent(values(headers, "traceparent"), values(headers, "tracestate"))
-            }),
-        )
+        Caller(traced.then(|| trusted(headers)))
+    }
+
+    /// Returns the place in a trace of a forwarded request. Its headers are those of the end client, so they decide
+    /// sampling only if they are trusted to.
+    pub fn forwarded_caller(&self, headers: &HeaderMap) -> Caller {
+        let traces = self.service.watch().traces();
+        Caller(traces.map(|traces| match traces.trusts_forwarded() {
+            true => trusted(headers),
+            false => TraceParent::untrusted(values(headers, TRACEPARENT)),
+        }))
     }
 
     /// Begins when the whole question is there: what a client takes to send it is not ours. `name` is that
@@ -119,6 +127,10 @@ impl Drop for Timer<'_> {
     fn drop(&mut self) {
         self.0.took(self.1.elapsed());
     }
+}
+
+fn trusted(headers: &HeaderMap) -> TraceParent {
+    TraceParent::trusted(values(headers, TRACEPARENT), values(headers, "tracestate"))
 }
 
 fn values<'h>(headers: &'h HeaderMap, name: &str) -> impl Iterator<Item = &'h str> {

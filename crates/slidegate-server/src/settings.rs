@@ -158,8 +158,8 @@ fn denials_per_second(args: &TellingArgs, level: LevelFilter) -> u16 {
 
 fn traces(args: &TellingArgs) -> Result<Option<TraceSettings>, CollectorUrlError> {
     let collector = args.otlp.as_deref().filter(|url| !url.is_empty()).map(str::parse);
-    let sample = args.trace_sample.0;
-    Ok(collector.transpose()?.map(|collector| TraceSettings { collector, sample }))
+    let (sample, trust_forwarded) = (args.trace_sample.0, args.trust_traceparent);
+    Ok(collector.transpose()?.map(|collector| TraceSettings { collector, sample, trust_forwarded }))
 }
 
 fn tls(args: TlsArgs) -> Result<Option<Arc<Tls>>, TlsError> {

@@ -41,6 +41,11 @@ pub struct TellingArgs {
     /// The share of decisions that are traced where the caller's traceparent does not say
     #[arg(long, value_name = "PERCENT", env = "SLIDEGATE_TRACE_SAMPLE", default_value = "1%")]
     pub trace_sample: Sample,
+
+    /// Let the traceparent of a request forwarded to /v1/auth decide whether it is traced. For proxies that replace the
+    /// client's own; without this flag, --trace-sample decides there
+    #[arg(long, env = "SLIDEGATE_TRUST_TRACEPARENT")]
+    pub trust_traceparent: bool,
 }
 
 /// What the log looks like.

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::args::ServeArgs;
-use crate::connections::{Connections, Protocol, Threads, allow_open_files};
+use crate::connections::{Connections, Listeners, Protocol, Threads};
 use crate::grpc::Grpc;
 use crate::http::Http;
 use crate::service::Service;
@@ -32,7 +32,7 @@ const LAST_QUESTIONS: Duration = Duration::from_secs(1);
 /// time that there was: else the others wait for it until all that it may have counted has left its window.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Connections of operators at once.
+/// Connections to the admin listener at once: apart from those of clients, so that clients cannot make probes wait.
 const ADMIN_CONNECTIONS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(63);
 
 pub fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
@@ -48,10 +48,15 @@ pub fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
 async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let mut stop = StopSignal::register()?;
     let hangup = signal(SignalKind::hangup())?;
-    let Settings { clients, shutdown_grace, .. } = settings;
+    let shutdown_grace = settings.shutdown_grace;
     let http = listen(settings.http, "--http").await?;
     let grpc = listen_if(settings.grpc, "--grpc").await?;
     let admin = listen_if(settings.admin, "--admin").await?;
+    let listeners = Listeners {
+        clients: 1 + u64::from(grpc.is_some()),
+        others: admin.as_ref().map_or(0, |_| ADMIN_CONNECTIONS.get() as u64),
+    };
+    let clients = listeners.within_open_files(settings.clients);
     let (rules, store) =
         (settings.service.policy.rules().len(), settings.service.store.to_string());
     let service = Arc::new(wire::service(settings.service).await?);
@@ -82,7 +87,6 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let protocol = Http::new(paths, clients.patience);
     let threads = threads("http")?;
     let http = Face::new(http, Connections::new(protocol, threads, on(Spoken::Http), clients));
-    allow_open_files(clients.connections.get().saturating_mul(1 + usize::from(grpc.is_some())));
     if let Some(grpc) = &grpc {
         info!("gRPC is asked at {}", grpc.address()?);
     }
@@ -176,12 +180,18 @@ async fn drain_grpc(connections: Option<Connections<Grpc>>) {
     }
 }
 
-/// To the end: whoever asks whether the server is ready is told so even while it drains.
+/// To the end: whoever asks whether the server is ready is told so even while it drains. A connection ends with its first
+/// response, and the oldest is evicted when all places are taken, so that idle ones cannot make a probe wait.
 fn serve_admin(listener: TcpListener, service: Arc<Service>, clients: ClientBounds) {
     let bounds = ClientBounds { connections: ADMIN_CONNECTIONS, ..clients };
     let router = http::admin::router(service, bounds.patience);
-    let connections =
-        Connections::new(Http::new(router, bounds.patience), Threads::Shared, None, bounds);
+    let connections = Connections::new(
+        Http::new(router, bounds.patience).closing(),
+        Threads::Shared,
+        None,
+        bounds,
+    )
+    .evicting_oldest();
     tokio::spawn(async move { connections.take(&listener).await });
 }
 

@@ -1,6 +1,8 @@
 //! Takes connections and serves them, within bounds: how many at once, and how slow. What is spoken on them
 //! is for a [`Protocol`] to say.
 
+mod oldest;
+mod open_files;
 mod stream;
 mod threads;
 
@@ -16,17 +18,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
+pub use self::open_files::Listeners;
 pub use self::stream::ClientIo;
 pub use self::threads::Threads;
+
+use self::oldest::{Evicted, OldestFirst};
 use crate::settings::ClientBounds;
 use crate::tls::FaceTls;
 
 /// How long to leave new connections waiting after one could not be taken, most often because too
 /// many files are open. Asking again at once would fail again, and use a whole core for it.
 const BREATHER: Duration = Duration::from_secs(1);
-
-/// Files that are open beside connections: the listener, standard streams, the runtime's own.
-const OTHER_FILES: u64 = 64;
 
 /// What is spoken on a connection.
 pub trait Protocol: Clone + Send + Sync + 'static {
@@ -44,6 +46,7 @@ pub struct Connections<P> {
     threads: Threads,
     tls: Option<FaceTls>,
     room: Arc<Semaphore>,
+    evicts_oldest: bool,
     bounds: ClientBounds,
     draining: GracefulShutdown,
 }
@@ -56,19 +59,32 @@ impl<P: Protocol> Connections<P> {
             threads,
             tls,
             room: Arc::new(Semaphore::new(places(bounds))),
+            evicts_oldest: false,
             bounds,
             draining: GracefulShutdown::new(),
         }
     }
 
+    /// Evicts the oldest connection when the bound is reached: no number of idle connections then keeps a new one waiting.
+    /// For connections that end soon by themselves if their clients mean well.
+    pub fn evicting_oldest(self) -> Self {
+        Self { evicts_oldest: true, ..self }
+    }
+
     /// Takes connections, for ever. Beyond the bound they wait in the listener's queue: a client
     /// that is served a little later is better off than one that is turned away.
     pub async fn take(&self, listener: &TcpListener) -> Infallible {
+        let mut open = self.evicts_oldest.then(OldestFirst::default);
         loop {
+            if let Some(open) = open.as_mut().filter(|_| self.room.available_permits() == 0) {
+                open.evict_oldest();
+            }
             // The semaphore is never closed; were it, there would be no bound.
             let room = Arc::clone(&self.room).acquire_owned().await.ok();
             match listener.accept().await {
-                Ok((stream, peer)) => self.serve(stream, peer, room),
+                Ok((stream, peer)) => {
+                    self.serve(stream, peer, room, open.as_mut().map(OldestFirst::add));
+                }
                 Err(error) if concerns_one_client(&error) => debug!("a client was gone: {error}"),
                 Err(error) => {
                     warn!("cannot take a connection: {error}");
@@ -78,7 +94,13 @@ impl<P: Protocol> Connections<P> {
         }
     }
 
-    fn serve(&self, stream: TcpStream, peer: SocketAddr, room: Option<OwnedSemaphorePermit>) {
+    fn serve(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        room: Option<OwnedSemaphorePermit>,
+        evicted: Option<Evicted>,
+    ) {
         // Answers are small: waiting to fill a packet would only delay them.
         if let Err(error) = stream.set_nodelay(true) {
             debug!("cannot send without delay: {error}");
@@ -91,7 +113,10 @@ impl<P: Protocol> Connections<P> {
             draining: self.draining.watcher(),
         };
         self.threads.serve(stream, async move |stream| {
-            client.serve(stream).await;
+            match evicted {
+                Some(evicted) => client.serve_until(stream, evicted).await,
+                None => client.serve(stream).await,
+            }
             drop(room);
         });
     }
@@ -119,6 +144,15 @@ struct Client<P> {
 }
 
 impl<P: Protocol> Client<P> {
+    /// Until it goes, or is evicted.
+    async fn serve_until(self, stream: TcpStream, evicted: Evicted) {
+        let peer = self.peer;
+        tokio::select! {
+            () = self.serve(stream) => {}
+            _ = evicted => debug!("{peer}: evicted for a newer connection"),
+        }
+    }
+
     /// Until it goes.
     async fn serve(self, stream: TcpStream) {
         let io = match stream::open(stream, self.tls.as_ref(), self.patience).await {
@@ -142,16 +176,4 @@ fn concerns_one_client(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
 
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
-}
-
-/// Asks the system for as many open files as so many connections need.
-pub fn allow_open_files(connections: usize) {
-    let wanted = (connections as u64).saturating_add(OTHER_FILES);
-    match rlimit::increase_nofile_limit(wanted) {
-        Ok(allowed) if allowed < wanted => {
-            warn!("the system allows {allowed} open files: too few for {connections} connections");
-        }
-        Ok(_) => {}
-        Err(error) => warn!("cannot ask for {wanted} open files: {error}"),
-    }
 }

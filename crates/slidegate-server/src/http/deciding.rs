@@ -89,7 +89,10 @@ impl Deciding {
             return Err(refusal.allowing("POST"));
         }
         let face = &self.decisions;
-        let caller = face.caller(&head.headers);
+        let caller = match path {
+            Path::Auth => face.forwarded_caller(&head.headers),
+            Path::Check | Path::Peek | Path::Json => face.caller(&head.headers),
+        };
         match path {
             Path::Check => check::check(face, caller, &body).await,
             Path::Peek => check::peek(face, caller, &body).await,

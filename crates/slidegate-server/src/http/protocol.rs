@@ -67,6 +67,12 @@ impl<A> Http<A> {
             .half_close(true);
         Self { http, answering: Arc::new(answering) }
     }
+
+    /// Closes each connection after its first response.
+    pub fn closing(mut self) -> Self {
+        self.http.keep_alive(false);
+        self
+    }
 }
 
 impl<A: Answering> Protocol for Http<A> {

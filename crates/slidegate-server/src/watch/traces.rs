@@ -21,7 +21,7 @@ use tokio::task;
 use tracing::warn;
 
 pub use self::collector::{CollectorUrl, CollectorUrlError};
-pub use self::parent::parent;
+pub use self::parent::TraceParent;
 pub use self::span::DecisionSpan;
 
 use self::collector::Collector;
@@ -33,6 +33,8 @@ pub struct TraceSettings {
     pub collector: CollectorUrl,
     /// The share, from 0 to 1, of decisions that are traced where the caller does not say.
     pub sample: f64,
+    /// Whether `traceparent` of a forwarded request decides sampling at `/v1/auth`.
+    pub trust_forwarded: bool,
 }
 
 /// Why there can be no traces.
@@ -48,6 +50,7 @@ pub enum TracesError {
 pub struct Traces {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
+    trust_forwarded: bool,
 }
 
 /// Makes spans of what a store is asked.
@@ -60,7 +63,7 @@ pub struct StoreTraces {
 impl Traces {
     /// Within a runtime, by which spans are sent.
     pub fn start(settings: TraceSettings) -> Result<Self, TracesError> {
-        let TraceSettings { collector, sample } = settings;
+        let TraceSettings { collector, sample, trust_forwarded } = settings;
         let client = Collector::of(&collector).map_err(TracesError::Certificates)?;
         let exporter = SpanExporter::builder()
             .with_http()
@@ -75,14 +78,25 @@ impl Traces {
             .with_resource(resource())
             .build();
         let tracer = provider.tracer("slidegate");
-        Ok(Self { provider, tracer })
+        Ok(Self { provider, tracer, trust_forwarded })
+    }
+
+    /// Returns whether `traceparent` of a forwarded request decides sampling.
+    pub fn trusts_forwarded(&self) -> bool {
+        self.trust_forwarded
     }
 
     /// Begins the span of a decision, if it is sampled.
-    fn begin(&self, name: &'static str, parent: &Context) -> Option<Context> {
+    fn begin(&self, name: &'static str, parent: TraceParent) -> Option<Context> {
         let builder = self.tracer.span_builder(name).with_kind(SpanKind::Server);
-        let span = self.tracer.build_with_context(builder, parent);
-        span.is_recording().then(|| parent.with_span(span))
+        let mut span = self.tracer.build_with_context(builder, &parent.context);
+        if !span.is_recording() {
+            return None;
+        }
+        if let Some(link) = parent.link() {
+            span.add_link(link, Vec::new());
+        }
+        Some(parent.context.with_span(span))
     }
 
     /// Makes spans of what a store of this kind is asked.

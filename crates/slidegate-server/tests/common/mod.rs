@@ -27,6 +27,20 @@ pub fn slidegate() -> Command {
     command
 }
 
+/// The same command in a process that may open so many files.
+pub fn with_open_files(count: u32, command: &Command) -> Command {
+    let mut limited = Command::new("sh");
+    limited.arg("-c").arg(format!(r#"ulimit -n {count} && exec "$0" "$@""#));
+    limited.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    limited
+}
+
 /// A file that goes when it is dropped.
 pub struct TempFile(PathBuf);
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::TcpStream;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -143,15 +145,59 @@ fn a_server_with_the_settings_of_a_pod_answers_its_probes() {
         command.env(text(&variable["name"]), variable["value"].as_str().unwrap_or("memory"));
     }
     command.env("SLIDEGATE_POLICY", policy.path()).env("SLIDEGATE_LOG_FORMAT", "text");
+    command.env("SLIDEGATE_GRPC", "127.0.0.1:0").env("SLIDEGATE_MAX_CONNECTIONS", "2");
     command.env("SLIDEGATE_HTTP", "127.0.0.1:0").env("SLIDEGATE_ADMIN", "127.0.0.1:0");
     let server = Server::spawn(command.args(list(&container["args"]).iter().map(text)));
+    // As many idle clients as the server serves at once, and one more.
+    let idle = [server.address(), server.grpc()]
+        .map(|address| [(); 3].map(|()| TcpStream::connect(address).unwrap()));
     for probe in ["livenessProbe", "readinessProbe"] {
-        let asked = &container[probe]["httpGet"];
-        assert_eq!(asked["port"], "http", "{probe}");
-        let url = format!("http://{}{}", server.address(), text(&asked["path"]));
-        let answer = ureq::get(&url).call().unwrap_or_else(|error| panic!("{url}: {error}"));
+        let (seconds, asked) = (&container[probe]["timeoutSeconds"], &container[probe]["httpGet"]);
+        let address = match text(&asked["port"]) {
+            "http" => server.address(),
+            "grpc" => server.grpc(),
+            "admin" => server.admin(),
+            other => panic!("{probe}: port {other}"),
+        };
+        let url = format!("http://{address}{}", text(&asked["path"]));
+        let timeout = Duration::from_secs(seconds.as_u64().unwrap());
+        let request = ureq::get(&url).config().timeout_global(Some(timeout)).build();
+        let answer = request.call().unwrap_or_else(|error| panic!("{probe}, {url}: {error}"));
         assert_eq!(answer.status(), 200, "{probe}");
     }
+    drop(idle);
+}
+
+/// The probes in a manifest, by name, wherever they stand.
+fn probes(manifest: &Value) -> Vec<(String, Value)> {
+    match manifest {
+        Value::Object(fields) => {
+            let below = fields.values().flat_map(probes);
+            let here = fields.iter().filter(|(name, _)| name.ends_with("Probe"));
+            here.map(|(name, probe)| (name.clone(), probe.clone())).chain(below).collect()
+        }
+        Value::Array(elements) => elements.iter().flat_map(probes).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn every_probe_uses_admin_port() {
+    let mut seen = Vec::new();
+    for folder in fs::read_dir(project("deploy")).unwrap() {
+        let folder = folder.unwrap().file_name().into_string().unwrap();
+        if !folder.starts_with("kubernetes") {
+            continue;
+        }
+        for file in fs::read_dir(project(&format!("deploy/{folder}"))).unwrap() {
+            let file = file.unwrap().file_name().into_string().unwrap();
+            for (name, probe) in probes(&yaml(&format!("deploy/{folder}/{file}"))) {
+                assert_eq!(probe["httpGet"]["port"], "admin", "{name} in deploy/{folder}/{file}");
+                seen.push(name);
+            }
+        }
+    }
+    assert_eq!(seen, ["livenessProbe", "readinessProbe"]);
 }
 
 /// Seconds that a pod has from the moment at which it listens no more until it is killed.

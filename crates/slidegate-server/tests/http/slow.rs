@@ -1,13 +1,12 @@
 //! Clients that are slow, silent or many: none of them takes the server from the others.
 
 use std::io::ErrorKind;
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use crate::bad_input::assert_problem;
 use crate::client::{Client, Raw, raw_check};
-use crate::common::{Server, TempFile, slidegate};
+use crate::common::{Server, TempFile, slidegate, with_open_files};
 
 const POLICY: &str = "rules: [{ name: all, limits: [1000000/h] }]";
 const HEALTH: &str = "GET /healthz HTTP/1.1\r\n\r\n";
@@ -116,20 +115,6 @@ fn a_server_out_of_files_waits_and_goes_on() {
     assert_eq!(many[0].response().0, 200);
     many.clear();
     assert_serves(&server);
-}
-
-/// The same command in a process that may open so many files.
-fn with_open_files(count: u32, command: &Command) -> Command {
-    let mut limited = Command::new("sh");
-    limited.arg("-c").arg(format!(r#"ulimit -n {count} && exec "$0" "$@""#));
-    limited.arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => limited.env(name, value),
-            None => limited.env_remove(name),
-        };
-    }
-    limited
 }
 
 #[test]

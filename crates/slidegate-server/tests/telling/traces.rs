@@ -146,6 +146,62 @@ fn the_caller_decides_what_is_traced_and_the_sample_decides_where_it_does_not() 
     assert_eq!(collector.rest(), []);
 }
 
+/// Requests forwarded to `/v1/auth` with the headers of an end client, and the spans that come of them.
+fn forwarded(flags: &[&str], traceparents: &[String]) -> Vec<Span> {
+    let collector = Collector::that(Manner::Takes);
+    let server = traced(&collector.url(), flags, &[]);
+    for traceparent in traceparents {
+        let headers = [("traceparent", &**traceparent), ("tracestate", "vendor=1")];
+        assert_eq!(ask(&server, "/v1/auth", "", &headers).status, 200);
+    }
+    server.signal("TERM");
+    assert_eq!(server.exit_code(), Some(0));
+    collector.rest()
+}
+
+/// A client's `traceparent` whose trace id a sampler by ratio always takes, and one that it never does.
+fn chosen_ids(flags: &str) -> [String; 2] {
+    ["0", "f"].map(|digit| format!("00-{TRACE:.16}{}-{SPAN}-{flags}", digit.repeat(16)))
+}
+
+#[test]
+fn forwarded_traceparent_cannot_force_spans() {
+    let mut sampled = chosen_ids("01").to_vec();
+    sampled.push(caller("01"));
+    assert_eq!(forwarded(&["--trace-sample", "0%"], &sampled), []);
+    // A share that none of three requests is in, unless its trace id is chosen for it.
+    assert_eq!(forwarded(&["--trace-sample", "0.0000001%"], &sampled), []);
+    assert_eq!(forwarded(&["--trace-sample", "0.0000001%"], &chosen_ids("00")), []);
+}
+
+#[test]
+fn forwarded_traceparent_cannot_suppress_spans() {
+    for share in ["100%", "99.9999999%"] {
+        let spans = forwarded(&["--trace-sample", share], &chosen_ids("00"));
+        assert_eq!(spans.len(), 2, "{share}: {spans:?}");
+        for span in spans {
+            assert_eq!((&*span.name, &*span.parent_span_id), ("slidegate.auth", &[][..]));
+            assert_eq!(span.trace_state, "");
+            let [link] = &*span.links else { panic!("the client's span: {span:?}") };
+            assert_ne!(span.trace_id, link.trace_id);
+            assert!(hex(&link.trace_id).starts_with(&TRACE[..16]));
+            assert_eq!((&*hex(&link.span_id), &*link.trace_state), (SPAN, ""));
+        }
+    }
+}
+
+#[test]
+fn forwarded_traceparent_decides_if_trusted() {
+    let trusting = ["--trust-traceparent", "--trace-sample", "0%"];
+    let spans = forwarded(&trusting, &[caller("01")]);
+    let [span] = &*spans else { panic!("{spans:?}") };
+    assert_eq!((&*span.name, &*hex(&span.trace_id)), ("slidegate.auth", TRACE));
+    assert_eq!((&*hex(&span.parent_span_id), &*span.trace_state), (SPAN, "vendor=1"));
+    assert_eq!(span.links, []);
+    let trusting = ["--trust-traceparent", "--trace-sample", "100%"];
+    assert_eq!(forwarded(&trusting, &[caller("00")]), []);
+}
+
 #[test]
 fn what_makes_no_sense_and_what_a_lost_store_refuses_is_told_as_such() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -8,26 +8,52 @@ use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, Tra
 /// Bytes that a `tracestate` may have; a longer one is left out. The standard asks to keep so many.
 const MAX_STATE: usize = 512;
 
-/// Where the caller is, by what its headers `traceparent` and `tracestate` say; nowhere, if they are malformed,
-/// or the first is there twice.
-pub fn parent<'h>(
-    mut traceparent: impl Iterator<Item = &'h str>,
-    tracestate: impl Iterator<Item = &'h str>,
-) -> Context {
-    let context = Context::new();
-    let (Some(caller), None) = (traceparent.next(), traceparent.next()) else { return context };
-    match span_context(caller.trim_matches([' ', '\t'])) {
-        Some((trace, span, flags)) => {
-            let state = trace_state(tracestate);
-            context.with_remote_span_context(SpanContext::new(trace, span, flags, true, state))
-        }
-        None => context,
+/// How the span of a decision relates to the span of its caller.
+pub struct TraceParent {
+    /// The parent of the decision's span; without a span in it, the decision starts a trace.
+    pub(super) context: Context,
+    /// The ids of a span that is only linked to.
+    link: Option<(TraceId, SpanId)>,
+}
+
+impl TraceParent {
+    /// Returns the caller's span as the parent: its sampled flag decides whether the decision is traced. Malformed
+    /// headers, or a second `traceparent`, count as none.
+    pub fn trusted<'h>(
+        traceparent: impl Iterator<Item = &'h str>,
+        tracestate: impl Iterator<Item = &'h str>,
+    ) -> Self {
+        let context = Context::new();
+        let context = match span_context(traceparent) {
+            Some((trace, span, flags)) => {
+                let state = trace_state(tracestate);
+                context.with_remote_span_context(SpanContext::new(trace, span, flags, true, state))
+            }
+            None => context,
+        };
+        Self { context, link: None }
+    }
+
+    /// Returns the caller's span as a link from a trace that the decision starts. As the parent it would decide
+    /// sampling: by its flag, or by a trace id chosen for the sampler. `tracestate` is left out: it is arbitrary text.
+    pub fn untrusted<'h>(traceparent: impl Iterator<Item = &'h str>) -> Self {
+        let link = span_context(traceparent).map(|(trace, span, _)| (trace, span));
+        Self { context: Context::new(), link }
+    }
+
+    /// Returns the span to link to, if there is one.
+    pub(super) fn link(&self) -> Option<SpanContext> {
+        let (trace, span) = self.link?;
+        Some(SpanContext::new(trace, span, TraceFlags::NOT_SAMPLED, true, TraceState::NONE))
     }
 }
 
 /// Reads `00-<32 digits>-<16 digits>-<2 digits>`. A later version may go on behind that.
-fn span_context(text: &str) -> Option<(TraceId, SpanId, TraceFlags)> {
-    let mut fields = text.splitn(5, '-');
+fn span_context<'h>(
+    mut traceparent: impl Iterator<Item = &'h str>,
+) -> Option<(TraceId, SpanId, TraceFlags)> {
+    let (Some(text), None) = (traceparent.next(), traceparent.next()) else { return None };
+    let mut fields = text.trim_matches([' ', '\t']).splitn(5, '-');
     let [version, trace, span, flags] = [2, 32, 16, 2].map(|digits| {
         let field = fields.next()?;
         let hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
@@ -66,7 +92,8 @@ mod tests {
     const CALLER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     fn read(traceparent: &[&str], tracestate: &[&str]) -> Option<SpanContext> {
-        let context = parent(traceparent.iter().copied(), tracestate.iter().copied());
+        let parent = TraceParent::trusted(traceparent.iter().copied(), tracestate.iter().copied());
+        let context = parent.context;
         context.has_active_span().then(|| context.span().span_context().clone())
     }
 
@@ -80,6 +107,18 @@ mod tests {
         assert!(!read(&[&CALLER.replace("-01", "-00")], &[]).unwrap().is_sampled());
         let later = CALLER.replace("00-", "01-") + "-more";
         assert_eq!(read(&[&later], &[]).unwrap().trace_id(), caller.trace_id());
+    }
+
+    #[test]
+    fn untrusted_caller_is_linked_by_ids_only() {
+        let untrusted = TraceParent::untrusted(once(CALLER));
+        assert!(!untrusted.context.has_active_span());
+        let link = untrusted.link().unwrap();
+        assert_eq!(link.trace_id().to_string(), "0af7651916cd43dd8448eb211c80319c");
+        assert_eq!(link.span_id().to_string(), "b7ad6b7169203331");
+        assert!(!link.is_sampled() && link.is_remote());
+        assert_eq!(TraceParent::untrusted(once("nonsense")).link, None);
+        assert_eq!(TraceParent::untrusted([CALLER, CALLER].into_iter()).link, None);
     }
 
     #[test]
@@ -108,9 +147,9 @@ mod tests {
     fn a_state_that_is_malformed_or_long_is_left_out() {
         let long = format!("a={}", "x".repeat(600));
         for state in ["nonsense", "a=1,b", &long] {
-            let caller = parent(once(CALLER), once(state));
+            let caller = TraceParent::trusted(once(CALLER), once(state)).context;
             assert_eq!(caller.span().span_context().trace_state().header(), "", "{state}");
         }
-        assert!(parent(once(CALLER), empty()).has_active_span());
+        assert!(TraceParent::trusted(once(CALLER), empty()).context.has_active_span());
     }
 }

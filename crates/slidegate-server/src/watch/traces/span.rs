@@ -8,7 +8,7 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, Span};
 use slidegate::{Ruling, StoreError};
 
-use super::Traces;
+use super::{TraceParent, Traces};
 use crate::decisions::Told;
 use crate::watch::metrics::Answered;
 
@@ -20,8 +20,8 @@ pub struct StoreSpan(Option<Span>);
 
 impl DecisionSpan {
     /// Begins one, if there are traces and this is sampled.
-    pub fn begin(traces: Option<&Traces>, name: &'static str, parent: Option<Context>) -> Self {
-        Self(traces.zip(parent).and_then(|(traces, parent)| traces.begin(name, &parent)))
+    pub fn begin(traces: Option<&Traces>, name: &'static str, parent: Option<TraceParent>) -> Self {
+        Self(traces.zip(parent).and_then(|(traces, parent)| traces.begin(name, parent)))
     }
 
     /// Does this within the span: what the store is asked meanwhile stands below it.
