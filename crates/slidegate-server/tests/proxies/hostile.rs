@@ -569,8 +569,8 @@ fn haproxy_denial_without_store_is_no_failure() {
 #[test]
 fn caddy_failures_pass_only_if_chosen() {
     only_chosen_failures_pass(caddy, &[], true);
-    let pass = "reverse_proxy @unasked 127.0.0.1:9000";
-    only_chosen_failures_pass(caddy, &[(pass, "respond @unasked 503")], false);
+    const CLOSED: (&str, &str) = ("reverse_proxy @unasked 127.0.0.1:9000", "respond @unasked 503");
+    only_chosen_failures_pass(caddy, &[CLOSED], false);
 }
 
 #[test]
