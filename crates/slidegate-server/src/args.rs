@@ -29,6 +29,7 @@ use crate::command::convert::ConvertArgs;
 use crate::command::explain::ExplainArgs;
 use crate::command::replay::ReplayArgs;
 use crate::command::validate::ValidateArgs;
+use crate::http::RepeatedHeaders;
 
 /// Limits how many requests pass, over sliding windows.
 ///
@@ -92,6 +93,11 @@ pub struct ServeArgs {
         default_value = "127.0.0.1,::1"
     )]
     pub trusted_proxies: TrustedProxies,
+
+    /// What a client's header counts as at /v1/auth if the client repeats it with different values: `first` is its
+    /// first value, `absent` treats the header as missing
+    #[arg(long, value_name = "VALUE", env = "SLIDEGATE_REPEATED_HEADERS", default_value = "first")]
+    pub repeated_headers: RepeatedHeaders,
 
     /// Where to tell how it goes and why: metrics, top, explain. It is for operators only, and must not be
     /// reached by others; none does without, and gathers nothing for it

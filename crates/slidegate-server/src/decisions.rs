@@ -9,7 +9,7 @@ use quanta::Instant;
 use slidegate::{Request, Ruling};
 
 use crate::http::Answers;
-use crate::service::Service;
+use crate::service::{Ruled, Service};
 use crate::watch::metrics::{Answered, Face, FaceMetrics};
 use crate::watch::traces::{self, DecisionSpan};
 
@@ -49,6 +49,11 @@ impl Decisions {
         Self { service, answers, metrics }
     }
 
+    /// Returns the policy that decides now.
+    pub fn active(&self) -> Arc<Ruled> {
+        self.service.ruled()
+    }
+
     /// How rulings are told.
     pub fn answers(&self) -> &Answers {
         &self.answers
@@ -84,6 +89,11 @@ impl Question<'_> {
     /// Takes what the request costs if every limit has room for it.
     pub async fn check(&self, domain: &str, request: &Request<'_>) -> Ruling {
         self.ruled(domain, self.decisions.service.check(request).await)
+    }
+
+    /// [`check`](Self::check) by a policy that the caller has looked at already.
+    pub async fn check_by(&self, ruled: &Ruled, domain: &str, request: &Request<'_>) -> Ruling {
+        self.ruled(domain, self.decisions.service.check_by(ruled, request).await)
     }
 
     /// What [`check`](Self::check) would say. Takes nothing.

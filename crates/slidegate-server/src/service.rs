@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use axum::http::HeaderName;
 use slidegate::{Gate, Policy, Request, Ruling};
 
 use crate::explain::Explanation;
@@ -24,18 +25,27 @@ pub struct Service {
 pub struct Ruled {
     gate: Gate<Watched<Store>>,
     tallies: Tallies,
+    headers: NamedHeaders,
 }
+
+/// The headers that a policy names, beside their attributes: `header.x-api-key` is the header `x-api-key`.
+pub type NamedHeaders = Box<[(Box<str>, HeaderName)]>;
 
 impl Service {
     /// What decides by this gate. If it shall only observe, its policy does already.
     pub fn new(gate: Gate<Watched<Store>>, watch: Watch, health: Health, observe: bool) -> Self {
         let tallies = watch.tallies(gate.policy());
-        Self { ruled: ArcSwap::from_pointee(Ruled { gate, tallies }), watch, health, observe }
+        let ruled = ArcSwap::from_pointee(Ruled::new(gate, tallies));
+        Self { ruled, watch, health, observe }
     }
 
     /// Takes what the request costs if every limit has room for it.
     pub async fn check(&self, request: &Request<'_>) -> Ruling {
-        let ruled = self.ruled.load_full();
+        self.check_by(&self.ruled.load_full(), request).await
+    }
+
+    /// [`check`](Self::check) by a policy that the caller has looked at already.
+    pub async fn check_by(&self, ruled: &Ruled, request: &Request<'_>) -> Ruling {
         let applied = ruled.gate.policy().apply(request);
         let ruling = ruled.gate.check_applied(&applied).await;
         self.watch.decided(&ruled.tallies, &applied, &ruling);
@@ -61,7 +71,7 @@ impl Service {
         let policy = if self.observe { policy.observing() } else { policy.clone() };
         let tallies = self.watch.tallies(&policy);
         let gate = self.ruled.load().gate.under(policy);
-        self.ruled.store(Arc::new(Ruled { gate, tallies }));
+        self.ruled.store(Arc::new(Ruled::new(gate, tallies)));
     }
 
     /// Tells that the policy was read again, and how that ended: with what is wrong, if it failed.
@@ -94,6 +104,21 @@ impl Service {
 }
 
 impl Ruled {
+    fn new(gate: Gate<Watched<Store>>, tallies: Tallies) -> Self {
+        let named = gate.policy().attribute_names();
+        let headers = named.iter().filter_map(|attribute| {
+            let name = attribute.strip_prefix("header.")?.parse().ok()?;
+            Some(((*attribute).into(), name))
+        });
+        let headers = headers.collect();
+        Self { gate, tallies, headers }
+    }
+
+    /// Returns the headers that the policy names.
+    pub fn headers(&self) -> &NamedHeaders {
+        &self.headers
+    }
+
     /// The gate.
     pub fn gate(&self) -> &Gate<Watched<Store>> {
         &self.gate

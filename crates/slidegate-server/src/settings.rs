@@ -19,6 +19,7 @@ use self::cluster::ClusterError;
 use crate::args::{
     AddressOrNone, ClusterArgs, RedisClock, ServeArgs, StoreArgs, TellingArgs, TlsArgs,
 };
+use crate::http::RepeatedHeaders;
 use crate::log::LogSettings;
 use crate::policy_file::{Bears, PolicyFile, PolicyFileError, any_limit};
 use crate::tls::{Tls, TlsError, TlsFiles};
@@ -30,6 +31,7 @@ pub struct Settings {
     pub http: SocketAddr,
     pub grpc: Option<SocketAddr>,
     pub trusted_proxies: TrustedProxies,
+    pub repeated_headers: RepeatedHeaders,
     pub admin: Option<SocketAddr>,
     /// How clients are spoken to, if by TLS.
     pub tls: Option<Arc<Tls>>,
@@ -111,6 +113,7 @@ impl Settings {
             http: args.http,
             grpc,
             trusted_proxies: args.trusted_proxies,
+            repeated_headers: args.repeated_headers,
             admin,
             tls: tls(args.tls)?,
             headers: args.headers,

@@ -4,9 +4,9 @@
 //! [`from_fn`] makes one of a function, and [`Attributes`] gives them the names that a policy knows them by.
 //!
 //! A request may lack a value, and that is never an error. A header or a parameter that is empty is lacking, too:
-//! otherwise all who send nothing in it would share one count. Bytes that are no UTF-8 are told as `U+FFFD`, so
-//! that nobody gets around a limit by sending them. How long a value may be is for the server to say, which bounds
-//! the head of a request.
+//! otherwise all who send nothing in it would share one count. Bytes that are not UTF-8 are shown as `U+FFFD` and
+//! counted by a digest of the bytes, as are values of more than [`MAX_VALUE_BYTES`](slidegate::MAX_VALUE_BYTES): no
+//! value gets around a limit or makes a key longer than that. The server bounds the head of a request.
 
 mod attributes;
 mod client_address;
@@ -19,6 +19,7 @@ mod peer;
 mod query;
 mod text;
 
+pub(crate) use self::attributes::Attribute;
 pub use self::attributes::Attributes;
 pub use self::client_address::client_address;
 pub use self::client_ip::{ClientIp, client_ip};
@@ -26,7 +27,7 @@ pub use self::combine::{Map, Or};
 #[cfg(feature = "axum")]
 pub use self::from_fn::matched_route;
 pub use self::from_fn::{FromFn, extension, from_fn, method, path, value};
-pub use self::header::{api_key, header};
+pub use self::header::{api_key, header, unique_header};
 pub use self::normal_path::normal_path;
 pub use self::peer::Peer;
 pub use self::query::query;

@@ -7,7 +7,7 @@ use http::HeaderName;
 use slidegate::policy::OnStoreError;
 use slidegate::{DEFAULT_DOMAIN, Descriptor, Request};
 
-use crate::extract::Head;
+use crate::extract::{Attribute, Head};
 
 #[derive(Clone)]
 pub struct Question {
@@ -30,10 +30,13 @@ pub enum Cost {
 /// Why there is no decision.
 pub type Malformed = Cow<'static, str>;
 
+/// Name, text and the bytes of a value that is not UTF-8.
+type KeptValue = (Box<str>, Box<str>, Option<Box<[u8]>>);
+
 /// Who asked, for as long as the request is served: its charge may have to be settled.
 #[derive(Debug)]
 pub struct Kept {
-    values: Box<[(Box<str>, Box<str>)]>,
+    values: Box<[KeptValue]>,
     pub cost: u64,
 }
 
@@ -58,10 +61,12 @@ impl Question {
     pub fn keep<'v>(
         &self,
         cost: u64,
-        values: impl IntoIterator<Item = (&'v str, &'v str)>,
+        values: impl IntoIterator<Item = Attribute<'v>>,
     ) -> Option<Kept> {
         self.is_kept.then(|| {
-            let values = values.into_iter().map(|(name, value)| (name.into(), value.into()));
+            let values = values.into_iter();
+            let values =
+                values.map(|(name, text, bytes)| (name.into(), text.into(), bytes.map(Into::into)));
             Kept { values: values.collect(), cost }
         })
     }
@@ -81,13 +86,18 @@ fn wrong(name: &HeaderName, text: &str) -> Malformed {
 impl Kept {
     /// The request again.
     pub fn request<'r>(&'r self, domain: &'r str) -> Request<'r> {
-        let attributes = self.values.iter().map(|(name, value)| (&**name, &**value));
-        Request::new(domain, Descriptor::new(attributes).cost(self.cost))
+        let attributes = self.values.iter().map(|(name, text, _)| (&**name, &**text));
+        let descriptor = Descriptor::new(attributes).cost(self.cost);
+        let bytes = self.values.iter().filter_map(|(name, _, bytes)| Some((name, bytes.as_ref()?)));
+        Request::new(
+            domain,
+            bytes.fold(descriptor, |all, (name, bytes)| all.with_bytes(name, bytes)),
+        )
     }
 
     /// The only value of a limiter's request.
     pub fn key(&self) -> &str {
-        self.values.first().map_or("", |(_, key)| key)
+        self.values.first().map_or("", |(_, key, _)| key)
     }
 }
 

@@ -7,16 +7,25 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use fnv::FnvHasher;
-use ipnet::Ipv6Net;
+use sha2::{Digest as _, Sha256};
 
 use crate::cluster_terms::ClusterTerms;
 use crate::limit::Limit;
 use crate::redis_terms::RedisTerms;
 
-/// Ends a text, and a network, in what is hashed. Neither byte stands in any text, so the values can be told from the
-/// last one back: different values are never the same bytes.
+mod value;
+
+pub use value::{MAX_VALUE_BYTES, ShortenedValue, Value};
+
+/// Ends each kind of value in the bytes that are hashed. None of them occurs in UTF-8, so the values can be told apart
+/// from the last one back: different values never yield the same bytes.
 const END_OF_TEXT: u8 = 0xFF;
 const END_OF_NETWORK: u8 = 0xFE;
+const END_OF_DIGEST: u8 = 0xFD;
+
+/// Longest list of names and values, in bytes, that a written key contains as it is; a longer one is replaced by its
+/// digest.
+const MAX_WRITTEN_BYTES: usize = 4096;
 
 /// The part of a key that a rule fixes: domain, rule, limit and the names of what is counted per.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,49 +82,6 @@ impl Scope {
     /// The names of what is counted per.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.per.iter().map(|name| &**name)
-    }
-}
-
-/// One value that is counted apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Value<'a> {
-    /// An attribute's value as it is.
-    Text(&'a str),
-    /// All addresses of a network, as one.
-    Network(Ipv6Net),
-}
-
-impl Value<'_> {
-    /// The same bytes in every process, in as few writes as can be: this is on the way of every decision.
-    #[inline]
-    fn feed(&self, hasher: &mut impl Hasher) {
-        match self {
-            Self::Text(text) => {
-                hasher.write(text.as_bytes());
-                hasher.write_u8(END_OF_TEXT);
-            }
-            Self::Network(network) => {
-                hasher.write(&network.addr().octets());
-                hasher.write_u8(network.prefix_len());
-                hasher.write_u8(END_OF_NETWORK);
-            }
-        }
-    }
-}
-
-impl<'a> From<&'a str> for Value<'a> {
-    fn from(text: &'a str) -> Self {
-        Self::Text(text)
-    }
-}
-
-/// As people read it.
-impl fmt::Display for Value<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Text(text) => f.write_str(text),
-            Self::Network(network) => network.fmt(f),
-        }
     }
 }
 
@@ -227,7 +193,7 @@ impl<'a> Key<'a> {
         fmt::from_fn(move |f| match parts {
             Parts::Named { scope, values, .. } => {
                 f.write_str("{")?;
-                write_pairs(f, scope.per.iter().zip(values))?;
+                write_pairs(f, scope.per.iter().zip(values), true)?;
                 f.write_str("}")
             }
             Parts::Hashed { digest, .. } => write!(f, "#{digest:016x}"),
@@ -247,20 +213,20 @@ impl<'a> Key<'a> {
             let pairs = || scope.per.iter().zip(values);
             f.write_str("{")?;
             match slot_by {
-                [] => write_pairs(f, pairs())?,
-                _ => write_pairs(f, slot_by.iter().filter_map(|&place| pairs().nth(place)))?,
+                [] => write_pairs(f, pairs(), true)?,
+                _ => write_pairs(f, slot_by.iter().filter_map(|&place| pairs().nth(place)), true)?,
             }
             if let Some(part) = part {
                 // No text has a bare `#`.
                 write!(f, "#{part}")?;
             }
             f.write_str("}")?;
-            let rest = |(place, _): &(usize, _)| !slot_by.is_empty() && !slot_by.contains(place);
-            for (_, (name, value)) in pairs().enumerate().filter(rest) {
-                f.write_str(",")?;
-                write_pair(f, name, value, false)?;
+            if slot_by.is_empty() || slot_by.len() == values.len() {
+                return Ok(());
             }
-            Ok(())
+            f.write_str(",")?;
+            let rest = pairs().enumerate().filter(|(place, _)| !slot_by.contains(place));
+            write_pairs(f, rest.map(|(_, pair)| pair), false)
         })
     }
 
@@ -327,16 +293,33 @@ impl fmt::Display for Key<'_> {
     }
 }
 
-/// Writes names and values, within the braces.
+/// Writes names and values, or the digest of that text if it is too long; `within` the braces or behind them.
 fn write_pairs<'p>(
     f: &mut fmt::Formatter<'_>,
-    pairs: impl Iterator<Item = (&'p Box<str>, &'p Value<'p>)>,
+    pairs: impl Iterator<Item = (&'p Box<str>, &'p Value<'p>)> + Clone,
+    within: bool,
 ) -> fmt::Result {
-    for (nth, (name, value)) in pairs.enumerate() {
-        f.write_str(if nth == 0 { "" } else { "," })?;
-        write_pair(f, name, value, true)?;
+    let write = |f: &mut fmt::Formatter<'_>| {
+        for (nth, (name, value)) in pairs.clone().enumerate() {
+            f.write_str(if nth == 0 { "" } else { "," })?;
+            write_pair(f, name, value, within)?;
+        }
+        Ok(())
+    };
+    // Each byte is written as three at most; `=`, `,` and the form of a network or a digest come on top.
+    let longest = |name: &str, value: &Value<'_>| 3 * (name.len() + value.text_bytes()) + 64;
+    if pairs.clone().map(|(name, value)| longest(name, value)).sum::<usize>() <= MAX_WRITTEN_BYTES {
+        return write(f);
     }
-    Ok(())
+    let text = fmt::from_fn(write).to_string();
+    if text.len() <= MAX_WRITTEN_BYTES {
+        return f.write_str(&text);
+    }
+    // No text has a bare parenthesis, so this is no other key's text.
+    let digest = Sha256::digest(&text);
+    f.write_str("(sha256-")?;
+    digest.iter().take(value::DIGEST_BYTES).try_for_each(|byte| write!(f, "{byte:02x}"))?;
+    f.write_str(")")
 }
 
 fn write_pair(
@@ -349,12 +332,16 @@ fn write_pair(
     f.write_str("=")?;
     match value {
         Value::Text(text) => escape(f, text, within),
-        // No text has a bare parenthesis: a network is written like no text.
+        // No text has a bare parenthesis: what is written in one is no text.
         Value::Network(network) if within => write!(f, "({network})"),
         Value::Network(network) => {
             f.write_str("(")?;
             fmt::Write::write_fmt(&mut Outside(f), format_args!("{network}"))?;
             f.write_str(")")
+        }
+        Value::Shortened(value) => {
+            escape(f, value.prefix(), within)?;
+            write!(f, "({})", value.digest())
         }
     }
 }

@@ -79,7 +79,7 @@ pub use decision::{Decision, Verdict};
 pub use gate::{Gate, Ruling, Standing};
 pub use hit::{Admission, Hit};
 pub use jitter::{Jitter, JitterError, Lengthening};
-pub use key::{Key, Scope, Value};
+pub use key::{Key, MAX_VALUE_BYTES, Scope, ShortenedValue, Value};
 pub use limit::{Limit, LimitError, Numbers};
 pub use limiter::{Limiter, LimiterError, NeverFits};
 pub use outcome::Outcome;

@@ -10,10 +10,12 @@ mod redis;
 mod route;
 mod rule;
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use crate::key::{MAX_VALUE_BYTES, ShortenedValue, Value};
 use crate::request::{Descriptor, Request};
 
 use index::Index;
@@ -64,6 +66,19 @@ impl Policy {
     /// Every limit of every rule, also of its overrides, beside its rule.
     pub fn limits(&self) -> impl Iterator<Item = (&Rule, &RuleLimit)> {
         self.rules.iter().flat_map(|rule| rule.all_limits().map(move |limit| (rule, limit)))
+    }
+
+    /// Returns the names of all attributes that the rules mention, each once, in alphabetical order. Other attributes
+    /// of a request make no difference.
+    ///
+    /// ```
+    /// let rule = "{ name: a, per: [header.x-api-key|ip], when: { method: POST }, limits: [1/s] }";
+    /// let policy = slidegate::Policy::from_yaml(&format!("rules: [{rule}]"))?;
+    /// assert_eq!(policy.attribute_names(), ["header.x-api-key", "ip", "method"].into());
+    /// # Ok::<(), slidegate::PolicyErrors>(())
+    /// ```
+    pub fn attribute_names(&self) -> BTreeSet<&str> {
+        self.rules.iter().flat_map(|rule| &*rule.named).map(|name| &**name).collect()
     }
 
     /// The same policy, which only watches: it decides and counts, and never denies.
@@ -175,17 +190,41 @@ pub(crate) struct Attributes<'r, 'a> {
     descriptor: &'r Descriptor<'a>,
     /// The route that its path is of, unless it says its route itself.
     route: Option<&'r str>,
+    /// Shortened values by attribute, so that many rules that count by one long value digest it once.
+    shortened: RefCell<Vec<(&'r str, ShortenedValue<'r>)>>,
 }
 
 impl<'r, 'a> Attributes<'r, 'a> {
     fn new(descriptor: &'r Descriptor<'a>, routes: &'r Routes) -> Self {
         let unknown = !routes.is_empty() && descriptor.get("route").is_none();
         let path = descriptor.get("path").filter(|_| unknown);
-        Self { descriptor, route: path.and_then(|path| routes.of_path(path)) }
+        let route = path.and_then(|path| routes.of_path(path));
+        Self { descriptor, route, shortened: RefCell::default() }
     }
 
     fn get(&self, name: &str) -> Option<&'r str> {
         self.descriptor.get(name).or_else(|| self.route.filter(|_| name == "route"))
+    }
+
+    /// Returns an attribute as a part of a key: shortened if it is too long or not UTF-8.
+    #[inline]
+    fn shorten(&self, name: &'r str, text: &'r str) -> Option<Value<'r>> {
+        let bytes = self.descriptor.bytes_of(name);
+        if bytes.is_none() && text.len() <= MAX_VALUE_BYTES {
+            return None;
+        }
+        Some(self.shortened(name, text, bytes.unwrap_or(text.as_bytes())))
+    }
+
+    #[cold]
+    fn shortened(&self, name: &'r str, text: &'r str, bytes: &[u8]) -> Value<'r> {
+        let mut known = self.shortened.borrow_mut();
+        let found = known.iter().find(|(own, _)| *own == name).map(|(_, value)| *value);
+        Value::Shortened(found.unwrap_or_else(|| {
+            let value = ShortenedValue::new(text, bytes);
+            known.push((name, value));
+            value
+        }))
     }
 
     /// Its own, without the route that its path is of.

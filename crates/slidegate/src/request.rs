@@ -52,6 +52,8 @@ impl<'a> Request<'a> {
 #[derive(Clone, Debug)]
 pub struct Descriptor<'a> {
     attributes: SmallVec<[(&'a str, &'a str); 6]>,
+    /// The bytes of values that are not UTF-8. Nearly always empty.
+    bytes: Vec<(&'a str, &'a [u8])>,
     pub(crate) cost: u64,
     pub(crate) gives_back: bool,
     pub(crate) exact: bool,
@@ -63,11 +65,28 @@ impl<'a> Descriptor<'a> {
     pub fn new(attributes: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         Self {
             attributes: attributes.into_iter().collect(),
+            bytes: Vec::new(),
             cost: 1,
             gives_back: false,
             exact: false,
             limit: None,
         }
+    }
+
+    /// Sets the bytes of an attribute whose value is not UTF-8. Its value in [`new`](Self::new) is those bytes with a
+    /// replacement for each invalid sequence: conditions of the policy match that text, and keys contain a digest of
+    /// the bytes, so that two values with the same text have counts of their own.
+    ///
+    /// ```
+    /// use slidegate::Descriptor;
+    ///
+    /// let bytes = b"k\xff";
+    /// let text = String::from_utf8_lossy(bytes);
+    /// let descriptor = Descriptor::new([("header.x-api-key", &*text)]).with_bytes("header.x-api-key", bytes);
+    /// ```
+    pub fn with_bytes(mut self, name: &'a str, bytes: &'a [u8]) -> Self {
+        self.bytes.push((name, bytes));
+        self
     }
 
     /// The same with another cost. 0 asks whether one unit would fit, and takes nothing.
@@ -95,6 +114,11 @@ impl<'a> Descriptor<'a> {
     /// The value of an attribute.
     pub fn get(&self, name: &str) -> Option<&'a str> {
         self.attributes.iter().find(|(own, _)| *own == name).map(|(_, value)| *value)
+    }
+
+    /// Returns the bytes of an attribute whose value is not UTF-8.
+    pub(crate) fn bytes_of(&self, name: &str) -> Option<&'a [u8]> {
+        self.bytes.iter().find(|(own, _)| *own == name).map(|(_, bytes)| *bytes)
     }
 
     /// The attributes, in the order in which they were given.

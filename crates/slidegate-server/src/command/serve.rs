@@ -77,7 +77,7 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
         }
         None => None,
     };
-    let believed = http::Believed::new(settings.trusted_proxies);
+    let believed = http::Believed::new(settings.trusted_proxies, settings.repeated_headers);
     let paths = http::Paths::new(service.clone(), answers, believed, clients.patience);
     let protocol = Http::new(paths, clients.patience);
     let threads = threads("http")?;

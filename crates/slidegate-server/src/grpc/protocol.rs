@@ -13,10 +13,15 @@ use hyper_util::server::graceful::GracefulConnection;
 use super::Services;
 use super::greeting::Greeting;
 use crate::connections::{ClientIo, Protocol};
-use crate::http::{MAX_BODY, MAX_HEAD};
 
 /// Calls that a connection may have at once: Envoy opens another when it needs more.
 const MAX_CALLS: u32 = 128;
+
+/// Longest head of a call, in bytes. Callers choose it, not their clients.
+const MAX_HEAD: u32 = 16 * 1024;
+
+/// Bytes of a call that are under way at once; longer messages take several rounds.
+const WINDOW: u32 = 64 * 1024;
 
 /// HTTP/2, and what answers.
 #[derive(Clone)]
@@ -32,9 +37,9 @@ impl Grpc {
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.timer(TokioTimer::new())
             .max_concurrent_streams(MAX_CALLS)
-            .max_header_list_size(MAX_HEAD as u32)
-            .initial_stream_window_size(MAX_BODY as u32)
-            .max_send_buf_size(MAX_BODY)
+            .max_header_list_size(MAX_HEAD)
+            .initial_stream_window_size(WINDOW)
+            .max_send_buf_size(WINDOW as usize)
             // A client that is idle may stay, as long as it is there.
             .keep_alive_interval(patience / 2)
             .keep_alive_timeout(patience / 2)

@@ -1,23 +1,21 @@
-//! The body of a check, read without copying. Whatever is wrong with it is told with its place.
+//! The body of a check, read without copying. Mistakes are reported with their positions.
+//!
+//! The caller often lets a request pass if its check fails, and end clients choose many of the values. So no value,
+//! name, domain, cost or number of attributes makes a check fail.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
-use slidegate::{DEFAULT_DOMAIN, Descriptor, MAX_UNITS, Request};
+use slidegate::{DEFAULT_DOMAIN, Descriptor, Request};
 
 use super::problem::Problem;
 
-/// Attributes that a request may have.
-pub const MAX_ATTRIBUTES: usize = 64;
-
-/// Bytes that the name of a domain or an attribute may have.
-pub const MAX_NAME: usize = 128;
-
-/// Bytes that the value of an attribute may have.
-pub const MAX_VALUE: usize = 1024;
+/// Attributes up to which repeated names are looked for pair by pair.
+const FEW_ATTRIBUTES: usize = 16;
 
 /// What the client asks about.
 #[derive(Deserialize, JsonSchema)]
@@ -25,7 +23,7 @@ pub const MAX_VALUE: usize = 1024;
 pub struct Ask<'b> {
     /// Whose rules apply; `default` if it is not given.
     #[serde(borrow, default = "default_domain")]
-    domain: Text<'b, MAX_NAME>,
+    domain: Text<'b>,
     /// What is known of the request.
     #[serde(borrow)]
     attributes: Attributes<'b>,
@@ -48,108 +46,144 @@ impl<'b> Ask<'b> {
 
     /// Whose rules apply.
     pub fn domain(&self) -> &str {
-        &self.domain.0
+        &self.domain.text
     }
 
     /// The body as the gate takes it.
     pub fn request(&self) -> Request<'_> {
-        let attributes = self.attributes.0.iter().map(|(name, value)| (&*name.0, &*value.0));
-        Request::new(&self.domain.0, Descriptor::new(attributes).cost(self.cost.0))
+        let attributes = &self.attributes.0;
+        let pairs = attributes.iter().map(|(name, value)| (&*name.text, &*value.text));
+        let mut descriptor = Descriptor::new(pairs).cost(self.cost.0);
+        for (name, value) in attributes {
+            if let Some(bytes) = &value.bytes {
+                descriptor = descriptor.with_bytes(&name.text, bytes);
+            }
+        }
+        Request::new(&self.domain.text, descriptor)
     }
 }
 
-/// The domain of who names none.
-pub fn default_domain<'b>() -> Text<'b, MAX_NAME> {
-    Text(Cow::Borrowed(DEFAULT_DOMAIN))
+/// Returns the domain of a caller that names none.
+pub fn default_domain<'b>() -> Text<'b> {
+    Text { text: Cow::Borrowed(DEFAULT_DOMAIN), bytes: None }
 }
 
-/// A string of at most `MAX` bytes.
-#[derive(PartialEq)]
-pub struct Text<'b, const MAX: usize>(Cow<'b, str>);
+/// A string. Bytes that are not UTF-8, and halves of surrogate pairs, are accepted.
+pub struct Text<'b> {
+    /// With a replacement for each sequence that is not Unicode.
+    text: Cow<'b, str>,
+    /// The bytes of a string that is not UTF-8.
+    bytes: Option<Box<[u8]>>,
+}
 
-impl<const MAX: usize> Text<'_, MAX> {
+impl Text<'_> {
     /// The string.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
     }
 }
 
-impl<'de: 'b, 'b, const MAX: usize> Deserialize<'de> for Text<'b, MAX> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Short<const MAX: usize>;
-
-        impl<const MAX: usize> Short<MAX> {
-            fn check<E: Error>(self, text: Cow<'_, str>) -> Result<Text<'_, MAX>, E> {
-                if text.len() > MAX {
-                    return Err(E::invalid_length(text.len(), &self));
-                }
-                Ok(Text(text))
-            }
+impl<'b> From<Cow<'b, [u8]>> for Text<'b> {
+    fn from(bytes: Cow<'b, [u8]>) -> Self {
+        let lossy = |bytes: &[u8]| Text {
+            text: String::from_utf8_lossy(bytes).into_owned().into(),
+            bytes: Some(bytes.into()),
+        };
+        match bytes {
+            Cow::Borrowed(bytes) => match str::from_utf8(bytes) {
+                Ok(text) => Text { text: text.into(), bytes: None },
+                Err(_) => lossy(bytes),
+            },
+            Cow::Owned(bytes) => match String::from_utf8(bytes) {
+                Ok(text) => Text { text: text.into(), bytes: None },
+                Err(error) => lossy(error.as_bytes()),
+            },
         }
+    }
+}
 
-        impl<'de, const MAX: usize> Visitor<'de> for Short<MAX> {
-            type Value = Text<'de, MAX>;
+impl<'de: 'b, 'b> Deserialize<'de> for Text<'b> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AnyText;
+
+        impl<'de> Visitor<'de> for AnyText {
+            type Value = Text<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a string of at most {MAX} bytes")
+                f.write_str("a string")
             }
 
+            fn visit_borrowed_bytes<E: Error>(self, bytes: &'de [u8]) -> Result<Self::Value, E> {
+                Ok(Cow::Borrowed(bytes).into())
+            }
+
+            /// A string with escapes is not part of the body as it is.
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Self::Value, E> {
+                Ok(Text::from(Cow::Owned(bytes.to_owned())))
+            }
+
+            /// A query is text already.
             fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
-                self.check(Cow::Borrowed(text))
+                Ok(Text { text: text.into(), bytes: None })
             }
 
-            /// A string with escapes does not stand in the body as it is.
             fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-                self.check(Cow::Owned(text.to_owned()))
+                Ok(Text { text: text.to_owned().into(), bytes: None })
             }
         }
 
-        deserializer.deserialize_str(Short::<MAX>)
+        // Not as `str`: that would refuse bytes that are not UTF-8.
+        deserializer.deserialize_bytes(AnyText)
     }
 }
 
-impl<const MAX: usize> JsonSchema for Text<'_, MAX> {
+impl JsonSchema for Text<'_> {
     fn inline_schema() -> bool {
         true
     }
 
     fn schema_name() -> Cow<'static, str> {
-        format!("Text{MAX}").into()
+        "Text".into()
     }
 
-    /// JSON Schema counts characters, and we count bytes: it is exact for ASCII.
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "type": "string",
-            "maxLength": MAX,
-            "description": format!("At most {MAX} bytes of UTF-8."),
-        })
+        json_schema!({ "type": "string" })
     }
 }
 
 /// What is known of the request, each name once.
-struct Attributes<'b>(Vec<(Text<'b, MAX_NAME>, Text<'b, MAX_VALUE>)>);
+struct Attributes<'b>(Vec<(Text<'b>, Text<'b>)>);
 
 impl<'de: 'b, 'b> Deserialize<'de> for Attributes<'b> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Few;
+        struct Pairs;
 
-        impl<'de> Visitor<'de> for Few {
+        impl<'de> Visitor<'de> for Pairs {
             type Value = Attributes<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "an object of at most {MAX_ATTRIBUTES} attributes with strings as values")
+                f.write_str("an object of attributes with strings as values")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut attributes: Vec<(Text<'_, MAX_NAME>, _)> = Vec::new();
-                while let Some(name) = map.next_key()? {
-                    if attributes.len() == MAX_ATTRIBUTES {
-                        return Err(A::Error::invalid_length(MAX_ATTRIBUTES + 1, &self));
+                let mut attributes: Vec<(Text<'_>, Text<'_>)> = Vec::new();
+                let mut names = HashSet::new();
+                while let Some(name) = map.next_key::<Text<'_>>()? {
+                    // No policy can name it, so it makes no difference.
+                    if name.bytes.is_some() {
+                        map.next_value::<Text<'_>>()?;
+                        continue;
                     }
-                    // Readers disagree on which of two counts: a way past a limit.
-                    if attributes.iter().any(|(other, _)| *other == name) {
-                        let message = format_args!("attribute `{}` stands here twice", name.0);
+                    if attributes.len() == FEW_ATTRIBUTES {
+                        names.extend(attributes.iter().map(|(name, _)| name.as_str().to_owned()));
+                    }
+                    let is_repeated = match attributes.len() < FEW_ATTRIBUTES {
+                        true => attributes.iter().any(|(other, _)| other.text == name.text),
+                        false => !names.insert(name.as_str().to_owned()),
+                    };
+                    // Readers disagree on which of two counts, so that one of them could be a way around a limit.
+                    if is_repeated {
+                        let message = format_args!("attribute `{}` stands here twice", name.text);
                         return Err(A::Error::custom(message));
                     }
                     attributes.push((name, map.next_value()?));
@@ -158,7 +192,7 @@ impl<'de: 'b, 'b> Deserialize<'de> for Attributes<'b> {
             }
         }
 
-        deserializer.deserialize_map(Few)
+        deserializer.deserialize_map(Pairs)
     }
 }
 
@@ -174,9 +208,7 @@ impl JsonSchema for Attributes<'_> {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "type": "object",
-            "maxProperties": MAX_ATTRIBUTES,
-            "propertyNames": generator.subschema_for::<Text<'_, MAX_NAME>>(),
-            "additionalProperties": generator.subschema_for::<Text<'_, MAX_VALUE>>(),
+            "additionalProperties": generator.subschema_for::<Text<'_>>(),
         })
     }
 }
@@ -198,21 +230,20 @@ impl<'de> Deserialize<'de> for Cost {
             type Value = Cost;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a whole number from 0 to {MAX_UNITS}")
+                f.write_str("a whole number of units, 0 or more")
             }
 
+            /// A cost that is larger than every limit never fits, and is denied.
             fn visit_u64<E: Error>(self, cost: u64) -> Result<Cost, E> {
-                if cost > MAX_UNITS {
-                    return Err(E::invalid_value(Unexpected::Unsigned(cost), &self));
-                }
                 Ok(Cost(cost))
             }
 
             /// Some languages write a whole number as `2.0`, and for JSON Schema it is one.
             fn visit_f64<E: Error>(self, cost: f64) -> Result<Cost, E> {
-                if cost.fract() != 0.0 || !(0.0..=MAX_UNITS as f64).contains(&cost) {
+                if cost.fract() != 0.0 || cost < 0.0 {
                     return Err(E::invalid_value(Unexpected::Float(cost), &self));
                 }
+                // Saturates: a number beyond 64 bits never fits either.
                 Ok(Cost(cost as u64))
             }
         }
@@ -234,7 +265,6 @@ impl JsonSchema for Cost {
         json_schema!({
             "type": "integer",
             "minimum": 0,
-            "maximum": MAX_UNITS,
             "default": Self::default().0,
         })
     }

@@ -16,12 +16,15 @@ use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use slidegate::{Clock, SystemClock};
 use slidegate_tower::TrustedProxies;
+use slidegate_tower::extract::client_address;
 use tracing::warn;
 
 use self::forwarded::Forwarded;
-use super::ask::{MAX_NAME, Text, default_domain};
+pub use self::forwarded::RepeatedHeaders;
+use super::ask::{Text, default_domain};
 use super::problem::Problem;
 use crate::decisions::{Caller, Decisions};
+use crate::service::NamedHeaders;
 use crate::watch::Pace;
 
 /// Charges one unit, if the request may pass.
@@ -35,9 +38,10 @@ pub async fn auth(
     let question = face.begin("slidegate.auth", caller);
     let find = pin!(async {
         let terms = Terms::read(&head.uri)?;
-        let forwarded = believed.read(&head.headers, peer.ip())?;
+        let active = face.active();
+        let forwarded = believed.read(&head.headers, peer.ip(), active.headers())?;
         let domain = terms.domain.as_str();
-        let ruling = question.check(domain, &forwarded.request(domain)).await;
+        let ruling = question.check_by(&active, domain, &forwarded.request(domain)).await;
         face.answers().authorize(&ruling, terms.deny_status.map(|DenyStatus(status)| status))
     });
     question.answer(find).await
@@ -46,22 +50,30 @@ pub async fn auth(
 /// Whom to believe, and how often to say that somebody else has asked.
 pub struct Believed {
     proxies: TrustedProxies,
+    repeated: RepeatedHeaders,
     told: Pace,
     clock: SystemClock,
 }
 
 impl Believed {
     /// These proxies only.
-    pub fn new(proxies: TrustedProxies) -> Self {
-        Self { proxies, told: Pace::new(1, Duration::from_secs(60)), clock: SystemClock::new() }
+    pub fn new(proxies: TrustedProxies, repeated: RepeatedHeaders) -> Self {
+        let told = Pace::new(1, Duration::from_secs(60));
+        Self { proxies, repeated, told, clock: SystemClock::new() }
     }
 
     /// What a peer says. Of one that is not believed nothing is decided: to count all of its clients
     /// as one, or each as it says, would be wrong without anybody seeing it.
-    fn read<'h>(&self, headers: &'h HeaderMap, peer: IpAddr) -> Result<Forwarded<'h>, Problem> {
+    fn read<'h>(
+        &self,
+        headers: &'h HeaderMap,
+        peer: IpAddr,
+        named: &'h NamedHeaders,
+    ) -> Result<Forwarded<'h>, Problem> {
         let peer = peer.to_canonical();
         if self.proxies.trust(peer) {
-            return Ok(Forwarded::read(headers, peer, &self.proxies));
+            let ip = client_address(headers, peer, &self.proxies);
+            return Ok(Forwarded::read(headers, ip, named, self.repeated));
         }
         let problem = format!(
             "{peer} is not one of --trusted-proxies ({}), so what it says of its clients is not believed",
@@ -81,7 +93,7 @@ impl Believed {
 pub struct Terms<'q> {
     /// Whose rules apply; `default` if it is not given.
     #[serde(borrow, default = "default_domain")]
-    domain: Text<'q, MAX_NAME>,
+    domain: Text<'q>,
     /// The status of a denial. If it is not given, 429; or 503, if only the lack of a store denies.
     #[serde(default)]
     #[schemars(with = "DenyStatus")]

@@ -16,7 +16,7 @@ use super::problem::Problem;
 
 /// Bytes of a body that is too large which are read all the same, and forgotten. Most clients read
 /// the answer only when they have sent everything, and may then go on with the same connection.
-const MAX_FORGOTTEN: usize = 16 * MAX_BODY;
+const MAX_FORGOTTEN: usize = 2 * MAX_BODY;
 
 /// A layer after which every body is there.
 pub async fn read_whole(

@@ -29,19 +29,22 @@ use axum::routing::{MethodRouter, get};
 use hyper::body::Incoming;
 
 pub use self::answer::Answers;
-pub use self::ask::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE};
-pub use self::auth::Believed;
+pub use self::auth::{Believed, RepeatedHeaders};
 use self::deciding::Deciding;
 pub use self::protocol::{Answering, Http};
 use crate::decisions::Decisions;
 use crate::service::Service;
 use crate::watch::metrics::Face;
 
-/// Bytes that a request's body may have.
-pub const MAX_BODY: usize = 64 * 1024;
+/// Longest body of a request, in bytes. End clients choose the values in it: it exceeds all that a proxy accepts from
+/// them, since a caller may let pass what is refused here.
+pub const MAX_BODY: usize = 1024 * 1024;
 
-/// Bytes that a request's head may have: its first line and its headers.
-pub const MAX_HEAD: usize = 16 * 1024;
+/// Longest head of a request, in bytes: its first line and its headers. A proxy may hand on all headers of its client.
+pub const MAX_HEAD: usize = 64 * 1024;
+
+/// Most headers of a request.
+pub const MAX_HEADERS: usize = 500;
 
 /// Answers whoever asks whether a request may pass, and tells how the server is.
 pub struct Paths {

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{MAX_BODY, MAX_HEAD};
+use super::{MAX_BODY, MAX_HEAD, MAX_HEADERS};
 use crate::watch::metrics::Answered;
 
 /// The media type of a problem.
@@ -73,7 +73,7 @@ impl Problem {
                 .to_owned(),
             StatusCode::URI_TOO_LONG => format!("the path is over {MAX_HEAD} bytes"),
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
-                format!("the head has over {MAX_HEAD} bytes or over 100 headers")
+                format!("the head has over {MAX_HEAD} bytes or over {MAX_HEADERS} headers")
             }
             _ => return None,
         };

@@ -16,8 +16,11 @@ use hyper_util::server::graceful::GracefulConnection;
 use tower::ServiceExt;
 
 use super::stream::ClientStream;
-use super::{MAX_BODY, MAX_HEAD};
+use super::{MAX_HEAD, MAX_HEADERS};
 use crate::connections::{ClientIo, Protocol};
+
+/// Bytes of a connection that are read ahead, at most: more than a head.
+const READ_BUFFER: usize = 2 * MAX_HEAD;
 
 /// What answers requests.
 pub trait Answering: Send + Sync + 'static {
@@ -58,7 +61,8 @@ impl<A> Http<A> {
             // From when a head can be read until it has been: it bounds idle connections too.
             .header_read_timeout(patience)
             .max_header_size(MAX_HEAD)
-            .max_buf_size(MAX_BODY)
+            .max_headers(MAX_HEADERS)
+            .max_buf_size(READ_BUFFER)
             // A client may send its last request, say that it is the last, and then read its answers.
             .half_close(true);
         Self { http, answering: Arc::new(answering) }

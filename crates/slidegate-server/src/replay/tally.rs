@@ -112,7 +112,7 @@ impl Tally {
 fn key_values<'a>(one: &'a Match<'_>) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
     one.identity().map(|(name, value)| match value {
         Value::Text(text) => (name, Cow::Borrowed(text)),
-        Value::Network(network) => (name, Cow::Owned(network.to_string())),
+        other => (name, Cow::Owned(other.to_string())),
     })
 }
 

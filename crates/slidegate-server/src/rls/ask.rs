@@ -1,6 +1,11 @@
-//! What a message asks: a request of descriptors that are decided as one.
+//! The request in a message: descriptors that are decided as one.
+//!
+//! Envoy lets a request pass if the call fails, and clients choose what many entries contain. So no key, value, domain or
+//! number of entries makes a call fail. What the caller configures, such as a unit, is checked.
 
-use slidegate::{Descriptor, MAX_UNITS, Quota, Request};
+use std::collections::HashMap;
+
+use slidegate::{Descriptor, MAX_UNITS, MAX_VALUE_BYTES, Quota, Request, Value};
 
 use super::messages::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use super::messages::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
@@ -8,25 +13,34 @@ use super::messages::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 };
 use super::messages::envoy::service::ratelimit::v3::RateLimitRequest;
 use super::{Invalid, unit};
-use crate::http::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE};
 
-/// Descriptors that a request may have. Envoy makes one of each `actions` of a route.
-pub const MAX_DESCRIPTORS: usize = 64;
+/// Descriptors that a request may have. Envoy makes one of each `actions` of a route, so clients have no influence.
+pub const MAX_DESCRIPTORS: usize = 1024;
+
+/// Entries up to which repeated names are looked for pair by pair.
+const FEW_ENTRIES: usize = 16;
 
 /// A message that makes sense.
 pub struct Ask {
-    message: RateLimitRequest,
-    /// What the descriptors bring along, in their order.
-    limits: Vec<Option<Quota>>,
+    domain: String,
+    descriptors: Vec<AskedDescriptor>,
+}
+
+/// One descriptor of a message.
+struct AskedDescriptor {
+    /// Names and values, in their order. Each name occurs once.
+    entries: Vec<(String, String)>,
+    /// The bytes of values that are not UTF-8, with the positions of their entries.
+    bytes: Vec<(usize, Vec<u8>)>,
+    cost: u64,
+    gives_back: bool,
+    /// The limit that it brings along.
+    limit: Option<Quota>,
 }
 
 impl Ask {
     /// Reads a message.
-    pub fn read(mut message: RateLimitRequest) -> Result<Self, Invalid> {
-        if message.domain.is_empty() {
-            return Err(Invalid("domain is empty: whose rules apply?".into()));
-        }
-        bound(|| "domain".into(), message.domain.len(), MAX_NAME)?;
+    pub fn read(message: RateLimitRequest) -> Result<Self, Invalid> {
         let number = message.descriptors.len();
         if number == 0 {
             return Err(Invalid("there are no descriptors: nobody could be counted".into()));
@@ -35,77 +49,105 @@ impl Ask {
             let wrong = format!("there are {number} descriptors: at most {MAX_DESCRIPTORS}");
             return Err(Invalid(wrong));
         }
-        let mut limits = Vec::with_capacity(number);
-        for (nth, descriptor) in message.descriptors.iter_mut().enumerate() {
-            check_entries(nth, &descriptor.entries)?;
-            number_repetitions(&mut descriptor.entries);
-            limits.push(descriptor.limit.map(|limit| quota(nth, limit)).transpose()?);
-        }
-        Ok(Self { message, limits })
+        let cost = u64::from(message.hits_addend.max(1));
+        let descriptors = message.descriptors.into_iter().enumerate();
+        let descriptors = descriptors.map(|(nth, one)| AskedDescriptor::read(nth, one, cost));
+        Ok(Self {
+            domain: name(message.domain),
+            descriptors: descriptors.collect::<Result<_, _>>()?,
+        })
     }
 
     /// Whose rules apply.
     pub fn domain(&self) -> &str {
-        &self.message.domain
+        &self.domain
     }
 
     /// How many descriptors there are.
     pub fn descriptors(&self) -> usize {
-        self.limits.len()
+        self.descriptors.len()
     }
 
     /// The message as the gate takes it.
     pub fn request(&self) -> Request<'_> {
-        let cost = u64::from(self.message.hits_addend.max(1));
-        let descriptors = self.message.descriptors.iter().zip(&self.limits);
-        let descriptors = descriptors.map(|(descriptor, limit)| read(descriptor, *limit, cost));
-        Request::of_descriptors(&self.message.domain, descriptors)
+        let descriptors = self.descriptors.iter().map(AskedDescriptor::descriptor);
+        Request::of_descriptors(&self.domain, descriptors)
     }
 }
 
-/// `cost` is what the request says.
-fn read(descriptor: &RateLimitDescriptor, limit: Option<Quota>, cost: u64) -> Descriptor<'_> {
-    let attributes = descriptor.entries.iter().map(|Entry { key, value }| (&**key, &**value));
-    let cost = descriptor.hits_addend.unwrap_or(cost);
-    let read = Descriptor::new(attributes).cost(cost).exact();
-    let read = if descriptor.is_negative_hits { read.giving_back() } else { read };
-    match limit {
-        Some(limit) => read.with_limit(limit),
-        None => read,
+impl AskedDescriptor {
+    /// Reads the nth descriptor. `cost` is that of the whole request.
+    fn read(nth: usize, descriptor: RateLimitDescriptor, cost: u64) -> Result<Self, Invalid> {
+        let mut bytes = Vec::new();
+        let entries = descriptor.entries.into_iter().enumerate();
+        let entries = entries.map(|(place, Entry { key, value })| {
+            (
+                name(key),
+                String::from_utf8(value).unwrap_or_else(|error| {
+                    let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
+                    bytes.push((place, error.into_bytes()));
+                    text
+                }),
+            )
+        });
+        let mut entries: Vec<_> = entries.collect();
+        number_repetitions(&mut entries);
+        Ok(Self {
+            entries,
+            bytes,
+            cost: descriptor.hits_addend.unwrap_or(cost),
+            gives_back: descriptor.is_negative_hits,
+            limit: descriptor.limit.map(|limit| quota(nth, limit)).transpose()?,
+        })
+    }
+
+    fn descriptor(&self) -> Descriptor<'_> {
+        let attributes = self.entries.iter().map(|(name, value)| (&**name, &**value));
+        let mut descriptor = Descriptor::new(attributes).cost(self.cost).exact();
+        for (place, bytes) in &self.bytes {
+            descriptor = descriptor.with_bytes(&self.entries[*place].0, bytes);
+        }
+        if self.gives_back {
+            descriptor = descriptor.giving_back();
+        }
+        match self.limit {
+            Some(limit) => descriptor.with_limit(limit),
+            None => descriptor,
+        }
     }
 }
 
-fn check_entries(nth: usize, entries: &[Entry]) -> Result<(), Invalid> {
-    let number = entries.len();
-    if number > MAX_ATTRIBUTES {
-        let wrong = format!("descriptors[{nth}] has {number} entries: at most {MAX_ATTRIBUTES}");
-        return Err(Invalid(wrong));
+/// Returns the text of a key or a domain. One that is too long or not UTF-8 is shortened as a value is; no policy can
+/// name it.
+fn name(bytes: Vec<u8>) -> String {
+    match String::from_utf8(bytes) {
+        Ok(text) if text.len() <= MAX_VALUE_BYTES => text,
+        Ok(text) => shortened(&text, text.as_bytes()),
+        Err(error) => shortened(&String::from_utf8_lossy(error.as_bytes()), error.as_bytes()),
     }
-    for (place, entry) in entries.iter().enumerate() {
-        let of = |what: &str| format!("descriptors[{nth}].entries[{place}].{what}");
-        bound(|| of("key"), entry.key.len(), MAX_NAME)?;
-        bound(|| of("value"), entry.value.len(), MAX_VALUE)?;
-    }
-    Ok(())
 }
 
-/// `what` has so many bytes.
-fn bound(what: impl FnOnce() -> String, bytes: usize, most: usize) -> Result<(), Invalid> {
-    if bytes <= most {
-        return Ok(());
+fn shortened(text: &str, bytes: &[u8]) -> String {
+    match Value::from_bytes(text, bytes) {
+        Value::Shortened(value) => format!("{}({})", value.prefix(), value.digest()),
+        other => other.to_string(),
     }
-    Err(Invalid(format!("{} has {bytes} bytes: at most {most}", what())))
 }
 
-/// Rules tell the second entry of a name by `name#2`, and so on: attributes have each name once.
-fn number_repetitions(entries: &mut [Entry]) {
-    // From the last, so that those before it still have the names that they came with.
-    for nth in (1..entries.len()).rev() {
-        let (before, rest) = entries.split_at_mut(nth);
-        let key = &mut rest[0].key;
-        let same = before.iter().filter(|entry| entry.key == *key).count();
-        if same > 0 {
-            *key = format!("{key}#{}", same + 1);
+/// Renames the second entry of a name to `name#2`, and so on, since attributes have each name once.
+fn number_repetitions(entries: &mut [(String, String)]) {
+    let is_repeated = |(nth, (key, _)): (usize, &(String, String))| {
+        entries[..nth].iter().any(|(other, _)| other == key)
+    };
+    if entries.len() <= FEW_ENTRIES && !entries.iter().enumerate().any(is_repeated) {
+        return;
+    }
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    for (key, _) in entries {
+        let times = seen.entry(key.clone()).or_default();
+        *times += 1;
+        if *times > 1 {
+            *key = format!("{key}#{times}");
         }
     }
 }
@@ -125,14 +167,11 @@ fn quota(nth: usize, limit: RateLimitOverride) -> Result<Quota, Invalid> {
 mod tests {
     use super::*;
 
-    fn entry((key, value): &(&str, &str)) -> Entry {
-        Entry { key: (*key).into(), value: (*value).into() }
-    }
-
     fn keys(entries: &[(&str, &str)]) -> Vec<String> {
-        let mut entries: Vec<Entry> = entries.iter().map(entry).collect();
+        let entry = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        let mut entries: Vec<_> = entries.iter().map(entry).collect();
         number_repetitions(&mut entries);
-        entries.into_iter().map(|entry| entry.key).collect()
+        entries.into_iter().map(|(key, _)| key).collect()
     }
 
     #[test]
@@ -142,6 +181,8 @@ mod tests {
             keys(&[("a", "1"), ("b", "1"), ("a", "2"), ("a", "2"), ("b", "1")]),
             ["a", "b", "a#2", "a#3", "b#2"]
         );
+        let many = vec![("a", ""); 100_000];
+        assert_eq!(keys(&many).last().unwrap(), "a#100000");
     }
 
     fn message(descriptor: RateLimitDescriptor) -> RateLimitRequest {
@@ -153,7 +194,7 @@ mod tests {
         let limit = |requests_per_unit, unit| {
             let limit = Some(RateLimitOverride { requests_per_unit, unit });
             Ask::read(message(RateLimitDescriptor { limit, ..Default::default() }))
-                .map(|ask| ask.limits[0])
+                .map(|ask| ask.descriptors[0].limit)
         };
         let quota = |text: &str| Some(text.parse::<Quota>().unwrap());
         assert_eq!(limit(u32::MAX, 1).unwrap(), quota("536870912/s"));

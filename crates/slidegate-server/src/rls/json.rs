@@ -1,14 +1,15 @@
 //! The messages as JSON, as Protocol Buffers define it.
 
+mod request;
+
 use std::sync::LazyLock;
 
-use prost_reflect::{
-    DescriptorError, DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor,
-};
+use prost_reflect::{DescriptorError, DescriptorPool, DynamicMessage, MessageDescriptor};
 use serde::Serialize;
-use serde_json::{Deserializer, Serializer, Value};
+use serde_json::Serializer;
 use thiserror::Error;
 
+use self::request::{Object, RequestJson};
 use super::{DESCRIPTORS, RateLimitRequest, RateLimitResponse};
 
 /// Why there is no message, or no JSON of one.
@@ -25,48 +26,11 @@ pub enum JsonError {
 static POOL: LazyLock<Result<DescriptorPool, DescriptorError>> =
     LazyLock::new(|| DescriptorPool::decode(DESCRIPTORS));
 
-/// Reads a request.
+/// Reads a request. Its JSON is that of Protocol Buffers, with one difference: text that is not Unicode (bytes that are
+/// not UTF-8, or half of a surrogate pair) is taken as it is, since clients choose the values.
 pub fn read(text: &[u8]) -> Result<RateLimitRequest, JsonError> {
-    let descriptor = descriptor("RateLimitRequest")?;
-    let mut json = Deserializer::from_slice(text);
-    let read = message(&descriptor, &mut json).and_then(|read| json.end().map(|()| read));
-    let read = match read {
-        Ok(read) => read,
-        // What is wrong is told of the text itself, which has lines and columns.
-        Err(wrong) => whole(text).and_then(|json| message(&descriptor, json).ok()).ok_or(wrong)?,
-    };
-    read.transcode_to().map_err(ours)
-}
-
-fn message<'de, D: serde::Deserializer<'de>>(
-    descriptor: &MessageDescriptor,
-    json: D,
-) -> Result<DynamicMessage, D::Error> {
-    let options = DeserializeOptions::new().deny_unknown_fields(true);
-    DynamicMessage::deserialize_with_options(descriptor.clone(), json, &options)
-}
-
-/// JSON in which 4.0 is 4: it has one kind of number only.
-fn whole(text: &[u8]) -> Option<Value> {
-    fn with_whole_numbers(json: Value) -> Value {
-        /// Up to here, doubles are exact.
-        const MOST: f64 = (1_u64 << 53) as f64;
-        match json {
-            Value::Number(number) => {
-                let whole = number.as_f64().filter(|double| {
-                    number.is_f64() && double.fract() == 0.0 && (0.0..=MOST).contains(double)
-                });
-                whole.map_or(Value::Number(number), |double| Value::from(double as u64))
-            }
-            Value::Array(values) => values.into_iter().map(with_whole_numbers).collect(),
-            Value::Object(fields) => {
-                let fields = fields.into_iter();
-                fields.map(|(name, value)| (name, with_whole_numbers(value))).collect()
-            }
-            other => other,
-        }
-    }
-    serde_json::from_slice(text).ok().map(with_whole_numbers)
+    let Object(request): Object<RequestJson> = serde_json::from_slice(text)?;
+    Ok(request.into())
 }
 
 /// Writes a response.

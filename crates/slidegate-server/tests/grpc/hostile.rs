@@ -26,61 +26,21 @@ const INTERNAL: &str = "13";
 /// What is sent where, and the status that says what is wrong.
 fn hostile() -> Vec<(&'static str, &'static str, Vec<u8>, &'static str, &'static str)> {
     let good = request([descriptor(&[("user", "ann")])]).encode_to_vec();
-    let many = request(vec![descriptor(&[("a", "b")]); 1_000]).encode_to_vec();
-    let entries = vec![("a", "b"); 65];
-    let text = |name: &str, bytes: usize| {
-        framed(&request([descriptor(&[(name, &"x".repeat(bytes))])]).encode_to_vec())
-    };
-    let name = framed(&request([descriptor(&[(&"n".repeat(129), "x")])]).encode_to_vec());
-    let mut no_domain = request([descriptor(&[("a", "b")])]);
-    no_domain.domain.clear();
-    let spoiled = |of: &[u8], with: &[u8]| {
-        let at = good.windows(of.len()).position(|part| part == of).unwrap();
-        let mut message = good.clone();
-        message[at..at + of.len()].copy_from_slice(with);
-        framed(&message)
-    };
+    let many = request(vec![descriptor(&[("a", "b")]); 1_025]).encode_to_vec();
+    let long = framed(&request([descriptor(&[("a", &"x".repeat(1 << 20))])]).encode_to_vec());
     let mut compressed = framed(&good);
     compressed[0] = 1;
     let mut no_flag = framed(&good);
     no_flag[0] = 7;
     vec![
         (
-            "1,000 descriptors",
+            "1,025 descriptors",
             PATH,
             framed(&many),
             INVALID_ARGUMENT,
-            "1000 descriptors: at most 64",
+            "1025 descriptors: at most 1024",
         ),
-        (
-            "65 entries",
-            PATH,
-            framed(&request([descriptor(&entries)]).encode_to_vec()),
-            INVALID_ARGUMENT,
-            "descriptors[0] has 65 entries: at most 64",
-        ),
-        ("1 MB string", PATH, text("a", 1_000_000), OUT_OF_RANGE, "too large"),
-        (
-            "long value",
-            PATH,
-            text("a", 1_025),
-            INVALID_ARGUMENT,
-            "descriptors[0].entries[0].value has 1025 bytes: at most 1024",
-        ),
-        (
-            "long name",
-            PATH,
-            name,
-            INVALID_ARGUMENT,
-            "descriptors[0].entries[0].key has 129 bytes: at most 128",
-        ),
-        (
-            "no domain",
-            PATH,
-            framed(&no_domain.encode_to_vec()),
-            INVALID_ARGUMENT,
-            "domain is empty",
-        ),
+        ("over 1 MiB", PATH, long, OUT_OF_RANGE, "too large"),
         (
             "no descriptors",
             PATH,
@@ -88,9 +48,7 @@ fn hostile() -> Vec<(&'static str, &'static str, Vec<u8>, &'static str, &'static
             INVALID_ARGUMENT,
             "no descriptors",
         ),
-        ("nothing said", PATH, framed(&[]), INVALID_ARGUMENT, "domain is empty"),
-        ("bad UTF-8", PATH, spoiled(b"ann", b"\xff\xfe\xfd"), INVALID_ARGUMENT, "UTF-8"),
-        ("no message", PATH, spoiled(b"api", b"\xff\xff\xff"), INVALID_ARGUMENT, "UTF-8"),
+        ("nothing said", PATH, framed(&[]), INVALID_ARGUMENT, "no descriptors"),
         ("garbage", PATH, framed(&[0xff; 100]), INVALID_ARGUMENT, "decode"),
         ("truncated message", PATH, framed(&good[..good.len() - 1]), INVALID_ARGUMENT, "decode"),
         ("truncated frame", PATH, framed(&good)[..9].to_vec(), INTERNAL, "EOF"),

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod client;
+mod client_values;
 #[path = "../common/mod.rs"]
 mod common;
 mod deciding;

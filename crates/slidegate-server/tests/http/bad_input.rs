@@ -53,7 +53,7 @@ fn a_body_that_makes_no_sense_is_400_and_says_where() {
     let client = Client::of(&server);
     let text = |text: &str| text.to_owned();
     let an_object = "the body must be a JSON object";
-    let a_cost = "expected a whole number from 0 to 536870912";
+    let a_cost = "expected a whole number of units, 0 or more";
     let cases = [
         (text(""), an_object),
         (text("[\"api\",{},1]"), an_object),
@@ -65,24 +65,17 @@ fn a_body_that_makes_no_sense_is_400_and_says_where() {
         (text("{\"domain\":\"api\"}"), "missing field `attributes`"),
         (text("{\"attributes\":{},\"costs\":1}"), "unknown field `costs`"),
         (text("{\"attributes\":{},\"attributes\":{}}"), "duplicate field `attributes`"),
-        (text("{\"attributes\":null}"), "expected an object of at most 64 attributes"),
-        (text("{\"attributes\":[]}"), "expected an object of at most 64 attributes"),
+        (text("{\"attributes\":null}"), "expected an object of attributes"),
+        (text("{\"attributes\":[]}"), "expected an object of attributes"),
         (text("{\"attributes\":{\"a\":1}}"), "integer `1`, expected a string"),
         (text("{\"attributes\":{\"a\":null}}"), "null, expected a string"),
         (text("{\"attributes\":{\"a\":{}}}"), "map, expected a string"),
         (text("{\"attributes\":{\"a\":\"1\",\"a\":\"2\"}}"), "attribute `a` stands here twice"),
-        (text("{\"attributes\":{\"a\":\"\\ud800\"}}"), "line 1 column"),
         (text("{\"domain\":7,\"attributes\":{}}"), "integer `7`, expected a string"),
-        (of_attributes(65), "expected an object of at most 64 attributes"),
-        (of_name(129), "invalid length 129, expected a string of at most 128 bytes"),
-        (of_value(1025), "invalid length 1025, expected a string of at most 1024 bytes"),
-        (of_domain(129), "invalid length 129, expected a string of at most 128 bytes"),
-        (of_cost("536870913"), a_cost),
-        (of_cost("18446744073709551616"), a_cost),
+        (of_attributes(65).replace("name-64", "name-63"), "attribute `name-63` stands here twice"),
         (of_cost("-1"), a_cost),
         (of_cost("1.5"), a_cost),
         (of_cost("-1.0"), a_cost),
-        (of_cost("536870913.0"), a_cost),
         (of_cost("\"1\""), a_cost),
         (of_cost("null"), a_cost),
     ];
@@ -91,28 +84,25 @@ fn a_body_that_makes_no_sense_is_400_and_says_where() {
             assert_problem(&client.post(path, &body), 400, "Bad Request", detail);
         }
     }
-    let not_utf8 = b"{\"attributes\":{\"a\":\"\xff\"}}";
-    assert_problem(&client.post("/v1/check", not_utf8), 400, "Bad Request", "line 1 column");
 }
 
 #[test]
-fn what_is_just_within_the_bounds_is_decided() {
+fn long_and_many_attributes_are_decided() {
     let server = Server::start(ONE_RULE);
     let client = Client::of(&server);
-    let most_cost = of_cost("536870912");
-    for body in [of_attributes(64), of_name(128), of_value(1024), of_domain(128), most_cost] {
-        assert_eq!(client.post("/v1/check", &body).status, 200, "{body}");
+    for body in [of_attributes(10_000), of_name(100_000), of_value(1_000_000), of_domain(100_000)] {
+        assert_eq!(client.post("/v1/check", &body).status, 200, "{}", &body[..40]);
     }
-    assert_eq!(client.post("/v1/check", padded(65_536)).status, 200);
+    assert_eq!(client.post("/v1/check", padded(1 << 20)).status, 200);
 }
 
 #[test]
-fn a_body_of_more_than_64_kib_is_413() {
+fn body_over_1_mib_is_413() {
     let server = Server::start(ONE_RULE);
     let client = Client::of(&server);
-    for path in ["/v1/check", "/v1/peek"] {
-        let detail = "the body is over 65536 bytes";
-        assert_problem(&client.post(path, padded(65_537)), 413, "Payload Too Large", detail);
+    for path in ["/v1/check", "/v1/peek", "/json"] {
+        let detail = "the body is over 1048576 bytes";
+        assert_problem(&client.post(path, padded((1 << 20) + 1)), 413, "Payload Too Large", detail);
     }
 }
 

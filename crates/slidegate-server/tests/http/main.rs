@@ -5,6 +5,7 @@
 mod auth;
 mod bad_input;
 mod client;
+mod client_values;
 #[path = "../common/mod.rs"]
 mod common;
 mod connection;

@@ -9,6 +9,7 @@ mod client;
 mod common;
 mod flags;
 mod hot_keys;
+mod keys;
 mod outage;
 mod passwords;
 #[path = "../../../slidegate-redis/tests/server/mod.rs"]

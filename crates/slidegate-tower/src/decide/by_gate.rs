@@ -30,7 +30,7 @@ impl<S: Store> Judge for ByGate<S> {
         };
         let read = self.attributes.read(head);
         let descriptor = read.descriptor(cost);
-        let kept = question.keep(cost, descriptor.iter());
+        let kept = question.keep(cost, read.iter());
         let ruling = self.gate.check(&Request::new(&question.domain, descriptor)).await;
         Decided::Ruled(ruling, kept)
     }

@@ -57,7 +57,8 @@ impl<S: Store, K: Extract> Judge for ByLimiter<S, K> {
         let Some(key) = self.key.extract(head) else {
             return Some(self.without_key());
         };
-        let kept = question.keep(cost, [("key", &*key)]);
+        let key = key.key();
+        let kept = question.keep(cost, [("key", &*key, None)]);
         self.limiter.try_check_now(&key, cost).map(|ruling| Decided::Ruled(ruling, kept))
     }
 
@@ -69,11 +70,12 @@ impl<S: Store, K: Extract> Judge for ByLimiter<S, K> {
         let Some(key) = self.key.extract(head) else {
             return self.without_key();
         };
+        let key = key.key();
         let decision = match self.limiter.try_check(&key, cost).await {
             Ok(verdict) => Some(verdict.into()),
             Err(_) => self.without_store(question, &key, cost),
         };
-        let kept = question.keep(cost, [("key", &*key)]);
+        let kept = question.keep(cost, [("key", &*key, None)]);
         decision.map_or(Decided::Uncounted, |decision| {
             Decided::Ruled(self.limiter.ruling(decision), kept)
         })

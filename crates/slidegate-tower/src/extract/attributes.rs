@@ -50,13 +50,23 @@ impl fmt::Debug for Attributes {
     }
 }
 
+/// Name, text and the bytes of a value that is not UTF-8.
+pub(crate) type Attribute<'r> = (&'r str, &'r str, Option<&'r [u8]>);
+
 /// What one request says: up to six attributes without allocating, as in a [`Descriptor`].
 pub(crate) struct Read<'r>(SmallVec<[(&'r str, Text<'r>); 6]>);
 
 impl Read<'_> {
+    /// Returns each attribute.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Attribute<'_>> {
+        self.0.iter().map(|(name, value)| (*name, &**value, value.bytes()))
+    }
+
     /// The same as the gate takes it.
     pub(crate) fn descriptor(&self, cost: u64) -> Descriptor<'_> {
-        Descriptor::new(self.0.iter().map(|(name, value)| (*name, &**value))).cost(cost)
+        let descriptor = Descriptor::new(self.0.iter().map(|(name, value)| (*name, &**value)));
+        let bytes = self.0.iter().filter_map(|(name, value)| Some((*name, value.bytes()?)));
+        bytes.fold(descriptor.cost(cost), |all, (name, bytes)| all.with_bytes(name, bytes))
     }
 }
 

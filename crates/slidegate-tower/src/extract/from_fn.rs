@@ -41,6 +41,33 @@ impl<F> fmt::Debug for FromFn<F> {
     }
 }
 
+/// An extractor that is a function which keeps bytes that are not UTF-8.
+#[derive(Clone, Copy)]
+pub(super) struct ReadBy<F>(F);
+
+/// Returns an extractor that is this function.
+pub(super) fn read_by<F>(read: F) -> ReadBy<F>
+where
+    F: for<'r> Fn(Head<'r>) -> Option<Text<'r>> + Send + Sync + 'static,
+{
+    ReadBy(read)
+}
+
+impl<F> Extract for ReadBy<F>
+where
+    F: for<'r> Fn(Head<'r>) -> Option<Text<'r>> + Send + Sync + 'static,
+{
+    fn extract<'r>(&self, head: Head<'r>) -> Option<Text<'r>> {
+        self.0(head)
+    }
+}
+
+impl<F> fmt::Debug for ReadBy<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ReadBy").finish_non_exhaustive()
+    }
+}
+
 /// The same for every request.
 ///
 /// ```

@@ -1,12 +1,12 @@
 //! What stands in headers.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
 
-use super::{Extract, from_fn};
+use super::from_fn::read_by;
+use super::{Extract, Text};
 
 static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
@@ -28,11 +28,45 @@ pub fn header<N>(name: N) -> impl Extract + Clone + fmt::Debug
 where
     N: TryInto<HeaderName, Error: fmt::Display>,
 {
-    let name = match name.try_into() {
+    let name = valid(name);
+    read_by(move |head| first(head.headers, &name))
+}
+
+/// The header of this name, if all values that the request has for it are the same; otherwise the request has none.
+///
+/// Of a header that is repeated, [`header`] takes the first value, while the service behind may use the last one or join
+/// them. Where that matters, this extractor treats a conflict as a missing value.
+///
+/// # Panics
+///
+/// If it is no name of a header.
+///
+/// ```
+/// use http::Request;
+/// use slidegate_tower::extract::{Extract, unique_header};
+///
+/// let request = Request::get("/").header("x-tenant", "acme").header("x-tenant", "umbrella").body(()).unwrap();
+/// assert_eq!(unique_header("x-tenant").extract((&request).into()), None);
+/// ```
+#[track_caller]
+pub fn unique_header<N>(name: N) -> impl Extract + Clone + fmt::Debug
+where
+    N: TryInto<HeaderName, Error: fmt::Display>,
+{
+    let name = valid(name);
+    read_by(move |head| {
+        let value = head.headers.get(&name)?;
+        let is_unique = head.headers.get_all(&name).iter().all(|other| other == value);
+        if is_unique { present(value.as_bytes()) } else { None }
+    })
+}
+
+#[track_caller]
+fn valid<N: TryInto<HeaderName, Error: fmt::Display>>(name: N) -> HeaderName {
+    match name.try_into() {
         Ok(name) => name,
         Err(error) => panic!("the header of an extractor: {error}"),
-    };
-    from_fn(move |head| first(head.headers, &name))
+    }
 }
 
 /// The key of `Authorization: Bearer …`, or else of `X-Api-Key`.
@@ -49,29 +83,27 @@ where
 /// assert_eq!(api_key().extract((&request).into()).as_deref(), Some("k1"));
 /// ```
 pub fn api_key() -> impl Extract + Copy + fmt::Debug {
-    from_fn(|head| bearer(head.headers).or_else(|| first(head.headers, &X_API_KEY)))
+    read_by(|head| bearer(head.headers).or_else(|| first(head.headers, &X_API_KEY)))
 }
 
-fn bearer(headers: &HeaderMap) -> Option<Cow<'_, str>> {
+fn bearer(headers: &HeaderMap) -> Option<Text<'_>> {
     let value = headers.get(AUTHORIZATION)?.as_bytes();
     let (scheme, token) = value.split_at_checked("Bearer ".len())?;
     if scheme.eq_ignore_ascii_case(b"Bearer ") { present(token.trim_ascii()) } else { None }
 }
 
-fn first<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<Cow<'h, str>> {
+fn first<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<Text<'h>> {
     present(headers.get(name)?.as_bytes())
 }
 
-/// What is no UTF-8 is shown by a replacement: without its value a request might not be counted at all.
-fn present(value: &[u8]) -> Option<Cow<'_, str>> {
-    if value.is_empty() { None } else { Some(String::from_utf8_lossy(value)) }
+fn present(value: &[u8]) -> Option<Text<'_>> {
+    if value.is_empty() { None } else { Some(Text::from_bytes(value)) }
 }
 
 #[cfg(test)]
 mod tests {
     use http::{HeaderValue, Request};
 
-    use super::super::Text;
     use super::*;
 
     fn request(headers: &[(&'static str, &[u8])]) -> Request<()> {
@@ -100,6 +132,17 @@ mod tests {
         assert_eq!(told(header("x-tenant"), &[]), None);
         assert_eq!(told(header("x-tenant"), &[("x-tenant", b"")]), None);
         assert_eq!(told(header("x-tenant"), &[("x-tenant", b""), ("x-tenant", b"b")]), None);
+    }
+
+    #[test]
+    fn unique_header_with_conflicting_values_is_none() {
+        let unique = |values: [&'static [u8]; 2]| {
+            told(unique_header("x-tenant"), &values.map(|value| ("x-tenant", value)))
+        };
+        assert_eq!(unique([b"a", b"b"]), None);
+        assert_eq!(unique([b"", b"b"]), None);
+        assert_eq!(unique([b"a", b"a"]).unwrap(), "a");
+        assert_eq!(told(unique_header("x-tenant"), &[]), None);
     }
 
     #[test]

@@ -1,8 +1,12 @@
 //! Parameters of the query.
 
+use std::borrow::Cow;
 use std::fmt;
 
-use super::{Extract, from_fn};
+use percent_encoding::percent_decode_str;
+
+use super::from_fn::read_by;
+use super::{Extract, Text};
 
 /// The first parameter of this name in the query, decoded as forms are: `+` is a space. An empty one is none.
 ///
@@ -15,13 +19,23 @@ use super::{Extract, from_fn};
 /// ```
 pub fn query(name: impl Into<Box<str>>) -> impl Extract + Clone + fmt::Debug {
     let name = name.into();
-    from_fn(move |head| {
-        let mut pairs = form_urlencoded::parse(head.uri.query()?.as_bytes());
-        pairs
-            .find(|(own, _)| **own == *name)
+    read_by(move |head| {
+        let pairs =
+            head.uri.query()?.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        let value = pairs
+            .filter(|(own, _)| *decode(own) == *name.as_bytes())
             .map(|(_, value)| value)
-            .filter(|value| !value.is_empty())
+            .next();
+        value.filter(|value| !value.is_empty()).map(|value| Text::from_bytes(decode(value)))
     })
+}
+
+/// Returns the bytes of a part of a query.
+fn decode(part: &str) -> Cow<'_, [u8]> {
+    match part.contains('+') {
+        true => percent_decode_str(&part.replace('+', " ")).collect::<Vec<u8>>().into(),
+        false => percent_decode_str(part).into(),
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use arrayvec::ArrayString;
+use slidegate::Value;
 
 /// Room for any network of addresses.
 const SHORT: usize = 44;
@@ -29,14 +30,59 @@ enum Kind<'r> {
     Borrowed(&'r str),
     Short(Short),
     Owned(String),
+    /// Bytes that are not UTF-8, and how they are shown.
+    Bytes(Box<(Cow<'r, [u8]>, String)>),
 }
 
-impl Text<'_> {
+impl<'r> Text<'r> {
+    /// Returns the value of bytes that may not be UTF-8. As text, each invalid sequence is `U+FFFD`; counts are kept by
+    /// the bytes, so that two values with the same text have counts of their own.
+    ///
+    /// ```
+    /// use slidegate_tower::extract::Text;
+    ///
+    /// assert_eq!(Text::from_bytes(b"k\xff"), "k\u{fffd}");
+    /// ```
+    pub fn from_bytes(bytes: impl Into<Cow<'r, [u8]>>) -> Self {
+        let not_text = |bytes: Cow<'r, [u8]>| {
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            Self(Kind::Bytes(Box::new((bytes, text))))
+        };
+        match bytes.into() {
+            Cow::Borrowed(bytes) => match str::from_utf8(bytes) {
+                Ok(text) => text.into(),
+                Err(_) => not_text(bytes.into()),
+            },
+            Cow::Owned(bytes) => match String::from_utf8(bytes) {
+                Ok(text) => text.into(),
+                Err(error) => not_text(error.into_bytes().into()),
+            },
+        }
+    }
+
     /// It as a text of its own.
     pub fn into_owned(self) -> String {
         match self.0 {
             Kind::Owned(text) => text,
             _ => (*self).to_owned(),
+        }
+    }
+
+    /// Returns the bytes of a value that is not UTF-8.
+    pub(crate) fn bytes(&self) -> Option<&[u8]> {
+        match &self.0 {
+            Kind::Bytes(value) => Some(&value.0),
+            _ => None,
+        }
+    }
+
+    /// Returns the key of a limiter: the text, or, of bytes that are not UTF-8, their beginning and their digest.
+    pub(crate) fn key(&self) -> Cow<'_, str> {
+        match self.bytes().map(|bytes| Value::from_bytes(self, bytes)) {
+            Some(Value::Shortened(value)) => {
+                format!("{}({})", value.prefix(), value.digest()).into()
+            }
+            _ => Cow::Borrowed(self),
         }
     }
 }
@@ -50,6 +96,7 @@ impl Deref for Text<'_> {
             Kind::Borrowed(text) => text,
             Kind::Short(text) => text,
             Kind::Owned(text) => text,
+            Kind::Bytes(value) => &value.1,
         }
     }
 }
@@ -117,6 +164,17 @@ impl fmt::Display for Text<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_not_utf8_have_keys_of_their_own() {
+        let keys =
+            [&b"k\xff"[..], b"k\xfe"].map(|bytes| Text::from_bytes(bytes).key().into_owned());
+        assert_eq!(keys[0], "k\u{fffd}(sha256-1afd8b9ac52e1dc6ef517551a39b567d)");
+        assert_ne!(keys[0], keys[1]);
+        assert_eq!(Text::from_bytes(b"acme").key(), "acme");
+        let bytes = Text::from_bytes(b"k\xff".to_vec());
+        assert_eq!((bytes.bytes(), &*bytes), (Some(&b"k\xff"[..]), "k\u{fffd}"));
+    }
 
     #[test]
     fn however_it_is_held_it_is_the_same_text() {

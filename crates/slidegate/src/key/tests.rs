@@ -177,3 +177,61 @@ proptest! {
         prop_assert_eq!(one == two, write(&one) == write(&two));
     }
 }
+
+/// Instances of different versions share counts by these texts: a change of one starts its count again.
+#[test]
+fn long_and_non_utf8_values_are_written_as_documented() {
+    let documented = include_str!("../../../../docs/POLICY.md");
+    let (long, longest) = ("a".repeat(1025), "a".repeat(1024));
+    for (value, written) in [
+        (Value::from(&*longest), longest.clone()),
+        (Value::from(&*long), "a".repeat(64) + "(sha256-4a82297889eb505cf6b5cbdf69977afa)"),
+        (
+            Value::from_bytes("k\u{fffd}", b"k\xff"),
+            "k%EF%BF%BD(sha256-1afd8b9ac52e1dc6ef517551a39b567d)".into(),
+        ),
+    ] {
+        let scope = Scope::new("d", "r", "1s", &["a"]);
+        assert_eq!(Key::new(&scope, &[value]).to_string(), format!("d:r:1s:{{a={written}}}"));
+        let digest = written.split_once('(').map_or("at most 1,024 bytes", |(_, digest)| digest);
+        assert!(documented.contains(digest), "{digest}");
+    }
+    let scope = Scope::new("d", "r", "1s", &["a"]);
+    let key =
+        Key::new(&scope, &[Value::from(&*long)]).fingerprint(&fnv::FnvBuildHasher::default(), 0);
+    assert_eq!(key, 0);
+}
+
+#[test]
+fn prefix_ends_between_characters() {
+    let Value::Shortened(value) = Value::from_bytes(&"é".repeat(40), b"\xff") else { panic!() };
+    assert_eq!(value.prefix(), "é".repeat(32));
+    let text = "x".to_owned() + &"é".repeat(600);
+    let Value::Shortened(value) = Value::from(&*text) else { panic!() };
+    assert_eq!(value.prefix(), "x".to_owned() + &"é".repeat(31));
+}
+
+proptest! {
+    /// Whatever clients send, a written key has a bounded length, and other values have another text.
+    #[test]
+    fn written_key_is_bounded_and_injective(
+        texts in proptest::collection::vec("[a*{}é,=]{0,8}", 3),
+        repeats in proptest::array::uniform3(1usize..400),
+        slot_by in proptest::sample::subsequence(vec![0, 1, 2], 0..=3),
+        changed in 0usize..3,
+    ) {
+        let scope = slotted(&slot_by);
+        let texts: Vec<String> = texts.iter().zip(repeats).map(|(text, times)| text.repeat(times)).collect();
+        let values: Vec<Value<'_>> = texts.iter().map(|text| Value::from(&**text)).collect();
+        let key = Key::new(&scope, &values);
+        let (identity, placed) = (key.identity().to_string(), key.placed_identity().to_string());
+        prop_assert!(identity.len() <= MAX_WRITTEN_BYTES + 2, "{}", identity.len());
+        prop_assert!(placed.len() <= 2 * MAX_WRITTEN_BYTES + 3, "{}", placed.len());
+        let other_text = texts[changed].clone() + "!";
+        let mut other_values = values.clone();
+        other_values[changed] = Value::from(&*other_text);
+        let other = Key::new(&scope, &other_values);
+        prop_assert_ne!(identity, other.identity().to_string());
+        prop_assert_ne!(placed, other.placed_identity().to_string());
+    }
+}

@@ -28,7 +28,7 @@ impl<S: Store> Limiter<S> {
         if let Some(store) = self.store.as_local() {
             return Ok(self.check_in(store, key, cost));
         }
-        let value = [Value::Text(key)];
+        let value = [Value::from(key)];
         let hits = self.written_hits(&value, cost);
         let taken = self.store.take(&hits).await?;
         Ok(Decision::of_taken(&hits, taken).into())
@@ -51,7 +51,7 @@ impl<S: Store> Limiter<S> {
             let hits = self.hits(key, cost);
             return Ok(Decision::of_peeked(&hits, store.peek_now(&hits)).into());
         }
-        let value = [Value::Text(key)];
+        let value = [Value::from(key)];
         let hits = self.written_hits(&value, cost);
         let outcomes = self.store.peek(&hits).await?;
         Ok(Decision::of_peeked(&hits, outcomes).into())
@@ -83,7 +83,7 @@ impl<S: Store> Limiter<S> {
             Settlement::Nothing => Ok(()),
             Settlement::GiveBack(receipt) => self.store.give_back(&receipt).await,
             Settlement::Charge(extra) => {
-                let value = [Value::Text(key)];
+                let value = [Value::from(key)];
                 let hits = settled(self.written_hits(&value, extra), decision);
                 self.store.take(&hits).await.map(drop)
             }
@@ -100,7 +100,7 @@ impl<S: Store> Limiter<S> {
             store.refund_now(&self.hits(key, cost));
             return Ok(());
         }
-        let value = [Value::Text(key)];
+        let value = [Value::from(key)];
         self.store.refund(&self.written_hits(&value, cost)).await.map(drop)
     }
 
@@ -113,7 +113,7 @@ impl<S: Store> Limiter<S> {
             store.reset_now(&self.hits(key, 1));
             return Ok(());
         }
-        let value = [Value::Text(key)];
+        let value = [Value::from(key)];
         self.store.reset(&self.written_hits(&value, 1)).await
     }
 }

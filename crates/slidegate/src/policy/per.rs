@@ -9,7 +9,6 @@ use smallvec::SmallVec;
 use super::Attributes;
 use super::pattern::address;
 use crate::key::Value;
-use crate::request::Descriptor;
 
 /// What a rule counts per: for each of its entries the value of the first attribute that is present.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,24 +76,27 @@ impl Per {
 
     /// Whose counts these attributes belong to, or the first entry of which none is present.
     pub(crate) fn identify<'r>(
-        &self,
+        &'r self,
         attributes: &Attributes<'r, '_>,
-    ) -> Result<Identity<'r>, &Alternatives> {
+    ) -> Result<Identity<'r>, &'r Alternatives> {
         let mut identity = Identity::default();
         for alternatives in &self.entries {
             let mut present = (0..)
                 .zip(&alternatives.0)
-                .filter_map(|(nth, name)| Some((nth, attributes.get(name)?)));
-            let (nth, value): (u16, &str) = present.next().ok_or(alternatives)?;
+                .filter_map(|(nth, name)| Some((nth, &**name, attributes.get(name)?)));
+            let (nth, name, text): (u16, _, _) = present.next().ok_or(alternatives)?;
             identity.combination = identity.combination * alternatives.0.len() as u16 + nth;
-            identity.values.push(self.value(value));
+            let shortened = attributes.shorten(name, text);
+            identity.values.push(shortened.unwrap_or_else(|| self.value(text)));
         }
         Ok(identity)
     }
 
     /// Each attribute of a descriptor is counted apart, whatever the entries are.
-    pub(crate) fn identify_all<'r>(&self, descriptor: &'r Descriptor<'_>) -> Identity<'r> {
-        let values = descriptor.iter().map(|(_, value)| self.value(value)).collect();
+    pub(crate) fn identify_all<'r>(&self, attributes: &Attributes<'r, '_>) -> Identity<'r> {
+        let value =
+            |(name, text)| attributes.shorten(name, text).unwrap_or_else(|| self.value(text));
+        let values = attributes.own().iter().map(value).collect();
         Identity { values, ..Identity::default() }
     }
 

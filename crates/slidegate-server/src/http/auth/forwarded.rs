@@ -1,97 +1,147 @@
-//! What a proxy says of the request that it asks about, as attributes.
+//! The request that a proxy describes in headers, as attributes.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderName};
+use clap::ValueEnum;
 use slidegate::{Descriptor, Request};
-use slidegate_tower::TrustedProxies;
-use slidegate_tower::extract::{client_address, normal_path};
+use slidegate_tower::extract::normal_path;
 
-const FORWARDED_FOR: &str = "x-forwarded-for";
-const FORWARDED_METHOD: &str = "x-forwarded-method";
-const FORWARDED_URI: &str = "x-forwarded-uri";
-const FORWARDED_HOST: &str = "x-forwarded-host";
+use crate::service::NamedHeaders;
 
-/// Headers that are told as other attributes.
-const TOLD: [&str; 4] = [FORWARDED_FOR, FORWARDED_METHOD, FORWARDED_URI, FORWARDED_HOST];
+const FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
+const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// The request that a proxy asks about.
+/// What a client's header counts as if the client repeats it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RepeatedHeaders {
+    /// Its first value.
+    First,
+    /// Absent, unless all its values are the same.
+    Absent,
+}
+
+/// The request that a proxy describes.
 pub struct Forwarded<'h> {
-    attributes: Vec<(Cow<'static, str>, Cow<'h, str>)>,
+    attributes: Vec<Attribute<'h>>,
+}
+
+struct Attribute<'h> {
+    name: &'h str,
+    /// With a replacement for each sequence that is not UTF-8.
+    text: Cow<'h, str>,
+    /// The bytes of a value that is not UTF-8.
+    bytes: Option<&'h [u8]>,
 }
 
 impl<'h> Forwarded<'h> {
-    /// What the headers of a believed peer say. What they do not say is absent.
-    pub fn read(headers: &'h HeaderMap, peer: IpAddr, trusted: &TrustedProxies) -> Self {
-        let ip = client_address(headers, peer, trusted).to_string();
-        let method = last(headers, FORWARDED_METHOD);
-        let path = last(headers, FORWARDED_URI).map(normal);
-        let host = last(headers, FORWARDED_HOST);
-        let named = [("method", method), ("path", path), ("host", host), ("ip", Some(ip.into()))];
-        let named = named.into_iter().filter_map(|(name, value)| Some((name.into(), value?)));
-        let attributes = named.chain(of_headers(headers)).collect();
+    /// Reads the headers of a trusted proxy for a client at `ip`: those that describe the request, and of the client's
+    /// own those that the policy names. A header that is missing or empty yields no attribute.
+    pub fn read(
+        headers: &'h HeaderMap,
+        ip: IpAddr,
+        named: &'h NamedHeaders,
+        repeated: RepeatedHeaders,
+    ) -> Self {
+        // The last value is the proxy's own, if it adds to those of its client.
+        let last = |name: HeaderName| {
+            headers.get_all(name).iter().next_back().map(|value| value.as_bytes())
+        };
+        let described = [
+            ("method", last(FORWARDED_METHOD)),
+            ("path", last(FORWARDED_URI)),
+            ("host", last(FORWARDED_HOST)),
+        ];
+        let named = named
+            .iter()
+            .map(|(attribute, name)| (&**attribute, client_value(headers, name, repeated)));
+        let mut attributes = Vec::with_capacity(1 + described.len() + named.len());
+        attributes.push(Attribute { name: "ip", text: ip.to_string().into(), bytes: None });
+        let present =
+            described.into_iter().chain(named).filter_map(|(name, bytes)| Some((name, bytes?)));
+        let present = present.filter(|(_, bytes)| !bytes.is_empty());
+        attributes.extend(present.map(|(name, bytes)| Attribute::new(name, bytes)));
         Self { attributes }
     }
 
     /// One unit for it.
     pub fn request<'r>(&'r self, domain: &'r str) -> Request<'r> {
-        let attributes = self.attributes.iter().map(|(name, value)| (&**name, &**value));
-        Request::new(domain, Descriptor::new(attributes))
+        let pairs = self.attributes.iter().map(|attribute| (attribute.name, &*attribute.text));
+        let mut descriptor = Descriptor::new(pairs);
+        for Attribute { name, bytes, .. } in &self.attributes {
+            if let Some(bytes) = bytes {
+                descriptor = descriptor.with_bytes(name, bytes);
+            }
+        }
+        Request::new(domain, descriptor)
     }
 }
 
-fn normal(uri: Cow<'_, str>) -> Cow<'_, str> {
-    match uri {
-        Cow::Borrowed(uri) => normal_path(uri),
-        Cow::Owned(uri) => Cow::Owned(normal_path(&uri).into_owned()),
+impl<'h> Attribute<'h> {
+    fn new(name: &'h str, bytes: &'h [u8]) -> Self {
+        let text = String::from_utf8_lossy(bytes);
+        let bytes = matches!(text, Cow::Owned(_)).then_some(bytes);
+        let text = match (name, text) {
+            ("path", Cow::Borrowed(uri)) => normal_path(uri),
+            ("path", Cow::Owned(uri)) => Cow::Owned(normal_path(&uri).into_owned()),
+            (_, text) => text,
+        };
+        Self { name, text, bytes }
     }
 }
 
-/// All others, by the first of each name.
-fn of_headers(headers: &HeaderMap) -> impl Iterator<Item = (Cow<'static, str>, Cow<'_, str>)> {
-    headers.keys().filter(|name| !TOLD.contains(&name.as_str())).filter_map(|name| {
-        let value = headers.get(name)?;
-        Some((Cow::Owned(["header.", name.as_str()].concat()), text(value)))
-    })
-}
-
-/// The last: a proxy that adds its own to what the client sent adds it behind.
-fn last<'h>(headers: &'h HeaderMap, name: &str) -> Option<Cow<'h, str>> {
-    headers.get_all(name).iter().next_back().map(text)
-}
-
-/// What is no UTF-8 is shown by a replacement: without its attribute a request would not be counted at all.
-fn text(value: &HeaderValue) -> Cow<'_, str> {
-    String::from_utf8_lossy(value.as_bytes())
+/// Returns the value of a header that the client wrote.
+fn client_value<'h>(
+    headers: &'h HeaderMap,
+    name: &HeaderName,
+    repeated: RepeatedHeaders,
+) -> Option<&'h [u8]> {
+    let first = headers.get(name)?;
+    let is_conflicting = || headers.get_all(name).iter().any(|other| other != first);
+    match repeated == RepeatedHeaders::Absent && is_conflicting() {
+        true => None,
+        false => Some(first.as_bytes()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderName;
+    use axum::http::HeaderValue;
 
     use super::*;
 
-    /// The attributes that become of headers, of a peer that is trusted.
-    fn attributes(lines: &[(&str, &[u8])]) -> Vec<(String, String)> {
+    const NAMED: [&str; 2] = ["x-api-key", "x-forwarded-proto"];
+
+    /// The attributes of a client at 192.0.2.7 whose proxy sends these headers.
+    fn attributes_by(repeated: RepeatedHeaders, lines: &[(&str, &[u8])]) -> Vec<(String, String)> {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
             headers.append(name, HeaderValue::from_bytes(value).unwrap());
         }
-        let forwarded =
-            Forwarded::read(&headers, [127, 0, 0, 1].into(), &"127.0.0.1".parse().unwrap());
+        let named =
+            NAMED.map(|name| (format!("header.{name}").into(), HeaderName::from_static(name)));
+        let named: NamedHeaders = named.into();
+        let forwarded = Forwarded::read(&headers, [192, 0, 2, 7].into(), &named, repeated);
         let request = forwarded.request("default");
         let pairs = request.descriptors()[0].iter();
         pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
+    fn attributes(lines: &[(&str, &[u8])]) -> Vec<(String, String)> {
+        attributes_by(RepeatedHeaders::First, lines)
+    }
+
+    /// The address, and these.
     fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
-        expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        let expected = [("ip", "192.0.2.7")].iter().chain(expected);
+        expected.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
     #[test]
-    fn what_the_proxy_says_becomes_attributes() {
+    fn forwarded_headers_become_attributes() {
         let found = attributes(&[
             ("X-Forwarded-Method", b"POST"),
             ("X-Forwarded-Uri", b"/login?x"),
@@ -104,7 +154,6 @@ mod tests {
             ("method", "POST"),
             ("path", "/login"),
             ("host", "shop.example"),
-            ("ip", "192.0.2.7"),
             ("header.x-api-key", "k1"),
             ("header.x-forwarded-proto", "https"),
         ];
@@ -112,25 +161,41 @@ mod tests {
     }
 
     #[test]
-    fn what_it_does_not_say_is_absent_but_for_the_address() {
-        assert_eq!(attributes(&[]), pairs(&[("ip", "127.0.0.1")]));
+    fn header_unnamed_by_policy_is_not_read() {
+        assert_eq!(attributes(&[("Cookie", b"a=b"), ("X-Other", b"c")]), pairs(&[]));
     }
 
     #[test]
-    fn of_repeated_headers_the_proxys_own_is_the_last_and_the_clients_the_first() {
+    fn missing_or_empty_header_is_absent() {
+        assert_eq!(attributes(&[]), pairs(&[]));
+        let empty: [(&str, &[u8]); 3] =
+            [("X-Api-Key", b""), ("X-Forwarded-Host", b""), ("X-Forwarded-Method", b"")];
+        assert_eq!(attributes(&empty), pairs(&[]));
+    }
+
+    #[test]
+    fn repeated_header_counts_as_first_proxy_header_as_last() {
         let found = attributes(&[
             ("X-Forwarded-Uri", b"/forged"),
             ("X-Forwarded-Uri", b"/real"),
             ("X-Api-Key", b"k1"),
             ("X-Api-Key", b"k2"),
         ]);
-        let expected = [("path", "/real"), ("ip", "127.0.0.1"), ("header.x-api-key", "k1")];
-        assert_eq!(found, pairs(&expected));
+        assert_eq!(found, pairs(&[("path", "/real"), ("header.x-api-key", "k1")]));
     }
 
     #[test]
-    fn a_value_that_is_no_text_is_still_there() {
+    fn strict_mode_ignores_conflicting_repeats_only() {
+        let strict = |keys: [&[u8]; 2]| {
+            attributes_by(RepeatedHeaders::Absent, &keys.map(|key| ("X-Api-Key", key)))
+        };
+        assert_eq!(strict([b"k1", b"k2"]), pairs(&[]));
+        assert_eq!(strict([b"k1", b"k1"]), pairs(&[("header.x-api-key", "k1")]));
+    }
+
+    #[test]
+    fn value_not_utf8_keeps_text_and_bytes() {
         let found = attributes(&[("X-Api-Key", b"k\xff1")]);
-        assert_eq!(found, pairs(&[("ip", "127.0.0.1"), ("header.x-api-key", "k\u{fffd}1")]));
+        assert_eq!(found, pairs(&[("header.x-api-key", "k\u{fffd}1")]));
     }
 }

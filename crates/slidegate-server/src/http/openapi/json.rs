@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use crate::http::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE};
 use crate::rls::MAX_DESCRIPTORS;
 
 /// The operation; `responses` adds what any request may be answered.
@@ -26,10 +25,10 @@ pub fn operation(responses: impl Fn(Value) -> Value) -> Value {
 fn request() -> Value {
     json!({
         "type": "object",
-        "required": ["domain", "descriptors"],
+        "required": ["descriptors"],
         "additionalProperties": false,
         "properties": {
-            "domain": { "type": "string", "minLength": 1, "maxLength": MAX_NAME },
+            "domain": text(),
             "descriptors": {
                 "type": "array",
                 "minItems": 1,
@@ -42,11 +41,10 @@ fn request() -> Value {
 }
 
 fn descriptor() -> Value {
-    let text = |most: usize| json!({ "type": ["string", "null"], "maxLength": most });
     let entry = json!({
         "type": "object",
         "additionalProperties": false,
-        "properties": { "key": text(MAX_NAME), "value": text(MAX_VALUE) },
+        "properties": { "key": text(), "value": text() },
     });
     let names = ["SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
     let limit = json!({
@@ -62,12 +60,16 @@ fn descriptor() -> Value {
         "type": "object",
         "additionalProperties": false,
         "properties": {
-            "entries": { "type": ["array", "null"], "maxItems": MAX_ATTRIBUTES, "items": entry },
+            "entries": { "type": ["array", "null"], "items": entry },
             "limit": limit,
             "hitsAddend": units(64),
             "isNegativeHits": { "type": ["boolean", "null"] },
         },
     })
+}
+
+fn text() -> Value {
+    json!({ "type": ["string", "null"] })
 }
 
 /// A number of so many bits, as Protocol Buffers take it.

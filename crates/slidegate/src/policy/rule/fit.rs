@@ -104,7 +104,7 @@ impl Rule {
         let quota = own.limit.filter(|_| self.requested).ok_or(Misfit::NotRequested)?;
         let names: Vec<&str> = own.iter().map(|(name, _)| name).collect();
         let limit = self.requested_limit(quota, &[], &names);
-        let identity = self.per.identify_all(own);
+        let identity = self.per.identify_all(attributes);
         let admission = self.terms.mode.admission(&Key::new(&limit.scopes[0], &identity.values));
         Ok(Fit {
             chosen: Chosen::Base,

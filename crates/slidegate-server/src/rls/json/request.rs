@@ -1,0 +1,209 @@
+//! A request as JSON. Not read by reflection, which takes text that is not Unicode for an error.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use crate::rls::RateLimitRequest;
+use crate::rls::messages::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use crate::rls::messages::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+    Entry, RateLimitOverride,
+};
+use crate::rls::messages::envoy::r#type::v3::RateLimitUnit;
+
+/// A JSON object. Derived code would also take an array for the fields in their order.
+pub struct Object<T>(pub T);
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct RequestJson {
+    domain: Option<Bytes>,
+    descriptors: Option<Vec<Object<DescriptorJson>>>,
+    #[serde(alias = "hits_addend")]
+    hits_addend: Option<Units<{ u32::MAX as u64 }>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct DescriptorJson {
+    entries: Option<Vec<Object<EntryJson>>>,
+    limit: Option<Object<LimitJson>>,
+    #[serde(alias = "hits_addend")]
+    hits_addend: Option<Units<{ u64::MAX }>>,
+    #[serde(alias = "is_negative_hits")]
+    is_negative_hits: Option<bool>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct EntryJson {
+    key: Option<Bytes>,
+    value: Option<Bytes>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct LimitJson {
+    #[serde(alias = "requests_per_unit")]
+    requests_per_unit: Option<Units<{ u32::MAX as u64 }>>,
+    unit: Option<Unit>,
+}
+
+/// A string of any bytes.
+struct Bytes(Vec<u8>);
+
+/// A whole number up to `MAX`, as a number or as a string of digits.
+struct Units<const MAX: u64>(u64);
+
+/// A unit by name or number.
+struct Unit(i32);
+
+impl From<RequestJson> for RateLimitRequest {
+    fn from(json: RequestJson) -> Self {
+        let descriptors = json.descriptors.unwrap_or_default();
+        Self {
+            domain: bytes(json.domain),
+            descriptors: descriptors.into_iter().map(|Object(json)| json.into()).collect(),
+            hits_addend: json.hits_addend.map_or(0, |Units(units)| units as u32),
+        }
+    }
+}
+
+impl From<DescriptorJson> for RateLimitDescriptor {
+    fn from(json: DescriptorJson) -> Self {
+        let entry =
+            |Object(EntryJson { key, value })| Entry { key: bytes(key), value: bytes(value) };
+        let limit = |Object(LimitJson { requests_per_unit, unit })| RateLimitOverride {
+            requests_per_unit: requests_per_unit.map_or(0, |Units(units)| units as u32),
+            unit: unit.map_or(0, |Unit(unit)| unit),
+        };
+        Self {
+            entries: json.entries.unwrap_or_default().into_iter().map(entry).collect(),
+            limit: json.limit.map(limit),
+            hits_addend: json.hits_addend.map(|Units(units)| units),
+            is_negative_hits: json.is_negative_hits.unwrap_or_default(),
+        }
+    }
+}
+
+fn bytes(text: Option<Bytes>) -> Vec<u8> {
+    text.map_or(Vec::new(), |Bytes(bytes)| bytes)
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+
+        deserializer.deserialize_map(Fields(PhantomData))
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AnyText;
+
+        impl Visitor<'_> for AnyText {
+            type Value = Bytes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_bytes<E: Error>(self, text: &[u8]) -> Result<Bytes, E> {
+                Ok(Bytes(text.to_owned()))
+            }
+        }
+
+        deserializer.deserialize_bytes(AnyText)
+    }
+}
+
+impl<'de, const MAX: u64> Deserialize<'de> for Units<MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Whole<const MAX: u64>;
+
+        impl<const MAX: u64> Visitor<'_> for Whole<MAX> {
+            type Value = Units<MAX>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a whole number from 0 to {MAX}")
+            }
+
+            fn visit_u64<E: Error>(self, units: u64) -> Result<Units<MAX>, E> {
+                if units > MAX {
+                    return Err(E::invalid_value(Unexpected::Unsigned(units), &self));
+                }
+                Ok(Units(units))
+            }
+
+            /// JSON has one kind of number: 4.0 is 4.
+            fn visit_f64<E: Error>(self, units: f64) -> Result<Units<MAX>, E> {
+                /// Up to here, floating-point numbers are exact.
+                const MAX_EXACT: f64 = (1_u64 << 53) as f64;
+                if units.fract() != 0.0 || !(0.0..=MAX_EXACT).contains(&units) {
+                    return Err(E::invalid_value(Unexpected::Float(units), &self));
+                }
+                self.visit_u64(units as u64)
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Units<MAX>, E> {
+                let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+                match text.parse() {
+                    Ok(units) if digits => self.visit_u64(units),
+                    _ => Err(E::invalid_value(Unexpected::Str(text), &self)),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(Whole)
+    }
+}
+
+impl<'de> Deserialize<'de> for Unit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameOrNumber;
+
+        impl Visitor<'_> for NameOrNumber {
+            type Value = Unit;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a unit from SECOND to WEEK, or its number")
+            }
+
+            /// A number that is no unit is refused with the descriptor's position, as over gRPC.
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Unit, E> {
+                Ok(Unit(i32::try_from(number).unwrap_or(i32::MAX)))
+            }
+
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Unit, E> {
+                if number.fract() != 0.0 {
+                    return Err(E::invalid_value(Unexpected::Float(number), &self));
+                }
+                Ok(Unit(number as i32))
+            }
+
+            fn visit_str<E: Error>(self, name: &str) -> Result<Unit, E> {
+                let unit = RateLimitUnit::from_str_name(name);
+                let unit = unit.ok_or_else(|| E::invalid_value(Unexpected::Str(name), &self))?;
+                Ok(Unit(unit.into()))
+            }
+        }
+
+        deserializer.deserialize_any(NameOrNumber)
+    }
+}

@@ -1,0 +1,124 @@
+//! Values that end clients choose. Envoy lets a request pass if its call fails, so none of them may make one fail.
+
+use crate::client::{Client, Code, RateLimitDescriptor, RateLimitRequest, descriptor, request};
+use crate::common::Server;
+use crate::raw::Raw;
+
+const POLICY: &str = "
+defaults: { algorithm: sliding_log }
+rules:
+  - { name: banned, domain: api, when: { agent: ['evil*', '*worse'] }, limits: denied }
+  - { name: per-user, domain: api, per: [user], limits: [1/h] }
+  - { name: requested, domain: other, limits: requested }
+";
+
+/// A descriptor of one entry.
+fn entry(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> RateLimitDescriptor {
+    let mut descriptor = descriptor(&[("", "")]);
+    descriptor.entries[0].key = key.into();
+    descriptor.entries[0].value = value.into();
+    descriptor
+}
+
+fn user(value: impl Into<Vec<u8>>) -> RateLimitRequest {
+    request([entry("user", value)])
+}
+
+#[tokio::test]
+async fn long_or_non_utf8_values_have_counts_of_their_own() {
+    let server = Server::start_with_grpc(POLICY, &[]);
+    let client = Raw::connect(server.grpc()).await;
+    let ask = async |value: &[u8]| client.ask(&user(value)).await.overall_code();
+    let long = |end: u8| [&[b'x'; 1024][..], &[end]].concat();
+    let values = [
+        long(b'a'),
+        long(b'b'),
+        vec![b'x'; 1024],
+        [vec![b'x'; 1024], vec![0xff]].concat(),
+        vec![b'*'; 15_000],
+        vec![b'y'; (1 << 20) - 100],
+        b"\xff".into(),
+        b"\xfe".into(),
+        b"k\xff".into(),
+        "k\u{fffd}".into(),
+        b"\0\x01\x7f".into(),
+        b"".into(),
+    ];
+    for value in &values {
+        assert_eq!(ask(value).await, Code::Ok, "{:?}", &value[..value.len().min(20)]);
+    }
+    for value in &values {
+        assert_eq!(ask(value).await, Code::OverLimit, "{:?}", &value[..value.len().min(20)]);
+    }
+}
+
+#[tokio::test]
+async fn hostile_value_does_not_hide_other_descriptors() {
+    let server = Server::start_with_grpc(POLICY, &[]);
+    let client = Raw::connect(server.grpc()).await;
+    assert_eq!(client.ask(&user("ann")).await.overall_code(), Code::Ok);
+    for value in [vec![b'x'; 1025], b"\xff".to_vec(), vec![b'z'; 500_000]] {
+        let both = request([entry("other", value), entry("user", "ann")]);
+        assert_eq!(client.ask(&both).await.overall_code(), Code::OverLimit);
+    }
+}
+
+#[tokio::test]
+async fn padding_does_not_evade_ban() {
+    let server = Server::start_with_grpc(POLICY, &[]);
+    let client = Raw::connect(server.grpc()).await;
+    let padding = "x".repeat(100_000);
+    for agent in [
+        format!("evil{padding}").into_bytes(),
+        format!("{padding}worse").into_bytes(),
+        b"evil\xff".to_vec(),
+        b"\xffworse".to_vec(),
+    ] {
+        let told = client.ask(&request([entry("agent", agent)])).await;
+        assert_eq!(told.overall_code(), Code::OverLimit);
+    }
+    assert_eq!(client.ask(&request([entry("agent", "good")])).await.overall_code(), Code::Ok);
+}
+
+#[tokio::test]
+async fn no_key_domain_or_number_of_entries_fails_call() {
+    let server = Server::start_with_grpc(POLICY, &[]);
+    let client = Raw::connect(server.grpc()).await;
+    let in_domain = |domain: &[u8]| RateLimitRequest { domain: domain.into(), ..user("ann") };
+    let requests = [
+        request([entry(vec![b'k'; 1025], "v")]),
+        request([entry(vec![b'k'; 900_000], "v")]),
+        request([entry(b"\xff", "v")]),
+        request([entry("", "v")]),
+        request([descriptor(&[])]),
+        request([descriptor(&vec![("a", "b"); 65])]),
+        request([descriptor(&vec![("a", "b"); 50_000])]),
+        request(vec![descriptor(&[("a", "b")]); 1_024]),
+        in_domain(b""),
+        in_domain(b"\xff"),
+        in_domain(&vec![b'd'; 900_000]),
+    ];
+    for message in requests {
+        assert_eq!(client.ask(&message).await.overall_code(), Code::Ok);
+    }
+}
+
+#[tokio::test]
+async fn requested_limit_counts_hostile_names_and_values() {
+    let server = Server::start_with_grpc(POLICY, &[]);
+    let client = Client::of(&server).await;
+    for (key, value) in [
+        (vec![b'k'; 2_000], vec![b'v'; 2_000]),
+        (b"k\xff".to_vec(), b"v\xff".to_vec()),
+        (b"k\xfe".to_vec(), b"v\xff".to_vec()),
+    ] {
+        let limit = crate::client::RateLimitOverride { requests_per_unit: 1, unit: 3 };
+        let ask = || {
+            let mut own = entry(key.clone(), value.clone());
+            own.limit = Some(limit);
+            RateLimitRequest { domain: "other".into(), ..request([own]) }
+        };
+        assert_eq!(client.ask(ask()).await.overall_code(), Code::Ok);
+        assert_eq!(client.ask(ask()).await.overall_code(), Code::OverLimit);
+    }
+}

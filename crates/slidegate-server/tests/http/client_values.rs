@@ -1,0 +1,98 @@
+//! Values that end clients choose. Many callers let a request pass if its check fails, so none of them may make one fail.
+
+use serde_json::json;
+
+use crate::client::Client;
+use crate::common::Server;
+
+const POLICY: &str = "
+defaults: { algorithm: sliding_log }
+rules:
+  - { name: banned, when: { agent: 'evil*' }, limits: denied }
+  - { name: per-user, per: [user], limits: [1/h] }
+";
+
+/// A body with this text for a user, as it is.
+fn check_of(user: &[u8]) -> Vec<u8> {
+    [br#"{"attributes":{"user":""#, user, br#""}}"#].concat()
+}
+
+fn json_of(user: &[u8]) -> Vec<u8> {
+    let front = br#"{"domain":"default","descriptors":[{"entries":[{"key":"user","value":""#;
+    [front, user, br#""}]}]}"#].concat()
+}
+
+/// Texts as they are written in JSON: long, not UTF-8, halves of surrogate pairs.
+fn hostile() -> Vec<Vec<u8>> {
+    vec![
+        vec![b'x'; 1025],
+        [vec![b'x'; 1025], b"y".to_vec()].concat(),
+        vec![b'*'; 15_000],
+        vec![b'z'; 1_000_000],
+        b"\xff".to_vec(),
+        b"\xfe".to_vec(),
+        br"\ud800".to_vec(),
+        br"k\udcff".to_vec(),
+        br"\u0000\u0001".to_vec(),
+    ]
+}
+
+#[test]
+fn hostile_values_have_counts_of_their_own() {
+    let server = Server::start(POLICY);
+    let client = Client::of(&server);
+    for status in [200, 429] {
+        for text in hostile() {
+            let shown = String::from_utf8_lossy(&text[..text.len().min(20)]).into_owned();
+            // A peek charges nothing.
+            assert_eq!(client.post("/v1/peek", check_of(&text)).status, status, "{shown}");
+            assert_eq!(client.post("/v1/check", check_of(&text)).status, status, "{shown}");
+        }
+    }
+}
+
+#[test]
+fn json_counts_hostile_values_as_check_does() {
+    let server = Server::start(POLICY);
+    let client = Client::of(&server);
+    for text in hostile() {
+        let shown = String::from_utf8_lossy(&text[..text.len().min(20)]).into_owned();
+        assert_eq!(client.post("/json", json_of(&text)).status, 200, "{shown}");
+        assert_eq!(client.post("/json", json_of(&text)).status, 429, "{shown}");
+        assert_eq!(client.post("/v1/check", check_of(&text)).status, 429, "{shown}");
+    }
+}
+
+#[test]
+fn padding_does_not_evade_ban() {
+    let server = Server::start(POLICY);
+    let client = Client::of(&server);
+    let agent = |agent: &[u8]| [br#"{"attributes":{"agent":""#, agent, br#""}}"#].concat();
+    for evil in [[b"evil", &[b'x'; 2000][..]].concat(), b"evil\xff".to_vec()] {
+        assert_eq!(client.post("/v1/check", agent(&evil)).status, 429);
+    }
+}
+
+#[test]
+fn name_not_utf8_changes_nothing() {
+    let server = Server::start(POLICY);
+    let client = Client::of(&server);
+    let body = b"{\"attributes\":{\"\xff\":\"a\",\"\xfe\":\"b\",\"user\":\"ann\"}}";
+    assert_eq!([(); 2].map(|()| client.post("/v1/check", body).status), [200, 429]);
+}
+
+#[test]
+fn cost_above_every_limit_is_denied() {
+    let server = Server::start(POLICY);
+    let client = Client::of(&server);
+    for cost in ["2", "536870913", "18446744073709551615", "18446744073709551616", "1e300"] {
+        let body = format!(r#"{{"attributes":{{"user":"ann"}},"cost":{cost}}}"#);
+        let answer = client.post("/v1/check", body);
+        assert_eq!(
+            (answer.status, &answer.json()["retry_after_ms"]),
+            (429, &json!(null)),
+            "{cost}"
+        );
+    }
+    assert_eq!(client.check(&json!({"attributes": {"user": "ann"}})).status, 200);
+}

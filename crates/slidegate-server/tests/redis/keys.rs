@@ -1,0 +1,41 @@
+//! Keys in Redis have a bounded length, whatever clients send.
+
+use std::iter;
+
+use ureq::http::Request;
+
+use crate::client::Client;
+use crate::common::Server;
+use crate::server::Redis;
+
+/// A counter's key at its longest, in bytes: prefix, domain, rule, twice 4,096 bytes of names and values, limit.
+const MAX_KEY_BYTES: usize = 9_000;
+
+const POLICY: &str = "
+rules:
+  - { name: one, per: [header.a], limits: [10/h] }
+  - { name: all, per: [header.a, header.b, header.c], limits: [10/h], algorithm: sliding_log }
+  - name: placed
+    per: [header.a, header.b, header.c]
+    limits: [10/h]
+    redis: { slot_by: [header.c] }
+";
+
+#[test]
+fn hostile_headers_make_no_long_keys() {
+    let redis = Redis::start();
+    let flags = ["--store", &redis.address(), "--redis-timeout", "30s"];
+    let server = Server::start_with(POLICY, &flags);
+    let client = Client::of(&server);
+    for value in [vec![b'*'; 15_000], vec![b'*'; 1_024], vec![0xff; 1_024], vec![b'a'; 1_025]] {
+        let headers = iter::zip(["a", "b", "c"], iter::repeat(&*value));
+        let request =
+            headers.fold(Request::get("/v1/auth"), |all, (name, value)| all.header(name, value));
+        let answer = client.send(request.body(Vec::new()).unwrap());
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    let keys = redis.keys();
+    assert_eq!(keys.len(), 12, "three for each value");
+    let longest = keys.iter().map(String::len).max().unwrap();
+    assert!(longest < MAX_KEY_BYTES, "{longest}");
+}
