@@ -30,10 +30,7 @@ local function question(txn)
     -- After the addresses that the client sent, which slidegate does not trust.
     table.insert(headers["x-forwarded-for"], txn.sf:src())
     for _, name in ipairs(COUNTED) do
-        local first = values(client[name])[1]
-        if first and first ~= "" then
-            headers[name] = { first }
-        end
+        headers[name] = values(client[name])
     end
     return headers
 end

@@ -105,6 +105,10 @@ fn long_and_many(table: &mut Table) {
     table.odd("counted header of 14,900 bytes", get(format!("x-api-key: {}\r\n", long(14_900))));
     table.odd("counted header of 50 KB", get(format!("x-api-key: {}\r\n", long(50_000))));
     table.valid("plan of 1,025 bytes", get(format!("x-plan: {}\r\nx-api-key: k\r\n", long(1_025))));
+    let key = long(50_000);
+    table.odd("key of 50 KB and a plan", get(format!("x-plan: p\r\nx-api-key: {key}\r\n")));
+    let chat = format!("host: a\r\nx-plan: p\r\nx-api-key: {key}\r\n");
+    table.odd("key of 50 KB in a chat", request("GET /v1/chat HTTP/1.1", chat));
     for count in [94, 110, 200, 600] {
         let bytes = get(many(count, 1));
         if count < 100 {
