@@ -1,10 +1,13 @@
 -- The action `lua.slidegate URL` of HAProxy: asks slidegate whether a request may pass, as /etc/haproxy/slidegate.lua.
+--
+-- A request that may not pass gets its response here. Else the variable txn.slidegate is `allowed`, or `failed` if
+-- slidegate did not decide. haproxy.cfg denies a request without the variable: an error in this script denies, too.
 
--- Milliseconds to wait for the answer. Without one the request passes.
-local PATIENCE = 1000
+-- Headers that the policy counts by, in lower case. slidegate gets no other header of the client.
+local COUNTED = { "x-api-key" }
 
--- Headers of the question itself. Those of the client would say something else.
-local OWN = { "connection", "content-length", "expect", "host", "te", "trailer", "transfer-encoding", "upgrade" }
+-- Milliseconds to wait for slidegate.
+local TIMEOUT = 1000
 
 -- The values of a header, of which HAProxy counts the first as 0.
 local function values(list)
@@ -16,46 +19,53 @@ local function values(list)
 end
 
 local function question(txn)
-    local headers = {}
-    for name, list in pairs(txn.http:req_get_headers()) do
-        headers[name] = values(list)
-    end
-    for _, name in ipairs(OWN) do
-        headers[name] = nil
-    end
-    headers["x-forwarded-method"] = { txn.sf:method() }
-    headers["x-forwarded-uri"] = { txn.sf:url() }
-    headers["x-forwarded-host"] = { txn.sf:req_hdr("host") }
-    -- Behind what the client wrote there itself, which slidegate does not believe.
-    headers["x-forwarded-for"] = headers["x-forwarded-for"] or {}
+    local client = txn.http:req_get_headers()
+    local headers = {
+        ["x-forwarded-method"] = { txn.sf:method() },
+        -- Without the query. `OPTIONS *` has no path.
+        ["x-forwarded-uri"] = { txn.sf:path() or "" },
+        ["x-forwarded-host"] = { txn.sf:req_fhdr("host") or "" },
+        ["x-forwarded-for"] = values(client["x-forwarded-for"]),
+    }
+    -- After the addresses that the client sent, which slidegate does not trust.
     table.insert(headers["x-forwarded-for"], txn.sf:src())
+    for _, name in ipairs(COUNTED) do
+        headers[name] = values(client[name])
+    end
     return headers
 end
 
-local function deny(txn, answer)
+local function deny(txn, status, answer)
     local reply = txn:reply()
-    reply:set_status(answer.status)
-    for _, name in ipairs({ "content-type", "ratelimit-policy", "ratelimit", "retry-after" }) do
-        for _, value in ipairs(values(answer.headers[name])) do
-            reply:add_header(name, value)
+    reply:set_status(status)
+    if answer then
+        for _, name in ipairs({ "content-type", "ratelimit-policy", "ratelimit", "retry-after" }) do
+            for _, value in ipairs(values(answer.headers[name])) do
+                reply:add_header(name, value)
+            end
         end
+        reply:set_body(answer.body)
     end
-    reply:set_body(answer.body)
     txn:done(reply)
 end
 
 local function ask(txn, url)
-    local answer = core.httpclient():get({ url = url, headers = question(txn), timeout = PATIENCE })
-    local headers = answer.headers or {}
+    local answer = core.httpclient():get({ url = url, headers = question(txn), timeout = TIMEOUT })
+    local status, headers = answer.status or 0, answer.headers or {}
     -- HAProxy answers itself, in HTML, if it does not reach slidegate.
     local is_problem = values(headers["content-type"])[1] == "application/problem+json"
-    if is_problem and (answer.status == 429 or answer.status == 503) then
-        deny(txn, answer)
-    elseif answer.status == 200 then
+    if is_problem and (status == 429 or status == 503) then
+        deny(txn, status, answer)
+    elseif status == 200 then
+        txn:set_var("txn.slidegate", "allowed")
         txn:set_var("txn.slidegate_policy", values(headers["ratelimit-policy"])[1])
         txn:set_var("txn.slidegate_left", values(headers["ratelimit"])[1])
+    elseif status >= 500 or status == 0 then
+        txn:Warning("slidegate failed: status " .. status)
+        txn:set_var("txn.slidegate", "failed")
     else
-        txn:Warning("slidegate did not answer: status " .. tostring(answer.status))
+        txn:Warning("slidegate rejected the request: status " .. status)
+        deny(txn, status >= 400 and status or 403)
     end
 end
 

@@ -56,7 +56,8 @@ impl Rig {
     }
 }
 
-fn start(
+/// Starts Envoy with this file, in which other text replaces some.
+pub fn start(
     config: &Path,
     slidegate: SocketAddr,
     service: SocketAddr,

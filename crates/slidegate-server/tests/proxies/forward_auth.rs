@@ -1,15 +1,12 @@
 //! Proxies that ask `/v1/auth`.
 
-use std::net::SocketAddr;
-use std::process::Command;
-
 use serde_json::{Value, json};
 
 use crate::common::Server;
 use crate::curl::{Answer, curl};
-use crate::installed;
-use crate::process::{Proxy, deploy, free_address};
-use crate::servers::{Folder, wait_until};
+use crate::launch::{Behind, caddy, haproxy, nginx, traefik};
+use crate::process::Proxy;
+use crate::servers::wait_until;
 use crate::upstream::Upstream;
 
 const POLICY: &str = "
@@ -19,77 +16,6 @@ rules:
   - { name: login, when: { method: POST, route: /login, host: shop.example }, limits: [1/h] }
   - { name: per-key, per: [header.x-api-key], limits: [1/h] }
 ";
-
-/// Who is asked by a proxy.
-struct Behind {
-    slidegate: SocketAddr,
-    service: SocketAddr,
-}
-
-impl Behind {
-    /// Writes a file of `deploy/` that has these addresses in it.
-    fn deploy(&self, folder: &Folder, file: &str, places: &[(&str, &str)]) -> String {
-        let (slidegate, service) = (self.slidegate.to_string(), self.service.to_string());
-        let both = [("127.0.0.1:8080", &*slidegate), ("127.0.0.1:9000", &*service)];
-        deploy(folder, file, &[&both, places].concat())
-    }
-}
-
-fn nginx(behind: &Behind) -> Proxy {
-    let (folder, address) = (Folder::new(), free_address());
-    let site = behind.deploy(
-        &folder,
-        "nginx/slidegate.conf",
-        &[("listen 80;", &format!("listen {address};"))],
-    );
-    let at = folder.path().to_str().unwrap();
-    // What Debian's nginx.conf has around it; one process, so that none outlives it.
-    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-        .map(|kind| format!("{kind}_temp_path {at}/{kind};"))
-        .join(" ");
-    let whole = format!(
-        "daemon off; master_process off; pid {at}/pid; error_log {at}/error.log;\n\
-         events {{}}\nhttp {{ access_log off; {temporary} include {site}; }}\n"
-    );
-    let config = folder.path().join("nginx.conf");
-    std::fs::write(&config, whole).unwrap();
-    let mut command = Command::new(installed("debian/usr/sbin/nginx"));
-    command.arg("-e").arg(folder.path().join("error.log")).arg("-c").arg(config);
-    Proxy::start(&mut command, address, folder)
-}
-
-fn caddy(behind: &Behind) -> Proxy {
-    let (folder, address) = (Folder::new(), free_address());
-    let site = format!(":{} {{", address.port());
-    let config = behind.deploy(&folder, "caddy/Caddyfile", &[(":80 {", &site)]);
-    let mut command = Command::new(installed("caddy/bin/caddy"));
-    command.args(["run", "--adapter", "caddyfile", "--config", &config]);
-    command.env("HOME", folder.path()).env_remove("XDG_CONFIG_HOME").env_remove("XDG_DATA_HOME");
-    command.env("CADDY_ADMIN", format!("unix/{}/admin", folder.path().display()));
-    Proxy::start(&mut command, address, folder)
-}
-
-fn traefik(behind: &Behind) -> Proxy {
-    let (folder, address) = (Folder::new(), free_address());
-    behind.deploy(&folder, "traefik/slidegate.yml", &[]);
-    let at = folder.path().to_str().unwrap();
-    let places = [("/etc/traefik", at), (":80\"", &format!("{address}\""))];
-    let config = deploy(&folder, "traefik/traefik.yml", &places);
-    let mut command = Command::new(installed("traefik/bin/traefik"));
-    command.arg(format!("--configFile={config}"));
-    Proxy::start(&mut command, address, folder)
-}
-
-fn haproxy(behind: &Behind) -> Proxy {
-    let (folder, address) = (Folder::new(), free_address());
-    deploy(&folder, "haproxy/slidegate.lua", &[]);
-    let at = folder.path().to_str().unwrap();
-    let places = [("/etc/haproxy", at), ("bind :80", &format!("bind {address}"))];
-    let config = behind.deploy(&folder, "haproxy/haproxy.cfg", &places);
-    let mut command = Command::new(installed("debian/usr/sbin/haproxy"));
-    command.args(["-db", "-f", &config]);
-    Proxy::start(&mut command, address, folder)
-}
 
 /// What a proxy can do.
 struct Can {
@@ -120,7 +46,7 @@ fn ask(proxy: &Proxy, from: u8, path: &str, arguments: &[&str]) -> Answer {
 fn hold(start: fn(&Behind) -> Proxy, can: &Can) {
     let upstream = Upstream::start();
     let server = Server::start(POLICY);
-    let behind = Behind { slidegate: server.address(), service: upstream.address() };
+    let behind = Behind { slidegate: server.address(), service: upstream.address(), edits: &[] };
     let proxy = start(&behind);
     wait_until("the proxy asks slidegate", || tells(&proxy, can));
 

@@ -10,8 +10,11 @@ mod common;
 mod curl;
 mod envoy;
 mod forward_auth;
+mod hostile;
 mod independent;
+mod launch;
 mod process;
+mod raw;
 #[path = "../../../slidegate-redis/tests/server/mod.rs"]
 mod servers;
 mod upstream;

@@ -2,17 +2,19 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::{io, thread};
 
 /// What an answer cost: so much as the request says.
 const TOKENS: &str = "x-tokens-used";
 
+/// The first line and the headers of each request so far.
+type Heads = Arc<Mutex<Vec<Vec<String>>>>;
+
 /// A service that answers `POST /path abc`, and then each of its request's rate-limit headers in a line.
 pub struct Upstream {
     address: SocketAddr,
-    asked: Arc<AtomicUsize>,
+    heads: Heads,
 }
 
 impl Upstream {
@@ -20,16 +22,16 @@ impl Upstream {
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let asked = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&asked);
+        let heads = Heads::default();
+        let seen = Arc::clone(&heads);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let counted = Arc::clone(&counted);
+                let seen = Arc::clone(&seen);
                 // A proxy may connect and then not ask.
-                thread::spawn(move || answer(&stream, &counted));
+                thread::spawn(move || answer(&stream, &seen));
             }
         });
-        Self { address, asked }
+        Self { address, heads }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -38,15 +40,20 @@ impl Upstream {
 
     /// How many requests have come.
     pub fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+        self.heads.lock().unwrap().len()
+    }
+
+    /// Returns the heads of all requests but the first so many.
+    pub fn heads_after(&self, skipped: usize) -> Vec<Vec<String>> {
+        self.heads.lock().unwrap()[skipped..].to_vec()
     }
 }
 
-fn answer(mut stream: &TcpStream, asked: &AtomicUsize) -> io::Result<()> {
+fn answer(mut stream: &TcpStream, seen: &Mutex<Vec<Vec<String>>>) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     let lines: Vec<String> = head(&mut reader)?;
     let Some(first) = lines.first() else { return Ok(()) };
-    asked.fetch_add(1, Ordering::SeqCst);
+    seen.lock().unwrap().push(lines.clone());
     let headers = || lines[1..].iter().filter_map(|line| line.split_once(": "));
     let length = headers().find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
     let length = length.and_then(|(_, value)| value.parse().ok()).unwrap_or(0);
@@ -72,10 +79,11 @@ fn answer(mut stream: &TcpStream, asked: &AtomicUsize) -> io::Result<()> {
 fn head(reader: &mut impl BufRead) -> io::Result<Vec<String>> {
     let mut lines = Vec::new();
     loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line)? == 0 || line == "\r\n" {
+        let mut line = Vec::new();
+        // A head need not be UTF-8.
+        if reader.read_until(b'\n', &mut line)? == 0 || line == b"\r\n" {
             return Ok(lines);
         }
-        lines.push(line.trim_end().to_owned());
+        lines.push(String::from_utf8_lossy(&line).trim_end().to_owned());
     }
 }
