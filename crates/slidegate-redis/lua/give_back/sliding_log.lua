@@ -13,15 +13,14 @@ end
 
 -- What lies behind the charge is moved as bytes, and of each block behind it the mark is corrected.
 local function give_back(key, tick_us, max, _, cost, at)
-  local value, last, total, sum, first, len, cap, oldest, newest, known = read(key, max)
-  if not value then return nil end
+  local value, find_tick, _, _, word_at, last, total, sum, first, len, cap, oldest, newest, known = opened(key, max)
+  if not value or value == '' then return value end
   local tick = at / tick_us
   tick = tick - tick % 1
   local age = last + 1 - tick
   if len == 0 or cost == 0 or age < 0 then return true end
-  local word_at = reader(key, value, HEAD_BYTES, first, cap, '<I4', 4)
   local nth, word = 0, oldest
-  if (last + 1 - word) % WRAP > age then nth, word = find_tick(word_at, 1, len, newest, last, age) end
+  if (last + 1 - word) % WRAP > age then nth, word = find_tick(1, age) end
   if nth == len or (last + 1 - word) % WRAP ~= age then return true end
 
   local next_word = nth + 1 < len and word_at(nth + 1) or 0
@@ -38,24 +37,25 @@ local function give_back(key, tick_us, max, _, cost, at)
   if not tail then return nil end
 
   -- A mark loses what is reverted, and gains the charges that now begin before the block.
+  local BLOCK = 64
   local phase = first % BLOCK
   local low, high = (phase + nth) / BLOCK, (phase + len - shift - 1) / BLOCK
   low, high = low - low % 1 + 1, high - high % 1
-  if cap > UNMARKED and low <= high then
+  if cap > 160 and low <= high then
     local base, blocks, mark_place = HEAD_BYTES + cap * 4, cap / BLOCK, (first - phase) / BLOCK + low
-    local bytes, marks = read_ring(key, base, mark_place % blocks, high - low + 1, blocks, MARK_BYTES), {}
+    local bytes, marks = read_ring(key, base, mark_place % blocks, high - low + 1, blocks, 8), {}
     if not bytes then return nil end
     local words = tail .. ('\0'):rep(8)
     for block = low, high do
-      local mark = unpack('<d', bytes, (block - low) * MARK_BYTES + 1) - cost
+      local mark = unpack('<d', bytes, (block - low) * 8 + 1) - cost
       if shift > 0 then
         local one, two, three = unpack('<I4I4I4', words, (block * BLOCK - phase - nth) * 4 + 1)
         if one < WRAP then mark = mark + (two < WRAP and 1 or two - WRAP) end
         if shift == 2 and two < WRAP then mark = mark + (three < WRAP and 1 or three - WRAP) end
       end
-      marks[block - low + 1] = pack('<d', mark % SUM_WRAP)
+      marks[block - low + 1] = pack('<d', mark % 2 ^ 52)
     end
-    write_ring(key, base, mark_place % blocks, table.concat(marks), blocks, MARK_BYTES)
+    write_ring(key, base, mark_place % blocks, table.concat(marks), blocks, 8)
   end
   write_ring(key, HEAD_BYTES, place, kept .. tail:sub(size * 4 + 1), cap, 4)
 
@@ -67,7 +67,7 @@ local function give_back(key, tick_us, max, _, cost, at)
     end
   end
   if nth == 0 then oldest = left == 0 and len > size and unpack('<I4', tail, size * 4 + 1) or word end
-  total, sum, len = total - cost, (sum - cost) % SUM_WRAP, len - shift
+  total, sum, len = total - cost, (sum - cost) % 2 ^ 52, len - shift
   call('SETRANGE', key, '0', pack(HEAD, last, total, sum, first, len, cap, oldest, newest, known))
   return true
 end

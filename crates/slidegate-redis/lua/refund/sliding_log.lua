@@ -1,31 +1,31 @@
 local function refund(key, now, tick_us, window, max, _, cost)
-  local value, last, total, sum, first, len, cap, word, newest, known = read(key, max)
-  if not value then return nil end
+  local value, find_tick, units_before, find_units, word_at, last, total, sum, first, len, cap, word, newest, known =
+    opened(key, max)
+  if not value or value == '' then return value end
   local tick = now / tick_us
   tick = tick - tick % 1
   if tick < last then tick = last end
   local oldest_age = last + window - tick
   if oldest_age < 0 or cost == 0 or len == 0 then return true end
   if oldest_age > last + 1 then oldest_age = last + 1 end
-  local word_at = reader(key, value, HEAD_BYTES, first, cap, '<I4', 4)
 
   -- The words before `gone` are those of what has left, and then of what is taken off.
   local gone, used = 0, total
   if (last + 1 - word) % WRAP > oldest_age then
-    gone, word = find_tick(word_at, 1, len, newest, last, oldest_age)
+    gone, word = find_tick(1, oldest_age)
     if gone == len then return true end
-    used = total - units_before(gone, key, value, word_at, total, sum, first, len, cap)
+    used = total - units_before(gone)
   end
   -- Of a charge that is taken off in part, the word that changes, and where.
   local changed, changed_at
   if cost >= used then
     gone, used = len, 0
   else
-    local nth, before = find_units(total - used + cost, key, value, word_at, total, sum, first, len, cap)
+    local nth, before
+    nth, word, before = find_units(total - used + cost)
     local next_word = nth + 1 < len and word_at(nth + 1) or 0
     local units = next_word < WRAP and 1 or next_word - WRAP
     local left = before + units - (total - used + cost)
-    word = word_at(nth)
     if left == 0 then
       gone = nth + (units == 1 and 1 or 2)
       word = word_at(gone)
