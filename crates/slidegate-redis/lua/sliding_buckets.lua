@@ -45,22 +45,25 @@ local function decide(key, now, precision_us, window, max, counted, keep, cost, 
     end
     if fits then return false, remaining, reset, 0, 0 end
     if wanted > max then return false, remaining, reset, -1, 0 end
-    -- The oldest buckets leave one by one, until what is left of the total makes room.
-    while total + wanted > max do
-      total = total - unpack('<I4', value, HEAD_BYTES + oldest % counted * 4 + 1)
+    -- The oldest buckets leave one by one, until the cost fits into the rest.
+    if oldest <= running - counted then oldest = running - counted + 1 end
+    while used + wanted > max and oldest <= running do
+      used = used - unpack('<I4', value, HEAD_BYTES + oldest % counted * 4 + 1)
       oldest = oldest + 1
     end
     return false, remaining, reset, (oldest - 1 + counted) * precision_us - now, 0
   end
 
-  -- The buckets that have begun since the last charge are empty.
+  -- The buckets that have begun since the last charge are empty: `behind` of them up to the end of the ring, the
+  -- others at its beginning.
   if running - newest >= counted then
     value = ('\0'):rep(HEAD_BYTES + counted * 4)
-  else
-    for bucket = newest + 1, running do
-      local at = HEAD_BYTES + bucket % counted * 4
-      value = value:sub(1, at) .. '\0\0\0\0' .. value:sub(at + 5)
-    end
+  elseif running > newest then
+    local first, begun = HEAD_BYTES + (newest + 1) % counted * 4, (running - newest) * 4
+    local behind = #value - first
+    if behind > begun then behind = begun end
+    value = value:sub(1, HEAD_BYTES) .. ('\0'):rep(begun - behind)
+      .. value:sub(HEAD_BYTES + begun - behind + 1, first) .. ('\0'):rep(behind) .. value:sub(first + behind + 1)
   end
   local at = HEAD_BYTES + running % counted * 4
   local count = unpack('<I4', value, at + 1)

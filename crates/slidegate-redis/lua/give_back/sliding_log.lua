@@ -1,40 +1,73 @@
+-- Reads and writes a part of a ring. What is read is nil if the value ends before the ring does.
+local function read_ring(key, base, place, count, cap, width)
+  local bytes = call('GETRANGE', key, base + place * width, base + math.min(place + count, cap) * width - 1)
+  if place + count > cap then bytes = bytes .. call('GETRANGE', key, base, base + (place + count - cap) * width - 1) end
+  return #bytes == count * width and bytes or nil
+end
+
+local function write_ring(key, base, place, bytes, cap, width)
+  local rest = bytes:sub((cap - place) * width + 1)
+  call('SETRANGE', key, base + place * width, bytes:sub(1, (cap - place) * width))
+  if #rest > 0 then call('SETRANGE', key, base, rest) end
+end
+
+-- What lies behind the charge is moved as bytes, and of each block behind it the mark is corrected.
 local function give_back(key, tick_us, max, _, cost, at)
-  local value = call('GET', key)
-  if not value then return true end
-  if #value < HEAD_BYTES then return nil end
-  local last, total, first, len, cap, oldest, newest, known = unpack(HEAD, value)
-  if len > cap or #value ~= HEAD_BYTES + cap * 4 then return nil end
-  local word_at = reader(key, value, first, cap)
+  local value, find_tick, _, _, word_at, last, total, sum, first, len, cap, oldest, newest, known = opened(key, max)
+  if not value or value == '' then return value end
   local tick = at / tick_us
   tick = tick - tick % 1
+  local age = last + 1 - tick
+  if len == 0 or cost == 0 or age < 0 then return true end
+  local nth, word = 0, oldest
+  if (last + 1 - word) % WRAP > age then nth, word = find_tick(1, age) end
+  if nth == len or (last + 1 - word) % WRAP ~= age then return true end
 
-  -- The words of other charges, and of this one what is left.
-  local words, found = {}, false
-  local nth = 0
-  while nth < len do
-    local word, units = word_at(nth), 1
-    nth = nth + 1
-    if word >= WRAP then
-      units = word_at(nth) % WRAP
-      nth = nth + 1
+  local next_word = nth + 1 < len and word_at(nth + 1) or 0
+  local units, size = 1, 1
+  if next_word >= WRAP then units, size = next_word - WRAP, 2 end
+  if cost > units then cost = units end
+  local left = units - cost
+  local kept = left == 0 and '' or left == 1 and pack('<I4', word) or pack('<I4I4', word, left + WRAP)
+  local shift = size - #kept / 4
+
+  -- The words behind the charge move forward.
+  local place = (first + nth) % cap
+  local tail = read_ring(key, HEAD_BYTES, place, shift > 0 and len - nth or size, cap, 4)
+  if not tail then return nil end
+
+  -- A mark loses what is reverted, and gains the charges that now begin before the block.
+  local BLOCK = 64
+  local phase = first % BLOCK
+  local low, high = (phase + nth) / BLOCK, (phase + len - shift - 1) / BLOCK
+  low, high = low - low % 1 + 1, high - high % 1
+  if cap > 160 and low <= high then
+    local base, blocks, mark_place = HEAD_BYTES + cap * 4, cap / BLOCK, (first - phase) / BLOCK + low
+    local bytes, marks = read_ring(key, base, mark_place % blocks, high - low + 1, blocks, 8), {}
+    if not bytes then return nil end
+    local words = tail .. ('\0'):rep(8)
+    for block = low, high do
+      local mark = unpack('<d', bytes, (block - low) * 8 + 1) - cost
+      if shift > 0 then
+        local one, two, three = unpack('<I4I4I4', words, (block * BLOCK - phase - nth) * 4 + 1)
+        if one < WRAP then mark = mark + (two < WRAP and 1 or two - WRAP) end
+        if shift == 2 and two < WRAP then mark = mark + (three < WRAP and 1 or three - WRAP) end
+      end
+      marks[block - low + 1] = pack('<d', mark % 2 ^ 52)
     end
-    local late = last + 1 - (last + 1 - word) % WRAP
-    if late == tick or (late < 0 and tick == 0) then
-      found = true
-      if cost > units then cost = units end
-      units, total = units - cost, total - cost
-    end
-    if units > 0 then
-      newest = units == 1 and word % WRAP or word % WRAP + WRAP
-      words[#words + 1] = units == 1 and pack('<I4', newest) or pack('<I4I4', newest, units + WRAP)
+    write_ring(key, base, mark_place % blocks, table.concat(marks), blocks, 8)
+  end
+  write_ring(key, HEAD_BYTES, place, kept .. tail:sub(size * 4 + 1), cap, 4)
+
+  if nth + size == len then
+    newest = left == 1 and word or word + WRAP
+    if left == 0 and nth > 0 then
+      newest = word_at(nth - 1)
+      if newest >= WRAP then newest = word_at(nth - 2) + WRAP end
     end
   end
-  if not found then return true end
-  words = table.concat(words)
-  len = #words / 4
-  if len > 0 then oldest = unpack('<I4', words) end
-  if max <= SMALL then cap = len end
-  value = pack(HEAD, last, total, 0, len, cap, oldest, newest, known) .. words .. ('\0'):rep((cap - len) * 4)
-  call('SET', key, value, 'KEEPTTL')
+  if nth == 0 then oldest = left == 0 and len > size and unpack('<I4', tail, size * 4 + 1) or word end
+  total, sum, len = total - cost, (sum - cost) % 2 ^ 52, len - shift
+  call('SETRANGE', key, '0', pack(HEAD, last, total, sum, first, len, cap, oldest, newest, known))
   return true
 end

@@ -1,0 +1,403 @@
+//! The work of one call is bounded, however much a counter holds. Outcomes stay those of the algorithm in memory.
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+mod server;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use slidegate::{
+    Admission, Algorithm, Hit, Key, Limit, ManualClock, MemoryStore, Outcome, Quota, Receipt,
+    Scope, Store, Timestamp, Value,
+};
+use slidegate_redis::{RedisStore, Settings};
+
+use server::{LONG, Redis};
+
+const MAX: u64 = 10_000;
+
+/// No key may expire while the injected clock is ahead of that of Redis.
+const FOREVER: Duration = Duration::from_secs(1_000_000);
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Ticks of such a window are longer than a microsecond.
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Costs of the charges in a log, repeated.
+const UNITS: &[u64] = &[1];
+const PAIRS: &[u64] = &[2, 1];
+const MIXED: &[u64] = &[1, 1, 1, 5, 1, 2, 1, 1, 1, 1, 1, 1, 3];
+const RARE: &[u64] = &[1; 500];
+const TRIPLES: &[u64] = &[3];
+
+/// Where the value of a log has the running sum of its units, and at how many the sum begins anew.
+const SUM_AT: &str = "16";
+const SUM_WRAP: f64 = (1_u64 << 52) as f64;
+
+/// Reads which commands the scripts of a server call.
+struct Monitor {
+    lines: BufReader<TcpStream>,
+}
+
+/// What scripts have called.
+#[derive(Debug, Default)]
+struct Work {
+    calls: usize,
+    bytes_read: i64,
+    /// Reads of the whole value.
+    whole_reads: usize,
+}
+
+impl Monitor {
+    fn start(redis: &Redis) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", redis.port())).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream.write_all(b"MONITOR\r\n").unwrap();
+        let mut monitor = Self { lines: BufReader::new(stream) };
+        assert_eq!(monitor.line(), "+OK");
+        monitor
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        self.lines.read_until(b'\n', &mut line).unwrap();
+        String::from_utf8_lossy(&line).trim_end().to_owned()
+    }
+
+    /// Returns the work since the last call.
+    fn work(&mut self, redis: &Redis) -> Work {
+        redis.command(&["ECHO", "end of work"]);
+        let mut work = Work::default();
+        loop {
+            let line = self.line();
+            if line.contains("end of work") {
+                return work;
+            }
+            if !line.contains(" lua] ") {
+                continue;
+            }
+            work.calls += 1;
+            let words: Vec<&str> = line.split('"').skip(1).step_by(2).collect();
+            if words[0] == "GETRANGE" {
+                let [from, to] = [2, 3].map(|nth: usize| words[nth].parse::<i64>().unwrap());
+                work.bytes_read += to - from + 1;
+                work.whole_reads += usize::from(to < 0);
+            }
+        }
+    }
+}
+
+/// A log in Redis, and the same in memory.
+struct Pair {
+    redis: Redis,
+    store: RedisStore,
+    model: MemoryStore<ManualClock>,
+    clock: ManualClock,
+    scope: Scope,
+    limit: Limit,
+    /// One charge every so often fills the log in half a window.
+    step: Duration,
+    receipts: Vec<[Receipt; 2]>,
+}
+
+impl Pair {
+    fn open(window: Duration) -> Self {
+        let redis = Redis::start();
+        // For windows of a minute, whose tick is a microsecond: ticks modulo 2^31 wrap while the log is filled.
+        let clock = ManualClock::at(Timestamp::from_micros((1 << 31) * 800_000 - 7_000_000));
+        let settings = Settings {
+            timeout: LONG,
+            keep: FOREVER,
+            deny_cache_ttl: Duration::ZERO,
+            ..Settings::default()
+        };
+        let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
+        let quota = Quota::new(MAX, window).unwrap();
+        Self {
+            redis,
+            store,
+            model: MemoryStore::with(clock.clone(), 10),
+            clock,
+            scope: Scope::new("logs", "rule", "limit", &["who"]),
+            limit: Limit::new(quota, Algorithm::SlidingLog).unwrap(),
+            step: window / (2 * MAX as u32),
+            receipts: Vec::new(),
+        }
+    }
+
+    fn hit(&self, cost: u64, admission: Admission) -> Hit<'_> {
+        Hit {
+            key: Key::new(&self.scope, &[Value::Text("all")]),
+            limit: &self.limit,
+            cost,
+            admission,
+        }
+    }
+
+    async fn take(&mut self, cost: u64, admission: Admission) -> Outcome {
+        let hit = self.hit(cost, admission);
+        let store = self.store.take(&[hit]).await.unwrap();
+        let model = Store::take(&self.model, &[hit]).await.unwrap();
+        assert_eq!(store.outcomes, model.outcomes, "{cost} at {:?}", self.clock);
+        if !model.receipt.is_empty() {
+            self.receipts.push([store.receipt, model.receipt]);
+        }
+        model.outcomes[0]
+    }
+
+    async fn peek(&self, cost: u64) -> Outcome {
+        let hit = self.hit(cost, Admission::Enforce);
+        let store = self.store.peek(&[hit]).await.unwrap();
+        let model = Store::peek(&self.model, &[hit]).await.unwrap();
+        assert_eq!(store, model, "{cost} at {:?}", self.clock);
+        model[0]
+    }
+
+    async fn refund(&self, units: u64) {
+        let hit = self.hit(units, Admission::Enforce);
+        let store = self.store.refund(&[hit]).await.unwrap();
+        let model = Store::refund(&self.model, &[hit]).await.unwrap();
+        assert_eq!(store, model, "{units} at {:?}", self.clock);
+    }
+
+    /// Reverts the nth charge, or some tenths of it.
+    async fn revert(&mut self, nth: usize, tenths: u64) {
+        let [store, model] = self.receipts.remove(nth);
+        self.store.give_back(&store.part(tenths, 10)).await.unwrap();
+        Store::give_back(&self.model, &model.part(tenths, 10)).await.unwrap();
+    }
+
+    async fn fill(&mut self, costs: &[u64]) {
+        for cost in costs.iter().cycle() {
+            let remaining = self.take(*cost, Admission::Enforce).await.remaining();
+            if remaining == 0 {
+                return;
+            }
+            if remaining < *cost {
+                self.take(remaining, Admission::Enforce).await;
+                return;
+            }
+            self.clock.advance(self.step);
+        }
+    }
+
+    /// Compares waits, and the units that are left, for costs of all sizes.
+    async fn compare(&self, rng: &mut fastrand::Rng) {
+        for cost in [0, 1, 2, 3, MAX / 2, MAX - 1, MAX, MAX + 1, rng.u64(1..=MAX)] {
+            self.peek(cost).await;
+        }
+    }
+
+    /// The running sum passes its largest value while the log is filled.
+    fn begin_sum_near_its_end(&self) {
+        let key = self.redis.keys().remove(0);
+        let sum = (SUM_WRAP - MAX as f64 / 2.0).to_le_bytes();
+        let mut command = redis::cmd("SETRANGE");
+        command.arg(key).arg(SUM_AT).arg(&sum[..]).exec(&mut self.redis.connection()).unwrap();
+    }
+}
+
+/// Fills a log, lets half of it expire while only denied calls arrive, and goes on with calls of all kinds.
+async fn compare_with_memory(window: Duration, costs: &[u64], seed: u64) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut log = Pair::open(window);
+    log.take(1, Admission::Enforce).await;
+    log.begin_sum_near_its_end();
+    log.fill(costs).await;
+    log.compare(&mut rng).await;
+    log.clock.advance(window / 2);
+    for _ in 0..20 {
+        log.clock.advance(log.step * rng.u32(..500));
+        assert!(!log.take(MAX, Admission::Enforce).await.fits());
+        log.compare(&mut rng).await;
+    }
+    for step in 0..3_000 {
+        log.clock.advance(log.step.mul_f64(rng.f64() * 4.0));
+        match rng.u32(..100) {
+            0..70 => drop(log.take(costs[step % costs.len()], Admission::Enforce).await),
+            70..75 => drop(log.take(rng.u64(1..20), Admission::Always).await),
+            75..80 => log.refund(rng.u64(1..30)).await,
+            80..88 => log.revert(log.receipts.len() - 1, rng.u64(1..=10)).await,
+            88..93 => log.revert(rng.usize(log.receipts.len() / 2..log.receipts.len()), 10).await,
+            93..95 => log.revert(rng.usize(log.receipts.len() / 2..log.receipts.len()), 5).await,
+            _ => log.compare(&mut rng).await,
+        }
+    }
+    log.compare(&mut rng).await;
+    for _ in 0..30 {
+        log.refund(MAX / 25).await;
+        log.compare(&mut rng).await;
+    }
+}
+
+#[tokio::test]
+async fn unit_log_matches_memory() {
+    compare_with_memory(MINUTE, UNITS, 1).await;
+}
+
+#[tokio::test]
+async fn log_of_costs_up_to_two_matches_memory() {
+    compare_with_memory(MINUTE, PAIRS, 3).await;
+}
+
+#[tokio::test]
+async fn log_of_mixed_costs_matches_memory() {
+    compare_with_memory(MINUTE, MIXED, 4).await;
+    compare_with_memory(HOUR, MIXED, 5).await;
+    compare_with_memory(MINUTE, TRIPLES, 6).await;
+}
+
+#[tokio::test]
+async fn unit_log_with_rare_costs_matches_memory() {
+    let mut rare = RARE.to_vec();
+    rare[300] = 7;
+    compare_with_memory(MINUTE, &rare, 7).await;
+}
+
+/// A head, a chunk of each step of two binary searches, and a block.
+const MAX_CALLS: usize = 25;
+const MAX_BYTES: i64 = 25 * 264;
+
+fn assert_bounded(work: &Work, what: &str) {
+    assert!((1..=MAX_CALLS).contains(&work.calls), "{what}: {work:?}");
+    assert!(work.bytes_read <= MAX_BYTES && work.whole_reads == 0, "{what}: {work:?}");
+}
+
+#[tokio::test]
+async fn call_on_full_log_scans_nothing() {
+    for costs in [UNITS, PAIRS, MIXED, TRIPLES] {
+        let mut log = Pair::open(MINUTE);
+        log.fill(costs).await;
+        let mut monitor = Monitor::start(&log.redis);
+        let mut rng = fastrand::Rng::with_seed(8);
+        // While all charges are in the window, and when half of them have left.
+        for share in ["all", "half"] {
+            for _ in 0..50 {
+                let cost = rng.u64(MAX * 3 / 4..=MAX);
+                assert!(!log.take(cost, Admission::Enforce).await.fits());
+                let work = monitor.work(&log.redis);
+                assert_bounded(&work, &format!("{costs:?}, {share} left, denied {cost}"));
+            }
+            for ago in 1..20 {
+                log.revert(log.receipts.len() - ago, 10).await;
+                assert_bounded(&monitor.work(&log.redis), &format!("{costs:?}, reverted"));
+            }
+            log.clock.advance(MINUTE * 3 / 4);
+        }
+        for units in [1, 77, MAX / 4] {
+            log.clock.advance(log.step);
+            log.refund(units).await;
+            let work = monitor.work(&log.redis);
+            assert_bounded(&work, &format!("{costs:?}, {units} refunded"));
+        }
+        // A charge that resizes the ring copies it, without a loop: one in as many charges as an eighth of the ring.
+        let mut resized = 0;
+        for _ in 0..50 {
+            log.clock.advance(log.step * 20);
+            assert!(log.take(1, Admission::Enforce).await.fits());
+            let work = monitor.work(&log.redis);
+            match work.whole_reads {
+                0 => assert_bounded(&work, &format!("{costs:?}, charged")),
+                _ => resized += 1,
+            }
+        }
+        assert!(resized <= 3, "{costs:?}: {resized} of 50 charges resized the ring");
+    }
+}
+
+/// The head of a full log of `words` words, made from that of another, with the oldest charge of that age.
+fn full_head(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec<u8> {
+    let mut head = head.to_vec();
+    let oldest = u32::from_le_bytes(head[36..40].try_into().unwrap());
+    head[8..16].copy_from_slice(&total.to_le_bytes());
+    head[28..32].copy_from_slice(&words.to_le_bytes());
+    head[32..36].copy_from_slice(&words.to_le_bytes());
+    head[36..40].copy_from_slice(&(oldest.wrapping_sub(oldest_age) & !(1 << 31)).to_le_bytes());
+    head
+}
+
+/// Words and marks that no log has, or fewer than its head says.
+#[tokio::test]
+async fn garbage_behind_valid_head_is_not_scanned() {
+    let log = Pair::open(MINUTE);
+    let hit = |cost| log.hit(cost, Admission::Enforce);
+    let receipt = log.store.take(&[hit(3)]).await.unwrap().receipt;
+    let key = log.redis.keys().remove(0);
+    let mut connection = log.redis.connection();
+    let head: Vec<u8> =
+        redis::cmd("GETRANGE").arg(&key).arg(0).arg(47).query(&mut connection).unwrap();
+    let mut monitor = Monitor::start(&log.redis);
+    let mut values = Vec::new();
+    for total in [1e4, 2e4, 2e9, 1e15, f64::INFINITY] {
+        for oldest_age in [0, MINUTE.as_micros() as u32 * 2] {
+            for words in [16_384, 4_194_304] {
+                let head = full_head(&head, words, total, oldest_age);
+                for fill in [0, 1, 0x7f, 0x80, 0xff] {
+                    let mut value = head.clone();
+                    value.resize(48 + 16_384 * 4 + 16_384 / 8, fill);
+                    values.push(value);
+                }
+            }
+        }
+    }
+    for value in values {
+        for call in ["take", "peek", "refund", "revert"] {
+            redis::cmd("SET").arg(&key).arg(&value[..]).exec(&mut connection).unwrap();
+            monitor.work(&log.redis);
+            // It may fail.
+            match call {
+                "take" => drop(log.store.take(&[hit(MAX)]).await),
+                "peek" => drop(log.store.peek(&[hit(MAX / 2)]).await),
+                "refund" => drop(log.store.refund(&[hit(MAX / 2)]).await),
+                _ => drop(log.store.give_back(&receipt).await),
+            }
+            let work = monitor.work(&log.redis);
+            let what = format!("{call}, head {:?}, then {:?}", &value[..48], value.last());
+            assert!((1..=2 * MAX_CALLS).contains(&work.calls), "{what}: {work:?}");
+            let length: i64 = redis::cmd("STRLEN").arg(&key).query(&mut connection).unwrap();
+            assert!(length <= 2 * value.len() as i64, "{what}: grew to {length} bytes");
+        }
+    }
+}
+
+/// Returns the time that scripts took since the last call.
+fn script_us(redis: &Redis) -> u64 {
+    let stats: String = redis.try_command(&["INFO", "commandstats"]).unwrap();
+    redis.command(&["CONFIG", "RESETSTAT"]);
+    let stats = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
+    stats
+        .map(|line| line.split("usec=").nth(1).unwrap().split(',').next().unwrap())
+        .map(|us| us.parse::<u64>().unwrap())
+        .sum()
+}
+
+/// The script calls no command for each bucket, so only time shows how many are written. It was 500 times as long.
+#[tokio::test]
+async fn charge_after_gap_copies_buckets_once() {
+    let redis = Redis::start();
+    let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
+    let settings = Settings { timeout: LONG, keep: FOREVER, ..Settings::default() };
+    let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
+    let buckets = Algorithm::SlidingBuckets { precision: Some(MINUTE) };
+    let quota = Quota::new(MAX, 24 * HOUR).unwrap();
+    let limit = Limit::new(quota, buckets).unwrap();
+    let scope = Scope::new("buckets", "rule", "limit", &["who"]);
+    let mut us = [0, 0];
+    for nth in 0..20 {
+        for (us, gap) in us.iter_mut().zip([MINUTE, 1_400 * MINUTE]) {
+            let who = format!("{nth} after {gap:?}");
+            let values = [Value::Text(&who)];
+            let key = Key::new(&scope, &values);
+            let hit = Hit { key, limit: &limit, cost: 1, admission: Admission::Enforce };
+            store.take(&[hit]).await.unwrap();
+            clock.advance(gap);
+            script_us(&redis);
+            store.take(&[hit]).await.unwrap();
+            *us += script_us(&redis);
+        }
+    }
+    let [next, after_gap] = us;
+    assert!(after_gap < 30 * next, "{after_gap} us after a gap, {next} us in the next bucket");
+}
