@@ -8,6 +8,7 @@ use ureq::http::Request;
 
 use crate::client::Client;
 use crate::common::Server;
+use crate::grpc;
 use crate::prometheus::program;
 use crate::samples::Samples;
 use crate::server::Redis;
@@ -85,7 +86,7 @@ rules:
         let auth = auth.header("x-forwarded-uri", path).body(Vec::new()).unwrap();
         assert_eq!(client.send(auth).status, 200);
         let request = grpc::request([grpc::descriptor(&[("path", path)])]);
-        grpc::RateLimitRequest { domain: domain.to_owned(), ..request }
+        grpc::RateLimitRequest { domain: domain.into(), ..request }
     };
     for (domain, path) in [("shop", "/"), ("shop", "/login"), ("shop", "/free"), ("made-up", "/")] {
         grpc.ask(ask(domain, path)).await;

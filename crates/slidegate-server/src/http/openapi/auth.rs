@@ -34,8 +34,8 @@ pub fn described(read: &mut SchemaGenerator, written: &mut SchemaGenerator) -> V
         json!({
             "operationId": format!("auth_{method}"),
             "summary": "Whether the request may pass that a proxy tells of. If it may, one unit is charged.",
-            "description": "Every header of the client that the proxy hands on is an attribute, such as \
-                `header.x-api-key`.",
+            "description": "A header that the policy names, such as `header.x-api-key`, is an attribute, unless it is \
+                empty. Other headers of the client are not read.",
             "parameters": parameters,
             "responses": {
                 "200": {
