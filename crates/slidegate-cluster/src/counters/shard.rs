@@ -179,9 +179,13 @@ struct Inner {
 }
 
 impl Inner {
-    /// Returns the bytes of all books. A hash table has eight slots for seven keys, each with a byte beside it.
+    /// Returns the bytes of all books. A hash table has four slots, or eight for seven keys, each with a byte more.
     fn bytes(&self) -> usize {
-        let slots = self.books.capacity().div_ceil(7) * 8;
+        let slots = match self.books.capacity() {
+            0 => 0,
+            1..=3 => 4,
+            keys => keys.div_ceil(7) * 8,
+        };
         slots * (size_of::<(u64, Book)>() + 1)
             + self.changed.capacity() * size_of::<(u64, KindId)>()
             + self.heap_bytes
@@ -229,7 +233,7 @@ impl Books {
                 inner.heap_bytes += if is_left { book.heap_bytes() } else { 0 };
                 is_left
             });
-            if inner.books.len() < inner.books.capacity() / 4 {
+            if inner.books.capacity() > 4 * inner.books.len() {
                 inner.books.shrink_to(2 * inner.books.len());
             }
         }
