@@ -78,7 +78,7 @@ fn method(method: &str) -> Vec<u8> {
     request(format!("{method} / HTTP/1.1"), "host: shop.example\r\n")
 }
 
-/// So many lines of headers, each with a value of so many bytes.
+/// Returns `count` lines of headers with values of `length` bytes.
 fn many(count: usize, length: usize) -> String {
     let value = "v".repeat(length);
     (0..count).map(|nth| format!("x-many-{nth}: {value}\r\n")).collect()
@@ -429,7 +429,7 @@ fn respond(
     }
 }
 
-/// What denies a request whatever is chosen for failures.
+/// Statuses that deny a request, also where failures pass.
 const REJECTIONS: [&str; 8] = [
     "302 Found",
     "400 Bad Request",
@@ -441,7 +441,7 @@ const REJECTIONS: [&str; 8] = [
     "431 Too Large",
 ];
 
-/// What is no decision: a status, a closed connection, and no response.
+/// Failures of slidegate: a status, a closed connection, and no response.
 const FAILURES: [Option<&str>; 6] =
     [Some("500 Error"), Some("502 Error"), Some("503 Error"), Some("504 Error"), Some(""), None];
 

@@ -1,22 +1,26 @@
 //! A client that sends bytes as they are, also those that curl refuses to send.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use tokio::net::TcpSocket;
 use tokio::runtime::Builder;
 
-/// How long a proxy may take to respond: more than any does, even without slidegate.
+/// Time after which the client ends its side of the connection: a proxy that waits for more of a request then gives up.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Maximum further wait for a response.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Sends these bytes from 127.0.0.`from`. Returns the status of the response, or none if the proxy closes the
 /// connection without one, or waits for more.
 pub fn send(at: SocketAddr, from: u8, bytes: &[u8]) -> Option<u16> {
     let mut stream = connect(at, from).unwrap();
-    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     // A proxy may respond, and close the connection, before it has read everything.
     let _ = stream.write_all(bytes);
+    let mut has_ended = false;
     let mut received = Vec::new();
     let mut buffer = [0; 4096];
     loop {
@@ -24,6 +28,11 @@ pub fn send(at: SocketAddr, from: u8, bytes: &[u8]) -> Option<u16> {
             Ok(0) => break,
             Ok(length) => received.extend_from_slice(&buffer[..length]),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock && !has_ended => {
+                has_ended = true;
+                let _ = stream.shutdown(Shutdown::Write);
+                stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+            }
             Err(_) => break,
         }
         if let Some(status) = status(&received) {
