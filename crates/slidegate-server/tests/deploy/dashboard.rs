@@ -140,7 +140,7 @@ fn every_panel_says_what_it_shows_and_in_what_unit() {
             "{title}: {description}"
         );
         let unit = text(&panel["fieldConfig"]["defaults"]["unit"]);
-        let units = ["reqps", "ops", "percentunit", "s", "Bps", "short", "none"];
+        let units = ["reqps", "ops", "percentunit", "s", "Bps", "bytes", "short", "none"];
         assert!(units.contains(&unit), "{title}: {unit}");
         assert!(titles.insert(title), "two panels of one title: {}", panel["title"]);
     }

@@ -339,7 +339,8 @@ fn shards(max_keys: usize, max_memory: usize) -> Box<[Place]> {
 
 impl Limit {
     /// Returns how many bytes one key of this limit takes at most in a [`MemoryStore`]: its slot, with the free ones
-    /// that a growing table has for it (at most a quarter), and what its state holds on the heap at worst.
+    /// that a growing table has for it (at most a quarter, in a store of 400,000 keys or more), and what its state holds on
+    /// the heap at worst.
     ///
     /// For `sliding_buckets` that is when every bucket has units; for `sliding_log` when charges that are made without
     /// a check, such as reported ones, have filled the log to twice its max. Most keys take far less.
