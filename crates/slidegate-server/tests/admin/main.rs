@@ -11,7 +11,7 @@ mod common;
 mod documented;
 mod explain;
 #[path = "../grpc/client.rs"]
-#[allow(dead_code, reason = "the tests of gRPC use all of it")]
+#[allow(dead_code, unused_imports, reason = "the tests of gRPC use all of it")]
 mod grpc;
 mod health;
 mod metrics;

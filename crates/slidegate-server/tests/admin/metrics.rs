@@ -8,6 +8,7 @@ use ureq::http::Request;
 
 use crate::client::Client;
 use crate::common::Server;
+use crate::grpc;
 use crate::prometheus::program;
 use crate::samples::Samples;
 use crate::server::Redis;
