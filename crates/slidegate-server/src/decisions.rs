@@ -72,8 +72,8 @@ impl Decisions {
         Caller(traced.then(|| trusted(headers)))
     }
 
-    /// Returns the place in a trace of a forwarded request. Its headers are those of the end client, so they decide
-    /// sampling only if they are trusted to.
+    /// Returns the trace context of a forwarded request. The end client may have written its headers, so they decide
+    /// sampling only with `--trust-traceparent`.
     pub fn forwarded_caller(&self, headers: &HeaderMap) -> Caller {
         let traces = self.service.watch().traces();
         Caller(traces.map(|traces| match traces.trusts_forwarded() {

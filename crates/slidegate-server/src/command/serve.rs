@@ -32,7 +32,7 @@ const LAST_QUESTIONS: Duration = Duration::from_secs(1);
 /// time that there was: else the others wait for it until all that it may have counted has left its window.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Connections to the admin listener at once: apart from those of clients, so that clients cannot make probes wait.
+/// Connections that the admin listener serves at once. `--max-connections` does not apply to it: clients delay no probe.
 const ADMIN_CONNECTIONS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(63);
 
 pub fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
@@ -180,8 +180,8 @@ async fn drain_grpc(connections: Option<Connections<Grpc>>) {
     }
 }
 
-/// To the end: whoever asks whether the server is ready is told so even while it drains. A connection ends with its first
-/// response, and the oldest is evicted when all places are taken, so that idle ones cannot make a probe wait.
+/// Serves the admin listener until the process ends, so that `/readyz` responds even while the server drains. Each
+/// connection ends with its first response, and a full listener evicts the oldest: idle connections delay no probe.
 fn serve_admin(listener: TcpListener, service: Arc<Service>, clients: ClientBounds) {
     let bounds = ClientBounds { connections: ADMIN_CONNECTIONS, ..clients };
     let router = http::admin::router(service, bounds.patience);

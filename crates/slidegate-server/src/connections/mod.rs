@@ -65,8 +65,8 @@ impl<P: Protocol> Connections<P> {
         }
     }
 
-    /// Evicts the oldest connection when the bound is reached: no number of idle connections then keeps a new one waiting.
-    /// For connections that end soon by themselves if their clients mean well.
+    /// Evicts the oldest connection when the bound is reached, so that idle connections do not delay a new one. For
+    /// protocols whose connections are short.
     pub fn evicting_oldest(self) -> Self {
         Self { evicts_oldest: true, ..self }
     }
@@ -144,7 +144,7 @@ struct Client<P> {
 }
 
 impl<P: Protocol> Client<P> {
-    /// Until it goes, or is evicted.
+    /// Serves the connection until it ends or is evicted.
     async fn serve_until(self, stream: TcpStream, evicted: Evicted) {
         let peer = self.peer;
         tokio::select! {

@@ -1,4 +1,4 @@
-//! Which connection to evict.
+//! Eviction of the oldest connection.
 
 use std::collections::VecDeque;
 
@@ -7,12 +7,12 @@ use tokio::sync::oneshot;
 /// Resolves when its connection is evicted.
 pub type Evicted = oneshot::Receiver<()>;
 
-/// Open connections, oldest first, each by what evicts it when it is dropped.
+/// Open connections, oldest first. Dropping a sender evicts its connection.
 #[derive(Default)]
 pub struct OldestFirst(VecDeque<oneshot::Sender<()>>);
 
 impl OldestFirst {
-    /// Adds the newest connection. It has ended when the returned receiver is dropped.
+    /// Adds the newest connection. The caller drops the returned receiver when the connection ends.
     pub fn add(&mut self) -> Evicted {
         let (evict, evicted) = oneshot::channel();
         self.forget_ended();

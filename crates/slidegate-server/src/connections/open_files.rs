@@ -1,4 +1,4 @@
-//! The system's limit of open files: clients leave enough of it to everything else.
+//! The open file limit of the system, of which clients leave enough to everything else.
 
 use std::num::NonZeroUsize;
 
@@ -6,26 +6,25 @@ use tracing::warn;
 
 use crate::settings::ClientBounds;
 
-/// Files that are open beside connections: listeners, standard streams, those of the runtimes and of the store.
+/// Files that are not connections of a listener: listeners, standard streams, runtimes, the store.
 const OTHER_FILES: u64 = 64;
 
 /// The listeners whose connections need open files.
 #[derive(Clone, Copy, Debug)]
 pub struct Listeners {
-    /// Listeners for clients. Each has as many connections as [`ClientBounds`] says.
+    /// Number of listeners for clients. [`ClientBounds`] applies to each.
     pub clients: u64,
-    /// Connections of all other listeners together.
+    /// Maximum number of connections to all other listeners together.
     pub others: u64,
 }
 
 impl Listeners {
-    /// Raises the limit of open files to what the connections need. If the system allows less, returns bounds with fewer
-    /// connections of clients, and logs that: else clients alone could take every file, and operators and probes would find
-    /// none left.
+    /// Raises the open file limit for all connections. If the system allows less, logs that and returns bounds with fewer
+    /// connections: otherwise clients could take every file, and the admin listener could not accept a probe.
     pub fn within_open_files(self, bounds: ClientBounds) -> ClientBounds {
         let wanted = self.files(bounds.connections);
         let allowed = rlimit::increase_nofile_limit(wanted).unwrap_or_else(|error| {
-            warn!("cannot raise the limit of open files to {wanted}: {error}");
+            warn!("cannot raise the open file limit to {wanted}: {error}");
             wanted
         });
         if allowed >= wanted {
@@ -40,14 +39,14 @@ impl Listeners {
         ClientBounds { connections, ..bounds }
     }
 
-    /// Returns how many files are open when every listener is full.
+    /// Returns the number of open files when every listener is full.
     fn files(self, connections: NonZeroUsize) -> u64 {
         let clients = self.clients.saturating_mul(connections.get() as u64);
         clients.saturating_add(self.reserved())
     }
 
-    /// Returns how many connections each listener for clients may have, if so many files are allowed: what is not
-    /// reserved, but half of the files at least.
+    /// Returns the connections that each listener for clients may serve under a limit of `allowed` files. Clients get all
+    /// files that are not reserved, but at least half.
     fn connections(self, allowed: u64) -> NonZeroUsize {
         let clients = allowed.saturating_sub(self.reserved()).max(allowed / 2);
         let each = usize::try_from(clients / self.clients.max(1)).unwrap_or(usize::MAX);

@@ -8,7 +8,7 @@ use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, Tra
 /// Bytes that a `tracestate` may have; a longer one is left out. The standard asks to keep so many.
 const MAX_STATE: usize = 512;
 
-/// How the span of a decision relates to the span of its caller.
+/// Relation of a decision's span to the span of its caller: a child, or linked.
 pub struct TraceParent {
     /// The parent of the decision's span; without a span in it, the decision starts a trace.
     pub(super) context: Context,
