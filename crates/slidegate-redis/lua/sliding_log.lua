@@ -11,8 +11,8 @@
 -- words: the running sum of units, modulo 2^52, of all charges that begin before the block. The head has the running
 -- sum at the end. A mark stays valid while older charges leave and while blocks are copied into a larger ring.
 --
--- The functions are created at each call, and each variable that they share makes that dearer: so `opened` nests
--- what is rarely needed, and constants are repeated.
+-- Redis creates the functions at each call, at a cost that grows with the variables that they share. So `opened`
+-- nests the rarely needed ones, and constants are repeated.
 local HEAD, HEAD_BYTES = '<dddI4I4I4I4I4I4', 48
 local WRAP, SMALL = 2147483648, 32
 
@@ -29,8 +29,8 @@ local function reader(key, value, first, cap)
   end
 end
 
--- Returns the value if max is small and its head otherwise, what the head has, and the functions that read a log of
--- any length and find charges in it. The first result is nil if something else has the key, and '' if nothing has.
+-- Reads a log. Returns its value (only the head, if max is large), functions that find charges in a log of any length,
+-- and the fields of the head. The first result is nil for a foreign value, and '' if there is none.
 local function opened(key, max)
   local HEAD_BYTES, WRAP, BLOCK = 48, 2147483648, 64
   local small, value = max <= SMALL, nil
@@ -72,13 +72,12 @@ local function opened(key, max)
     local both = bytes(place, count - wrapped)
     if wrapped > 0 then both = both .. bytes(0, wrapped) end
     local all = { unpack('<' .. ('I4'):rep(count), both) }
-    -- What is unpacked last is where it ends.
+    -- The last result of `unpack` is a position.
     all[count + 1] = nil
     return all
   end
 
-  -- Returns how many units the charges have that begin before the nth block. Block 0 is the one in which the log
-  -- begins.
+  -- Returns the units of all charges that begin before the nth block. The log begins in block 0.
   local chunk, chunk_from = '', 0
   local function mark(nth)
     if nth == 0 then return 0 end
@@ -89,7 +88,7 @@ local function opened(key, max)
     return (unpack('<d', chunk, at - chunk_from + 1) - sum + total) % 2 ^ 52
   end
 
-  -- Returns how many units the charges before the nth word have, with which a charge begins.
+  -- Returns the units of all charges before the one that begins with the nth word.
   local function units_before(nth)
     -- Each charge has as many units as words.
     if total == len then return nth end

@@ -1,4 +1,4 @@
-//! The work of one call is bounded, however much a counter holds. Outcomes stay those of the algorithm in memory.
+//! The work of one call is bounded for counters of any size, and outcomes equal those of the store in memory.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -17,7 +17,7 @@ use server::{LONG, Redis};
 
 const MAX: u64 = 10_000;
 
-/// No key may expire while the injected clock is ahead of that of Redis.
+/// No key may expire while the injected clock differs from the clock of Redis.
 const FOREVER: Duration = Duration::from_secs(1_000_000);
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -32,7 +32,7 @@ const MIXED: &[u64] = &[1, 1, 1, 5, 1, 2, 1, 1, 1, 1, 1, 1, 3];
 const RARE: &[u64] = &[1; 500];
 const TRIPLES: &[u64] = &[3];
 
-/// Where the value of a log has the running sum of its units, and at how many the sum begins anew.
+/// The offset of the running sum in the value of a log, and the modulus of the sum.
 const SUM_AT: &str = "16";
 const SUM_WRAP: f64 = (1_u64 << 52) as f64;
 
@@ -41,7 +41,7 @@ struct Monitor {
     lines: BufReader<TcpStream>,
 }
 
-/// What scripts have called.
+/// The commands that scripts have called.
 #[derive(Debug, Default)]
 struct Work {
     calls: usize,
@@ -97,7 +97,7 @@ struct Pair {
     clock: ManualClock,
     scope: Scope,
     limit: Limit,
-    /// One charge every so often fills the log in half a window.
+    /// The time between charges: a log of single units is full after half a window.
     step: Duration,
     receipts: Vec<[Receipt; 2]>,
 }

@@ -1,17 +1,18 @@
--- Reads and writes a part of a ring. What is read is nil if the value ends before the ring does.
+-- Returns a part of a ring as bytes, or nil if the value is shorter than its ring.
 local function read_ring(key, base, place, count, cap, width)
   local bytes = call('GETRANGE', key, base + place * width, base + math.min(place + count, cap) * width - 1)
   if place + count > cap then bytes = bytes .. call('GETRANGE', key, base, base + (place + count - cap) * width - 1) end
   return #bytes == count * width and bytes or nil
 end
 
+-- Writes a part of a ring.
 local function write_ring(key, base, place, bytes, cap, width)
   local rest = bytes:sub((cap - place) * width + 1)
   call('SETRANGE', key, base + place * width, bytes:sub(1, (cap - place) * width))
   if #rest > 0 then call('SETRANGE', key, base, rest) end
 end
 
--- What lies behind the charge is moved as bytes, and of each block behind it the mark is corrected.
+-- Newer charges are moved as bytes, and the marks of their blocks are corrected.
 local function give_back(key, tick_us, max, _, cost, at)
   local value, find_tick, _, _, word_at, last, total, sum, first, len, cap, oldest, newest, known = opened(key, max)
   if not value or value == '' then return value end
@@ -36,7 +37,7 @@ local function give_back(key, tick_us, max, _, cost, at)
   local tail = read_ring(key, HEAD_BYTES, place, shift > 0 and len - nth or size, cap, 4)
   if not tail then return nil end
 
-  -- A mark loses what is reverted, and gains the charges that now begin before the block.
+  -- A mark loses the reverted units, and gains the charges that now begin before the block.
   local BLOCK = 64
   local phase = first % BLOCK
   local low, high = (phase + nth) / BLOCK, (phase + len - shift - 1) / BLOCK
