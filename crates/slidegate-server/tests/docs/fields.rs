@@ -128,7 +128,7 @@ fn client_chosen_attributes_are_documented() {
     let document = read("docs/POLICY.md");
     for section in ["## `per`: who is counted", "### Warnings"] {
         let (_, section) = document.split_once(&format!("\n{section}\n")).unwrap();
-        let section = section.split("\n#").next().unwrap();
+        let section = section.split("\n##").next().unwrap();
         for name in CLIENT_CHOSEN {
             assert!(section.contains(&format!("`{name}`")), "{name} in {section}");
         }
