@@ -131,7 +131,7 @@ impl PolicyError {
 /// let policy = Policy::from_yaml("rules: [{ name: a, per: [header.x-api-key], limits: [9/s] }]")?;
 /// let warning = &policy.warnings()[0];
 /// assert_eq!((warning.line(), warning.column()), (1, 26));
-/// assert!(warning.message().contains("chosen by the client"));
+/// assert!(warning.message().contains("the client chooses `header.x-api-key`"));
 /// # Ok::<(), slidegate::PolicyErrors>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
