@@ -8,7 +8,7 @@ use tokio::net::TcpSocket;
 use tokio::runtime::Builder;
 
 /// Time after which the client ends its side of the connection: a proxy that waits for more of a request then gives up.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Maximum further wait for a response.
 const TIMEOUT: Duration = Duration::from_secs(10);
