@@ -9,6 +9,7 @@
 //! know each other before anything else happens. `make` and `git` are not run, but what is made has to be in the Makefile.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -158,6 +159,8 @@ impl Shell {
             .args(["-e", "-c", &format!("exec 2>&1\n{script}")])
             .current_dir(&self.folder)
             .env_clear()
+            // Without them rustup may choose, or even install, another toolchain.
+            .envs(env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("RUSTUP_")))
             .env("PATH", self.folder.join("bin"))
             .output()
             .unwrap();
