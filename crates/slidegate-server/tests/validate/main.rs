@@ -147,7 +147,7 @@ domain `llm`
     costs are charged even beyond max; a cost of 0 asks, and is denied then
     while the store does not answer, none pass
     in Redis: each count is split into 4, by model and route
-    at most 408 B for each key in memory
+    at most 414 B for each key in memory
 ";
     assert_eq!(told(&["validate", path]), format!("{path}{expected}"));
     assert_eq!(text(&run(&["validate", path]).stderr), "", "no warning");

@@ -170,6 +170,7 @@ impl<C: Clock> MemoryStore<C> {
                     break;
                 }
             }
+            self.change(&mut shard, Shard::trim);
         }
     }
 
@@ -339,7 +340,7 @@ fn shards(max_keys: usize, max_memory: usize) -> Box<[Place]> {
 
 impl Limit {
     /// Returns how many bytes one key of this limit takes at most in a [`MemoryStore`]: its slot, with the free ones
-    /// that a growing table has for it (at most a quarter, in a store of 400,000 keys or more), and what its state holds on
+    /// that a growing table has for it (at most a quarter, in tables of some hundred keys), and what its state holds on
     /// the heap at worst.
     ///
     /// For `sliding_buckets` that is when every bucket has units; for `sliding_log` when charges that are made without
@@ -350,10 +351,10 @@ impl Limit {
     /// use std::time::Duration;
     ///
     /// let window: Limit = "100/min".parse()?;
-    /// assert_eq!(window.max_state_bytes(), 40);
+    /// assert_eq!(window.max_state_bytes(), 42);
     /// let precision = Some(Duration::from_secs(60));
     /// let buckets = Limit::new("10000/d".parse()?, Algorithm::SlidingBuckets { precision })?;
-    /// assert_eq!(buckets.max_state_bytes(), 11_616);
+    /// assert_eq!(buckets.max_state_bytes(), 11_618);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn max_state_bytes(&self) -> usize {

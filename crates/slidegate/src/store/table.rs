@@ -58,9 +58,9 @@ struct Block<S>([Slot<S>; WIDTH]);
 #[derive(Default)]
 struct Chunk<S>([Block<S>; CHUNK]);
 
-/// Returns the bytes of a slot in a table of such states.
+/// Returns the bytes of a slot in a table of such states, with its part of what a chunk takes beyond its slots.
 pub const fn slot_bytes<S>() -> usize {
-    size_of::<Block<S>>() / WIDTH
+    chunk_bytes::<S>() / (CHUNK * WIDTH)
 }
 
 /// Returns the bytes of a chunk, with its place in the list of chunks and with what the allocator adds.
