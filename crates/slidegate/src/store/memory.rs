@@ -275,7 +275,8 @@ impl<C: Clock> MemoryStore<C> {
             let moment_us = moment.as_micros().saturating_sub(aim.phase_us);
             self.coarse(Timestamp::from_micros(moment_us)).saturating_add(1)
         };
-        let (charged, grown) = shard.charge(counter, slot, shifted(now, &aim), cost, coarse);
+        let mut grown = 0;
+        let charged = shard.charge(counter, slot, shifted(now, &aim), cost, coarse, &mut grown);
         if is_new || grown != 0 {
             self.count_growth(shard, counter, aim, now, grown);
         }

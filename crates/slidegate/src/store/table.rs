@@ -178,7 +178,7 @@ impl<S: Default + HeapSize> Table<S> {
     }
 
     /// The slot at a place that [`find`](Self::find) or [`insert`](Self::insert) has told.
-    #[inline]
+    #[inline(always)]
     pub fn slot(&self, at: usize) -> &Slot<S> {
         &self.block(at / WIDTH).0[at % WIDTH]
     }
@@ -190,15 +190,21 @@ impl<S: Default + HeapSize> Table<S> {
         let before = slot.state.heap_bytes();
         let result = change(slot);
         let after = slot.state.heap_bytes();
+        (result, self.count_heap(before, after))
+    }
+
+    /// Counts that a state took `before` bytes on the heap, and takes `after` now. Returns by how many it has grown.
+    #[inline(always)]
+    pub fn count_heap(&mut self, before: usize, after: usize) -> isize {
         if before == after {
-            return (result, 0);
+            return 0;
         }
         self.heap_bytes = self.heap_bytes + after - before;
-        (result, after as isize - before as isize)
+        after as isize - before as isize
     }
 
     /// [`slot`](Self::slot), to change anything that does not change the size of its state on the heap.
-    #[inline]
+    #[inline(always)]
     pub fn slot_mut(&mut self, at: usize) -> &mut Slot<S> {
         let block = at / WIDTH;
         &mut self.chunks[block / CHUNK].0[block % CHUNK].0[at % WIDTH]

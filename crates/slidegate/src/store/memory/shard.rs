@@ -7,6 +7,7 @@ use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::algorithm::{Charged, Counter};
 use crate::clock::Timestamp;
+use crate::heap::HeapSize;
 use crate::outcome::Outcome;
 
 use crate::store::table::{Coarse, Forgets, Slot, Table, Victim, WIDTH};
@@ -184,7 +185,7 @@ impl Shard {
         }
     }
 
-    /// Charges the state in a slot. Also returns by how many bytes the state has grown on the heap.
+    /// Charges the state in a slot, and sets `grown` to the bytes by which the state has grown on the heap.
     #[inline(always)]
     pub(super) fn charge<C: Kept>(
         &mut self,
@@ -193,18 +194,23 @@ impl Shard {
         now: Timestamp,
         cost: u64,
         coarse: impl Fn(Timestamp) -> Coarse,
-    ) -> (Charged, isize) {
-        C::table(self).change(slot, |slot| {
-            let charged = counter.charge(&mut slot.state, now, cost);
-            let after = &charged.after;
-            slot.expires = coarse(now.after_us(after.reset_after_us()));
-            slot.denied_until = if after.fits() {
-                0
-            } else {
-                coarse(now.after_us(after.wait_us().min(after.reset_after_us())))
-            };
-            charged
-        })
+        grown: &mut isize,
+    ) -> Charged {
+        // Not by `Table::change`: a closure of this size is not inlined.
+        let table = C::table(self);
+        let slot = table.slot_mut(slot);
+        let before = slot.state.heap_bytes();
+        let charged = counter.charge(&mut slot.state, now, cost);
+        let after = &charged.after;
+        slot.expires = coarse(now.after_us(after.reset_after_us()));
+        slot.denied_until = if after.fits() {
+            0
+        } else {
+            coarse(now.after_us(after.wait_us().min(after.reset_after_us())))
+        };
+        let heap_bytes = slot.state.heap_bytes();
+        *grown = table.count_heap(before, heap_bytes);
+        charged
     }
 
     /// Takes a charge back from a state that is there; returns by how many bytes that has grown.
