@@ -1,4 +1,4 @@
-//! What a valid policy is warned about, and what it is not.
+//! Warnings of valid policies.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
 

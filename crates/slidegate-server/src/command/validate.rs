@@ -1,4 +1,4 @@
-//! `slidegate validate`: says what is wrong with policies, or what they would do and what was probably not meant.
+//! `slidegate validate`: prints the mistakes of policies, or else what they do and their warnings.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -44,7 +44,7 @@ pub fn run(args: ValidateArgs) -> Result<(), Box<dyn Error>> {
         }
     }
     print(&told)?;
-    // As errors are told, and without an effect on the exit status.
+    // Like errors, but the exit status stays 0.
     eprint!("{warnings}");
     if wrong.is_empty() { Ok(()) } else { Err(Wrong(wrong.join("\n")).into()) }
 }

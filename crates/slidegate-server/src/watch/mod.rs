@@ -48,9 +48,9 @@ struct Gathered {
     top: Top,
 }
 
-/// What is gathered of one policy.
+/// The counters of one policy.
 pub struct Tallies {
-    /// By the place of the limit; none if no metrics are gathered.
+    /// Indexed by the place of the limit; empty if no metrics are gathered.
     limits: Box<[LimitCounters]>,
     /// Requests to which no rule applied, by domain: every domain of the policy, and no other.
     unmatched: HashMap<Box<str>, Option<UnmatchedCounter>>,

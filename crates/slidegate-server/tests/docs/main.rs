@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `yaml` | a policy; or, without `rules:`, fields of one rule (see `policies`) |
 //! | `yaml ratelimit` | a file of the reference server, which an `sh` block below reads |
-//! | `yaml warned` | a policy that is right, and whose text is about what `validate` warns of; all others have no warning |
+//! | `yaml warned` | a valid policy with warnings, as an example of these; no other policy has any |
 //! | `yaml wrong` | a policy with mistakes; an `sh` block below shows what is told of them |
 //! | `requests` | what becomes of requests under the policy above it (see `requests`) |
 //! | `sh`, `sh fails` | commands, which are run (see `shell`) |

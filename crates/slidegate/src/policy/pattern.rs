@@ -332,6 +332,13 @@ mod tests {
         assert!("/v1/8".parse::<Pattern>().is_ok(), "a path is none");
     }
 
+    fn patterns() -> impl Strategy<Value = Vec<String>> {
+        proptest::collection::vec(
+            "[ab]{1,2}|[ab]?\\*[ab]?|10\\.[01]\\.0\\.0/16|10\\.0\\.0\\.0/8",
+            1..3,
+        )
+    }
+
     proptest! {
         #[test]
         fn a_glob_agrees_with_the_book(pattern in "[ab*]{1,8}", value in "[ab]{0,10}") {
@@ -339,6 +346,22 @@ mod tests {
                 matches(&pattern, &value),
                 matches_by_the_book(pattern.as_bytes(), value.as_bytes())
             );
+        }
+
+        #[test]
+        fn implied_condition_holds_for_every_value(
+            (one, other) in (patterns(), patterns()),
+            (one_negated, other_negated) in (any::<bool>(), any::<bool>()),
+            value in proptest::option::of("[ab]{0,3}|10\\.[01]\\.[01]\\.7"),
+        ) {
+            let condition = |negated, texts: &[String]| {
+                let parsed = texts.iter().map(|text| (text.as_str(), text.parse().unwrap()));
+                Condition::new(negated, parsed.collect())
+            };
+            let (one, other) = (condition(one_negated, &one), condition(other_negated, &other));
+            let holds = |condition: &Condition| condition.holds(value.as_deref());
+            prop_assert!(!one.implies(&other) || !holds(&one) || holds(&other), "{one}, {other}");
+            prop_assert!(one.implies(&one), "{one}");
         }
 
         /// A list is searched, not looked through.

@@ -1,4 +1,4 @@
-//! Finds what is valid in a policy and probably does not do what was meant.
+//! Finds rules that are valid, but can be evaded or never apply.
 //!
 //! Every warning is about something that can be shown: of a count that a client can evade, by a request that
 //! evades it; of a rule that never applies, by the conditions that exclude each other. What cannot be shown within

@@ -1,4 +1,4 @@
-//! What is wrong with a policy, or probably not meant, and where.
+//! Mistakes and warnings of a policy, with their places.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -123,7 +123,7 @@ impl PolicyError {
     }
 }
 
-/// A part of a valid policy that probably does not do what was meant, and where it stands.
+/// A warning about a part of a valid policy, with its place: a rule that can be evaded or never applies.
 ///
 /// ```
 /// use slidegate::Policy;

@@ -163,7 +163,7 @@ fn weight(rule: &Rule) -> usize {
     1 + rule.overrides.len() + globs.sum::<usize>()
 }
 
-/// Where the attribute stands in `per`.
+/// The place of the attribute in `per`.
 fn place(one: &Written<'_>, name: &str) -> Place {
     let entries = one.entry.per.get().into_iter().flatten().filter_map(Field::given);
     let mut names = entries.filter(|(text, _)| text.split('|').any(|own| own.trim() == name));

@@ -193,7 +193,7 @@ fn steps(one: &When, other: &When) -> usize {
     patterns(one).saturating_mul(patterns(other))
 }
 
-/// Where an attribute of `when` stands.
+/// The place of an attribute in `when`.
 fn place(when: &Field<WhenEntry>, name: &str) -> Option<Place> {
     let WhenEntry(conditions) = when.get()?;
     let mut names = conditions.iter().filter_map(|(name, _)| name.given());

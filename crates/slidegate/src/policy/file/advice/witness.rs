@@ -31,7 +31,7 @@ pub(super) struct Witness<'a> {
     attributes: BTreeMap<&'a str, String>,
 }
 
-/// What an attribute may be; absent if there is nothing.
+/// Values of an attribute; `None` if it is absent.
 type Values = Vec<Option<String>>;
 
 impl Witness<'_> {
