@@ -36,6 +36,10 @@ struct Other {
     bucket: u64,
     incarnation: Incarnation,
     tally: Tally,
+    /// Units given back, as others know.
+    told_given_back: u64,
+    /// Another incarnation than its own has, or may have, given some of it back: that one may be gone before all know.
+    is_raised: bool,
 }
 
 /// What is kept of one key.
@@ -100,7 +104,7 @@ impl Book {
         let sums = self.sums();
         let units = |counts: &dyn Fn(u64) -> bool| {
             let counted = sums.iter().filter(|(bucket, _)| counts(*bucket));
-            counted.map(|(_, sum)| net(sum)).fold(0, u64::saturating_add)
+            counted.map(|(_, units)| *units).fold(0, u64::saturating_add)
         };
         let state = counter.gather(last, |bucket| match bucket == running {
             true => units(&|of| of >= running),
@@ -138,19 +142,16 @@ impl Book {
         self.future_since.is_some()
     }
 
-    /// What all incarnations together have counted, by bucket.
-    fn sums(&self) -> SmallVec<[(u64, Tally); 4]> {
-        let mut sums: SmallVec<[(u64, Tally); 4]> = SmallVec::new();
-        let own = self.own.iter().map(|own| (own.bucket, own.tally));
-        let others = self.others.iter().map(|other| (other.bucket, other.tally));
-        for (bucket, tally) in own.chain(others) {
+    /// What all incarnations together have counted and not given back, by bucket.
+    fn sums(&self) -> SmallVec<[(u64, u64); 4]> {
+        let mut sums: SmallVec<[(u64, u64); 4]> = SmallVec::new();
+        let own = self.own.iter().map(|own| (own.bucket, own.tally.left()));
+        let others = self.others.iter().map(|other| (other.bucket, other.tally.left()));
+        for (bucket, units) in own.chain(others) {
             let at = sums.partition_point(|(of, _)| *of < bucket);
             match sums.get_mut(at) {
-                Some((of, sum)) if *of == bucket => {
-                    sum.charged = sum.charged.saturating_add(tally.charged);
-                    sum.given_back = sum.given_back.saturating_add(tally.given_back);
-                }
-                _ => sums.insert(at, (bucket, tally)),
+                Some((of, sum)) if *of == bucket => *sum = sum.saturating_add(units),
+                _ => sums.insert(at, (bucket, units)),
             }
         }
         sums
@@ -198,9 +199,23 @@ impl Book {
         self.know(counter, state);
     }
 
+    /// Gives back units of this node's own charges, and what is more, of charges of others. So nodes that give back at
+    /// once seldom give back the same, and if they do, it is gone once: the larger number of each tally is right.
     fn take_off(&mut self, bucket: u64, units: u64) {
-        let own = self.own(bucket);
-        own.tally.given_back = own.tally.given_back.saturating_add(units);
+        let mut rest = units;
+        if let Some(own) = self.own.iter_mut().find(|own| own.bucket == bucket) {
+            let part = rest.min(own.tally.left());
+            own.tally.given_back += part;
+            rest -= part;
+        }
+        for other in self.others.iter_mut().filter(|other| other.bucket == bucket) {
+            let part = rest.min(other.tally.left());
+            if part > 0 {
+                other.tally.given_back += part;
+                other.is_raised = true;
+                rest -= part;
+            }
+        }
     }
 
     /// Notes what every member has acknowledged up to a flush, so that another snapshot may be taken.
@@ -241,16 +256,25 @@ impl Book {
         0
     }
 
-    /// Tells what of its own has changed, and notes it as told in a flush.
-    pub(crate) fn tell_changed(&mut self, flush: Flush, mut tell: impl FnMut(u64, Tally)) {
+    /// Tells what this node, whose incarnation is `me`, has changed, and notes it as told in a flush.
+    pub(crate) fn tell_changed(
+        &mut self,
+        me: Incarnation,
+        flush: Flush,
+        mut tell: impl FnMut(Incarnation, u64, Tally),
+    ) {
         for own in &mut self.own {
             if self.snapshot == 0 {
                 own.on_its_way = own.tally.charged;
             }
             if own.tally != own.told {
                 own.told = own.tally;
-                tell(own.bucket, own.tally);
+                tell(me, own.bucket, own.tally);
             }
+        }
+        for other in self.others.iter_mut().filter(|other| other.is_untold()) {
+            other.told_given_back = other.tally.given_back;
+            tell(other.incarnation, other.bucket, other.tally);
         }
         if self.snapshot == 0 {
             self.snapshot = flush;
@@ -261,24 +285,28 @@ impl Book {
     /// Tells its own tallies that still count, if one of them was told after a flush, or not yet.
     pub(crate) fn tell_since(
         &self,
+        me: Incarnation,
         flush: Flush,
-        now: Timestamp,
-        mut tell: impl FnMut(u64, Tally),
-    ) {
-        if self.told_in > flush || self.own.iter().any(|own| own.tally != own.told) {
-            let counts = |own: &&Own| self.shape.leaves_us(own.bucket) > now.as_micros();
-            self.own.iter().filter(counts).for_each(|own| tell(own.bucket, own.tally));
-        }
-    }
-
-    /// Tells what others have counted and still counts.
-    pub(crate) fn tell_others(
-        &self,
         now: Timestamp,
         mut tell: impl FnMut(Incarnation, u64, Tally),
     ) {
+        if self.told_in > flush || self.own.iter().any(|own| own.tally != own.told) {
+            let counts = |own: &&Own| self.shape.leaves_us(own.bucket) > now.as_micros();
+            self.own.iter().filter(counts).for_each(|own| tell(me, own.bucket, own.tally));
+        }
+    }
+
+    /// Tells those tallies of others that still count and are asked for, by their incarnation and by whether any node but
+    /// that one has given some of it back.
+    pub(crate) fn tell_others(
+        &self,
+        now: Timestamp,
+        is_asked_for: impl Fn(Incarnation, bool) -> bool,
+        mut tell: impl FnMut(Incarnation, u64, Tally),
+    ) {
         let counts = |other: &&Other| self.shape.leaves_us(other.bucket) > now.as_micros();
-        for other in self.others.iter().filter(counts) {
+        let asked_for = |other: &&Other| is_asked_for(other.incarnation, other.is_raised);
+        for other in self.others.iter().filter(counts).filter(asked_for) {
             tell(other.incarnation, other.bucket, other.tally);
         }
     }
@@ -293,12 +321,29 @@ impl Book {
         let known = (self.others.iter_mut())
             .find(|other| other.bucket == bucket && other.incarnation == incarnation);
         let is_news = match known {
-            Some(other) => other.tally.merge(tally),
+            Some(other) => {
+                other.told_given_back = other.told_given_back.max(tally.given_back);
+                other.is_raised |= tally.given_back > other.tally.given_back;
+                other.tally.merge(tally)
+            }
             None => {
-                self.others.push(Other { bucket, incarnation, tally: *tally });
+                let (tally, told_given_back) = (*tally, tally.given_back);
+                let is_raised = tally.given_back > 0;
+                self.others.push(Other { bucket, incarnation, tally, told_given_back, is_raised });
                 true
             }
         };
+        self.is_news |= is_news;
+        is_news
+    }
+
+    /// Takes in what another node has given back of this node's own charges. Says whether that is news.
+    pub(crate) fn merge_given_back(&mut self, bucket: u64, given_back: u64) -> bool {
+        let Some(own) = self.own.iter_mut().find(|own| own.bucket == bucket) else { return false };
+        // Nobody can know of more than was charged.
+        let given_back = given_back.min(own.tally.charged);
+        let is_news = given_back > own.tally.given_back;
+        own.tally.given_back = own.tally.given_back.max(given_back);
         self.is_news |= is_news;
         is_news
     }
@@ -316,9 +361,11 @@ impl Book {
     }
 }
 
-/// What was given back twice is gone once.
-fn net(sum: &Tally) -> u64 {
-    sum.charged.saturating_sub(sum.given_back)
+impl Other {
+    /// Whether this node has given back what the others do not know of yet.
+    fn is_untold(&self) -> bool {
+        self.tally.given_back > self.told_given_back
+    }
 }
 
 /// The buckets that a state counts.

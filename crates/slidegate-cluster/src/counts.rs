@@ -13,13 +13,19 @@ pub struct Incarnation(pub u64);
 /// What one incarnation has counted on one key in one bucket. Both numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tally {
-    /// Units charged.
+    /// Units charged: only this incarnation makes the number larger.
     pub charged: u64,
-    /// Units given back: of its own charges, or by a refund or a reset of what others charged.
+    /// Units of these that were given back, by this incarnation or by another. Two that make it larger at once have given
+    /// back the same units, so what is charged later is not given back with them.
     pub given_back: u64,
 }
 
 impl Tally {
+    /// Returns the units that were charged and not given back.
+    pub fn left(&self) -> u64 {
+        self.charged.saturating_sub(self.given_back)
+    }
+
     /// Takes the larger of each number. Says whether either has grown.
     pub fn merge(&mut self, other: &Self) -> bool {
         let before = *self;

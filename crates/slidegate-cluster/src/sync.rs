@@ -199,8 +199,9 @@ impl Engine {
         let told = tallies.len();
         tallies.retain(|told| !self.settings.is_absurd(told, now));
         let refused = (told - tallies.len()) as u64;
-        tallies.retain(|told| told.incarnation != self.me.incarnation);
         ledger.merge(&tallies, now);
+        // What others have given back of its own charges it tells as its own.
+        tallies.retain(|told| told.incarnation != self.me.incarnation);
         let Some(peer) = self.peers.get_mut(&from) else {
             return self.pass_on(&tallies);
         };

@@ -144,6 +144,18 @@ impl States {
         }
     }
 
+    /// Notes that something is to be told of a key. Returns its kind, and whether that was not noted yet; none if it is
+    /// not there.
+    pub(super) fn note_changed(&mut self, key: u64) -> Option<(KindId, bool)> {
+        let first = note_changed(&mut self.sliding_window, key);
+        let others = || {
+            let others = self.others.as_mut()?;
+            note_changed(&mut others.sliding_buckets, key)
+                .or_else(|| note_changed(&mut others.fixed_window, key))
+        };
+        first.or_else(others)
+    }
+
     /// Has a key's state ask its book at the next look, and not expire before that moment.
     pub(super) fn mark(&mut self, key: u64, expires: Coarse) {
         mark(&mut self.sliding_window, key, expires);
@@ -152,6 +164,16 @@ impl States {
             mark(&mut others.fixed_window, key, expires);
         }
     }
+}
+
+/// Returns the kind of a key that is there, and notes that something is to be told of it. True if that is new.
+fn note_changed<S: Default + HeapSize>(
+    table: &mut Table<Hot<S>>,
+    key: u64,
+) -> Option<(KindId, bool)> {
+    let at = table.find(key)?;
+    let hot = &mut table.slot_mut(at).state;
+    Some((hot.kind, !std::mem::replace(&mut hot.is_changed, true)))
 }
 
 fn mark<S: Default + HeapSize>(table: &mut Table<Hot<S>>, key: u64, expires: Coarse) {

@@ -145,10 +145,9 @@ impl Counters {
         shard: &mut Shard,
         counter: C,
         key: u64,
-        (flush, acknowledged): (Flush, Flush),
-        tell: impl FnMut(Shape, u64, Tally),
+        (me, flush, acknowledged): (Incarnation, Flush, Flush),
+        mut tell: impl FnMut(Shape, Incarnation, u64, Tally),
     ) {
-        let mut tell = tell;
         let table = C::table(&mut shard.states);
         if let Some(at) = table.find(key) {
             table.slot_mut(at).state.is_changed = false;
@@ -157,7 +156,31 @@ impl Counters {
         if let Some(book) = shard.books.get(key) {
             let shape = book.shape();
             book.note_acknowledged(acknowledged);
-            book.tell_changed(flush, |bucket, tally| tell(shape, bucket, tally));
+            book.tell_changed(me, flush, |incarnation, bucket, tally| {
+                tell(shape, incarnation, bucket, tally);
+            });
+        }
+    }
+
+    /// Takes in what another node has given back of what was charged here, and has all told of it: the other node may be
+    /// gone before it has told them.
+    fn merge_given_back(&self, shard: &mut Shard, told: &Told, leaves_us: u64) {
+        if told.tally.given_back == 0 || shard.books.get(told.key).is_none() {
+            return;
+        }
+        let noted = shard.states.note_changed(told.key);
+        if let Some((kind, is_new)) = noted {
+            with_counter!(self.kinds.counter(kind), counter => {
+                Self::enter(shard, counter, told.key);
+            });
+            if is_new {
+                shard.books.push_changed(told.key, kind);
+            }
+        }
+        let Some(book) = shard.books.get(told.key) else { return };
+        if book.merge_given_back(told.bucket, told.tally.given_back) {
+            let expires_us = leaves_us.saturating_add(self.clocks_differ_us);
+            shard.states.mark(told.key, self.coarse(expires_us).saturating_add(1));
         }
     }
 
@@ -199,8 +222,9 @@ impl Ledger for Counters {
         for Changed { shard, key, kind, .. } in changed {
             let shard = &mut *self.shards[shard].0.lock();
             with_counter!(self.kinds.counter(kind), counter => {
-                Self::tell_changed(shard, counter, key, (flush, acknowledged), |shape, bucket, tally| {
-                    told.push(Told { key, shape, incarnation: self.me, bucket, tally });
+                let at = (self.me, flush, acknowledged);
+                Self::tell_changed(shard, counter, key, at, |shape, incarnation, bucket, tally| {
+                    told.push(Told { key, shape, incarnation, bucket, tally });
                 });
             });
         }
@@ -221,14 +245,11 @@ impl Ledger for Counters {
             self.enter_all(shard);
             for (key, book) in shard.books.iter_mut() {
                 let shape = book.shape();
-                book.tell_since(flush, now, |bucket, tally| {
-                    tell(Told { key, shape, incarnation: self.me, bucket, tally });
-                });
-                if others {
-                    book.tell_others(now, |incarnation, bucket, tally| {
-                        tell(Told { key, shape, incarnation, bucket, tally });
-                    });
-                }
+                let mut tell = |incarnation, bucket, tally| {
+                    tell(Told { key, shape, incarnation, bucket, tally });
+                };
+                book.tell_since(self.me, flush, now, &mut tell);
+                book.tell_others(now, |_, is_raised| others || is_raised, tell);
             }
         }
     }
@@ -239,10 +260,9 @@ impl Ledger for Counters {
             let shard = &mut *place.0.lock();
             for (key, book) in shard.books.iter_mut() {
                 let shape = book.shape();
-                book.tell_others(now, |incarnation, bucket, tally| {
-                    if incarnation == of {
-                        tell(Told { key, shape, incarnation, bucket, tally });
-                    }
+                let is_asked_for = |incarnation, is_raised| incarnation == of || is_raised;
+                book.tell_others(now, is_asked_for, |incarnation, bucket, tally| {
+                    tell(Told { key, shape, incarnation, bucket, tally });
                 });
             }
         }
@@ -254,10 +274,14 @@ impl Ledger for Counters {
         for told in told {
             let leaves_us = told.shape.leaves_us(told.bucket);
             let is_own = told.incarnation == self.me;
-            if is_own || told.key == 0 || leaves_us <= kept_since.as_micros() {
+            if told.key == 0 || leaves_us <= kept_since.as_micros() {
                 continue;
             }
             let shard = &mut *self.shards[self.shard_of(told.key)].0.lock();
+            if is_own {
+                self.merge_given_back(shard, told, leaves_us);
+                continue;
+            }
             if shard.books.len() >= most {
                 shard.books.forget(kept_since);
             }

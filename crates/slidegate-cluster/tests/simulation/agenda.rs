@@ -17,6 +17,7 @@ pub enum Event {
     Ask(usize),
     AskAgain { site: usize, life: Incarnation, key: usize, cost: u64 },
     GiveBack { site: usize, life: Incarnation, key: usize, nth: usize, receipt: Receipt },
+    TakeOff,
     Weather,
     Death,
     Birth(usize),

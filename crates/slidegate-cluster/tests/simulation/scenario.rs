@@ -23,6 +23,8 @@ pub struct Scenario {
     pub terms: ClusterTerms,
     /// Every so many-th charge is given back.
     pub given_back_every: Option<u64>,
+    /// Whether counts are reset and refunded without receipts, by several nodes at once.
+    pub takes_off: bool,
     pub interval: Duration,
     /// How long the weather is bad.
     pub bad_weather: Duration,
@@ -51,6 +53,7 @@ impl Scenario {
             terms: if is_hot { strict_terms() } else { draw_terms(&mut rng, max) },
             rate: if is_hot { 60 } else { [5, 20, 60][rng.usize(..3)] },
             given_back_every: (rng.u32(..3) == 0).then(|| rng.u64(2..10)),
+            takes_off: seed.is_multiple_of(4),
             interval: Duration::from_millis([50, 100, 250, 1_000][rng.usize(..4)]),
             bad_weather: Duration::from_secs(rng.u64(8..=20)),
             may_partition: is_hot || rng.u32(..4) > 0,

@@ -12,6 +12,8 @@ use slidegate_cluster::counts::Incarnation;
 pub struct Charged {
     /// By the clock of the node.
     pub date_us: u64,
+    /// By the clock of the simulation.
+    pub at_us: u64,
     pub units: u64,
     pub by: Incarnation,
     /// Units that the node might have had unacknowledged then.
@@ -33,6 +35,8 @@ pub struct Seen {
     pub partitions: u64,
     /// Times that a node went on without a member that had been silent for too long.
     pub went_on_without: u64,
+    /// Units that were charged after something had been taken off, and had to be counted in the end.
+    pub counted_after: u64,
     /// Tallies that were compared in the end.
     pub agreed_on: u64,
     /// Runs in which a window held more than one node alone would have let in.
@@ -52,6 +56,7 @@ impl Seen {
         self.left += other.left;
         self.partitions += other.partitions;
         self.went_on_without += other.went_on_without;
+        self.counted_after += other.counted_after;
         self.agreed_on += other.agreed_on;
         self.overshot += other.overshot;
         self.nearest_to_bound = self.nearest_to_bound.max(other.nearest_to_bound);
@@ -63,6 +68,7 @@ impl Seen {
         assert!(self.unsynced > self.runs && self.restarts > self.runs, "{self:?}");
         assert!(self.left > self.runs / 10 && self.partitions > self.runs, "{self:?}");
         assert!(self.went_on_without > self.runs / 10 && self.agreed_on > self.runs, "{self:?}");
+        assert!(self.counted_after > self.runs / 4, "{self:?}");
         assert!(self.overshot > self.runs / 20 && self.nearest_to_bound > 800, "{self:?}");
     }
 }

@@ -37,6 +37,8 @@ pub struct World {
     is_quiet: bool,
     scope: Scope,
     charges: Vec<Vec<Charged>>,
+    /// When something was taken off each key last, by whomever.
+    taken_off_us: Vec<u64>,
     seen: Seen,
 }
 
@@ -53,6 +55,7 @@ impl World {
             is_quiet: false,
             scope: Scope::new("domain", "rule", "limit", &["who"]).with_cluster(scenario.terms),
             charges: vec![Vec::new(); scenario.keys],
+            taken_off_us: vec![0; scenario.keys],
             seen: Seen { runs: 1, ..Seen::default() },
             rng,
             scenario,
@@ -64,6 +67,9 @@ impl World {
         }
         for site in 0..world.scenario.sites {
             world.at(0, Event::Ask(site));
+        }
+        if world.scenario.takes_off {
+            world.at(3_000_000, Event::TakeOff);
         }
         world.at(500_000, Event::Weather);
         world.at(2_000_000, Event::Death);
@@ -92,6 +98,7 @@ impl World {
         let interval_us = self.scenario.interval.as_micros() as u64;
         self.run_until(self.now_us + SYNC_WAIT_US + 3 * interval_us);
         self.hold_agreement()?;
+        self.hold_later_charges()?;
         self.run_until(self.now_us + 3 * interval_us);
         self.hold_rest()?;
         match self.scenario.terms.on_partition() {
@@ -131,14 +138,17 @@ impl World {
                 }
             }
             Event::GiveBack { site, life, key, nth, receipt } => {
+                // A receipt of what was taken off already frees other units: see `Store::give_back`.
                 if self.lives_at(site, life)
                     && !self.is_quiet
+                    && !self.charges[key][nth].is_given_back
                     && let Some(living) = &mut self.sites[site]
                 {
                     living.counters.give_back(&receipt, living.now(self.now_us));
                     self.charges[key][nth].is_given_back = true;
                 }
             }
+            Event::TakeOff => self.take_off_at_random(),
             Event::Weather if !self.is_good_weather => self.change_weather(),
             Event::Death if !self.is_good_weather => self.die_somewhere(),
             Event::Birth(site) if self.sites[site].is_none() => self.be_born(site),
@@ -284,6 +294,35 @@ impl World {
         self.ask(site, key, cost, AtCap::Wait);
     }
 
+    /// Resets a key or refunds units of it, on several nodes at the same moment, each by what it knows.
+    fn take_off_at_random(&mut self) {
+        if self.is_quiet {
+            return;
+        }
+        let key = self.rng.usize(..self.scenario.keys);
+        let units = self.rng.u64(1..=self.scenario.limit.quota().max());
+        let resets = self.rng.bool();
+        for site in 0..self.scenario.sites {
+            if self.rng.u32(..3) == 0 {
+                continue;
+            }
+            let Some(life) = &self.sites[site] else { continue };
+            let (value, limit) = ([Value::Text(KEYS[key])], self.scenario.limit);
+            let own = Key::new(&self.scope, &value);
+            let hit = Hit { key: own, limit: &limit, cost: units, admission: Admission::Enforce };
+            let now = life.now(self.now_us);
+            match resets {
+                true => life.counters.reset(&[hit], now).unwrap(),
+                false => drop(life.counters.refund(&[hit], now).unwrap()),
+            }
+        }
+        // Any of them may be what was taken off.
+        self.charges[key].iter_mut().for_each(|charged| charged.is_given_back = true);
+        self.taken_off_us[key] = self.now_us;
+        let after_us = self.rng.u64(200_000..3_000_000);
+        self.at(after_us, Event::TakeOff);
+    }
+
     fn ask(&mut self, site: usize, key: usize, cost: u64, at_cap: AtCap) {
         let now_us = self.now_us;
         let Some(life) = &mut self.sites[site] else { return };
@@ -303,6 +342,7 @@ impl World {
             Asked::Allowed(receipt) => {
                 let nodes = life.counters.progress().load().nodes;
                 let charged = Charged {
+                    at_us: now_us,
                     date_us: life.now(now_us).as_micros(),
                     units: cost,
                     by: life.incarnation,
@@ -391,6 +431,42 @@ impl World {
             }
             if let Some(odd) = tallies.iter().find(|tally| !all[0].contains(tally)) {
                 return Err(format!("{} alone knows {odd:?}: {}", NAMES[nth], self.tell()));
+            }
+        }
+        Ok(())
+    }
+
+    /// What was charged after something had been taken off counts, whatever the nodes had known of each other then.
+    fn hold_later_charges(&mut self) -> Result<(), String> {
+        let latest = Timestamp::from_micros(self.now_us).after(MAX_CLOCK_SKEW);
+        let Some(life) = self.sites.iter().flatten().next() else { return Ok(()) };
+        let tallies = life.tallies(latest);
+        for key in (0..self.scenario.keys).filter(|key| self.taken_off_us[*key] > 0) {
+            let (fingerprint, ahead_us) = self.counter_of(key);
+            let own: Vec<&Told> = tallies.iter().filter(|told| told.key == fingerprint).collect();
+            let Some(shape) = own.first().map(|told| told.shape) else { continue };
+            let counts = |date_us: u64| {
+                let bucket = shape.bucket(Timestamp::from_micros(date_us + ahead_us));
+                shape.leaves_us(bucket) > latest.as_micros() + ahead_us
+            };
+            let (charged, given_back) = own.iter().fold((0, 0), |(charged, given_back), told| {
+                (charged + told.tally.charged, given_back + told.tally.given_back)
+            });
+            let lives = |by: Incarnation| self.site_of(by).is_some();
+            let later = self.charges[key].iter().filter(|charged| {
+                charged.at_us > self.taken_off_us[key]
+                    && !charged.is_given_back
+                    && lives(charged.by)
+                    && counts(charged.date_us)
+            });
+            let later: u64 = later.map(|charged| charged.units).sum();
+            self.seen.counted_after += later;
+            if charged.saturating_sub(given_back) < later {
+                return Err(format!(
+                    "{later} units were charged to {} after the last refund, and {charged} less {given_back} count: {}",
+                    KEYS[key],
+                    self.tell()
+                ));
             }
         }
         Ok(())
