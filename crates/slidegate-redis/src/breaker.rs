@@ -140,6 +140,12 @@ impl Breaker {
         !is_closed(self.epoch.load(Ordering::Acquire))
     }
 
+    /// Whether a call would be refused now. Nothing changes.
+    #[inline]
+    pub fn refuses(&self, now: Timestamp) -> bool {
+        self.without_waiting(now) == Some(Admit::Refuse)
+    }
+
     /// Whether the store may be asked now.
     #[inline]
     pub fn admit(&self, now: Timestamp) -> Admit {

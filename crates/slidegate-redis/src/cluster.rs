@@ -138,6 +138,11 @@ impl Cluster {
         self.nodes.map.load().masters.iter().all(|master| master.is_open())
     }
 
+    /// Whether any master answers.
+    pub fn answers(&self) -> bool {
+        self.nodes.map.load().masters.iter().any(|master| master.answers())
+    }
+
     /// Whether who has a slot is not asked.
     pub fn is_open_at(&self, slot: u16) -> bool {
         self.nodes.map.load().master(slot).is_none_or(|master| master.is_open())

@@ -1,6 +1,8 @@
 //! The connection to Redis: made, and made again, by a task of its own.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -91,6 +93,8 @@ pub enum ConnectError {
 #[derive(Debug)]
 pub struct Link {
     current: watch::Receiver<State>,
+    /// Whether there has ever been a connection.
+    was_connected: Arc<AtomicBool>,
     broken: watch::Sender<u64>,
     keeper: JoinHandle<()>,
 }
@@ -111,8 +115,21 @@ impl Link {
     pub fn open(source: Source, regained: impl Fn() + Send + 'static) -> Self {
         let (publish, current) = watch::channel(Err("none has been made yet".to_owned()));
         let (broken, reported) = watch::channel(0);
+        let was_connected = Arc::<AtomicBool>::default();
+        let regained = {
+            let was_connected = was_connected.clone();
+            move || {
+                was_connected.store(true, Ordering::Release);
+                regained();
+            }
+        };
         let keeper = tokio::spawn(keep(source, publish, reported, regained));
-        Self { current, broken, keeper }
+        Self { current, was_connected, broken, keeper }
+    }
+
+    /// Returns whether there has ever been a connection.
+    pub fn was_connected(&self) -> bool {
+        self.was_connected.load(Ordering::Acquire)
     }
 
     /// The connection, as soon as there is one.
@@ -222,6 +239,14 @@ fn choose_cryptography() {
 }
 
 impl Source {
+    /// Who is connected to, as the log names it.
+    fn address(&self) -> String {
+        match self {
+            Self::One(client) => client.get_connection_info().addr().to_string(),
+            Self::Sentinel(_) => "the master that the Sentinels name".to_owned(),
+        }
+    }
+
     /// A connection, and to whom.
     async fn connect(&mut self) -> RedisResult<(MultiplexedConnection, String)> {
         let config = AsyncConnectionConfig::new()
@@ -266,12 +291,16 @@ async fn keep(
 ) {
     let mut pause = FIRST_PAUSE;
     let (mut last, mut nth) = (String::new(), 0);
+    let mut is_missed = false;
     loop {
         nth += 1;
         match source.connect().await {
             Ok((connection, address)) => {
                 let is_new = pause > FIRST_PAUSE || address != last;
                 (pause, last) = (FIRST_PAUSE, address);
+                if std::mem::take(&mut is_missed) {
+                    tracing::info!(address = last, "Redis is reached for the first time");
+                }
                 publish.send_modify(|state| *state = Ok(Shared { connection, nth }));
                 if is_new {
                     regained();
@@ -287,6 +316,11 @@ async fn keep(
                 publish.send_modify(|state| *state = Err("it was lost".to_owned()));
             }
             Err(error) => {
+                // The breaker says so only when a request comes.
+                if last.is_empty() && !std::mem::replace(&mut is_missed, true) {
+                    let address = source.address();
+                    tracing::warn!(%error, address, "Redis was never reached so far; trying again");
+                }
                 tell(&error, &publish);
                 sleep(pause).await;
                 pause = (2 * pause).min(MOST_PAUSE);

@@ -1,8 +1,13 @@
-//! Denials that still hold, remembered: who asks again before it can be otherwise is not worth a call.
+//! Denials that Redis need not be asked for again.
 //!
-//! A denial says how long the cost does not fit. Nothing but a give-back or a reset makes it fit sooner, so until
-//! then, counted from when Redis was *asked*, the answer is known. What comes by another instance is learnt when
-//! the entry ends, after [`DenyCache::new`]'s `longest` at most.
+//! A request is answered from here if all figures of the answer are exact. That is so if every limit that may deny it
+//! is known to do one of two things:
+//!
+//! - It denies, and this instance has charged nothing to its counter since Redis said so. Its figures change only
+//!   when the next unit leaves the window. Redis has said when that is if the cost is one unit more than was left.
+//! - It does not deny: the units that were left, less all that this instance has charged since, are enough.
+//!
+//! Charges of other instances are unknown here until an entry ends, after [`DenyCache::new`]'s `longest` at most.
 
 mod sampled;
 
@@ -25,6 +30,9 @@ const MOST_COSTS: usize = 4;
 /// Counters whose denials are forgotten together are told apart so far.
 const MARKS: usize = 64;
 
+/// Numbers of changed units. Counters that share a number are asked for more often than necessary.
+const CHANGES: usize = 65_536;
+
 /// Of a sampled rule denials are believed for so long at least: nothing else keeps from passing who is not asked
 /// for.
 const OF_SAMPLED: Duration = Duration::from_secs(1);
@@ -38,6 +46,8 @@ pub struct DenyCache {
     secret: RandomState,
     /// How often something was forgotten: whoever was asked before must not be remembered after.
     marks: [AtomicU64; MARKS],
+    /// Units that this instance has charged or given back, by counter.
+    changes: Box<[AtomicU64]>,
 }
 
 /// What is known of a counter.
@@ -46,6 +56,11 @@ struct Denials {
     limit: Limit,
     /// That of the last one.
     mark: Mark,
+    /// Units that were left when Redis was asked last.
+    remaining: u64,
+    asked_at: Timestamp,
+    /// Until when `remaining` is used.
+    until: Timestamp,
     of: SmallVec<[Denial; 1]>,
 }
 
@@ -62,6 +77,11 @@ struct Denial {
     remaining: u64,
 }
 
+/// Units by which a cost changes a counter; bounded, so that the number of changed units never makes a whole turn.
+pub fn units_changed(cost: u64) -> u64 {
+    cost.min(1 << 32)
+}
+
 /// What is known of a hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
@@ -70,13 +90,25 @@ pub enum Known {
     /// It did not fit lately, but that was too long ago to say that it does not fit yet. Of a sampled rule also
     /// when it should fit by now, until Redis has charged again.
     Stale,
+    /// It fits. How its counter stands is not known exactly.
+    Fits,
     /// It does not fit.
     Denied(Outcome),
 }
 
 /// The state of the cache before an ask was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark(u64);
+pub struct Mark {
+    forgotten: u64,
+    changed: u64,
+}
+
+/// Hits that may be charged. Dropped, they count as charged, since nobody knows.
+pub struct Charging<'c> {
+    cache: &'c DenyCache,
+    /// The counters and the costs of those hits that are not sampled.
+    hits: SmallVec<[(u64, u64); 2]>,
+}
 
 /// What Redis said of a hit, and when by the clock here.
 #[derive(Clone, Copy, Debug)]
@@ -97,12 +129,14 @@ impl DenyCache {
             longest,
             secret: RandomState::new(),
             marks: [const { AtomicU64::new(0) }; MARKS],
+            changes: std::iter::repeat_with(|| AtomicU64::new(0)).take(CHANGES).collect(),
         }
     }
 
     /// What is known of a hit.
     pub fn know(&self, hit: &Counted, now: Timestamp) -> Known {
-        let Some(denials) = self.denials.get(&self.counter(&hit.key, hit.tag)) else {
+        let counter = self.counter(&hit.key, hit.tag);
+        let Some(denials) = self.denials.get(&counter) else {
             return Known::Nothing;
         };
         // What another max denied is nothing to go by, nor is a clock that ran back.
@@ -110,39 +144,49 @@ impl DenyCache {
             return Known::Nothing;
         }
         let (cost, is_sampled) = (hit.cost.max(1), hit.sample > 1);
+        if !is_sampled {
+            let changed = self.changed(counter).wrapping_sub(denials.mark.changed);
+            return denials.at(now, cost, changed);
+        }
         let same = |denial: &&Denial| denial.cost == cost && now >= denial.asked_at;
         match denials.of.iter().find(same) {
-            Some(denial) => denial.at(now, is_sampled),
+            Some(denial) => denial.at(now),
             // Where less did not fit, more is not let pass unasked.
-            None if is_sampled && denials.of.iter().any(|denial| denial.cost <= cost) => {
-                Known::Stale
-            }
+            None if denials.of.iter().any(|denial| denial.cost <= cost) => Known::Stale,
             None => Known::Nothing,
         }
     }
 
     /// To be taken before a hit is asked for.
     pub fn mark(&self, hit: &Counted) -> Mark {
-        Mark(self.mark_of(self.counter(&hit.key, hit.tag)).load(Ordering::Acquire))
+        let counter = self.counter(&hit.key, hit.tag);
+        let forgotten = self.mark_of(counter).load(Ordering::Acquire);
+        Mark { forgotten, changed: self.changed(counter) }
     }
 
-    /// Remembers that a cost does not fit.
-    pub fn remember(&self, hit: &Counted, cost: u64, heard: &Heard, mark: Mark) {
+    /// To be held while hits are charged.
+    pub fn charging(&self, hits: &[Counted]) -> Charging<'_> {
+        let exact = hits.iter().filter(|hit| hit.sample == 1 && hit.cost > 0);
+        let counter = |hit: &Counted| (self.counter(&hit.key, hit.tag), units_changed(hit.cost));
+        Charging { cache: self, hits: exact.map(counter).collect() }
+    }
+
+    /// Remembers how a counter stands, and the cost that does not fit, if any. `charged` are the units that the same
+    /// answer has charged.
+    pub fn remember(
+        &self,
+        hit: &Counted,
+        denied: Option<u64>,
+        heard: &Heard,
+        mark: Mark,
+        charged: u64,
+    ) {
         let longest = if hit.sample > 1 { self.longest.max(OF_SAMPLED) } else { self.longest };
         if longest.is_zero() {
             return;
         }
         let counter = self.counter(&hit.key, hit.tag);
-        let denial = Denial {
-            cost: cost.max(1),
-            asked_at: heard.asked_at,
-            until: heard
-                .asked_at
-                .after(heard.retry_after.map_or(longest, |wait| wait.min(longest))),
-            fits_at: heard.retry_after.map(|wait| heard.heard_at.after(wait)),
-            reset_at: heard.heard_at.after(heard.reset_after),
-            remaining: heard.remaining,
-        };
+        let mark = Mark { changed: mark.changed.wrapping_add(charged), ..mark };
         let mut of: SmallVec<[Denial; 1]> = match self.denials.get(&counter) {
             // What was asked for before something was forgotten may be here for a moment: not to be kept.
             Some(known) if known.limit == hit.limit && known.mark == mark => known.of,
@@ -150,16 +194,21 @@ impl DenyCache {
         };
         let may_matter =
             |other: &Denial| hit.sample > 1 || other.fits_at.is_none_or(|at| at > heard.heard_at);
-        of.retain(|other| other.cost != denial.cost && may_matter(other));
-        of.truncate(MOST_COSTS - 1);
-        of.push(denial);
-        self.put(counter, Denials { limit: hit.limit, mark, of }, mark);
+        of.retain(|other| Some(other.cost) != denied && may_matter(other));
+        if let Some(denial) = denied.and_then(|cost| heard.denial(hit, cost, longest)) {
+            of.truncate(MOST_COSTS - 1);
+            of.push(denial);
+        }
+        let Heard { asked_at, remaining, .. } = *heard;
+        let until = asked_at.after(longest);
+        let denials = Denials { limit: hit.limit, mark, remaining, asked_at, until, of };
+        self.put(counter, denials, mark);
     }
 
     /// Puts what was known at a mark. What was forgotten since stays forgotten.
     fn put(&self, counter: u64, denials: Denials, mark: Mark) {
         self.denials.insert(counter, denials);
-        if self.mark_of(counter).load(Ordering::Acquire) != mark.0 {
+        if self.mark_of(counter).load(Ordering::Acquire) != mark.forgotten {
             self.denials.remove(&counter);
         }
     }
@@ -168,6 +217,7 @@ impl DenyCache {
     pub fn forget(&self, key: &str, tag: u32) {
         let counter = self.counter(key, tag);
         self.mark_of(counter).fetch_add(1, Ordering::AcqRel);
+        self.change(counter, 1);
         self.denials.remove(&counter);
     }
 
@@ -178,13 +228,75 @@ impl DenyCache {
     fn mark_of(&self, counter: u64) -> &AtomicU64 {
         &self.marks[(counter % MARKS as u64) as usize]
     }
+
+    fn changes_of(&self, counter: u64) -> &AtomicU64 {
+        &self.changes[(counter % CHANGES as u64) as usize]
+    }
+
+    /// Units that this instance has charged to a counter so far, or given back.
+    fn changed(&self, counter: u64) -> u64 {
+        self.changes_of(counter).load(Ordering::Acquire)
+    }
+
+    fn change(&self, counter: u64, units: u64) {
+        self.changes_of(counter).fetch_add(units, Ordering::AcqRel);
+    }
+}
+
+impl Charging<'_> {
+    /// An answer has come: only these hits were charged, if they are exact.
+    pub fn answered(mut self, charged: impl Iterator<Item = bool>) {
+        let mut charged = charged;
+        self.hits.retain(|_| charged.next().unwrap_or(true));
+    }
+}
+
+impl Drop for Charging<'_> {
+    fn drop(&mut self) {
+        for (counter, units) in &self.hits {
+            self.cache.change(*counter, *units);
+        }
+    }
+}
+
+impl Heard {
+    /// The denial of a cost; none if its figures would soon be wrong: all of them stay as they are until the cost fits
+    /// only if that is one unit more than is left.
+    fn denial(&self, hit: &Counted, cost: u64, longest: Duration) -> Option<Denial> {
+        let cost = cost.max(1);
+        let changes_next = match self.retry_after {
+            Some(_) => cost == self.remaining.saturating_add(1),
+            None => self.remaining == hit.limit.capacity(),
+        };
+        (changes_next || hit.sample > 1).then(|| Denial {
+            cost,
+            asked_at: self.asked_at,
+            until: self.asked_at.after(self.retry_after.map_or(longest, |wait| wait.min(longest))),
+            fits_at: self.retry_after.map(|wait| self.heard_at.after(wait)),
+            reset_at: self.heard_at.after(self.reset_after),
+            remaining: self.remaining,
+        })
+    }
+}
+
+impl Denials {
+    /// What is known of a cost, since this instance has charged so many units.
+    fn at(&self, now: Timestamp, cost: u64, changed: u64) -> Known {
+        let same = |denial: &&Denial| denial.cost == cost && now >= denial.asked_at;
+        if changed == 0
+            && let Some(denial) = self.of.iter().find(same)
+            && let denied @ Known::Denied(_) = denial.at(now)
+        {
+            return denied;
+        }
+        let is_fresh = self.asked_at <= now && now < self.until;
+        let fits = cost.saturating_add(changed) <= self.remaining;
+        if is_fresh && fits { Known::Fits } else { Known::Nothing }
+    }
 }
 
 impl Denial {
-    fn at(&self, now: Timestamp, is_sampled: bool) -> Known {
-        if !is_sampled && self.fits_at.is_some_and(|fits_at| now >= fits_at) {
-            return Known::Nothing;
-        }
+    fn at(&self, now: Timestamp) -> Known {
         if now >= self.until {
             return Known::Stale;
         }
@@ -228,17 +340,20 @@ mod tests {
     fn what_was_asked_for_before_a_give_back_is_not_kept_by_who_asked_after() {
         let cache = DenyCache::new(MINUTE);
         let limit: Limit = "10/min".parse().unwrap();
-        let (stale, fresh) = (counted(&limit, 10), counted(&limit, 11));
+        let sampled = |cost| Counted { sample: 2, ..counted(&limit, cost) };
+        let (stale, fresh) = (sampled(10), sampled(11));
         let before = cache.mark(&stale);
         cache.forget(&stale.key, stale.tag);
         // Who was asked before has put its denial, and not yet seen that it is forgotten.
         let counter = cache.counter(&stale.key, stale.tag);
-        cache.remember(&stale, 10, &denied(MINUTE), cache.mark(&stale));
+        let mark = cache.mark(&stale);
+        cache.remember(&stale, Some(10), &denied(MINUTE), mark, 0);
         let mut put = cache.denials.get(&counter).unwrap();
         put.mark = before;
         cache.denials.insert(counter, put);
 
-        cache.remember(&fresh, 11, &denied(MINUTE), cache.mark(&fresh));
+        let mark = cache.mark(&fresh);
+        cache.remember(&fresh, Some(11), &denied(MINUTE), mark, 0);
         assert_eq!(cache.know(&stale, NOW), Known::Nothing);
         assert!(matches!(cache.know(&fresh, NOW), Known::Denied(_)));
     }

@@ -117,6 +117,11 @@ impl Server {
         self.breaker.is_open()
     }
 
+    /// Whether the server is asked: it has been reached, and the breaker is not open.
+    pub fn answers(&self) -> bool {
+        self.link.was_connected() && !self.is_open()
+    }
+
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -129,22 +134,24 @@ impl Server {
         }
     }
 
-    /// Decides an ask, until a moment at the latest.
+    /// Decides an ask, until a moment at the latest. The breaker judges calls, and not those who wait for one: a slow
+    /// call is one failure, however many wait behind it.
     pub async fn decide(self: &Arc<Self>, lane: Lane, ask: &Arc<Ask>, until: Instant) -> Told {
-        let asking = async {
-            match self.queue.enter(lane, (ask.clone(), until)) {
-                Entered::Alone((ask, _)) => {
-                    let _turn = Turn { server: self.clone(), lane };
-                    let sent = Sent::default();
-                    self.in_time(until, &sent, self.decide_one(&ask, lane, &sent)).await
-                }
-                Entered::Waits(mut place) => self.wait(&mut place, until).await,
-                Entered::Refused => {
-                    Err(Failure::Down(StoreError::Unavailable("too many wait for it".to_owned())))
-                }
+        if self.breaker.refuses(self.manner.clocks.machine()) {
+            return Err(Failure::Down(StoreError::Open));
+        }
+        match self.queue.enter(lane, (ask.clone(), until)) {
+            Entered::Alone((ask, _)) => {
+                let _turn = Turn { server: self.clone(), lane };
+                let sent = Sent::default();
+                let asking = self.decide_one(&ask, lane, &sent);
+                self.watched(self.in_time(until, &sent, asking)).await
             }
-        };
-        self.watched(asking).await
+            Entered::Waits(mut place) => self.wait(&mut place, until).await,
+            Entered::Refused => {
+                Err(Failure::Down(StoreError::Unavailable("too many wait for it".to_owned())))
+            }
+        }
     }
 
     /// Holds a lane that nobody is called in, so that all who come go together once it is let go.
@@ -180,7 +187,7 @@ impl Server {
         self.watched(self.in_time(until, &sent, running)).await
     }
 
-    /// Asks the server, unless the breaker is open; `asking` is not begun then.
+    /// Makes a call, unless the breaker is open; `asking` is not begun then.
     async fn watched<T>(
         &self,
         asking: impl Future<Output = Result<T, Failure>>,
@@ -233,7 +240,7 @@ impl Server {
             true => StoreError::TimedOut(format!("no answer within {:?}", self.manner.timeout)),
             false => StoreError::Unavailable(match self.link.trouble() {
                 Some(trouble) => format!("no connection: {trouble}"),
-                None => "too many wait for it".to_owned(),
+                None => format!("no turn within {:?}: earlier calls are slow", self.manner.timeout),
             }),
         }
     }
@@ -278,7 +285,8 @@ impl Server {
         let asks: Vec<&Ask> = together.iter().map(|waiting| &*waiting.job.0).collect();
         let until = Instant::now() + self.manner.timeout;
         let sent = Sent::default();
-        let answer = self.in_time(until, &sent, self.decide_all(&asks, lane, &sent)).await;
+        let asking = self.decide_all(&asks, lane, &sent);
+        let answer = self.watched(self.in_time(until, &sent, asking)).await;
         let each: Vec<Told> = match answer {
             Ok((answers, sent_at)) => answers
                 .into_iter()

@@ -47,6 +47,14 @@ impl Servers {
         }
     }
 
+    /// Whether anybody answers; not before the first connection.
+    pub fn answers(&self) -> bool {
+        match self {
+            Self::One(server) => server.answers(),
+            Self::Cluster(cluster) => cluster.answers(),
+        }
+    }
+
     /// Whether whoever has a key is not asked.
     pub fn is_open_at(&self, key: &str) -> bool {
         match self {

@@ -20,11 +20,11 @@ use crate::call::key_and_tag;
 use crate::clocks::Clocks;
 use crate::cluster::Cluster;
 use crate::connect::{ConnectError, Settings, Trust, without_password};
-use crate::deny_cache::{DenyCache, Heard, Known, Mark};
+use crate::deny_cache::{DenyCache, Heard, Known, Mark, units_changed};
 use crate::errand;
 use crate::failure::Failure;
 use crate::over_slots::{self, parts};
-use crate::reply::Answer;
+use crate::reply::{Answer, Said};
 use crate::server::{Manner, Server};
 use crate::servers::Servers;
 
@@ -110,6 +110,12 @@ impl RedisStore {
     pub fn is_open(&self) -> bool {
         self.inner.servers.is_open()
     }
+
+    /// Whether Redis answers, as far as is known: it has been reached, and [`is_open`](Self::is_open) is false. Of a
+    /// Cluster: at least one of its masters.
+    pub fn answers(&self) -> bool {
+        self.inner.servers.answers()
+    }
 }
 
 fn one(source: crate::connect::Source, manner: Manner) -> Servers {
@@ -119,6 +125,20 @@ fn one(source: crate::connect::Source, manner: Manner) -> Servers {
 /// The answer to no hits.
 fn nothing() -> Taken {
     Taken { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() }
+}
+
+/// Hits that one call may have: a script numbers them with 16 bits.
+const MAX_HITS: usize = u16::MAX as usize;
+
+/// Refuses a request that has more hits than a script can number. A policy that could ask for so many with one descriptor
+/// is refused when it is loaded.
+fn numbered(hits: &[Hit<'_>]) -> Result<(), StoreError> {
+    match hits.len() {
+        0..=MAX_HITS => Ok(()),
+        number => Err(StoreError::Unsupported(format!(
+            "a request of {number} limits is too large: at most {MAX_HITS}"
+        ))),
+    }
 }
 
 /// Hits as they are counted.
@@ -180,22 +200,35 @@ impl Inner {
         self.charge(hits).await
     }
 
-    /// A denial that is known here. What is charged whatever happens has to be.
+    /// A denial whose figures are known here; see [`deny_cache`](crate::deny_cache). What is charged whatever happens
+    /// has to be.
     fn denied(&self, hits: &Hits) -> Option<Taken> {
         if hits.iter().any(|hit| hit.admission == Admission::Always && hit.cost > 0) {
             return None;
         }
         let now = self.clocks.here();
-        let denial = |(nth, hit): (usize, &Counted)| match self.deny_cache.know(hit, now) {
-            Known::Denied(outcome)
-                if hit.admission == Admission::Enforce && is_first(hits, nth) =>
-            {
-                outcome
+        let mut allowed = true;
+        let mut outcome = |(nth, hit): (usize, &Counted)| {
+            // It denies nothing, so nobody needs its figures.
+            if hit.admission != Admission::Enforce {
+                return Some(Outcome::not_asked());
             }
-            _ => Outcome::not_asked(),
+            if !is_first(hits, nth) {
+                return None;
+            }
+            match self.deny_cache.know(hit, now) {
+                Known::Denied(outcome) => {
+                    allowed = false;
+                    Some(outcome)
+                }
+                Known::Fits => Some(Outcome::not_asked()),
+                // Its figures are estimates in any case.
+                Known::Stale | Known::Nothing if hit.sample > 1 => Some(Outcome::not_asked()),
+                Known::Stale | Known::Nothing => None,
+            }
         };
-        let outcomes: Outcomes = hits.iter().enumerate().map(denial).collect();
-        let allowed = outcomes.iter().all(Outcome::fits);
+        let outcomes: Outcomes =
+            hits.iter().enumerate().map(&mut outcome).collect::<Option<_>>()?;
         (!allowed).then(|| Taken { allowed, outcomes, receipt: Receipt::default() })
     }
 
@@ -208,10 +241,14 @@ impl Inner {
                 let this = self.clone();
                 let charging = async move {
                     let doubts = this.doubts(&ask.hits);
+                    let charging = this.deny_cache.charging(&ask.hits);
                     let parts = parts(&this.servers, ask);
                     let until = this.until();
                     let taken =
-                        over_slots::take(&this.servers, &parts, until, || this.until()).await?;
+                        over_slots::take(&this.servers, &parts, until, || this.until()).await;
+                    // A denial may have charged for a moment, and given back.
+                    drop(charging);
+                    let taken = taken?;
                     this.remember_doubts(&doubts, &taken);
                     Ok(taken)
                 };
@@ -231,8 +268,12 @@ impl Inner {
     async fn charge_one_slot(&self, slot: u16, ask: Ask) -> Result<Taken, Failure> {
         let marks: SmallVec<[Mark; 2]> =
             ask.hits.iter().map(|hit| self.deny_cache.mark(hit)).collect();
+        let charging = self.deny_cache.charging(&ask.hits);
         let ask = Arc::new(ask);
         let (answer, asked_at) = self.servers.decide(slot, &ask, self.until()).await?;
+        let exact = ask.hits.iter().zip(answer.said());
+        let exact = exact.filter(|(hit, _)| hit.sample == 1 && hit.cost > 0);
+        charging.answered(exact.map(|(_, said)| said.is_charged()));
         self.remember(&ask.hits, &answer, asked_at, &marks);
         Ok(Taken {
             allowed: answer.admits(&ask.hits),
@@ -241,7 +282,7 @@ impl Inner {
         })
     }
 
-    /// Remembers what does not fit any more.
+    /// Remembers what does not fit any more, and how the other counters of such a request stand.
     fn remember(
         &self,
         hits: &Hits,
@@ -249,23 +290,29 @@ impl Inner {
         asked_at: slidegate::Timestamp,
         marks: &[Mark],
     ) {
+        let denies = |said: &Said| said.spent.is_some() || !said.outcome.fits();
+        let some_denies = answer.said().iter().any(denies);
+        if !some_denies && hits.iter().all(|hit| hit.sample == 1) {
+            return;
+        }
         let heard_at = self.clocks.here();
         for (nth, ((hit, said), mark)) in hits.iter().zip(answer.said()).zip(marks).enumerate() {
             if hit.sample > 1 && said.outcome.fits() {
                 self.deny_cache.fits(hit, said.is_charged());
                 continue;
             }
-            let (cost, retry_after) = match said.spent {
-                Some(wait) => (1, wait),
-                None if said.outcome.fits() => continue,
-                None => (hit.cost, said.outcome.retry_after()),
-            };
-            if !is_first(hits, nth) {
+            if !some_denies || !is_first(hits, nth) {
                 continue;
             }
+            let (denied, retry_after) = match said.spent {
+                Some(wait) => (Some(1), wait),
+                None if said.outcome.fits() => (None, None),
+                None => (Some(hit.cost), said.outcome.retry_after()),
+            };
             let (reset_after, remaining) = (said.outcome.reset_after(), said.outcome.remaining());
             let heard = Heard { asked_at, heard_at, retry_after, reset_after, remaining };
-            self.deny_cache.remember(hit, cost, &heard, *mark);
+            let charged = if said.is_charged() { units_changed(hit.cost) } else { 0 };
+            self.deny_cache.remember(hit, denied, &heard, *mark, charged);
         }
     }
 
@@ -328,10 +375,12 @@ impl Store for RedisStore {
     type Pace = slidegate::Awaited;
 
     async fn take(&self, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
+        numbered(hits)?;
         self.inner.take(self.inner.counted(hits)).await
     }
 
     async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<Taken>, StoreError> {
+        asks.iter().try_for_each(|hits| numbered(hits))?;
         let asks = asks.iter().map(|hits| self.inner.counted(hits));
         let taken = self.inner.take_each(asks).await;
         let some_taken = taken.iter().any(Result::is_ok);
@@ -342,6 +391,7 @@ impl Store for RedisStore {
     }
 
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        numbered(hits)?;
         self.inner.peek(hits).await
     }
 
@@ -350,10 +400,12 @@ impl Store for RedisStore {
     }
 
     async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        numbered(hits)?;
         self.inner.refund(hits).await
     }
 
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
+        numbered(hits)?;
         self.inner.reset(hits).await
     }
 }

@@ -45,7 +45,7 @@ struct PolicyReadiness {
 struct StoreReadiness {
     /// `memory`, `redis` or `cluster`.
     kind: &'static str,
-    /// Whether it is asked: not while it has failed too often of late.
+    /// Whether it answers: not before it was reached for the first time, nor while it has failed too often of late.
     answers: bool,
 }
 
@@ -82,7 +82,7 @@ impl Readiness {
         let (health, ruled) = (service.health(), service.ruled());
         let draining = health.is_draining();
         let store = ruled.store();
-        let answers = !store.figures().is_open;
+        let answers = store.answers();
         Self {
             ready: !draining && (answers || !health.needs_store),
             draining,

@@ -126,6 +126,14 @@ impl Store {
         Some(ClusterFigures::of(&status, node.capped(), overshoot))
     }
 
+    /// Whether it answers, as far as is known.
+    pub fn answers(&self) -> bool {
+        match self {
+            Self::Memory(_) | Self::Cluster(_) => true,
+            Self::Redis(store) => store.answers(),
+        }
+    }
+
     /// How it stands.
     pub fn figures(&self) -> StoreFigures {
         match self {

@@ -39,7 +39,7 @@ impl DenyCache {
             reset_after: outcome.reset_after(),
             remaining: outcome.remaining(),
         };
-        self.remember(hit, hit.cost, &heard, mark);
+        self.remember(hit, Some(hit.cost), &heard, mark, 0);
     }
 
     /// Changes what is known of a hit, if anything is.

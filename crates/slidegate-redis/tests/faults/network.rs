@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use slidegate::{
     Admission, Algorithm, Clock, Hit, Key, Limit, ManualClock, Scope, Store, StoreError,
     SystemClock, Timestamp, Value,
@@ -209,4 +210,28 @@ async fn a_batch_that_fails_for_one_may_have_been_charged_for_others() {
     assert!(one.store.take_many(&[&[], &[good], &[]]).await.unwrap().iter().all(|one| one.allowed));
     assert_eq!(one.store.take_many(&[&[], &[]]).await.unwrap().len(), 2);
     assert!(one.store.take_many(&[]).await.unwrap().is_empty());
+}
+
+/// Redis stalls for longer than the time-out, once. One call failed, whatever the number of those who waited for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_slow_call_degrades_only_the_requests_that_it_carried_and_those_that_expired_behind_it()
+{
+    const CROWD: usize = 50;
+    let redis = Redis::start();
+    let settings = Settings { timeout: Duration::from_millis(400), ..Settings::default() };
+    let one = Counted::open(&redis.address(), settings);
+    until("it answers", RECOVERY, async || one.store.take(&[one.hit()]).await.is_ok()).await;
+    let crowd = async || {
+        let hits = [one.hit()];
+        join_all((0..CROWD).map(|_| one.store.take(&hits))).await
+    };
+    redis.command(&["CLIENT", "PAUSE", "600"]);
+    let answers = crowd().await;
+    let timed_out = answers.iter().filter(|one| matches!(one, Err(StoreError::TimedOut(_))));
+    assert_eq!(timed_out.count(), 1, "{answers:?}");
+    let is_late = |one: &&Result<_, _>| matches!(one, Err(StoreError::Unavailable(_)));
+    assert_eq!(answers.iter().filter(is_late).count(), CROWD - 1, "{answers:?}");
+    assert!(!one.store.is_open());
+    let answers = crowd().await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use slidegate::{
-    Admission, Algorithm, Hit, Key, Limit, ManualClock, Scope, Store, Timestamp, Value,
+    Admission, Algorithm, Hit, Key, Limit, ManualClock, Scope, Store, StoreError, Timestamp, Value,
 };
 use slidegate_redis::{RedisStore, Settings};
 
@@ -274,4 +274,27 @@ async fn another_algorithm_or_window_meets_no_foreign_bytes() {
             assert_eq!(peeked[0].remaining(), 9, "{limit} has its own count");
         }
     }
+}
+
+/// Numbers of 16 bits would wrap, and a request of 65,537 hits be decided by one of them.
+#[tokio::test]
+async fn a_request_of_more_hits_than_a_script_can_number_is_refused() {
+    let redis = Redis::start();
+    let store = RedisStore::open(&redis.address(), patient()).unwrap();
+    let scope = Scope::new("faults", "rule", "limit", &["who"]);
+    let limit: Limit = "1/d".parse().unwrap();
+    let names: Vec<String> = (0..=1 << 16).map(|nth| nth.to_string()).collect();
+    let values: Vec<[Value<'_>; 1]> = names.iter().map(|name| [Value::from(&**name)]).collect();
+    let hits: Vec<Hit<'_>> = values
+        .iter()
+        .map(|value| Hit {
+            key: Key::new(&scope, value),
+            limit: &limit,
+            cost: 1,
+            admission: Admission::Enforce,
+        })
+        .collect();
+    let refused = store.take(&hits).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Unsupported(_)), "{refused}");
+    assert_eq!(redis.keys(), [""; 0]);
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::client::{Client, Raw};
 use crate::common::Server;
-use crate::server::Redis;
+use crate::server::{Redis, wait_until};
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/min] }, { name: b, limits: [9/s] }]";
 
@@ -71,6 +71,30 @@ fn who_asks_once_more_while_it_stops_is_answered_and_told_that_this_was_the_last
     assert_eq!(server.exit_code(), Some(0));
 }
 
+fn wait_until_ready(server: &Server) {
+    let client = Client::of(server);
+    wait_until("it is ready", || client.call("GET", "/readyz").status == 200);
+}
+
+/// Nobody listens at the address of the store, as where its name is wrong.
+#[test]
+fn a_store_that_was_never_reached_does_not_answer_and_the_log_says_so() {
+    let mut redis = Redis::start();
+    let address = redis.address();
+    redis.kill();
+    let without = Server::start_with_admin(POLICY, &["--store", &address]);
+    let needs = Server::start_with_admin(POLICY, &["--store", &address, "--ready-needs-store"]);
+    for (server, status) in [(&without, 200), (&needs, 503)] {
+        let ready = Client::of(server).call("GET", "/readyz");
+        assert_eq!((ready.status, &ready.json()["store"]["answers"]), (status, &json!(false)));
+        server.wait_for_log("Redis was never reached so far");
+    }
+    redis.restart();
+    wait_until_ready(&needs);
+    needs.wait_for_log("Redis is reached for the first time");
+    assert_eq!(Client::of(&needs).call("GET", "/readyz").json()["store"]["answers"], true);
+}
+
 #[test]
 fn a_lost_store_is_told_and_keeps_from_being_ready_only_who_needs_it() {
     let redis = Redis::start();
@@ -78,7 +102,7 @@ fn a_lost_store_is_told_and_keeps_from_being_ready_only_who_needs_it() {
     let flags = ["--store", &address, "--redis-timeout", "100ms"];
     let without = Server::start_with_admin(POLICY, &flags);
     let needs = Server::start_with_admin(POLICY, &[&flags[..], &["--ready-needs-store"]].concat());
-    assert_eq!(Client::of(&needs).call("GET", "/readyz").status, 200);
+    wait_until_ready(&needs);
     redis.pause();
     for (server, status) in [(&without, 200), (&needs, 503)] {
         let client = Client::of(server);
