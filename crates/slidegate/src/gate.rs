@@ -84,11 +84,10 @@ impl<S> Gate<S> {
     /// its part of every limit that is [`OnStoreError::Local`]: max(1, max / instances), and the same of a
     /// burst. A max of 0 stays 0.
     ///
-    /// The bound across an outage: in any window the store lets at most max pass, before and after, and the
+    /// The bound over any number of outages: in any window the store lets at most max pass, and the
     /// instances together at most max, so at most 2*max pass (max + instances, if max is less than those).
     /// Where an algorithm lets more than max pass in a window, it is twice what that promises. Local counts
-    /// are dropped when the store has answered again for a second, so each further outage in the same window
-    /// adds its own max.
+    /// stay until their window has passed, so the next outage finds those of the last one.
     pub fn expecting_instances(self, instances: NonZeroU32) -> Self {
         Self { own_rules: self.policy.rules_shared_by(instances), instances, ..self }
     }
@@ -119,7 +118,7 @@ impl<S> Gate<S> {
         &self.store
     }
 
-    /// Keys that are counted in memory because the store has not answered of late.
+    /// Keys that are counted in memory since the store did not answer. They stay until their windows have passed.
     pub fn local_keys(&self) -> usize {
         self.fallback.present().map_or(0, |counts| counts.keys())
     }
@@ -147,7 +146,7 @@ impl<S> Gate<S> {
             applied = applied.giving_back();
         }
         let decision = match applied.has_hits() {
-            true => decide(&self.fallback.counts(), &applied),
+            true => self.fallback.decide(|counts| decide(counts, &applied), Decision::outcomes),
             false => Decision::unlimited(),
         };
         match refuses {
@@ -246,7 +245,7 @@ impl<S: Store> Gate<S> {
     }
 
     /// Gives back what a decision's receipt says was charged. Once only. What was charged in memory while
-    /// the store did not answer is gone once it answers, and then there is nothing to give back.
+    /// the store did not answer is given back there.
     ///
     /// # Errors
     /// If the store did not answer.

@@ -4,6 +4,7 @@ mod any_store;
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ pub struct Limiter<S = MemoryStore> {
     admission: Admission,
     /// The limits as headers tell them.
     rules: Arc<[Rule]>,
+    /// How many instances share the store.
+    instances: NonZeroU32,
 }
 
 /// The name by which a limiter's counts are known where others count too.
@@ -132,7 +135,8 @@ impl<S> Limiter<S> {
         let secret = foldhash::quality::RandomState::default();
         let rules = rules(NAME, &limits, Mode::Enforce);
         let admission = Admission::Enforce;
-        Ok(Self { limits, store, secret, has_phase, scope: scope(NAME), admission, rules })
+        let (scope, instances) = (scope(NAME), NonZeroU32::MIN);
+        Ok(Self { limits, store, secret, has_phase, scope, admission, rules, instances })
     }
 
     /// The name by which its counts are known in a store that several limiters share; `limiter` if none is
@@ -184,10 +188,40 @@ impl<S> Limiter<S> {
         Ruling::without_key(self.rules.clone())
     }
 
+    /// The same, as one of so many instances that share the store; 1 unless this is said. See
+    /// [`local_share`](Self::local_share).
+    #[must_use]
+    pub fn expecting_instances(self, instances: NonZeroU32) -> Self {
+        Self { instances, ..self }
+    }
+
+    /// This instance's share of the limits, counted in memory: what it enforces while the store does not answer. That is
+    /// max(1, max / instances) of each limit, and the same of a burst; a max of 0 stays 0. All instances together then
+    /// let at most max pass (or as many as there are instances, if max is less).
+    ///
+    /// ```
+    /// use std::num::NonZeroU32;
+    ///
+    /// let four = NonZeroU32::MIN.saturating_add(3);
+    /// let limiter = slidegate::Limiter::new(["10/min"])?.expecting_instances(four);
+    /// assert_eq!(limiter.local_share().peek("acme", 1).decision().remaining(), 2);
+    /// # Ok::<(), slidegate::LimiterError>(())
+    /// ```
+    #[must_use]
+    pub fn local_share(&self) -> Limiter {
+        let share = |limit: &Limit| limit.share_of(self.instances);
+        let rules = self.rules.iter().map(|rule| rule.share_of(self.instances));
+        Limiter {
+            limits: self.limits.iter().map(share).collect(),
+            rules: rules.collect(),
+            ..self.over(MemoryStore::new())
+        }
+    }
+
     /// The same limits, counted in another store.
     #[must_use]
     pub fn over<T>(&self, store: T) -> Limiter<T> {
-        let Self { limits, secret, has_phase, scope, admission, rules, .. } = self;
+        let Self { limits, secret, has_phase, scope, admission, rules, instances, .. } = self;
         Limiter {
             limits: limits.clone(),
             store,
@@ -196,6 +230,7 @@ impl<S> Limiter<S> {
             scope: scope.clone(),
             admission: *admission,
             rules: rules.clone(),
+            instances: *instances,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use slidegate::policy::{OnStoreError, WhenMissing};
-use slidegate::{Decision, Limiter, Store};
+use slidegate::{Decision, Limiter, Ruling, Store};
 
 use super::{Charge, Decided, Judge};
 use crate::extract::{Extract, Head};
@@ -12,7 +12,8 @@ use crate::settle::Settle;
 
 pub struct ByLimiter<S, K> {
     limiter: Arc<Limiter<S>>,
-    /// Counts while the store does not answer.
+    /// Counts while the store does not answer. Its counts stay until their window has passed, so that the next outage
+    /// finds those of the last one.
     meanwhile: Limiter,
     key: K,
     when_missing: WhenMissing,
@@ -20,7 +21,7 @@ pub struct ByLimiter<S, K> {
 
 impl<S, K> ByLimiter<S, K> {
     pub fn new(limiter: Arc<Limiter<S>>, key: K, when_missing: WhenMissing) -> Self {
-        let meanwhile = limiter.over(slidegate::MemoryStore::new());
+        let meanwhile = limiter.local_share();
         Self { limiter, meanwhile, key, when_missing }
     }
 
@@ -32,12 +33,13 @@ impl<S, K> ByLimiter<S, K> {
     }
 
     /// None: it passes uncounted.
-    fn without_store(&self, question: &Question, key: &str, cost: u64) -> Option<Decision> {
+    fn without_store(&self, question: &Question, key: &str, cost: u64) -> Option<Ruling> {
         match question.on_store_error {
             OnStoreError::Allow => None,
-            OnStoreError::Deny => Some(Decision::refused()),
+            OnStoreError::Deny => Some(self.limiter.ruling(Decision::refused())),
             OnStoreError::Local => {
-                Some(Decision::from(self.meanwhile.check_cost(key, cost)).degraded())
+                let decision = Decision::from(self.meanwhile.check_cost(key, cost));
+                Some(self.meanwhile.ruling(decision.degraded()))
             }
         }
     }
@@ -71,14 +73,12 @@ impl<S: Store, K: Extract> Judge for ByLimiter<S, K> {
             return self.without_key();
         };
         let key = key.key();
-        let decision = match self.limiter.try_check(&key, cost).await {
-            Ok(verdict) => Some(verdict.into()),
+        let ruling = match self.limiter.try_check(&key, cost).await {
+            Ok(verdict) => Some(self.limiter.ruling(verdict.into())),
             Err(_) => self.without_store(question, &key, cost),
         };
         let kept = question.keep(cost, [("key", &*key, None)]);
-        decision.map_or(Decided::Uncounted, |decision| {
-            Decided::Ruled(self.limiter.ruling(decision), kept)
-        })
+        ruling.map_or(Decided::Uncounted, |ruling| Decided::Ruled(ruling, kept))
     }
 
     async fn settle(&self, _: &Question, charge: &Charge, settle: Settle) {

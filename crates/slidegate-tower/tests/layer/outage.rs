@@ -1,5 +1,6 @@
 //! While the store does not answer.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use axum::Router;
@@ -91,6 +92,22 @@ async fn a_limiter_counts_in_memory_meanwhile_if_nothing_else_is_said() {
             let stands = answer.header("ratelimit").unwrap();
             assert!(stands.starts_with(&format!("\"all\";r={left};t=")), "{stands}");
             assert_eq!(answer.retry_after().is_some(), status == 429);
+        }
+    }
+}
+
+/// Each of several instances enforces its share, as a gate does, and says so.
+#[tokio::test]
+async fn a_limiter_enforces_its_share_in_memory() {
+    let four = NonZeroU32::new(4).unwrap();
+    for rig in outages() {
+        let limiter = rig.limiter(8, DAY).named("all").expecting_instances(four);
+        let layer = RateLimitLayer::per(limiter, extract::value("all"), WhenMissing::Deny);
+        let http = serve(hello().layer(layer)).await;
+        for status in [200, 200, 429] {
+            let answer = http.get("/").await;
+            assert_eq!(answer.status, status);
+            assert_eq!(answer.header("ratelimit-policy"), Some("\"all\";q=2;w=86400"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Counts in memory for as long as the store does not answer.
+//! Counts in memory for as long as the store does not answer, and until their windows have passed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,24 +7,25 @@ use std::time::Duration;
 use arc_swap::{ArcSwapOption, Guard};
 
 use crate::clock::{Clock, Timestamp};
+use crate::outcome::Outcome;
 use crate::store::memory::{DEFAULT_MAX_KEYS, DEFAULT_MAX_MEMORY, MemoryStore};
 
-/// How long nobody must have needed the counts before they are dropped: a store that answers only now and
-/// then has not recovered, and whoever it fails must not find the counts empty each time.
-const QUIET: Duration = Duration::from_secs(1);
+/// How long counts are kept in any case: longer than a decision takes.
+const DECIDING: Duration = Duration::from_secs(1);
 
-/// Stands in `used_at` for "never".
-const NEVER: u64 = u64::MAX;
+/// Stands in `needed_until` for "there are no counts".
+const NO_COUNTS: u64 = 0;
 
-/// What enforces while the store does not answer: made at the first decision without the store, dropped
-/// with all its counts once the store has answered everybody for a second.
+/// What enforces while the store does not answer: made at the first decision without the store, dropped once the
+/// store answers and the windows of all counts have passed. A store that fails again and again so finds the same
+/// counts each time, and all outages together add max once to a window.
 pub(super) struct Fallback {
     clock: Arc<dyn Clock>,
     bounds: LocalBounds,
     counts: ArcSwapOption<Counts>,
-    /// When the counts were last used, in microseconds: all that a decision looks at while the store
+    /// When the last count leaves its window, in microseconds: all that a decision looks at while the store
     /// answers. Set after `counts` and cleared before them, so that no counts are forgotten.
-    used_at: AtomicU64,
+    needed_until: AtomicU64,
 }
 
 /// Bounds of the keys that are counted without the store.
@@ -45,7 +46,12 @@ pub(super) type Counts = MemoryStore<Arc<dyn Clock>>;
 impl Fallback {
     /// On a clock that is running: one that is started only once the store fails may take its time to.
     pub(super) fn new(clock: Arc<dyn Clock>, bounds: LocalBounds) -> Self {
-        Self { clock, bounds, counts: ArcSwapOption::empty(), used_at: AtomicU64::new(NEVER) }
+        Self {
+            clock,
+            bounds,
+            counts: ArcSwapOption::empty(),
+            needed_until: AtomicU64::new(NO_COUNTS),
+        }
     }
 
     /// The same, yet unused, on another clock.
@@ -63,14 +69,26 @@ impl Fallback {
         Self::new(self.clock.clone(), LocalBounds { max_memory, ..self.bounds })
     }
 
-    /// The counts of this outage.
-    pub(super) fn counts(&self) -> Arc<Counts> {
+    /// Decides by the counts.
+    pub(super) fn decide<D>(
+        &self,
+        decide: impl FnOnce(&Counts) -> D,
+        outcomes: impl FnOnce(&D) -> &[Outcome],
+    ) -> D {
         let counts = self.present().unwrap_or_else(|| self.begin());
-        self.used_at.store(self.clock.now().as_micros(), Ordering::Release);
-        counts
+        let now = self.clock.now();
+        self.keep_until(now.after(DECIDING));
+        let decided = decide(&counts);
+        let longest = outcomes(&decided).iter().map(Outcome::reset_after).max();
+        self.keep_until(now.after(longest.unwrap_or_default()));
+        decided
     }
 
-    /// The counts of this outage, unless it has not begun or is over.
+    fn keep_until(&self, moment: Timestamp) {
+        self.needed_until.fetch_max(moment.as_micros(), Ordering::AcqRel);
+    }
+
+    /// Returns the counts, unless there are none.
     pub(super) fn present(&self) -> Option<Arc<Counts>> {
         self.counts.load_full()
     }
@@ -86,24 +104,22 @@ impl Fallback {
         Guard::into_inner(before).unwrap_or(fresh)
     }
 
-    /// The store has answered: once it has for a while, its counts are the only ones.
+    /// Drops the counts if they are over: the store has answered.
     #[inline]
     pub(super) fn store_answered(&self) {
-        let used_at = self.used_at.load(Ordering::Relaxed);
-        if used_at != NEVER {
-            self.end_if_quiet(used_at);
+        let needed_until = self.needed_until.load(Ordering::Relaxed);
+        if needed_until != NO_COUNTS {
+            self.end_if_over(needed_until);
         }
     }
 
     #[cold]
-    fn end_if_quiet(&self, used_at: u64) {
-        let quiet_until = Timestamp::from_micros(used_at).after(QUIET);
-        let is_last_use = |used_at| {
-            self.used_at
-                .compare_exchange(used_at, NEVER, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-        };
-        if self.clock.now() >= quiet_until && is_last_use(used_at) {
+    fn end_if_over(&self, needed_until: u64) {
+        let is_over = self.clock.now().as_micros() >= needed_until;
+        let (acquire, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
+        let cleared =
+            |until| self.needed_until.compare_exchange(until, NO_COUNTS, acquire, relaxed).is_ok();
+        if is_over && cleared(needed_until) {
             self.counts.store(None);
         }
     }

@@ -51,9 +51,8 @@ impl<S: Store> Gate<S> {
         let applied = self.policy.apply(request);
         if decision.is_degraded() {
             let applied = applied.without_store(&self.own_rules, self.instances);
-            if let Some(counts) = self.fallback.present() {
-                counts.take_now(&settled(applied.hits(), decision));
-            }
+            let hits = settled(applied.hits(), decision);
+            self.fallback.decide(|counts| counts.take_now(&hits), |taken| &taken.outcomes);
             return Ok(());
         }
         let hits = settled(applied.hits(), decision);
