@@ -3,6 +3,7 @@
 mod by_gate;
 mod by_limiter;
 mod decider;
+mod deciding;
 
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use crate::settle::Settle;
 pub use by_gate::ByGate;
 pub use by_limiter::ByLimiter;
 pub use decider::decider;
+pub use deciding::Deciding;
 
 /// What decides for a [`RateLimitLayer`](crate::RateLimitLayer): a gate or a limiter, with what it reads of a
 /// request. Only this crate implements it.
@@ -63,7 +65,7 @@ pub trait Judge: Send + Sync + 'static {
 /// A judge whose futures have names, so that they can be part of others without a box. What a store answers at once
 /// has none.
 pub trait Decides: Clone + Send + Sync + 'static {
-    type Deciding: Future<Output = (Parts, Decided)> + Send;
+    type Deciding: Future<Output = (Parts, Decided)> + Send + 'static;
     type Settling: Future<Output = ()> + Send + 'static;
 
     /// None if it has to be waited for.

@@ -8,7 +8,7 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::decide::{Decide, Decides};
+use crate::decide::{Decide, Decides, Deciding};
 use crate::extract::Head;
 use crate::layer::Terms;
 use crate::respond::Respond;
@@ -37,7 +37,7 @@ pin_project! {
         /// The store is asked.
         Deciding {
             #[pin]
-            deciding: <D as Decides>::Deciding,
+            deciding: Deciding<D>,
             waiting: Option<Waiting<I, B>>,
         },
         /// The service works.
@@ -73,6 +73,7 @@ where
         waiting: Waiting<I, B>,
         terms: Arc<Terms<D, R>>,
     ) -> Self {
+        let deciding = Deciding::new(deciding, &terms.decider, &terms.question, terms.on_drop);
         Self { terms, state: State::Deciding { deciding, waiting: Some(waiting) } }
     }
 

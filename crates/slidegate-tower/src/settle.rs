@@ -26,8 +26,8 @@ pub enum OnDrop {
     /// It stays: otherwise a client that hangs up in time has what it wants for nothing.
     #[default]
     Keep,
-    /// It is given back. What a store that has to be waited for is told of it, is told by a task of tokio; outside
-    /// of its runtime the charge stays.
+    /// It is given back, also if the call is dropped while the store is asked. For a store that has to be waited for, a
+    /// task of tokio asks and gives back; outside of its runtime the charge stays.
     GiveBack,
 }
 

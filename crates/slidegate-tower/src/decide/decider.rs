@@ -42,6 +42,7 @@ where
     B: Fn(Arc<J>, Arc<Question>, Charge, Settle) -> G + Copy + Send + Sync + 'static,
     F: Future<Output = (Parts, Decided)> + Send,
     G: Future<Output = ()> + Send,
+    <J::Pace as Pace>::Wait<F>: 'static,
     <J::Pace as Pace>::Wait<G>: 'static,
 {
     type Deciding = <J::Pace as Pace>::Wait<F>;

@@ -8,7 +8,10 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response};
 use axum::routing::get;
-use slidegate::{Limiter, Store};
+use slidegate::store::Outcomes;
+use slidegate::{
+    Awaited, Hit, Limiter, LocalStore, MemoryStore, Receipt, Store, StoreError, Taken,
+};
 use slidegate_tower::{Decide, OnDrop, RateLimitLayer, Settle, WhenMissing, extract};
 use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, ServiceExt, service_fn};
@@ -181,4 +184,77 @@ async fn a_service_that_fails_without_an_answer_has_been_charged() {
             assert_eq!(three.left().await, left, "{:?}", three.rig);
         }
     });
+}
+
+/// A store that has charged, and answers when it is told to.
+struct Late {
+    store: MemoryStore,
+    charged: mpsc::UnboundedSender<oneshot::Sender<()>>,
+}
+
+impl Store for Late {
+    type Pace = Awaited;
+
+    async fn take(&self, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
+        let taken = self.store.take_now(hits);
+        let (answer, is_told_to) = oneshot::channel();
+        self.charged.send(answer).unwrap();
+        is_told_to.await.unwrap();
+        Ok(taken)
+    }
+
+    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<Taken>, StoreError> {
+        self.store.take_many(asks).await
+    }
+
+    async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        self.store.peek(hits).await
+    }
+
+    async fn give_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
+        self.store.give_back(receipt).await
+    }
+
+    async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        self.store.refund(hits).await
+    }
+
+    async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
+        self.store.reset(hits).await
+    }
+}
+
+#[tokio::test]
+async fn who_hangs_up_while_the_store_is_asked_gets_it_back_where_that_is_the_choice() {
+    let (charged, mut charges) = mpsc::unbounded_channel();
+    let late = Late { store: MemoryStore::new(), charged };
+    let limiter = Arc::new(Limiter::with_store(["3/min"], late).unwrap());
+    let layer = RateLimitLayer::per(limiter.clone(), extract::value(KEY), WhenMissing::Deny)
+        .on_drop(OnDrop::GiveBack);
+    let service = layer.layer(service_fn(async |_: Request<Body>| {
+        Ok::<_, Infallible>(Response::new(Body::empty()))
+    }));
+    let left = async || limiter.try_peek(KEY, 0).await.unwrap().decision().remaining();
+    for hangs_up_first in [true, false] {
+        let call = tokio::spawn(service.clone().oneshot(Request::new(Body::empty())));
+        let answer = charges.recv().await.unwrap();
+        assert_eq!(left().await, 2);
+        if !hangs_up_first {
+            // The store has answered, and nobody has looked yet.
+            answer.send(()).unwrap();
+            call.abort();
+        } else {
+            call.abort();
+            assert!(call.await.unwrap_err().is_cancelled());
+            answer.send(()).unwrap();
+        }
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(left().await, 3, "hangs up first: {hangs_up_first}");
+    }
+    let call = tokio::spawn(service.oneshot(Request::new(Body::empty())));
+    charges.recv().await.unwrap().send(()).unwrap();
+    assert_eq!(call.await.unwrap().unwrap().status(), 200);
+    assert_eq!(left().await, 2);
 }

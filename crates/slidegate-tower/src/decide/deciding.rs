@@ -1,0 +1,94 @@
+//! A decision that has to be waited for.
+
+use std::panic::resume_unwind;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::request::Parts;
+use pin_project_lite::pin_project;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use super::{Charge, Decided, Decides};
+use crate::question::Question;
+use crate::settle::{OnDrop, Settle};
+
+pin_project! {
+    /// A decision that has to be waited for.
+    #[project = Now]
+    pub enum Deciding<D>
+    where
+        D: Decides,
+    {
+        /// Nobody hears of it if the request is dropped.
+        Here { #[pin] deciding: D::Deciding },
+        /// What it has charged is given back if the request is dropped.
+        InTask { task: Task<D> },
+    }
+}
+
+/// A decision that is made to its end, whether or not anybody waits for it.
+pub struct Task<D: Decides> {
+    /// None once it is made.
+    deciding: Option<JoinHandle<(Parts, Decided)>>,
+    decider: D,
+    question: Arc<Question>,
+    runtime: Handle,
+}
+
+impl<D: Decides> Deciding<D> {
+    /// Outside of a runtime of tokio, what a dropped request was charged stays.
+    pub fn new(
+        deciding: D::Deciding,
+        decider: &D,
+        question: &Arc<Question>,
+        on_drop: OnDrop,
+    ) -> Self {
+        match Handle::try_current() {
+            Ok(runtime) if on_drop == OnDrop::GiveBack => {
+                let (decider, question) = (decider.clone(), question.clone());
+                let deciding = Some(runtime.spawn(deciding));
+                Self::InTask { task: Task { deciding, decider, question, runtime } }
+            }
+            _ => Self::Here { deciding },
+        }
+    }
+}
+
+impl<D: Decides> Future for Deciding<D> {
+    type Output = (Parts, Decided);
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let task = match self.project() {
+            Now::Here { deciding } => return deciding.poll(context),
+            Now::InTask { task } => task,
+        };
+        let Some(deciding) = &mut task.deciding else { return Poll::Pending };
+        let Poll::Ready(made) = Pin::new(deciding).poll(context) else { return Poll::Pending };
+        task.deciding = None;
+        match made {
+            Ok(made) => Poll::Ready(made),
+            Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+            // The runtime ends.
+            Err(_) => Poll::Pending,
+        }
+    }
+}
+
+impl<D: Decides> Drop for Task<D> {
+    fn drop(&mut self) {
+        let Some(deciding) = self.deciding.take() else { return };
+        let (decider, question) = (self.decider.clone(), self.question.clone());
+        self.runtime.spawn(async move {
+            let Ok((_, Decided::Ruled(ruling, kept))) = deciding.await else { return };
+            if !ruling.decision().is_allowed() {
+                return;
+            }
+            let charge = Charge { ruling, kept };
+            if let Err(settling) = decider.settle(question, charge, Settle::GiveBack) {
+                settling.await;
+            }
+        });
+    }
+}
