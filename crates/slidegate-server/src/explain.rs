@@ -35,6 +35,8 @@ pub struct Explanation {
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct RuleExplained {
     rule: String,
+    /// The position of the descriptor, from 1.
+    descriptor: usize,
     applies: bool,
     /// Why it does not apply.
     why: Option<String>,
@@ -88,9 +90,14 @@ impl Explanation {
     pub fn of(policy: &Policy, request: &Request<'_>, ruling: &Ruling) -> Self {
         let decision = ruling.decision();
         let mut place = 0..;
-        let rules = policy.explain(request).map(|(rule, fit)| match fit {
-            Ok(one) => RuleExplained::applies(&one, place.next().unwrap_or_default(), ruling),
-            Err(misfit) => RuleExplained::does_not_apply(rule, &misfit),
+        let of_domain = policy.rules().iter().filter(|rule| rule.domain() == request.domain());
+        let rules_of_domain = of_domain.count().max(1);
+        let rules = policy.explain(request).enumerate().map(|(nth, (rule, fit))| {
+            let explained = match fit {
+                Ok(one) => RuleExplained::applies(&one, place.next().unwrap_or_default(), ruling),
+                Err(misfit) => RuleExplained::does_not_apply(rule, &misfit),
+            };
+            RuleExplained { descriptor: nth / rules_of_domain + 1, ..explained }
         });
         let path = routed_path(policy, request);
         let route = path.and_then(|path| policy.route_of(path)).map(str::to_owned);
@@ -123,6 +130,7 @@ impl RuleExplained {
     fn does_not_apply(rule: &Rule, misfit: &Misfit<'_>) -> Self {
         Self {
             rule: rule.name().to_owned(),
+            descriptor: 1,
             applies: false,
             why: Some(words::misfit(misfit)),
             by_override: None,
@@ -143,6 +151,7 @@ impl RuleExplained {
             limits.map(|(limit, hit)| LimitExplained::of(one, limit, &hit, standing(limit)));
         Self {
             rule: one.rule().name().to_owned(),
+            descriptor: 1,
             applies: true,
             why: None,
             by_override: one.chosen_override().map(|(nth, other)| override_name(nth, other)),

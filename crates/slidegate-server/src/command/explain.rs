@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
+use serde_json::Value;
 use slidegate::{DEFAULT_DOMAIN, Descriptor, Gate, MAX_UNITS, MemoryStore, Policy, Request};
 use thiserror::Error;
 
@@ -32,16 +34,25 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=MAX_UNITS))]
     pub cost: u64,
 
-    /// What is known of the request, such as method=GET ip=192.0.2.7
+    /// The request is one to the rate limit service: descriptors with a `+` between them, such as
+    /// plan=free user=ann + user=ann. A rule applies to a descriptor only if it names all its attributes
+    #[arg(long)]
+    pub descriptors: bool,
+
+    /// What is known of the request, in order, such as method=GET ip=192.0.2.7
     #[arg(value_name = "NAME=VALUE")]
-    pub attributes: Vec<Attribute>,
+    pub attributes: Vec<Word>,
 }
 
-/// `name=value`
+/// A part of a request.
 #[derive(Clone, Debug)]
-pub struct Attribute {
-    name: String,
-    value: String,
+pub enum Word {
+    Attribute {
+        name: String,
+        value: String,
+    },
+    /// `+`
+    NextDescriptor,
 }
 
 /// Why a text is no attribute.
@@ -49,22 +60,66 @@ pub struct Attribute {
 #[error("an attribute is NAME=VALUE, such as ip=192.0.2.7")]
 pub struct AttributeError;
 
-impl FromStr for Attribute {
+impl FromStr for Word {
     type Err = AttributeError;
 
     fn from_str(text: &str) -> Result<Self, AttributeError> {
+        if text == "+" {
+            return Ok(Self::NextDescriptor);
+        }
         let (name, value) = text.split_once('=').ok_or(AttributeError)?;
         match name.is_empty() {
             true => Err(AttributeError),
-            false => Ok(Self { name: name.to_owned(), value: value.to_owned() }),
+            false => Ok(Self::Attribute { name: name.to_owned(), value: value.to_owned() }),
         }
     }
+}
+
+/// Attributes in their order.
+#[derive(Default)]
+struct Attributes<'a>(Vec<(&'a str, &'a str)>);
+
+impl Serialize for Attributes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (name, value) in &self.0 {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+/// The body of a question.
+#[derive(Serialize)]
+struct Ask<'a> {
+    domain: &'a str,
+    #[serde(flatten)]
+    of: AskOf<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum AskOf<'a> {
+    One(DescriptorAsk<'a>),
+    Several { descriptors: Vec<DescriptorAsk<'a>> },
+}
+
+#[derive(Serialize)]
+struct DescriptorAsk<'a> {
+    attributes: Attributes<'a>,
+    cost: u64,
 }
 
 #[derive(Debug, Error)]
 enum ExplainError {
     #[error("`{0}` is given twice: a request has each attribute once")]
     Twice(String),
+    #[error("`{0}` is given twice in one descriptor: the second is `{0}#2`")]
+    TwiceInDescriptor(String),
+    #[error("a `+` stands between descriptors: give `--descriptors`, too")]
+    NextDescriptor,
+    #[error("a descriptor without attributes: no rule applies to it")]
+    EmptyDescriptor,
     #[error("no rule is of domain `{domain}`, so everything passes: the policy has {}", known.join(", "))]
     NoDomain { domain: String, known: Vec<String> },
     #[error(
@@ -86,26 +141,52 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MOST_BYTES: u64 = 64 * 1024 * 1024;
 
 pub fn run(args: ExplainArgs) -> Result<(), Box<dyn Error>> {
-    let attributes = &args.attributes;
-    for (nth, one) in attributes.iter().enumerate() {
-        if attributes[..nth].iter().any(|other| other.name == one.name) {
-            return Err(ExplainError::Twice(one.name.clone()).into());
-        }
-    }
+    let descriptors = descriptors(&args)?;
     let explanation = match (&args.server, &args.policy) {
-        (Some(url), _) => by_server(url, &args)?,
+        (Some(url), _) => by_server(url, &args, descriptors)?,
         (None, policy) => {
-            by_policy(&policy_file::read(&policy.clone().unwrap_or_default())?, &args)?
+            let policy = policy_file::read(&policy.clone().unwrap_or_default())?;
+            by_policy(&policy, &args, &descriptors)?
         }
     };
     print(&explanation.to_string())?;
     Ok(())
 }
 
+/// The descriptors of a request; one, if it is not said that there are several.
+fn descriptors(args: &ExplainArgs) -> Result<Vec<Attributes<'_>>, ExplainError> {
+    let mut descriptors = vec![Attributes::default()];
+    for word in &args.attributes {
+        let Some(Attributes(last)) = descriptors.last_mut() else { break };
+        match word {
+            Word::NextDescriptor if !args.descriptors => return Err(ExplainError::NextDescriptor),
+            Word::NextDescriptor => descriptors.push(Attributes::default()),
+            Word::Attribute { name, .. } if last.iter().any(|(other, _)| other == name) => {
+                return Err(match args.descriptors {
+                    true => ExplainError::TwiceInDescriptor(name.clone()),
+                    false => ExplainError::Twice(name.clone()),
+                });
+            }
+            Word::Attribute { name, value } => last.push((name, value)),
+        }
+    }
+    match args.descriptors && descriptors.iter().any(|one| one.0.is_empty()) {
+        true => Err(ExplainError::EmptyDescriptor),
+        false => Ok(descriptors),
+    }
+}
+
 /// As if nobody had asked before.
-fn by_policy(policy: &Policy, args: &ExplainArgs) -> Result<Explanation, ExplainError> {
-    let pairs = args.attributes.iter().map(|one| (one.name.as_str(), one.value.as_str()));
-    let request = Request::new(&args.domain, Descriptor::new(pairs).cost(args.cost));
+fn by_policy(
+    policy: &Policy,
+    args: &ExplainArgs,
+    descriptors: &[Attributes<'_>],
+) -> Result<Explanation, ExplainError> {
+    let descriptors = descriptors.iter().map(|one| {
+        let descriptor = Descriptor::new(one.0.iter().copied()).cost(args.cost);
+        if args.descriptors { descriptor.exact() } else { descriptor }
+    });
+    let request = Request::of_descriptors(&args.domain, descriptors);
     let gate = Gate::new(policy.clone(), MemoryStore::new());
     let explanation = Explanation::of(policy, &request, &gate.peek_now(&request));
     if explanation.has_rules() {
@@ -118,14 +199,24 @@ fn by_policy(policy: &Policy, args: &ExplainArgs) -> Result<Explanation, Explain
     Err(ExplainError::NoDomain { domain: args.domain.clone(), known })
 }
 
-fn by_server(url: &str, args: &ExplainArgs) -> Result<Explanation, ExplainError> {
+fn by_server(
+    url: &str,
+    args: &ExplainArgs,
+    descriptors: Vec<Attributes<'_>>,
+) -> Result<Explanation, ExplainError> {
     if !url.starts_with("http://") {
         return Err(ExplainError::Url);
     }
     let url = format!("{}/v1/explain", url.trim_end_matches('/'));
-    let attributes: Map<String, Value> =
-        args.attributes.iter().map(|one| (one.name.clone(), one.value.clone().into())).collect();
-    let ask = json!({ "domain": args.domain, "attributes": attributes, "cost": args.cost });
+    let ask = |attributes| DescriptorAsk { attributes, cost: args.cost };
+    let mut descriptors = descriptors.into_iter().map(ask);
+    let of = match (args.descriptors, descriptors.next()) {
+        (false, Some(one)) => AskOf::One(one),
+        (_, first) => {
+            AskOf::Several { descriptors: first.into_iter().chain(descriptors).collect() }
+        }
+    };
+    let ask = Ask { domain: &args.domain, of };
     let config = ureq::Agent::config_builder()
         .timeout_global(Some(PATIENCE))
         .http_status_as_error(false)

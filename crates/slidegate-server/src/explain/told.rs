@@ -11,7 +11,15 @@ impl fmt::Display for Explanation {
         } else if self.is_of_no_route {
             f.write_str("its path is of none of `routes`\n")?;
         }
-        self.rules.iter().try_for_each(|rule| rule.fmt(f))?;
+        let are_several = self.rules.iter().any(|rule| rule.descriptor > 1);
+        let mut last = 0;
+        for rule in &self.rules {
+            if are_several && rule.descriptor != last {
+                last = rule.descriptor;
+                writeln!(f, "descriptor {last}:")?;
+            }
+            rule.fmt(f)?;
+        }
         writeln!(f, "{}", self.verdict)
     }
 }

@@ -35,13 +35,7 @@ pub struct Ask<'b> {
 impl<'b> Ask<'b> {
     /// Reads a body.
     pub fn read(body: &'b [u8]) -> Result<Self, Problem> {
-        // Serde would take an array for the fields in their order.
-        if body.trim_ascii_start().first() != Some(&b'{') {
-            return Err(Problem::bad_request(
-                r#"the body must be a JSON object such as {"attributes":{"client":"alice"}}"#,
-            ));
-        }
-        serde_json::from_slice(body).map_err(|error| Problem::bad_request(error.to_string()))
+        read_object(body)
     }
 
     /// Whose rules apply.
@@ -51,16 +45,69 @@ impl<'b> Ask<'b> {
 
     /// The body as the gate takes it.
     pub fn request(&self) -> Request<'_> {
-        let attributes = &self.attributes.0;
-        let pairs = attributes.iter().map(|(name, value)| (&*name.text, &*value.text));
-        let mut descriptor = Descriptor::new(pairs).cost(self.cost.0);
-        for (name, value) in attributes {
-            if let Some(bytes) = &value.bytes {
-                descriptor = descriptor.with_bytes(&name.text, bytes);
-            }
-        }
-        Request::new(&self.domain.text, descriptor)
+        Request::new(&self.domain.text, self.attributes.descriptor(self.cost.0))
     }
+}
+
+/// A request that is explained: one as [`Ask`] has it, or descriptors, as the rate limit service has them.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExplainAsk<'b> {
+    #[serde(borrow, default = "default_domain")]
+    domain: Text<'b>,
+    #[serde(borrow)]
+    attributes: Option<Attributes<'b>>,
+    cost: Option<Cost>,
+    #[serde(borrow)]
+    descriptors: Option<Vec<DescriptorAsk<'b>>>,
+}
+
+/// One of several descriptors.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DescriptorAsk<'b> {
+    #[serde(borrow)]
+    attributes: Attributes<'b>,
+    #[serde(default)]
+    cost: Cost,
+}
+
+impl<'b> ExplainAsk<'b> {
+    /// Reads a body.
+    pub fn read(body: &'b [u8]) -> Result<Self, Problem> {
+        let ask: Self = read_object(body)?;
+        let is_complete = match (&ask.attributes, &ask.descriptors) {
+            (Some(_), None) => true,
+            (None, Some(descriptors)) => !descriptors.is_empty() && ask.cost.is_none(),
+            _ => false,
+        };
+        match is_complete {
+            true => Ok(ask),
+            false => Err(Problem::bad_request(
+                r#"the body has either `attributes` (and `cost`), or `descriptors` such as [{"attributes":{"client":"alice"},"cost":1}]"#,
+            )),
+        }
+    }
+
+    /// The body as the gate takes it.
+    pub fn request(&self) -> Request<'_> {
+        let cost = self.cost.as_ref().map_or_else(|| Cost::default().0, |cost| cost.0);
+        let one = self.attributes.iter().map(|attributes| attributes.descriptor(cost));
+        let several = self.descriptors.iter().flatten();
+        let several = several.map(|one| one.attributes.descriptor(one.cost.0).exact());
+        Request::of_descriptors(&self.domain.text, one.chain(several))
+    }
+}
+
+/// Reads a body that is an object.
+fn read_object<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Problem> {
+    // Serde would take an array for the fields in their order.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Problem::bad_request(
+            r#"the body must be a JSON object such as {"attributes":{"client":"alice"}}"#,
+        ));
+    }
+    serde_json::from_slice(body).map_err(|error| Problem::bad_request(error.to_string()))
 }
 
 /// Returns the domain of a caller that names none.
@@ -153,6 +200,19 @@ impl JsonSchema for Text<'_> {
 
 /// What is known of the request, each name once.
 struct Attributes<'b>(Vec<(Text<'b>, Text<'b>)>);
+
+impl Attributes<'_> {
+    fn descriptor(&self, cost: u64) -> Descriptor<'_> {
+        let pairs = self.0.iter().map(|(name, value)| (&*name.text, &*value.text));
+        let mut descriptor = Descriptor::new(pairs).cost(cost);
+        for (name, value) in &self.0 {
+            if let Some(bytes) = &value.bytes {
+                descriptor = descriptor.with_bytes(&name.text, bytes);
+            }
+        }
+        descriptor
+    }
+}
 
 impl<'de: 'b, 'b> Deserialize<'de> for Attributes<'b> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -134,7 +134,8 @@ fn shortened(text: &str, bytes: &[u8]) -> String {
     }
 }
 
-/// Renames the second entry of a name to `name#2`, and so on, since attributes have each name once.
+/// Renames the second entry of a name to `name#2`, and so on, since attributes have each name once. A number whose name
+/// is the key of another entry is left out.
 fn number_repetitions(entries: &mut [(String, String)]) {
     let is_repeated = |(nth, (key, _)): (usize, &(String, String))| {
         entries[..nth].iter().any(|(other, _)| other == key)
@@ -142,13 +143,20 @@ fn number_repetitions(entries: &mut [(String, String)]) {
     if entries.len() <= FEW_ENTRIES && !entries.iter().enumerate().any(is_repeated) {
         return;
     }
-    let mut seen: HashMap<String, usize> = HashMap::new();
+    // The number of each name that was given last; of a name that has not come yet it is 0.
+    let keys = entries.iter().map(|(key, _)| (key.clone(), 0));
+    let mut last: HashMap<String, usize> = keys.collect();
     for (key, _) in entries {
-        let times = seen.entry(key.clone()).or_default();
-        *times += 1;
-        if *times > 1 {
-            *key = format!("{key}#{times}");
+        let mut number = last.get(key).copied().unwrap_or_default() + 1;
+        let mut numbered = key.clone();
+        while number > 1 {
+            numbered = format!("{key}#{number}");
+            if !last.contains_key(&numbered) {
+                break;
+            }
+            number += 1;
         }
+        last.insert(std::mem::replace(key, numbered), number);
     }
 }
 
@@ -181,6 +189,11 @@ mod tests {
             keys(&[("a", "1"), ("b", "1"), ("a", "2"), ("a", "2"), ("b", "1")]),
             ["a", "b", "a#2", "a#3", "b#2"]
         );
+        assert_eq!(
+            keys(&[("a#2", "1"), ("a", "1"), ("a", "2"), ("a", "3"), ("a#2", "2")]),
+            ["a#2", "a", "a#3", "a#4", "a#2#2"]
+        );
+        assert_eq!(keys(&[("a", "1"), ("a", "2"), ("a#2", "1")]), ["a", "a#3", "a#2"]);
         let many = vec![("a", ""); 100_000];
         assert_eq!(keys(&many).last().unwrap(), "a#100000");
     }

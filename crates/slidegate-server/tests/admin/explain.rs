@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use slidegate::{Clock, SystemClock};
 
 use crate::client::Client;
-use crate::common::{Server, slidegate};
+use crate::common::{Server, TempFile, slidegate};
 use crate::server::Redis;
 
 const POLICY: &str = "
@@ -136,6 +136,61 @@ watched: applies
 ";
     assert!(text.starts_with(expected), "{text}");
     assert!(text.ends_with("allowed: per-tenant.1h has the least left\n"), "{text}");
+}
+
+/// Names that are not in the order of the alphabet, and one descriptor that its order makes another.
+#[test]
+fn descriptors_keep_their_number_and_their_order() {
+    let policy = "
+rules:
+  - { name: of-plan, descriptor: [user, plan], limits: [3/h] }
+  - { name: of-user, descriptor: [user], limits: [9/h] }
+";
+    let server = Server::start_with_admin(policy, &[]);
+    let arguments = ["--descriptors", "user=ann", "plan=free", "+", "user=ann"];
+    let (text, errors) = told(&server, &arguments);
+    assert_eq!(errors, "");
+    let expected = "\
+descriptor 1:
+of-plan: applies
+  of-plan: 3/1h sliding_window: fits, 0 of 3 used
+    counted as default:of-plan:1h:{user=ann,plan=free}
+of-user: does not apply: […]
+descriptor 2:
+of-plan: does not apply: […]
+of-user: applies
+  of-user: 9/1h sliding_window: fits, 0 of 9 used
+    counted as default:of-user:1h:{user=ann}
+allowed: of-plan has the least left
+";
+    let shown = |text: &str| {
+        let line = |line: &str| match line.split_once("does not apply: ") {
+            Some((rule, _)) => format!("{rule}does not apply: […]\n"),
+            None => format!("{line}\n"),
+        };
+        text.lines().map(line).collect::<String>()
+    };
+    assert_eq!(shown(&text), expected);
+    let file = TempFile::new(".yaml", policy);
+    let command = |arguments: &[&str]| {
+        let mut command = slidegate();
+        command.args(["explain", "--policy"]).arg(file.path()).args(arguments);
+        let output = command.output().unwrap();
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(command(&arguments), (text, String::new()));
+    for (wrong, why) in [
+        (&["user=ann", "+", "user=bob"][..], "give `--descriptors`, too"),
+        (&["--descriptors", "user=ann", "+"], "a descriptor without attributes"),
+        (&["--descriptors", "user=ann", "user=bob"], "the second is `user#2`"),
+    ] {
+        let (_, error) = command(wrong);
+        assert!(error.contains(why), "{error}");
+    }
+    for wrong in [r#"{}"#, r#"{"descriptors":[]}"#, r#"{"attributes":{},"descriptors":[{}]}"#] {
+        let answer = Client::at(server.admin()).post("/v1/explain", wrong);
+        assert_eq!(answer.status, 400, "{wrong}: {}", answer.body);
+    }
 }
 
 #[test]

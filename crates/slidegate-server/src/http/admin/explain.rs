@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 
 use crate::explain::Explanation;
-use crate::http::ask::Ask;
+use crate::http::ask::ExplainAsk;
 use crate::http::problem::Problem;
 use crate::service::Service;
 
@@ -16,6 +16,6 @@ pub async fn explain(
     State(service): State<Arc<Service>>,
     body: Bytes,
 ) -> Result<Json<Explanation>, Problem> {
-    let ask = Ask::read(&body)?;
+    let ask = ExplainAsk::read(&body)?;
     Ok(Json(service.explain(&ask.request()).await))
 }
