@@ -34,6 +34,9 @@ pub fn own_terms(rule: &Rule) -> Vec<String> {
         lines
             .push("costs are charged even beyond max; a cost of 0 asks, and is denied then".into());
     }
+    if let Some(status) = rule.deny_status() {
+        lines.push(format!("what it denies has the status {status}"));
+    }
     match rule.on_store_error() {
         OnStoreError::Local => {}
         OnStoreError::Allow => lines.push("while the store does not answer, all pass".into()),

@@ -91,12 +91,17 @@ impl<'d> Denial<'d> {
         self.ruling().and_then(Problem::of)
     }
 
-    /// The status that goes with it: 429; 503, if only the lack of a store denies it; or 400.
+    /// Why it is denied; none if the request makes no sense.
+    pub fn reason(&self) -> Option<slidegate::Reason> {
+        self.ruling().and_then(Ruling::reason)
+    }
+
+    /// The status that goes with it: that of the rule, 429 unless the policy says otherwise; 503, if only the lack of a
+    /// store denies it; or 400.
     pub fn status(&self) -> StatusCode {
-        match self.ruling().map(Ruling::decision) {
+        match self.ruling().map(|ruling| StatusCode::from_u16(ruling.status())) {
             None => StatusCode::BAD_REQUEST,
-            Some(decision) if decision.is_refused() => StatusCode::SERVICE_UNAVAILABLE,
-            Some(_) => StatusCode::TOO_MANY_REQUESTS,
+            Some(status) => status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
         }
     }
 

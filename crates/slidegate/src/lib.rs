@@ -68,6 +68,7 @@ mod network;
 mod outcome;
 mod problem;
 mod quota;
+mod reason;
 mod redis_terms;
 mod request;
 #[cfg(test)]
@@ -92,6 +93,7 @@ pub use policy::Policy;
 pub use policy::file::{PolicyError, PolicyErrors, PolicyWarning};
 pub use problem::Problem;
 pub use quota::{MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, QuotaError};
+pub use reason::Reason;
 pub use redis_terms::{RedisTerms, RedisTermsError};
 pub use request::{DEFAULT_DOMAIN, Descriptor, Request};
 pub use store::memory::MemoryStore;

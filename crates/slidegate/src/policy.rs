@@ -30,6 +30,7 @@ pub use mode::{Mode, OnStoreError, Share, ShareError, WhenMissing};
 pub use pattern::Condition;
 pub use per::{Alternatives, Per};
 pub use redis::RuleRedis;
+pub(crate) use rule::Chosen;
 pub use rule::{Misfit, Override, Rule, RuleLimit, Terms, When};
 
 /// What is to be enforced: rules, by domain. Read it from YAML with [`Policy::from_yaml`].

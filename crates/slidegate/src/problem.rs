@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::gate::{Ruling, Standing};
+use crate::reason::Reason;
 
 /// What the body of a denial says: serialize it as JSON, of type [`CONTENT_TYPE`](Self::CONTENT_TYPE).
 ///
@@ -25,6 +26,8 @@ pub struct Problem {
     title: &'static str,
     /// The status of the answer.
     status: u16,
+    /// Why the request is denied.
+    reason: Reason,
     /// The limits in which the request did not fit.
     #[serde(rename = "violated-policies")]
     violated_policies: Vec<String>,
@@ -40,19 +43,16 @@ impl Problem {
     /// *temporary reduced capacity*, and names none: the store did not answer, and a rule says that this
     /// denies.
     pub fn of(ruling: &Ruling) -> Option<Self> {
-        let decision = ruling.decision();
-        if decision.is_allowed() {
-            return None;
-        }
-        if decision.is_refused() {
+        let reason = ruling.reason()?;
+        if reason == Reason::StoreUnavailable {
             return Some(Self::REDUCED_CAPACITY);
         }
         let violated = ruling.limits().filter(Standing::vetoes);
         let violated_policies = violated.map(|one| one.policy_name().to_owned()).collect();
-        Some(Self { violated_policies, ..Self::QUOTA_EXCEEDED })
+        Some(Self { violated_policies, reason, status: ruling.status(), ..Self::QUOTA_EXCEEDED })
     }
 
-    /// The status to answer with: 429 or 503.
+    /// The status to answer with: [`Ruling::status`].
     pub fn status(&self) -> u16 {
         self.status
     }
@@ -66,6 +66,7 @@ impl Problem {
         r#type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
         title: "Quota exceeded",
         status: 429,
+        reason: Reason::LimitExceeded,
         violated_policies: Vec::new(),
     };
 
@@ -73,6 +74,7 @@ impl Problem {
         r#type: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
         title: "Temporary reduced capacity",
         status: 503,
+        reason: Reason::StoreUnavailable,
         violated_policies: Vec::new(),
     };
 }
@@ -99,7 +101,8 @@ rules:
         let text = serde_json::to_string(&of([denied, fits, fits])).unwrap();
         let expected = concat!(
             r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
-            r#""title":"Quota exceeded","status":429,"violated-policies":["per-tenant"]}"#
+            r#""title":"Quota exceeded","status":429,"reason":"limit_exceeded","#,
+            r#""violated-policies":["per-tenant"]}"#
         );
         assert_eq!(text, expected);
         let several = serde_json::to_value(of([denied, fits, denied])).unwrap();
@@ -123,9 +126,38 @@ rules:
                     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
                 "title": "Temporary reduced capacity",
                 "status": 503,
+                "reason": "store_unavailable",
                 "violated-policies": []
             })
         );
+    }
+
+    #[test]
+    fn a_denial_has_the_reason_and_the_status_of_the_limit_with_the_longest_wait() {
+        let policy = "
+rules:
+  - { name: short, limits: [10/s], deny_status: 420 }
+  - { name: long, limits: [10/min], deny_status: 409 }
+  - { name: plain, limits: [10/h] }
+";
+        let denied = |wait_s: u64| {
+            let us = 1_000_000 * wait_s;
+            Said::Denied { remaining: 0, reset_us: us, wait_us: Some(us) }
+        };
+        let never = Said::Denied { remaining: 10, reset_us: 0, wait_us: None };
+        let fits = Said::Fits { remaining: 1, reset_us: 1 };
+        for (said, status, reason) in [
+            ([denied(1), fits, fits], 420, Reason::LimitExceeded),
+            ([denied(1), denied(2), fits], 409, Reason::LimitExceeded),
+            ([denied(1), denied(2), denied(3)], 429, Reason::LimitExceeded),
+            ([never, denied(2), denied(3)], 420, Reason::CostExceedsMax),
+        ] {
+            let ruling = scripted::ruling(policy, &said);
+            assert_eq!((ruling.status(), ruling.reason()), (status, Some(reason)), "{said:?}");
+            assert_eq!(Problem::of(&ruling).map(|problem| problem.status()), Some(status));
+        }
+        let allowed = scripted::ruling(policy, &[fits; 3]);
+        assert_eq!((allowed.status(), allowed.reason()), (200, None));
     }
 
     #[test]

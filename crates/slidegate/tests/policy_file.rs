@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use slidegate::policy::file::{MAX_POLICY_BYTES, MAX_ROUTES, MAX_RULES, MAX_SCOPES};
+use slidegate::policy::file::{MAX_HITS, MAX_POLICY_BYTES, MAX_ROUTES, MAX_RULES, MAX_SCOPES};
 use slidegate::policy::{Mode, OnStoreError, Rule, WhenMissing};
 use slidegate::{Algorithm, Align, Policy, PolicyError};
 
@@ -382,6 +382,24 @@ fn what_a_policy_may_have_is_bounded() {
     );
     let parameters = no_rules(format!("routes: ['{}']", "/{a}".repeat(26)));
     assert!(parameters[0].ends_with("has too many parameters: at most 25"), "{parameters:?}");
+}
+
+/// A script in Redis numbers the limits of a request with 16 bits.
+#[test]
+fn a_request_is_held_against_at_most_65535_limits() {
+    let limits: Vec<String> = (1..=15).map(|seconds| format!("9/{seconds}s")).collect();
+    let limits = limits.join(", ");
+    let rule = |nth| format!("{{ name: r{nth}, limits: [{limits}] }}");
+    let rules = MAX_HITS / 15;
+    assert_eq!(15 * rules, MAX_HITS);
+    assert!(Policy::from_yaml(&format!("rules:\n{}", lines(rules, rule))).is_ok());
+    let more = |domain| format!("  - {{ name: more, domain: {domain}, limits: [1/s] }}\n");
+    let text = |domain| format!("rules:\n{}\n{}", lines(rules, rule), more(domain));
+    assert!(Policy::from_yaml(&text("other")).is_ok());
+    let found = errors(&text("default"));
+    assert_eq!(found.len(), 1, "{found:?}");
+    let expected = format!("{}:5: the rules of domain `default` have too many limits", rules + 2);
+    assert!(found[0].starts_with(&expected), "{found:?}");
 }
 
 /// A hundred million comparisons of long globs with long routes would take minutes.

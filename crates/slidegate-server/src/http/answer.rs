@@ -8,7 +8,7 @@ use axum::response::Response;
 use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::headers::{self, Header, Style};
-use slidegate::{Clock, Jitter, Lengthening, Problem as Denial, Ruling, WallClock};
+use slidegate::{Clock, Jitter, Lengthening, Problem as Denial, Reason, Ruling, WallClock};
 
 use super::problem::{PROBLEM_JSON, Problem};
 use crate::millis::millis_up;
@@ -35,10 +35,10 @@ impl Answers {
         Self { style, retry_jitter }
     }
 
-    /// 200 if the request may pass, else 429; or 503, if only the lack of a store denies it. All carry the
-    /// whole answer. Only headers are lengthened by jitter: the JSON is exact.
+    /// 200 if the request may pass, else the status of the rule that denies it, 429 unless that says otherwise; or 503,
+    /// if only the lack of a store denies it. All carry the whole answer. Only headers are lengthened by jitter: the JSON is exact.
     pub fn respond(&self, ruling: &Ruling) -> Result<Reply, Problem> {
-        let (status, answered) = verdict(ruling);
+        let (status, answered) = verdict(ruling)?;
         let mut json = Vec::with_capacity(USUAL);
         Answer::of(ruling).write(&mut json).map_err(Problem::internal)?;
         let response = self.response(ruling, status, Some("application/json"), json.into())?;
@@ -52,7 +52,7 @@ impl Answers {
         ruling: &Ruling,
         deny_status: Option<StatusCode>,
     ) -> Result<Reply, Problem> {
-        let (status, answered) = verdict(ruling);
+        let (status, answered) = verdict(ruling)?;
         let response = match Denial::of(ruling) {
             None => self.response(ruling, status, None, Body::empty())?,
             Some(denial) => {
@@ -100,22 +100,26 @@ impl Answers {
 }
 
 /// What became of a request, as a status and as it is counted.
-fn verdict(ruling: &Ruling) -> (StatusCode, Answered) {
+fn verdict(ruling: &Ruling) -> Result<(StatusCode, Answered), Problem> {
     let decision = ruling.decision();
-    match decision.is_allowed() {
-        true => (StatusCode::OK, Answered::Allowed),
-        false if decision.is_refused() => (StatusCode::SERVICE_UNAVAILABLE, Answered::Refused),
-        false => (StatusCode::TOO_MANY_REQUESTS, Answered::Denied),
-    }
+    let answered = match decision.is_allowed() {
+        true => Answered::Allowed,
+        false if decision.is_refused() => Answered::Refused,
+        false => Answered::Denied,
+    };
+    let status = StatusCode::from_u16(ruling.status()).map_err(Problem::internal)?;
+    Ok((status, answered))
 }
 
 /// The decision. The fields outside `limits` speak of the limit that it hangs on, and are null if
 /// no rule applies, or no limit was asked: of a sampled rule only some requests ask.
 #[derive(Serialize, JsonSchema)]
 pub struct Answer<'r> {
-    /// Whether the request may pass: true with the status 200, false with 429; or with 503, if only the
-    /// lack of a store denies it.
+    /// Whether the request may pass: true with the status 200, false with 429 or the rule's `deny_status`; or with 503,
+    /// if only the lack of a store denies it.
     allowed: bool,
+    /// Why it may not pass. Null if it may.
+    reason: Option<Reason>,
     /// The rule that the decision hangs on.
     rule: Option<&'r str>,
     /// The limit that the decision hangs on: on a denial the one with the longest wait.
@@ -171,6 +175,7 @@ impl<'r> Answer<'r> {
         let decision = ruling.decision();
         Self {
             allowed: decision.is_allowed(),
+            reason: ruling.reason(),
             rule: binding.as_ref().map(|standing| standing.rule),
             remaining: binding.as_ref().map(|standing| standing.remaining),
             reset_after_ms: binding.as_ref().map(|standing| standing.reset_after_ms),

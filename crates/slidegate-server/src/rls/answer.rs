@@ -18,7 +18,11 @@ pub fn message(descriptors: usize, ruling: &Ruling, answers: &Answers) -> RateLi
     // One draw: all that is told of a wait speaks of one moment.
     let lengthening = answers.draw();
     let headers = answers.headers(ruling, lengthening);
-    let problem = Problem::of(ruling);
+    // The proxy chooses the status, nearly always 429.
+    let problem = Problem::of(ruling).map(|problem| match ruling.decision().is_refused() {
+        true => problem,
+        false => problem.with_status(429),
+    });
     let content_type = problem.as_ref().map(|_| ("content-type", Problem::CONTENT_TYPE.to_owned()));
     // Text and a number always serialize. Were it not so, Envoy has a body of its own.
     let body = problem.and_then(|problem| serde_json::to_vec(&problem).ok());

@@ -1,6 +1,6 @@
 //! `/v1/auth`: asked by a proxy, told in headers.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use ureq::http::Request;
 
 use crate::client::{Answer, Client};
@@ -52,9 +52,42 @@ fn both_answers_have_the_headers_and_only_a_denial_a_body() {
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "title": "Quota exceeded",
             "status": 429,
+            "reason": "limit_exceeded",
             "violated-policies": ["per-ip"]
         })
     );
+}
+
+/// The rule that the decision hangs on says why, and by which status; `deny_status` of the question wins.
+#[test]
+fn a_denial_has_a_reason_and_the_status_of_its_rule() {
+    let policy = "
+rules:
+  - { name: banned, when: { ip: 192.0.2.0/24 }, limits: denied, deny_status: 403 }
+  - { name: keyed, when: { path: /keyed }, per: [header.x-api-key], when_missing: deny, limits: [9/h], deny_status: 401 }
+  - { name: small, limits: [2/h] }
+";
+    let server = Server::start(policy);
+    let client = Client::of(&server);
+    let auth = |query, from, uri| {
+        let headers = [("x-forwarded-for", from), ("x-forwarded-uri", uri)];
+        let denied = ask(&client, "GET", query, &headers);
+        assert_eq!(denied.json()["status"], denied.status);
+        (denied.status, denied.json()["reason"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(auth("", "192.0.2.7", "/"), (403, "banned".to_owned()));
+    assert_eq!(auth("?deny_status=451", "192.0.2.7", "/"), (451, "banned".to_owned()));
+    assert_eq!(auth("", "198.51.100.7", "/keyed"), (401, "missing_attribute".to_owned()));
+    let check = |attributes: Value, cost: u64| {
+        let body = json!({ "attributes": attributes, "cost": cost }).to_string();
+        let answer = client.post("/v1/check", body);
+        (answer.status, answer.json()["reason"].clone())
+    };
+    assert_eq!(check(json!({ "ip": "192.0.2.7" }), 1), (403, json!("banned")));
+    assert_eq!(check(json!({ "path": "/keyed" }), 1), (401, json!("missing_attribute")));
+    assert_eq!(check(json!({}), 3), (429, json!("cost_exceeds_max")));
+    assert_eq!(check(json!({}), 2), (200, Value::Null));
+    assert_eq!(check(json!({}), 1), (429, json!("limit_exceeded")));
 }
 
 #[test]

@@ -103,6 +103,7 @@ fn assert_denied(denied: &Answer, can: &Can) {
         "status": 429
     });
     if can.hands_on_body {
+        expected["reason"] = json!("limit_exceeded");
         expected["violated-policies"] = json!(["per-ip"]);
     }
     assert_eq!(serde_json::from_str::<Value>(&denied.body).unwrap(), expected);

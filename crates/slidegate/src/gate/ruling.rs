@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 use crate::decision::Decision;
 use crate::hit::Admission;
 use crate::outcome::Outcome;
-use crate::policy::{Applied, Match, Mode, Origin, Origins, Rule, RuleLimit};
+use crate::policy::{Applied, Chosen, Match, Mode, Origin, Origins, Rule, RuleLimit};
+use crate::reason::Reason;
 
 /// A decision, and the rules that it comes from.
 #[derive(Clone, Debug)]
@@ -152,9 +153,57 @@ impl Ruling {
         Standing { rule, limit, outcome, admission, matched, descriptor, gives_back }
     }
 
+    /// Why the request is denied; none if it is allowed.
+    ///
+    /// ```
+    /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Reason, Request};
+    ///
+    /// let policy = Policy::from_yaml("
+    /// rules:
+    ///   - { name: abuse, when: { ip: 192.0.2.0/24 }, limits: denied, deny_status: 403 }
+    /// ")?;
+    /// let gate = Gate::new(policy, MemoryStore::new());
+    /// let request = Request::new("default", Descriptor::new([("ip", "192.0.2.7")]));
+    /// let ruling = gate.check_now(&request);
+    /// assert_eq!((ruling.reason(), ruling.status()), (Some(Reason::Banned), 403));
+    /// # Ok::<(), slidegate::PolicyErrors>(())
+    /// ```
+    pub fn reason(&self) -> Option<Reason> {
+        if self.decision.is_allowed() {
+            return None;
+        }
+        let Some((origin, bound)) = self.bound() else {
+            return Some(Reason::StoreUnavailable);
+        };
+        Some(match (origin.chosen, bound.outcome.retry_after()) {
+            (Chosen::Missing, _) => Reason::MissingAttribute,
+            _ if bound.limit.limit().capacity() == 0 => Reason::Banned,
+            (_, None) => Reason::CostExceedsMax,
+            (_, Some(_)) => Reason::LimitExceeded,
+        })
+    }
+
+    /// The HTTP status that goes with it: 200 if the request is allowed. If it is denied, the
+    /// [`deny_status`](Rule::deny_status) of the rule that the decision hangs on, or else 429; 503 if only the lack of a
+    /// store denies it.
+    pub fn status(&self) -> u16 {
+        if self.decision.is_allowed() {
+            return 200;
+        }
+        match self.binding() {
+            Some(bound) => bound.rule.deny_status().unwrap_or(429),
+            None => 503,
+        }
+    }
+
     /// The limit that the decision hangs on; none if no rule applies, or the store was not asked for any limit.
     pub fn binding(&self) -> Option<Standing<'_>> {
+        self.bound().map(|(_, standing)| standing)
+    }
+
+    fn bound(&self) -> Option<(&Origin, Standing<'_>)> {
         let nth = self.decision.binding()?;
-        Some(self.standing(self.origins.hits.get(nth)?, self.decision.outcomes().get(nth)?))
+        let origin = self.origins.hits.get(nth)?;
+        Some((origin, self.standing(origin, self.decision.outcomes().get(nth)?)))
     }
 }

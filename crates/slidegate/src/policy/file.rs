@@ -66,6 +66,10 @@ pub const MAX_COMBINATIONS: usize = 64;
 /// override, the combinations of names that the rule counts per.
 pub const MAX_SCOPES: usize = 500_000;
 
+/// Limits that the rules of one domain may have together, each rule with those of its largest override: as many as a
+/// request with one descriptor may be held against, and as a script in Redis can number.
+pub const MAX_HITS: usize = 65_535;
+
 /// Says whether a store can count by a limit, or else why not.
 type Bears<'b> = dyn Fn(&Limit) -> Result<(), String> + 'b;
 

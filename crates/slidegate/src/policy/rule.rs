@@ -37,6 +37,7 @@ pub struct Rule {
     pub(super) algorithm: Algorithm,
     pub(super) on_store_error: OnStoreError,
     pub(super) overdraft: bool,
+    pub(super) deny_status: Option<u16>,
     pub(super) terms: Terms,
     pub(super) overrides: Box<[Override]>,
     pub(super) redis: Option<Box<RuleRedis>>,
@@ -249,6 +250,11 @@ impl Rule {
     /// Whether costs are charged even beyond max, since they have been spent already.
     pub fn has_overdraft(&self) -> bool {
         self.overdraft
+    }
+
+    /// The HTTP status of a request that it denies, from 400 to 599; none is 429.
+    pub fn deny_status(&self) -> Option<u16> {
+        self.deny_status
     }
 
     /// What holds, unless an override does.

@@ -3,6 +3,8 @@
 
 use std::io;
 
+use slidegate::Reason;
+
 use super::{Answer, Limit, Standing};
 
 /// Writes JSON behind what is there.
@@ -14,6 +16,8 @@ impl Answer<'_> {
         let mut to = Writer(json);
         to.raw(r#"{"allowed":"#);
         to.truth(self.allowed);
+        to.raw(r#","reason":"#);
+        to.or_null(self.reason.map(Reason::name), Writer::text)?;
         to.raw(r#","rule":"#);
         to.or_null(self.rule, Writer::text)?;
         to.raw(r#","limit":"#);
@@ -146,6 +150,7 @@ mod tests {
             let binding = drawn.first().map(standing);
             let answer = Answer {
                 allowed,
+                reason: (!allowed).then_some(Reason::LimitExceeded),
                 rule: binding.as_ref().map(|standing| standing.rule),
                 remaining: binding.as_ref().map(|standing| standing.remaining),
                 reset_after_ms: binding.as_ref().map(|standing| standing.reset_after_ms),

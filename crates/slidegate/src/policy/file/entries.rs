@@ -76,6 +76,9 @@ pub(super) struct RuleEntry {
     pub(super) mode: Field<ModeEntry>,
     /// What it wants while the store does not answer; the strictest rule wins. `local` if not given.
     pub(super) on_store_error: Field<OnStoreError>,
+    /// The HTTP status of a request that it denies; 429 if not given.
+    #[cfg_attr(feature = "schema", schemars(range(min = 400, max = 599)))]
+    pub(super) deny_status: Field<u64>,
     /// Whether costs are charged always, even beyond max, because they have been spent already.
     pub(super) overdraft: Field<bool>,
     /// Bits by which IPv6 addresses are counted; 64 if not given, 128 counts each alone.

@@ -10,7 +10,9 @@ use super::frame::Frame;
 use super::hint::did_you_mean;
 use super::limits::Counted;
 use super::reading::Field;
-use super::{Bears, MAX_COMBINATIONS, MAX_PER, MAX_ROUTES, MAX_RULES, MAX_SCOPES, Mistakes, Place};
+use super::{
+    Bears, MAX_COMBINATIONS, MAX_HITS, MAX_PER, MAX_ROUTES, MAX_RULES, MAX_SCOPES, Mistakes, Place,
+};
 use crate::algorithm::Algorithm;
 use crate::limit::Limit;
 use crate::policy::mode::{Mode, OnStoreError, WhenMissing};
@@ -121,15 +123,33 @@ impl<'s> Reader<'s> {
             let message = format_args!("{} rules are too many: at most {MAX_RULES}", entries.len());
             self.wrong(entry.rules.place(), message);
         }
-        let mut names = HashMap::new();
+        let (mut names, mut hits) = (HashMap::new(), HashMap::new());
         let rules = entries.iter().take(MAX_RULES).filter_map(|rule| {
             let (entry, at) = rule.given()?;
-            Some(self.rule(entry, at, &defaults, &mut names))
+            let rule = self.rule(entry, at, &defaults, &mut names);
+            self.count_hits(&rule, at, &mut hits);
+            Some(rule)
         });
         let mut rules: Vec<Rule> = rules.collect();
         self.replaces(entry, &mut rules);
         self.one_for_requested(entry, &rules);
         (rules, std::mem::take(&mut self.routes))
+    }
+
+    /// Notes the first rule of a domain with which a request could be held against too many limits.
+    fn count_hits(&mut self, rule: &Rule, at: Place, hits: &mut HashMap<Box<str>, usize>) {
+        let overrides = rule.overrides().iter().map(|other| other.terms().limits().len());
+        let most = overrides.chain([rule.terms().limits().len()]).max().unwrap_or_default();
+        let sum = hits.entry(rule.domain().into()).or_default();
+        let before = *sum;
+        *sum += most;
+        if before <= MAX_HITS && *sum > MAX_HITS {
+            let message = format_args!(
+                "the rules of domain `{}` have too many limits together: a request is held against at most {MAX_HITS}, so give some of the rules another `domain`",
+                rule.domain()
+            );
+            self.wrong(at, message);
+        }
     }
 
     fn defaults(&mut self, entry: &DefaultsEntry) -> Defaults {
@@ -186,6 +206,7 @@ impl<'s> Reader<'s> {
             when,
             on_store_error: entry.on_store_error.get().copied().unwrap_or(defaults.on_store_error),
             overdraft: entry.overdraft.get().copied().unwrap_or_default(),
+            deny_status: self.deny_status(&entry.deny_status),
             terms,
             overrides: overrides.into(),
             missing,
@@ -285,6 +306,13 @@ impl<'s> Reader<'s> {
         let (&bits, at) = prefix.given()?;
         let valid = u8::try_from(bits).ok().filter(|bits| (1..=128).contains(bits));
         self.or_wrong(at, valid.ok_or("an IPv6 prefix has 1 to 128 bits"))
+    }
+
+    /// Proxies let a request pass or repeat it by other statuses.
+    fn deny_status(&mut self, status: &Field<u64>) -> Option<u16> {
+        let (&status, at) = status.given()?;
+        let valid = u16::try_from(status).ok().filter(|status| (400..=599).contains(status));
+        self.or_wrong(at, valid.ok_or("the status of a denial is an error, from 400 to 599"))
     }
 
     pub(super) fn mode(&mut self, mode: &Field<ModeEntry>) -> Option<Mode> {

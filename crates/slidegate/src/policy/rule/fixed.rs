@@ -35,6 +35,7 @@ impl Rule {
             algorithm: Algorithm::default(),
             on_store_error: OnStoreError::default(),
             overdraft: false,
+            deny_status: None,
             terms: Terms { mode, limits: limits.iter().map(limit).collect() },
             overrides: Box::default(),
             redis: None,

@@ -1,0 +1,61 @@
+//! Why a request is denied.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Why a request is denied: what its sender can do about it. [`Ruling::reason`](crate::Ruling::reason) tells it, of the
+/// limit that the decision hangs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Reason {
+    /// A limit is used up: the request fits later.
+    LimitExceeded,
+    /// The cost is above what the limit holds: the request never fits, one with a smaller cost may.
+    CostExceedsMax,
+    /// The limit is 0: nothing ever fits.
+    Banned,
+    /// The request lacks an attribute that a rule counts per, and the rule denies such requests.
+    MissingAttribute,
+    /// The store is unavailable, and a rule denies all requests meanwhile.
+    StoreUnavailable,
+}
+
+impl Reason {
+    /// Its name in JSON, such as `limit_exceeded`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::LimitExceeded => "limit_exceeded",
+            Self::CostExceedsMax => "cost_exceeds_max",
+            Self::Banned => "banned",
+            Self::MissingAttribute => "missing_attribute",
+            Self::StoreUnavailable => "store_unavailable",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_has_one_name() {
+        for reason in [
+            Reason::LimitExceeded,
+            Reason::CostExceedsMax,
+            Reason::Banned,
+            Reason::MissingAttribute,
+            Reason::StoreUnavailable,
+        ] {
+            assert_eq!(serde_json::to_value(reason).unwrap(), reason.to_string());
+        }
+    }
+}
