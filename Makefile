@@ -1,6 +1,6 @@
 # What a fresh Debian machine with a Rust toolchain needs beyond it, these targets install themselves.
 
-.PHONY: test test-shuttle fuzz-http fuzz lint doc instructions bench bench-peers bench-tower bench-accuracy bench-memory bench-policy bench-redis bench-server bench-cluster hot-keys flood retry-spike ci
+.PHONY: test test-shuttle differential fuzz-http fuzz lint doc instructions bench bench-peers bench-tower bench-accuracy bench-memory bench-policy bench-redis bench-server bench-cluster hot-keys flood retry-spike ci
 
 # Every test: unit, integration and documentation tests, the explored thread schedules, and the
 # server against its own description.
@@ -18,6 +18,12 @@ test:
 # shuttle's; it is not optimised, since that would take longer than the tests.
 test-shuttle:
 	RUSTFLAGS='--cfg shuttle' cargo test --profile dev -p slidegate -p slidegate-redis --test shuttle --target-dir target/shuttle
+
+# The server against a reference in Python: ten minutes, or as many seconds as SECONDS says. `make test` takes one minute.
+differential: SECONDS = 600
+differential:
+	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
+	DIFFERENTIAL_SECONDS=$(SECONDS) cargo test --workspace --all-features --test differential -- --nocapture
 
 # The server against its own OpenAPI document, by schemathesis (in a venv under target/).
 fuzz-http:

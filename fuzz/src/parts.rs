@@ -83,6 +83,7 @@ const SLOT_BY: &[&str] = &["ip", "tenant", "'plan|ip'", "'a|b|c'", "path", "nobo
 const PARTS: &[&str] = &["2", "3", "8", "1024", "1", "1025", "-1"];
 const SAMPLES: &[&str] = &["50%", "33.33%", "10%", "1%", "30%", "100%", "0%", "0.1"];
 const BITS: &[&str] = &["1", "64", "128", "0", "129", "-1"];
+const STATUSES: &[&str] = &["403", "429", "599", "600", "200", "x"];
 const BOOLS: &[&str] = &["true", "false", "yes"];
 
 impl<'a> Arbitrary<'a> for Draft {
@@ -126,6 +127,7 @@ const RULE: &[Field] = &[
     ("when_missing", true, |u| word(u, MISSING)),
     ("mode", true, |u| word(u, MODES)),
     ("on_store_error", true, |u| word(u, ON_ERROR)),
+    ("deny_status", true, |u| word(u, STATUSES)),
     ("overdraft", true, |u| word(u, BOOLS)),
     ("ipv6_prefix", true, |u| word(u, BITS)),
     ("redis", true, |u| fields(u, REDIS)),

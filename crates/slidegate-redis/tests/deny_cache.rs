@@ -164,7 +164,8 @@ async fn a_store_with_a_deny_cache_decides_as_one_without() {
         }
         answered_here += cached.deny_cache_hits();
     }
-    let what = format!("{answered_here} of {decided} were answered here, {in_part} of limits in part");
+    let what =
+        format!("{answered_here} of {decided} were answered here, {in_part} of limits in part");
     assert!(answered_here > decided / 50 && in_part > 50, "{what}");
 }
 

@@ -8,7 +8,8 @@ use slidegate::headers::{self, Style};
 use slidegate::testkit::awkward::{AwkwardStore, Faults};
 use slidegate::testkit::block_on;
 use slidegate::{
-    Descriptor, Gate, Lengthening, ManualClock, MemoryStore, Policy, Request, Ruling, Timestamp,
+    Algorithm, Descriptor, Gate, Lengthening, Limit, Limiter, ManualClock, MemoryStore, Policy,
+    Request, Ruling, Timestamp,
 };
 
 const UP: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
@@ -221,4 +222,30 @@ rules:
     let refused = check(&[of("strict", 1), back("here", 4)]);
     assert!(refused.decision().is_refused());
     assert_eq!(left(&check(&[of("here", 1)])), [(false, 3)], "given back all the same");
+}
+
+/// Counts do not tell units apart, so a receipt of what was refunded already frees others: never more than it says, so
+/// that what passes too much in a window is at most what was taken off twice.
+#[test]
+fn a_receipt_of_refunded_units_frees_no_more_than_it_says() {
+    for algorithm in Algorithm::ALL {
+        let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
+        let store = MemoryStore::with(clock.clone(), 1_000);
+        let limit = Limit::new("10/min".parse().unwrap(), algorithm).unwrap();
+        let limiter = Limiter::with_store([limit], store).unwrap();
+        let first = limiter.check_cost("acme", 6);
+        assert!(first.is_allowed());
+        clock.advance(Duration::from_millis(1));
+        limiter.refund("acme", 6);
+        assert!(limiter.check_cost("acme", 10).is_allowed());
+        limiter.give_back(first.decision().receipt());
+        let left = limiter.peek("acme", 1).decision().remaining();
+        assert!(left <= 6, "{algorithm}: {left}");
+        if algorithm == Algorithm::SlidingLog {
+            assert_eq!(left, 0, "a log knows that the units are gone");
+        }
+        // As often as it is given back, no key gets more than its limit.
+        limiter.give_back(first.decision().receipt());
+        assert!(limiter.peek("acme", 1).decision().remaining() <= 10);
+    }
 }

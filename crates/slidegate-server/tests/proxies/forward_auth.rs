@@ -15,6 +15,8 @@ rules:
   - { name: per-ip, per: [ip], limits: [3/h], algorithm: sliding_log }
   - { name: login, when: { method: POST, route: /login, host: shop.example }, limits: [1/h] }
   - { name: per-key, per: [header.x-api-key], limits: [1/h] }
+  - { name: banned, when: { header.x-api-key: banned }, limits: denied, deny_status: 403 }
+  - { name: gone, when: { header.x-api-key: gone }, limits: denied, deny_status: 410 }
 ";
 
 /// What a proxy can do.
@@ -52,6 +54,7 @@ fn hold(start: fn(&Behind) -> Proxy, can: &Can) {
 
     passes_then_is_denied(&proxy, &upstream, can);
     sees_what_was_asked(&proxy);
+    denies_by_every_status(&proxy, &upstream);
     goes_on_without_slidegate(&proxy, server, can);
 }
 
@@ -117,6 +120,16 @@ fn sees_what_was_asked(proxy: &Proxy) {
     assert_eq!(ask(proxy, 11, "/login", &[]).status, 200);
     let with_key = |from| ask(proxy, from, "/", &["-H", "X-Api-Key: k1"]).status;
     assert_eq!([with_key(12), with_key(13)], [200, 429]);
+}
+
+/// Some proxies know certain statuses only, so the client need not get that of the rule.
+fn denies_by_every_status(proxy: &Proxy, upstream: &Upstream) {
+    for key in ["X-Api-Key: banned", "X-Api-Key: gone"] {
+        let asked = upstream.asked();
+        let denied = ask(proxy, 14, "/", &["-H", key]);
+        assert!((400..500).contains(&denied.status), "{key}: {denied:?}");
+        assert_eq!(upstream.asked(), asked, "{key}: it does not reach the service");
+    }
 }
 
 fn goes_on_without_slidegate(proxy: &Proxy, server: Server, can: &Can) {
