@@ -36,9 +36,10 @@ struct Other {
     bucket: u64,
     incarnation: Incarnation,
     tally: Tally,
-    /// Units given back, as others know.
+    /// The number of returned units that was sent or received last.
     told_given_back: u64,
-    /// Another incarnation than its own has, or may have, given some of it back: that one may be gone before all know.
+    /// Whether another node than the owner may have returned units. That node may stop before all others know of it, so
+    /// this tally is sent again when a node leaves.
     is_raised: bool,
 }
 
@@ -142,7 +143,7 @@ impl Book {
         self.future_since.is_some()
     }
 
-    /// What all incarnations together have counted and not given back, by bucket.
+    /// Returns the units of all incarnations that were charged and not returned, by bucket.
     fn sums(&self) -> SmallVec<[(u64, u64); 4]> {
         let mut sums: SmallVec<[(u64, u64); 4]> = SmallVec::new();
         let own = self.own.iter().map(|own| (own.bucket, own.tally.left()));
@@ -199,8 +200,9 @@ impl Book {
         self.know(counter, state);
     }
 
-    /// Gives back units of this node's own charges, and what is more, of charges of others. So nodes that give back at
-    /// once seldom give back the same, and if they do, it is gone once: the larger number of each tally is right.
+    /// Returns units of this node's own charges first, then of charges of other nodes. Two nodes that return units at the
+    /// same time thus seldom return the same ones. If they do, the units are subtracted once, since a merge takes the
+    /// larger number of each tally.
     fn take_off(&mut self, bucket: u64, units: u64) {
         let mut rest = units;
         if let Some(own) = self.own.iter_mut().find(|own| own.bucket == bucket) {
@@ -256,7 +258,7 @@ impl Book {
         0
     }
 
-    /// Tells what this node, whose incarnation is `me`, has changed, and notes it as told in a flush.
+    /// Passes all tallies that this node (`me`) has changed to `tell`, and marks them as sent in this flush.
     pub(crate) fn tell_changed(
         &mut self,
         me: Incarnation,
@@ -296,8 +298,8 @@ impl Book {
         }
     }
 
-    /// Tells those tallies of others that still count and are asked for, by their incarnation and by whether any node but
-    /// that one has given some of it back.
+    /// Passes tallies of other incarnations that still count to `tell`. `is_asked_for` selects them by incarnation and by
+    /// whether another node than the owner may have returned units.
     pub(crate) fn tell_others(
         &self,
         now: Timestamp,
@@ -337,10 +339,11 @@ impl Book {
         is_news
     }
 
-    /// Takes in what another node has given back of this node's own charges. Says whether that is news.
+    /// Merges the number of units of this node's own charges that another node has returned. Returns whether it is larger
+    /// than the known number.
     pub(crate) fn merge_given_back(&mut self, bucket: u64, given_back: u64) -> bool {
         let Some(own) = self.own.iter_mut().find(|own| own.bucket == bucket) else { return false };
-        // Nobody can know of more than was charged.
+        // More units than were charged cannot be returned.
         let given_back = given_back.min(own.tally.charged);
         let is_news = given_back > own.tally.given_back;
         own.tally.given_back = own.tally.given_back.max(given_back);
@@ -362,7 +365,7 @@ impl Book {
 }
 
 impl Other {
-    /// Whether this node has given back what the others do not know of yet.
+    /// Returns whether units were returned that the other nodes do not know of yet.
     fn is_untold(&self) -> bool {
         self.tally.given_back > self.told_given_back
     }

@@ -13,15 +13,15 @@ pub struct Incarnation(pub u64);
 /// What one incarnation has counted on one key in one bucket. Both numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tally {
-    /// Units charged: only this incarnation makes the number larger.
+    /// Units charged. Only this incarnation increases the number.
     pub charged: u64,
-    /// Units of these that were given back, by this incarnation or by another. Two that make it larger at once have given
-    /// back the same units, so what is charged later is not given back with them.
+    /// Units of these charges that were returned, by any incarnation. Two incarnations that increase the number at the
+    /// same time return the same units, so a merge never subtracts later charges.
     pub given_back: u64,
 }
 
 impl Tally {
-    /// Returns the units that were charged and not given back.
+    /// Returns the units that were charged and not returned.
     pub fn left(&self) -> u64 {
         self.charged.saturating_sub(self.given_back)
     }

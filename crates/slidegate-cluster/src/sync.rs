@@ -200,7 +200,7 @@ impl Engine {
         tallies.retain(|told| !self.settings.is_absurd(told, now));
         let refused = (told - tallies.len()) as u64;
         ledger.merge(&tallies, now);
-        // What others have given back of its own charges it tells as its own.
+        // Other nodes return units of this node's charges. It sends these tallies itself.
         tallies.retain(|told| told.incarnation != self.me.incarnation);
         let Some(peer) = self.peers.get_mut(&from) else {
             return self.pass_on(&tallies);

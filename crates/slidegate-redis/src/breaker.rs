@@ -140,7 +140,7 @@ impl Breaker {
         !is_closed(self.epoch.load(Ordering::Acquire))
     }
 
-    /// Whether a call would be refused now. Nothing changes.
+    /// Returns whether a call would be refused now. Does not change the state.
     #[inline]
     pub fn refuses(&self, now: Timestamp) -> bool {
         self.without_waiting(now) == Some(Admit::Refuse)

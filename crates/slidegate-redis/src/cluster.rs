@@ -138,7 +138,7 @@ impl Cluster {
         self.nodes.map.load().masters.iter().all(|master| master.is_open())
     }
 
-    /// Whether any master answers.
+    /// Returns whether any master has been reached and its breaker allows a call.
     pub fn answers(&self) -> bool {
         self.nodes.map.load().masters.iter().any(|master| master.answers())
     }

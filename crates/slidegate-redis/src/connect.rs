@@ -239,7 +239,7 @@ fn choose_cryptography() {
 }
 
 impl Source {
-    /// Who is connected to, as the log names it.
+    /// Returns the address for the log.
     fn address(&self) -> String {
         match self {
             Self::One(client) => client.get_connection_info().addr().to_string(),
@@ -316,7 +316,7 @@ async fn keep(
                 publish.send_modify(|state| *state = Err("it was lost".to_owned()));
             }
             Err(error) => {
-                // The breaker says so only when a request comes.
+                // The breaker reports it only after a request.
                 if last.is_empty() && !std::mem::replace(&mut is_missed, true) {
                     let address = source.address();
                     tracing::warn!(%error, address, "Redis was never reached so far; trying again");

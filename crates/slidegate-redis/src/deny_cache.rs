@@ -1,13 +1,13 @@
-//! Denials that Redis need not be asked for again.
+//! A cache of denials, so that a client that is denied does not cause a call to Redis for each request.
 //!
-//! A request is answered from here if all figures of the answer are exact. That is so if every limit that may deny it
-//! is known to do one of two things:
+//! A denial is served from the cache only with exact figures. So one of two conditions must hold for each limit of the
+//! request:
 //!
-//! - It denies, and this instance has charged nothing to its counter since Redis said so. Its figures change only
-//!   when the next unit leaves the window. Redis has said when that is if the cost is one unit more than was left.
-//! - It does not deny: the units that were left, less all that this instance has charged since, are enough.
+//! - The limit denies, and this instance has not charged its counter since Redis denied. Then the figures change only
+//!   when the next unit leaves the window. That time is known if the cost is one unit more than was left.
+//! - The limit does not deny: the units that were left, minus all that this instance has charged since, are enough.
 //!
-//! Charges of other instances are unknown here until an entry ends, after [`DenyCache::new`]'s `longest` at most.
+//! Charges of other instances are missing until the entry expires, after [`DenyCache::new`]'s `longest` at most.
 
 mod sampled;
 
@@ -30,7 +30,7 @@ const MOST_COSTS: usize = 4;
 /// Counters whose denials are forgotten together are told apart so far.
 const MARKS: usize = 64;
 
-/// Numbers of changed units. Counters that share a number are asked for more often than necessary.
+/// Size of the table of changed units. Counters that share an entry miss the cache more often than necessary.
 const CHANGES: usize = 65_536;
 
 /// Of a sampled rule denials are believed for so long at least: nothing else keeps from passing who is not asked
@@ -46,7 +46,7 @@ pub struct DenyCache {
     secret: RandomState,
     /// How often something was forgotten: whoever was asked before must not be remembered after.
     marks: [AtomicU64; MARKS],
-    /// Units that this instance has charged or given back, by counter.
+    /// Units that this instance has charged or returned, by the hash of the counter.
     changes: Box<[AtomicU64]>,
 }
 
@@ -56,10 +56,10 @@ struct Denials {
     limit: Limit,
     /// That of the last one.
     mark: Mark,
-    /// Units that were left when Redis was asked last.
+    /// Units that were left at `asked_at`.
     remaining: u64,
     asked_at: Timestamp,
-    /// Until when `remaining` is used.
+    /// When `remaining` expires.
     until: Timestamp,
     of: SmallVec<[Denial; 1]>,
 }
@@ -77,7 +77,8 @@ struct Denial {
     remaining: u64,
 }
 
-/// Units by which a cost changes a counter; bounded, so that the number of changed units never makes a whole turn.
+/// Returns the units that are added to the table for a cost. They are bounded, so that a number never wraps within the
+/// life of an entry.
 pub fn units_changed(cost: u64) -> u64 {
     cost.min(1 << 32)
 }
@@ -90,7 +91,7 @@ pub enum Known {
     /// It did not fit lately, but that was too long ago to say that it does not fit yet. Of a sampled rule also
     /// when it should fit by now, until Redis has charged again.
     Stale,
-    /// It fits. How its counter stands is not known exactly.
+    /// It fits. The figures of its counter are not known exactly.
     Fits,
     /// It does not fit.
     Denied(Outcome),
@@ -103,11 +104,19 @@ pub struct Mark {
     changed: u64,
 }
 
-/// Hits that may be charged. Dropped, they count as charged, since nobody knows.
+/// Hits of a call. If it is dropped without an answer, they count as charged, since the call may have charged them.
 pub struct Charging<'c> {
     cache: &'c DenyCache,
-    /// The counters and the costs of those hits that are not sampled.
-    hits: SmallVec<[(u64, u64); 2]>,
+    hits: SmallVec<[InCall; 2]>,
+}
+
+/// A hit of a call.
+struct InCall {
+    counter: u64,
+    /// The state of the cache before the call.
+    mark: Mark,
+    /// Units by which the call changes the counter; 0 if the rule is sampled.
+    units: u64,
 }
 
 /// What Redis said of a hit, and when by the clock here.
@@ -159,20 +168,25 @@ impl DenyCache {
 
     /// To be taken before a hit is asked for.
     pub fn mark(&self, hit: &Counted) -> Mark {
-        let counter = self.counter(&hit.key, hit.tag);
+        self.mark_at(self.counter(&hit.key, hit.tag))
+    }
+
+    fn mark_at(&self, counter: u64) -> Mark {
         let forgotten = self.mark_of(counter).load(Ordering::Acquire);
         Mark { forgotten, changed: self.changed(counter) }
     }
 
-    /// To be held while hits are charged.
+    /// Begins a call that may charge these hits.
     pub fn charging(&self, hits: &[Counted]) -> Charging<'_> {
-        let exact = hits.iter().filter(|hit| hit.sample == 1 && hit.cost > 0);
-        let counter = |hit: &Counted| (self.counter(&hit.key, hit.tag), units_changed(hit.cost));
-        Charging { cache: self, hits: exact.map(counter).collect() }
+        let in_call = |hit: &Counted| {
+            let counter = self.counter(&hit.key, hit.tag);
+            let units = if hit.sample == 1 { units_changed(hit.cost) } else { 0 };
+            InCall { counter, mark: self.mark_at(counter), units }
+        };
+        Charging { cache: self, hits: hits.iter().map(in_call).collect() }
     }
 
-    /// Remembers how a counter stands, and the cost that does not fit, if any. `charged` are the units that the same
-    /// answer has charged.
+    /// Stores the figures of a counter, and the denied cost, if any. `charged` are the units that this call has charged.
     pub fn remember(
         &self,
         hit: &Counted,
@@ -233,7 +247,7 @@ impl DenyCache {
         &self.changes[(counter % CHANGES as u64) as usize]
     }
 
-    /// Units that this instance has charged to a counter so far, or given back.
+    /// Returns the units that this instance has charged or returned so far.
     fn changed(&self, counter: u64) -> u64 {
         self.changes_of(counter).load(Ordering::Acquire)
     }
@@ -244,24 +258,25 @@ impl DenyCache {
 }
 
 impl Charging<'_> {
-    /// An answer has come: only these hits were charged, if they are exact.
-    pub fn answered(mut self, charged: impl Iterator<Item = bool>) {
-        let mut charged = charged;
-        self.hits.retain(|_| charged.next().unwrap_or(true));
+    /// Ends the call. `charged` says of each hit whether it was charged. Returns the marks from before the call.
+    pub fn answered(mut self, charged: impl Iterator<Item = bool>) -> SmallVec<[Mark; 2]> {
+        let hits = self.hits.iter_mut().zip(charged);
+        hits.filter(|(_, charged)| !charged).for_each(|(hit, _)| hit.units = 0);
+        self.hits.iter().map(|hit| hit.mark).collect()
     }
 }
 
 impl Drop for Charging<'_> {
     fn drop(&mut self) {
-        for (counter, units) in &self.hits {
-            self.cache.change(*counter, *units);
+        for hit in self.hits.iter().filter(|hit| hit.units > 0) {
+            self.cache.change(hit.counter, hit.units);
         }
     }
 }
 
 impl Heard {
-    /// The denial of a cost; none if its figures would soon be wrong: all of them stay as they are until the cost fits
-    /// only if that is one unit more than is left.
+    /// Returns the denial of a cost. Returns `None` if `remaining` may change before the cost fits: that is so unless the
+    /// cost is one unit more than is left. Figures of sampled rules are estimates in any case.
     fn denial(&self, hit: &Counted, cost: u64, longest: Duration) -> Option<Denial> {
         let cost = cost.max(1);
         let changes_next = match self.retry_after {
@@ -280,7 +295,7 @@ impl Heard {
 }
 
 impl Denials {
-    /// What is known of a cost, since this instance has charged so many units.
+    /// Returns what is known of a cost, after this instance has changed the counter by `changed` units.
     fn at(&self, now: Timestamp, cost: u64, changed: u64) -> Known {
         let same = |denial: &&Denial| denial.cost == cost && now >= denial.asked_at;
         if changed == 0

@@ -117,9 +117,10 @@ impl Server {
         self.breaker.is_open()
     }
 
-    /// Whether the server is asked: it has been reached, and the breaker is not open.
+    /// Returns whether there has been a connection and the breaker allows a call. It does so also when a probe is due:
+    /// otherwise a server that is asked only while Redis answers would never get the request that probes.
     pub fn answers(&self) -> bool {
-        self.link.was_connected() && !self.is_open()
+        self.link.was_connected() && !self.breaker.refuses(self.manner.clocks.machine())
     }
 
     pub fn address(&self) -> &str {
@@ -134,8 +135,8 @@ impl Server {
         }
     }
 
-    /// Decides an ask, until a moment at the latest. The breaker judges calls, and not those who wait for one: a slow
-    /// call is one failure, however many wait behind it.
+    /// Decides an ask, by `until` at the latest. The breaker counts script calls, not the requests that wait for a call: a
+    /// slow call is one failure, however many requests wait behind it.
     pub async fn decide(self: &Arc<Self>, lane: Lane, ask: &Arc<Ask>, until: Instant) -> Told {
         if self.breaker.refuses(self.manner.clocks.machine()) {
             return Err(Failure::Down(StoreError::Open));

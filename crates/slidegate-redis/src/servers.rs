@@ -47,7 +47,7 @@ impl Servers {
         }
     }
 
-    /// Whether anybody answers; not before the first connection.
+    /// Returns whether Redis has been reached and a breaker allows a call.
     pub fn answers(&self) -> bool {
         match self {
             Self::One(server) => server.answers(),

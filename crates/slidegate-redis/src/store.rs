@@ -111,8 +111,8 @@ impl RedisStore {
         self.inner.servers.is_open()
     }
 
-    /// Whether Redis answers, as far as is known: it has been reached, and [`is_open`](Self::is_open) is false. Of a
-    /// Cluster: at least one of its masters.
+    /// Returns whether there has been a connection and the breaker allows a call: it is closed, or it is time to try again.
+    /// In a Cluster, one such master is enough.
     pub fn answers(&self) -> bool {
         self.inner.servers.answers()
     }
@@ -127,11 +127,11 @@ fn nothing() -> Taken {
     Taken { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() }
 }
 
-/// Hits that one call may have: a script numbers them with 16 bits.
+/// Hits that a call may have at most: its format has 16 bits for their number.
 const MAX_HITS: usize = u16::MAX as usize;
 
-/// Refuses a request that has more hits than a script can number. A policy that could ask for so many with one descriptor
-/// is refused when it is loaded.
+/// Refuses a request with too many hits. A policy that could cause so many with one descriptor is refused when it is
+/// loaded.
 fn numbered(hits: &[Hit<'_>]) -> Result<(), StoreError> {
     match hits.len() {
         0..=MAX_HITS => Ok(()),
@@ -200,8 +200,8 @@ impl Inner {
         self.charge(hits).await
     }
 
-    /// A denial whose figures are known here; see [`deny_cache`](crate::deny_cache). What is charged whatever happens
-    /// has to be.
+    /// Returns a denial from the [`deny_cache`](crate::deny_cache). Returns `None` if a hit is charged also when the
+    /// request is denied.
     fn denied(&self, hits: &Hits) -> Option<Taken> {
         if hits.iter().any(|hit| hit.admission == Admission::Always && hit.cost > 0) {
             return None;
@@ -209,7 +209,7 @@ impl Inner {
         let now = self.clocks.here();
         let mut allowed = true;
         let mut outcome = |(nth, hit): (usize, &Counted)| {
-            // It denies nothing, so nobody needs its figures.
+            // It never denies, so its figures are not needed.
             if hit.admission != Admission::Enforce {
                 return Some(Outcome::not_asked());
             }
@@ -222,7 +222,7 @@ impl Inner {
                     Some(outcome)
                 }
                 Known::Fits => Some(Outcome::not_asked()),
-                // Its figures are estimates in any case.
+                // Figures of sampled rules are estimates in any case.
                 Known::Stale | Known::Nothing if hit.sample > 1 => Some(Outcome::not_asked()),
                 Known::Stale | Known::Nothing => None,
             }
@@ -246,7 +246,7 @@ impl Inner {
                     let until = this.until();
                     let taken =
                         over_slots::take(&this.servers, &parts, until, || this.until()).await;
-                    // A denial may have charged for a moment, and given back.
+                    // Also after a denial: hits may have been charged and reverted.
                     drop(charging);
                     let taken = taken?;
                     this.remember_doubts(&doubts, &taken);
@@ -266,14 +266,10 @@ impl Inner {
     }
 
     async fn charge_one_slot(&self, slot: u16, ask: Ask) -> Result<Taken, Failure> {
-        let marks: SmallVec<[Mark; 2]> =
-            ask.hits.iter().map(|hit| self.deny_cache.mark(hit)).collect();
         let charging = self.deny_cache.charging(&ask.hits);
         let ask = Arc::new(ask);
         let (answer, asked_at) = self.servers.decide(slot, &ask, self.until()).await?;
-        let exact = ask.hits.iter().zip(answer.said());
-        let exact = exact.filter(|(hit, _)| hit.sample == 1 && hit.cost > 0);
-        charging.answered(exact.map(|(_, said)| said.is_charged()));
+        let marks = charging.answered(answer.said().iter().map(Said::is_charged));
         self.remember(&ask.hits, &answer, asked_at, &marks);
         Ok(Taken {
             allowed: answer.admits(&ask.hits),
@@ -282,7 +278,7 @@ impl Inner {
         })
     }
 
-    /// Remembers what does not fit any more, and how the other counters of such a request stand.
+    /// Stores denials in the cache, with the figures of the other counters of the request.
     fn remember(
         &self,
         hits: &Hits,

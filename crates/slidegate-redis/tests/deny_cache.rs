@@ -1,5 +1,5 @@
-//! The deny cache changes no decision and no figure: compared with a store without it, over the same asks at the same
-//! moments.
+//! The deny cache changes no decision and no figure. A store with it is compared with a store without it, by the same
+//! requests at the same times.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -90,8 +90,7 @@ fn advance(rng: &mut Rng, clock: &ManualClock, waits: &mut Vec<Timestamp>) {
     clock.advance(Duration::from_micros(by));
 }
 
-/// Asserts that the figures of a cached denial are those that Redis gives, and that the request may not come back
-/// sooner.
+/// Asserts that a cached denial has the figures and the wait that Redis gives.
 fn assert_same_figures(hits: &[Hit<'_>], cached: &Taken, asked: &Taken) {
     for (cached, asked) in cached.outcomes.iter().zip(&asked.outcomes) {
         assert!(!cached.is_known() || cached == asked, "{cached:?}, {asked:?}");
@@ -267,7 +266,7 @@ async fn a_denial_of_one_cost_says_nothing_of_a_smaller_one() {
     assert!(store.take(&[hit(&scope, &limit, 4)]).await.unwrap().allowed);
 }
 
-/// A denial that is in the cache, then a smaller cost that is charged: the wait is longer than that of the denial.
+/// After a denial, a smaller cost is charged: now the wait is longer than that of the cached denial.
 #[tokio::test]
 async fn a_wait_includes_what_was_charged_since_the_denial() {
     let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
@@ -285,7 +284,7 @@ async fn a_wait_includes_what_was_charged_since_the_denial() {
     assert!(take(5).await.allowed);
 }
 
-/// A denial is in the cache, then another identity of the same request is charged: its wait may be longer.
+/// After a denial, another identity of the same request is charged: its wait is longer than that of the cached denial.
 #[tokio::test]
 async fn a_wait_includes_the_limits_of_other_identities() {
     let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());

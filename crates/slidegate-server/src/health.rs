@@ -45,7 +45,7 @@ struct PolicyReadiness {
 struct StoreReadiness {
     /// `memory`, `redis` or `cluster`.
     kind: &'static str,
-    /// Whether it answers: not before it was reached for the first time, nor while it has failed too often of late.
+    /// Whether the store is available: false before the first connection, and while the circuit breaker refuses calls.
     answers: bool,
 }
 

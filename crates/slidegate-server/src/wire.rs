@@ -126,7 +126,7 @@ impl Store {
         Some(ClusterFigures::of(&status, node.capped(), overshoot))
     }
 
-    /// Whether it answers, as far as is known.
+    /// Returns whether the store is available: false before the first connection, and while the circuit breaker refuses calls.
     pub fn answers(&self) -> bool {
         match self {
             Self::Memory(_) | Self::Cluster(_) => true,

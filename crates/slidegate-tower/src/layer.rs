@@ -129,8 +129,8 @@ impl<D: Decide, R> RateLimitLayer<D, R> {
         Ok(self.asking(|question| question.cost = Cost::Header(name)))
     }
 
-    /// What a limiter does while its store does not answer; if this is not said, it enforces its
-    /// [share](Limiter::local_share) in memory. In a policy each rule says it for itself.
+    /// Sets what a limiter does while its store is unavailable. By default it enforces its
+    /// [share](Limiter::local_share) in memory. In a policy each rule has its own setting.
     pub fn on_store_error(self, on_store_error: OnStoreError) -> Self {
         self.asking(|question| question.on_store_error = on_store_error)
     }

@@ -91,13 +91,13 @@ impl<'d> Denial<'d> {
         self.ruling().and_then(Problem::of)
     }
 
-    /// Why it is denied; none if the request makes no sense.
+    /// Returns why the request is denied; `None` if it is malformed.
     pub fn reason(&self) -> Option<slidegate::Reason> {
         self.ruling().and_then(Ruling::reason)
     }
 
-    /// The status that goes with it: that of the rule, 429 unless the policy says otherwise; 503, if only the lack of a
-    /// store denies it; or 400.
+    /// Returns the status: the `deny_status` of the rule, 429 by default; 503 if the store is unavailable; 400 if the request
+    /// is malformed.
     pub fn status(&self) -> StatusCode {
         match self.ruling().map(|ruling| StatusCode::from_u16(ruling.status())) {
             None => StatusCode::BAD_REQUEST,

@@ -26,8 +26,8 @@ pub enum OnDrop {
     /// It stays: otherwise a client that hangs up in time has what it wants for nothing.
     #[default]
     Keep,
-    /// It is given back, also if the call is dropped while the store is asked. For a store that has to be waited for, a
-    /// task of tokio asks and gives back; outside of its runtime the charge stays.
+    /// It is reverted, also if the call is dropped before the store has answered. For a store that is not local, a tokio
+    /// task does this; outside of a tokio runtime the charge stays.
     GiveBack,
 }
 

@@ -60,10 +60,10 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
-/// The machine's time: the wall clock at the start, and from there on the processor's counter, which costs a fraction of
-/// what reading the wall clock does. The counter drifts, by some 20 µs each second, so the clock is set by the wall clock
-/// all the time, but never faster than by 500 µs each second: calendar windows stay on the calendar, and a wall clock
-/// that is adjusted by a minute neither opens nor closes a window. It may go back by 25 µs.
+/// The time of the machine. It starts at the wall clock's time and continues by the processor's counter, which is cheaper
+/// to read. The counter drifts by about 20 µs per second, so the clock is corrected towards the wall clock, by at most
+/// 500 µs per second. Thus calendar windows stay on the calendar, and an adjustment of the wall clock by a minute neither
+/// opens nor closes a window. A correction may set the clock back by up to 25 µs.
 #[derive(Clone, Debug)]
 pub struct SystemClock(Slewed<WallClock>);
 
@@ -87,23 +87,23 @@ impl Clock for SystemClock {
     }
 }
 
-/// A cheap clock that is slowly set by another.
+/// A cheap clock that is slowly corrected towards another clock.
 #[derive(Debug)]
 struct Slewed<W> {
     clock: quanta::Clock,
     wall: W,
     started_raw: u64,
     started_at: u64,
-    /// Microseconds since the start at which the wall clock was read last.
+    /// When the wall clock was read last, in microseconds since the start.
     set_at_us: AtomicU64,
-    /// What is added to the cheap clock, in microseconds.
+    /// The correction of the cheap clock, in microseconds.
     ahead_us: AtomicI64,
 }
 
-/// The wall clock is read so often, in microseconds.
+/// Microseconds between two readings of the wall clock.
 const SET_EVERY_US: u64 = 50_000;
 
-/// Microseconds in which the clock is set by one microsecond at most.
+/// Microseconds per microsecond of correction, at least.
 const MIN_US_PER_SLEW: u64 = 2_000;
 
 impl<W: Clock> Slewed<W> {
@@ -248,7 +248,7 @@ mod tests {
     const START: Timestamp = Timestamp::from_secs(1_750_000_020);
     const MONTH_S: u64 = 30 * 86_400;
 
-    /// Moves both clocks on; `ppm` is by how many millionths the cheap one is too fast.
+    /// Advances both clocks. The cheap one is too fast by `ppm` millionths.
     fn advance(mock: &quanta::Mock, wall: &ManualClock, by: Duration, ppm: i64) {
         wall.advance(by);
         let drift_ns = by.as_micros() as i64 * ppm / 1_000;

@@ -118,7 +118,8 @@ impl<S> Gate<S> {
         &self.store
     }
 
-    /// Keys that are counted in memory since the store did not answer. They stay until their windows have passed.
+    /// Returns the number of keys that are counted in memory because the store was unavailable. They stay until their
+    /// windows have passed.
     pub fn local_keys(&self) -> usize {
         self.fallback.present().map_or(0, |counts| counts.keys())
     }

@@ -188,16 +188,15 @@ impl<S> Limiter<S> {
         Ruling::without_key(self.rules.clone())
     }
 
-    /// The same, as one of so many instances that share the store; 1 unless this is said. See
-    /// [`local_share`](Self::local_share).
+    /// Sets the number of instances that share the store, 1 by default. See [`local_share`](Self::local_share).
     #[must_use]
     pub fn expecting_instances(self, instances: NonZeroU32) -> Self {
         Self { instances, ..self }
     }
 
-    /// This instance's share of the limits, counted in memory: what it enforces while the store does not answer. That is
-    /// max(1, max / instances) of each limit, and the same of a burst; a max of 0 stays 0. All instances together then
-    /// let at most max pass (or as many as there are instances, if max is less).
+    /// Returns a limiter in memory that enforces this instance's share of the limits, for use while the store is
+    /// unavailable. The share of a limit is max(1, max / instances), and that of a burst likewise; a max of 0 stays 0. All
+    /// instances together then admit at most max, or one unit each if max is less than the number of instances.
     ///
     /// ```
     /// use std::num::NonZeroU32;

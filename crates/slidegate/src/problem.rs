@@ -52,7 +52,7 @@ impl Problem {
         Some(Self { violated_policies, reason, status: ruling.status(), ..Self::QUOTA_EXCEEDED })
     }
 
-    /// The status to answer with: [`Ruling::status`].
+    /// Returns the HTTP status: [`Ruling::status`].
     pub fn status(&self) -> u16 {
         self.status
     }

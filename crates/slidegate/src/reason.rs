@@ -4,8 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// Why a request is denied: what its sender can do about it. [`Ruling::reason`](crate::Ruling::reason) tells it, of the
-/// limit that the decision hangs on.
+/// Why a request is denied, by the binding limit. Returned by [`Ruling::reason`](crate::Ruling::reason).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

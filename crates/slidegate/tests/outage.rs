@@ -52,7 +52,7 @@ impl Fleet {
         self.clock.advance(Duration::from_secs(1));
     }
 
-    /// The store answers again, and the windows of all local counts pass.
+    /// The store is available again, and the windows of all local counts pass.
     fn up_for_two_days(&self) {
         self.store.set_faults(UP);
         self.clock.advance(2 * DAY);
@@ -272,9 +272,9 @@ fn a_call_that_timed_out_is_not_made_again() {
     assert_eq!(fleet.allowed(), [5]);
 }
 
-/// What the fleet goes through: every so many microseconds some requests, while the store answers or does not.
+/// Steps of a pause in microseconds and a number of requests, and whether the store is unavailable.
 fn any_outages() -> impl Strategy<Value = (u32, u64, Vec<(u64, usize, bool)>)> {
-    // Several steps in a row are alike.
+    // An outage lasts several steps.
     let span = (prop::collection::vec((0..400_000_u64, 0..8_usize), 1..12), any::<bool>());
     let steps = prop::collection::vec(span, 1..16).prop_map(|spans| {
         let of_span = |(steps, is_down): (Vec<(u64, usize)>, bool)| {
@@ -315,8 +315,8 @@ proptest! {
     }
 }
 
-/// A stall of half a second every 3.5 seconds: 20 per minute let 202 pass in 40 seconds when each outage began with
-/// nothing counted.
+/// A stall of half a second every 3.5 seconds. When each outage began with empty counts, 20 per minute admitted 202
+/// requests in 40 seconds.
 #[test]
 fn a_flapping_store_adds_max_once() {
     let fleet = Fleet::of_limit(1, "20/min", "sliding_log");

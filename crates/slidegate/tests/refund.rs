@@ -224,8 +224,8 @@ rules:
     assert_eq!(left(&check(&[of("here", 1)])), [(false, 3)], "given back all the same");
 }
 
-/// Counts do not tell units apart, so a receipt of what was refunded already frees others: never more than it says, so
-/// that what passes too much in a window is at most what was taken off twice.
+/// Units of a count cannot be told apart, so the receipt of refunded units frees other units, but never more than it says.
+/// So the excess in a window is at most the number of units that were both refunded and reverted.
 #[test]
 fn a_receipt_of_refunded_units_frees_no_more_than_it_says() {
     for algorithm in Algorithm::ALL {
@@ -244,7 +244,7 @@ fn a_receipt_of_refunded_units_frees_no_more_than_it_says() {
         if algorithm == Algorithm::SlidingLog {
             assert_eq!(left, 0, "a log knows that the units are gone");
         }
-        // As often as it is given back, no key gets more than its limit.
+        // However often it is reverted, a key never has more units than its limit.
         limiter.give_back(first.decision().receipt());
         assert!(limiter.peek("acme", 1).decision().remaining() <= 10);
     }

@@ -144,8 +144,8 @@ impl States {
         }
     }
 
-    /// Notes that something is to be told of a key. Returns its kind, and whether that was not noted yet; none if it is
-    /// not there.
+    /// Marks a key as changed, so that it is sent with the next flush. Returns its kind and whether the mark is new; `None`
+    /// if the key does not exist.
     pub(super) fn note_changed(&mut self, key: u64) -> Option<(KindId, bool)> {
         let first = note_changed(&mut self.sliding_window, key);
         let others = || {
@@ -166,7 +166,7 @@ impl States {
     }
 }
 
-/// Returns the kind of a key that is there, and notes that something is to be told of it. True if that is new.
+/// Marks a key as changed. Returns its kind and whether the mark is new.
 fn note_changed<S: Default + HeapSize>(
     table: &mut Table<Hot<S>>,
     key: u64,

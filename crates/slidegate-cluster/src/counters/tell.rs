@@ -162,8 +162,8 @@ impl Counters {
         }
     }
 
-    /// Takes in what another node has given back of what was charged here, and has all told of it: the other node may be
-    /// gone before it has told them.
+    /// Merges the number of units that another node has returned of this node's own charges, and sends it to all nodes with
+    /// the next flush: the other node may stop before it has reached all of them.
     fn merge_given_back(&self, shard: &mut Shard, told: &Told, leaves_us: u64) {
         if told.tally.given_back == 0 || shard.books.get(told.key).is_none() {
             return;

@@ -23,7 +23,7 @@ pub struct Scenario {
     pub terms: ClusterTerms,
     /// Every so many-th charge is given back.
     pub given_back_every: Option<u64>,
-    /// Whether counts are reset and refunded without receipts, by several nodes at once.
+    /// Whether several nodes reset and refund counts at the same time.
     pub takes_off: bool,
     pub interval: Duration,
     /// How long the weather is bad.

@@ -35,7 +35,7 @@ pub struct Seen {
     pub partitions: u64,
     /// Times that a node went on without a member that had been silent for too long.
     pub went_on_without: u64,
-    /// Units that were charged after something had been taken off, and had to be counted in the end.
+    /// Units that were charged after the last reset or refund, and therefore must be counted at the end.
     pub counted_after: u64,
     /// Tallies that were compared in the end.
     pub agreed_on: u64,

@@ -37,7 +37,7 @@ pub struct World {
     is_quiet: bool,
     scope: Scope,
     charges: Vec<Vec<Charged>>,
-    /// When something was taken off each key last, by whomever.
+    /// The time of the last reset or refund of each key.
     taken_off_us: Vec<u64>,
     seen: Seen,
 }
@@ -138,7 +138,7 @@ impl World {
                 }
             }
             Event::GiveBack { site, life, key, nth, receipt } => {
-                // A receipt of what was taken off already frees other units: see `Store::give_back`.
+                // The receipt of units that were refunded already would free other units.
                 if self.lives_at(site, life)
                     && !self.is_quiet
                     && !self.charges[key][nth].is_given_back
@@ -294,7 +294,7 @@ impl World {
         self.ask(site, key, cost, AtCap::Wait);
     }
 
-    /// Resets a key or refunds units of it, on several nodes at the same moment, each by what it knows.
+    /// Resets or refunds one key on several nodes at the same time. Each node knows other charges.
     fn take_off_at_random(&mut self) {
         if self.is_quiet {
             return;
@@ -316,7 +316,7 @@ impl World {
                 false => drop(life.counters.refund(&[hit], now).unwrap()),
             }
         }
-        // Any of them may be what was taken off.
+        // Any of these charges may be refunded now.
         self.charges[key].iter_mut().for_each(|charged| charged.is_given_back = true);
         self.taken_off_us[key] = self.now_us;
         let after_us = self.rng.u64(200_000..3_000_000);
@@ -436,7 +436,7 @@ impl World {
         Ok(())
     }
 
-    /// What was charged after something had been taken off counts, whatever the nodes had known of each other then.
+    /// Checks that all charges after the last reset or refund are counted.
     fn hold_later_charges(&mut self) -> Result<(), String> {
         let latest = Timestamp::from_micros(self.now_us).after(MAX_CLOCK_SKEW);
         let Some(life) = self.sites.iter().flatten().next() else { return Ok(()) };

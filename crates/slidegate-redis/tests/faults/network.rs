@@ -212,7 +212,7 @@ async fn a_batch_that_fails_for_one_may_have_been_charged_for_others() {
     assert!(one.store.take_many(&[]).await.unwrap().is_empty());
 }
 
-/// Redis stalls for longer than the time-out, once. One call failed, whatever the number of those who waited for it.
+/// Redis stalls once, for longer than the timeout. That is one failed call, however many requests waited for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_slow_call_degrades_only_the_requests_that_it_carried_and_those_that_expired_behind_it()
 {

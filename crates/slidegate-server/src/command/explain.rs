@@ -39,7 +39,7 @@ pub struct ExplainArgs {
     #[arg(long)]
     pub descriptors: bool,
 
-    /// What is known of the request, in order, such as method=GET ip=192.0.2.7
+    /// The attributes of the request, in order, such as method=GET ip=192.0.2.7
     #[arg(value_name = "NAME=VALUE")]
     pub attributes: Vec<Word>,
 }
@@ -89,7 +89,7 @@ impl Serialize for Attributes<'_> {
     }
 }
 
-/// The body of a question.
+/// The body of a request to `/v1/explain`.
 #[derive(Serialize)]
 struct Ask<'a> {
     domain: &'a str,
@@ -153,7 +153,7 @@ pub fn run(args: ExplainArgs) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The descriptors of a request; one, if it is not said that there are several.
+/// Returns the descriptors of the request: one, unless `--descriptors` is given.
 fn descriptors(args: &ExplainArgs) -> Result<Vec<Attributes<'_>>, ExplainError> {
     let mut descriptors = vec![Attributes::default()];
     for word in &args.attributes {

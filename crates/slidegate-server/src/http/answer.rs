@@ -35,8 +35,8 @@ impl Answers {
         Self { style, retry_jitter }
     }
 
-    /// 200 if the request may pass, else the status of the rule that denies it, 429 unless that says otherwise; or 503,
-    /// if only the lack of a store denies it. All carry the whole answer. Only headers are lengthened by jitter: the JSON is exact.
+    /// Responds with 200 if the request is allowed. A denial has the `deny_status` of its rule, 429 by default, or 503 if
+    /// the store is unavailable. All have the same fields. Jitter lengthens headers only: the JSON is exact.
     pub fn respond(&self, ruling: &Ruling) -> Result<Reply, Problem> {
         let (status, answered) = verdict(ruling)?;
         let mut json = Vec::with_capacity(USUAL);
@@ -115,10 +115,10 @@ fn verdict(ruling: &Ruling) -> Result<(StatusCode, Answered), Problem> {
 /// no rule applies, or no limit was asked: of a sampled rule only some requests ask.
 #[derive(Serialize, JsonSchema)]
 pub struct Answer<'r> {
-    /// Whether the request may pass: true with the status 200, false with 429 or the rule's `deny_status`; or with 503,
-    /// if only the lack of a store denies it.
+    /// Whether the request is allowed: true with status 200. A denial has the `deny_status` of its rule, 429 by default, or
+    /// 503 if the store is unavailable.
     allowed: bool,
-    /// Why it may not pass. Null if it may.
+    /// Why the request is denied. Null if it is allowed.
     reason: Option<Reason>,
     /// The rule that the decision hangs on.
     rule: Option<&'r str>,

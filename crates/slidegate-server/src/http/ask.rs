@@ -49,7 +49,7 @@ impl<'b> Ask<'b> {
     }
 }
 
-/// A request that is explained: one as [`Ask`] has it, or descriptors, as the rate limit service has them.
+/// The body of `/v1/explain`: attributes as in [`Ask`], or descriptors as in a request to the rate limit service.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExplainAsk<'b> {
@@ -73,7 +73,7 @@ struct DescriptorAsk<'b> {
 }
 
 impl<'b> ExplainAsk<'b> {
-    /// Reads a body.
+    /// Parses a body.
     pub fn read(body: &'b [u8]) -> Result<Self, Problem> {
         let ask: Self = read_object(body)?;
         let is_complete = match (&ask.attributes, &ask.descriptors) {
@@ -99,7 +99,7 @@ impl<'b> ExplainAsk<'b> {
     }
 }
 
-/// Reads a body that is an object.
+/// Parses a body that must be a JSON object.
 fn read_object<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Problem> {
     // Serde would take an array for the fields in their order.
     if body.trim_ascii_start().first() != Some(&b'{') {

@@ -18,7 +18,7 @@ pub fn message(descriptors: usize, ruling: &Ruling, answers: &Answers) -> RateLi
     // One draw: all that is told of a wait speaks of one moment.
     let lengthening = answers.draw();
     let headers = answers.headers(ruling, lengthening);
-    // The proxy chooses the status, nearly always 429.
+    // Envoy chooses the status of a denial itself, 429 by default.
     let problem = Problem::of(ruling).map(|problem| match ruling.decision().is_refused() {
         true => problem,
         false => problem.with_status(429),

@@ -134,8 +134,8 @@ fn shortened(text: &str, bytes: &[u8]) -> String {
     }
 }
 
-/// Renames the second entry of a name to `name#2`, and so on, since attributes have each name once. A number whose name
-/// is the key of another entry is left out.
+/// Renames the second entry of a name to `name#2`, and so on, since attributes have each name once. Skips numbers for which
+/// the new name is the key of another entry.
 fn number_repetitions(entries: &mut [(String, String)]) {
     let is_repeated = |(nth, (key, _)): (usize, &(String, String))| {
         entries[..nth].iter().any(|(other, _)| other == key)
@@ -143,7 +143,7 @@ fn number_repetitions(entries: &mut [(String, String)]) {
     if entries.len() <= FEW_ENTRIES && !entries.iter().enumerate().any(is_repeated) {
         return;
     }
-    // The number of each name that was given last; of a name that has not come yet it is 0.
+    // The last number of each key; 0 until the key occurs.
     let keys = entries.iter().map(|(key, _)| (key.clone(), 0));
     let mut last: HashMap<String, usize> = keys.collect();
     for (key, _) in entries {

@@ -138,7 +138,7 @@ watched: applies
     assert!(text.ends_with("allowed: per-tenant.1h has the least left\n"), "{text}");
 }
 
-/// Names that are not in the order of the alphabet, and one descriptor that its order makes another.
+/// The names are not sorted, and a rule applies to one order only.
 #[test]
 fn descriptors_keep_their_number_and_their_order() {
     let policy = "

@@ -58,7 +58,7 @@ fn both_answers_have_the_headers_and_only_a_denial_a_body() {
     );
 }
 
-/// The rule that the decision hangs on says why, and by which status; `deny_status` of the question wins.
+/// The rule of the binding limit determines the reason and the status. `deny_status` in the query takes precedence.
 #[test]
 fn a_denial_has_a_reason_and_the_status_of_its_rule() {
     let policy = "

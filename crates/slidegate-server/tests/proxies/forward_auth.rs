@@ -122,7 +122,7 @@ fn sees_what_was_asked(proxy: &Proxy) {
     assert_eq!([with_key(12), with_key(13)], [200, 429]);
 }
 
-/// Some proxies know certain statuses only, so the client need not get that of the rule.
+/// Some proxies pass certain statuses only, so the client may get another one than that of the rule.
 fn denies_by_every_status(proxy: &Proxy, upstream: &Upstream) {
     for key in ["X-Api-Key: banned", "X-Api-Key: gone"] {
         let asked = upstream.asked();

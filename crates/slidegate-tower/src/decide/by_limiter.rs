@@ -12,8 +12,8 @@ use crate::settle::Settle;
 
 pub struct ByLimiter<S, K> {
     limiter: Arc<Limiter<S>>,
-    /// Counts while the store does not answer. Its counts stay until their window has passed, so that the next outage
-    /// finds those of the last one.
+    /// Enforces this instance's share while the store is unavailable. Its counts stay until their window has passed, so all
+    /// outages in a window share them.
     meanwhile: Limiter,
     key: K,
     when_missing: WhenMissing,

@@ -1,4 +1,4 @@
-//! A decision that has to be waited for.
+//! A decision of a store that is not local.
 
 use std::panic::resume_unwind;
 use std::pin::Pin;
@@ -15,22 +15,22 @@ use crate::question::Question;
 use crate::settle::{OnDrop, Settle};
 
 pin_project! {
-    /// A decision that has to be waited for.
+    /// A pending decision.
     #[project = Now]
     pub enum Deciding<D>
     where
         D: Decides,
     {
-        /// Nobody hears of it if the request is dropped.
+        /// It is cancelled if the request is dropped.
         Here { #[pin] deciding: D::Deciding },
-        /// What it has charged is given back if the request is dropped.
+        /// It runs to its end. If the request is dropped, its charge is reverted.
         InTask { task: Task<D> },
     }
 }
 
-/// A decision that is made to its end, whether or not anybody waits for it.
+/// A decision in a task of its own.
 pub struct Task<D: Decides> {
-    /// None once it is made.
+    /// `None` once it is complete.
     deciding: Option<JoinHandle<(Parts, Decided)>>,
     decider: D,
     question: Arc<Question>,
@@ -38,7 +38,7 @@ pub struct Task<D: Decides> {
 }
 
 impl<D: Decides> Deciding<D> {
-    /// Outside of a runtime of tokio, what a dropped request was charged stays.
+    /// Outside of a tokio runtime, the charge of a dropped request stays.
     pub fn new(
         deciding: D::Deciding,
         decider: &D,
@@ -70,7 +70,7 @@ impl<D: Decides> Future for Deciding<D> {
         match made {
             Ok(made) => Poll::Ready(made),
             Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
-            // The runtime ends.
+            // The runtime is shutting down.
             Err(_) => Poll::Pending,
         }
     }

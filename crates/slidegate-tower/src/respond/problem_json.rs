@@ -8,8 +8,9 @@ use slidegate::Problem;
 
 use super::{Denial, Respond, grpc};
 
-/// Answers with problem details (RFC 9457), of the types that the draft of the rate-limit headers defines: 429, or
-/// the rule's `deny_status`; 503, if only the lack of a store denies; or 400. gRPC calls it answers as [`Grpc`](super::Grpc) does.
+/// Answers with problem details (RFC 9457), of the types that the draft of the rate-limit headers defines. The status is
+/// the `deny_status` of the rule, 429 by default; 503 if the store is unavailable; 400 if the request is malformed. gRPC
+/// calls are answered as by [`Grpc`](super::Grpc).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProblemJson;
 

@@ -96,7 +96,7 @@ async fn a_limiter_counts_in_memory_meanwhile_if_nothing_else_is_said() {
     }
 }
 
-/// Each of several instances enforces its share, as a gate does, and says so.
+/// Each instance enforces its share, as with a gate, and reports it in the headers.
 #[tokio::test]
 async fn a_limiter_enforces_its_share_in_memory() {
     let four = NonZeroU32::new(4).unwrap();

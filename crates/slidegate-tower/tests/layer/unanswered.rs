@@ -186,7 +186,7 @@ async fn a_service_that_fails_without_an_answer_has_been_charged() {
     });
 }
 
-/// A store that has charged, and answers when it is told to.
+/// A store that charges at once, and answers when the test allows it.
 struct Late {
     store: MemoryStore,
     charged: mpsc::UnboundedSender<oneshot::Sender<()>>,
@@ -240,7 +240,7 @@ async fn who_hangs_up_while_the_store_is_asked_gets_it_back_where_that_is_the_ch
         let answer = charges.recv().await.unwrap();
         assert_eq!(left().await, 2);
         if !hangs_up_first {
-            // The store has answered, and nobody has looked yet.
+            // The store has answered, and the call has not seen it yet.
             answer.send(()).unwrap();
             call.abort();
         } else {

@@ -1,4 +1,4 @@
-//! Counts in memory for as long as the store does not answer, and until their windows have passed.
+//! Counts in memory while the store is unavailable, and afterwards until their windows have passed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,15 +10,15 @@ use crate::clock::{Clock, Timestamp};
 use crate::outcome::Outcome;
 use crate::store::memory::{DEFAULT_MAX_KEYS, DEFAULT_MAX_MEMORY, MemoryStore};
 
-/// How long counts are kept in any case: longer than a decision takes.
+/// Counts are kept for at least this time: longer than a decision takes.
 const DECIDING: Duration = Duration::from_secs(1);
 
 /// Stands in `needed_until` for "there are no counts".
 const NO_COUNTS: u64 = 0;
 
-/// What enforces while the store does not answer: made at the first decision without the store, dropped once the
-/// store answers and the windows of all counts have passed. A store that fails again and again so finds the same
-/// counts each time, and all outages together add max once to a window.
+/// Enforces limits while the store is unavailable. The counts are created by the first decision without the store, and
+/// dropped when the store answers and the windows of all counts have passed. So all outages within a window share the same
+/// counts, and together add max once.
 pub(super) struct Fallback {
     clock: Arc<dyn Clock>,
     bounds: LocalBounds,
@@ -69,7 +69,7 @@ impl Fallback {
         Self::new(self.clock.clone(), LocalBounds { max_memory, ..self.bounds })
     }
 
-    /// Decides by the counts.
+    /// Decides by the counts. `outcomes` returns the outcomes of the decision, which say how long the counts are needed.
     pub(super) fn decide<D>(
         &self,
         decide: impl FnOnce(&Counts) -> D,
@@ -104,7 +104,7 @@ impl Fallback {
         Guard::into_inner(before).unwrap_or(fresh)
     }
 
-    /// Drops the counts if they are over: the store has answered.
+    /// Drops the counts if all their windows have passed. Called after each answer of the store.
     #[inline]
     pub(super) fn store_answered(&self) {
         let needed_until = self.needed_until.load(Ordering::Relaxed);

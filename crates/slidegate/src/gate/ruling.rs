@@ -153,7 +153,7 @@ impl Ruling {
         Standing { rule, limit, outcome, admission, matched, descriptor, gives_back }
     }
 
-    /// Why the request is denied; none if it is allowed.
+    /// Returns why the request is denied; `None` if it is allowed.
     ///
     /// ```
     /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Reason, Request};
@@ -183,9 +183,8 @@ impl Ruling {
         })
     }
 
-    /// The HTTP status that goes with it: 200 if the request is allowed. If it is denied, the
-    /// [`deny_status`](Rule::deny_status) of the rule that the decision hangs on, or else 429; 503 if only the lack of a
-    /// store denies it.
+    /// Returns the HTTP status: 200 if the request is allowed. For a denial, the [`deny_status`](Rule::deny_status) of the
+    /// rule of the binding limit, 429 by default, or 503 if the store is unavailable.
     pub fn status(&self) -> u16 {
         if self.decision.is_allowed() {
             return 200;

@@ -66,8 +66,8 @@ pub const MAX_COMBINATIONS: usize = 64;
 /// override, the combinations of names that the rule counts per.
 pub const MAX_SCOPES: usize = 500_000;
 
-/// Limits that the rules of one domain may have together, each rule with those of its largest override: as many as a
-/// request with one descriptor may be held against, and as a script in Redis can number.
+/// Limits that the rules of one domain may have together. Each rule counts with its own limits, or with those of its
+/// largest override. A call to Redis has 16 bits for the number of limits of a request.
 pub const MAX_HITS: usize = 65_535;
 
 /// Says whether a store can count by a limit, or else why not.

@@ -252,7 +252,7 @@ impl Rule {
         self.overdraft
     }
 
-    /// The HTTP status of a request that it denies, from 400 to 599; none is 429.
+    /// Returns the HTTP status of its denials, from 400 to 599; `None` is 429.
     pub fn deny_status(&self) -> Option<u16> {
         self.deny_status
     }

@@ -136,7 +136,7 @@ impl<'s> Reader<'s> {
         (rules, std::mem::take(&mut self.routes))
     }
 
-    /// Notes the first rule of a domain with which a request could be held against too many limits.
+    /// Reports the first rule of a domain with which a request could have too many limits.
     fn count_hits(&mut self, rule: &Rule, at: Place, hits: &mut HashMap<Box<str>, usize>) {
         let overrides = rule.overrides().iter().map(|other| other.terms().limits().len());
         let most = overrides.chain([rule.terms().limits().len()]).max().unwrap_or_default();
@@ -308,7 +308,7 @@ impl<'s> Reader<'s> {
         self.or_wrong(at, valid.ok_or("an IPv6 prefix has 1 to 128 bits"))
     }
 
-    /// Proxies let a request pass or repeat it by other statuses.
+    /// A status below 400 would make proxies allow the request.
     fn deny_status(&mut self, status: &Field<u64>) -> Option<u16> {
         let (&status, at) = status.given()?;
         let valid = u16::try_from(status).ok().filter(|status| (400..=599).contains(status));
