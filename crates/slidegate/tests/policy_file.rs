@@ -397,7 +397,7 @@ fn a_request_is_held_against_at_most_65535_limits() {
     assert_eq!(15 * rules, MAX_HITS);
     assert!(Policy::from_yaml(&format!("rules:\n{}", lines(rules, rule))).is_ok());
     let more = |domain| format!("  - {{ name: more, domain: {domain}, limits: [1/s] }}\n");
-    let text = |domain| format!("rules:\n{}\n{}", lines(rules, rule), more(domain));
+    let text = |domain| format!("rules:\n{}{}", lines(rules, rule), more(domain));
     assert!(Policy::from_yaml(&text("other")).is_ok());
     let found = errors(&text("default"));
     assert_eq!(found.len(), 1, "{found:?}");

@@ -125,7 +125,7 @@ fn decide(id: &str, summary: &str, ask: &Value, answer: &Value) -> Value {
                 &allowed(),
             ),
             "429": decision(
-                "The request is denied.",
+                "The request is denied. A rule may have another status, its `deny_status`.",
                 &["RateLimit-Policy", "RateLimit", "Retry-After"],
                 answer,
                 &denied(),
@@ -156,8 +156,8 @@ fn decision(description: &str, headers: &[&str], answer: &Value, example: &Value
 const PROBLEMS: [(&str, &str); 4] = [
     ("400", "The request makes no sense; the detail says where."),
     ("408", "The body did not come in time."),
-    ("413", "The body is over 64 KiB."),
-    ("431", "The head is over 16 KiB or has over 100 headers."),
+    ("413", "The body is over 1 MiB."),
+    ("431", "The head is over 64 KiB or has over 500 headers."),
 ];
 
 fn responses(mut own: Value) -> Value {
@@ -217,6 +217,7 @@ fn asks() -> Value {
 fn allowed() -> Value {
     json!({
         "allowed": true,
+        "reason": null,
         "rule": "per-client",
         "limit": { "name": "10s", "max": 5, "window_ms": 10_000 },
         "remaining": 4,
@@ -239,6 +240,7 @@ fn allowed() -> Value {
 fn refused() -> Value {
     json!({
         "allowed": false,
+        "reason": "store_unavailable",
         "rule": null,
         "limit": null,
         "remaining": null,
@@ -252,6 +254,7 @@ fn refused() -> Value {
 fn denied() -> Value {
     json!({
         "allowed": false,
+        "reason": "limit_exceeded",
         "rule": "per-client",
         "limit": { "name": "10s", "max": 5, "window_ms": 10_000 },
         "remaining": 0,

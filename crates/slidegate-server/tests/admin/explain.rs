@@ -143,8 +143,8 @@ watched: applies
 fn descriptors_keep_their_number_and_their_order() {
     let policy = "
 rules:
-  - { name: of-plan, descriptor: [user, plan], limits: [3/h] }
-  - { name: of-user, descriptor: [user], limits: [9/h] }
+  - { name: of-plan, descriptor: [user, plan], per: [user, plan], limits: [3/h] }
+  - { name: of-user, descriptor: [user], per: [user], limits: [9/h] }
 ";
     let server = Server::start_with_admin(policy, &[]);
     let arguments = ["--descriptors", "user=ann", "plan=free", "+", "user=ann"];

@@ -87,7 +87,9 @@ fn a_store_that_was_never_reached_does_not_answer_and_the_log_says_so() {
     for (server, status) in [(&without, 200), (&needs, 503)] {
         let ready = Client::of(server).call("GET", "/readyz");
         assert_eq!((ready.status, &ready.json()["store"]["answers"]), (status, &json!(false)));
-        server.wait_for_log("Redis was never reached so far");
+        if !server.starting().concat().contains("Redis was never reached so far") {
+            server.wait_for_log("Redis was never reached so far");
+        }
     }
     redis.restart();
     wait_until_ready(&needs);

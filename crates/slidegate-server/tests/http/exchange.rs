@@ -70,6 +70,7 @@ fn an_allowed_request_is_told_how_every_limit_stands() {
         found,
         json!({
             "allowed": true,
+            "reason": null,
             "rule": "per-tenant",
             "limit": {"name": "1m", "max": 3, "window_ms": 60_000},
             "remaining": 1,
@@ -125,6 +126,7 @@ fn a_denied_request_is_told_which_limit_denied_it_and_when_to_come_back() {
         found,
         json!({
             "allowed": false,
+            "reason": "limit_exceeded",
             "rule": "per-tenant",
             "limit": {"name": "1m", "max": 3, "window_ms": 60_000},
             "remaining": 1,
@@ -234,6 +236,7 @@ fn where_no_rule_applies_everything_is_allowed_and_nothing_promised() {
             answer.json(),
             json!({
                 "allowed": true,
+                "reason": null,
                 "rule": null,
                 "limit": null,
                 "remaining": null,

@@ -37,7 +37,7 @@ fn who_was_not_asked_for_is_told_no_more_than_that_he_may_pass() {
             match json["limits"].as_array().unwrap().len() {
                 0 => {
                     let expected = json!({
-                        "allowed": true, "rule": null, "limit": null, "remaining": null,
+                        "allowed": true, "reason": null, "rule": null, "limit": null, "remaining": null,
                         "reset_after_ms": null, "retry_after_ms": null, "degraded": false,
                         "limits": [],
                     });

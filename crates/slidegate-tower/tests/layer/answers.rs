@@ -159,6 +159,7 @@ async fn a_denial_is_a_problem_that_names_the_limits() {
                 "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
                 "title": "Quota exceeded",
                 "status": 429,
+                "reason": "limit_exceeded",
                 "violated-policies": ["per-key.1s", "per-key.1m"],
             })
         );

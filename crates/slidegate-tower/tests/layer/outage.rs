@@ -47,6 +47,7 @@ fn is_reduced_capacity(answer: &Answer) {
             "type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
             "title": "Temporary reduced capacity",
             "status": 503,
+            "reason": "store_unavailable",
             "violated-policies": [],
         })
     );
