@@ -26,9 +26,7 @@ RULES = {
 PRO = {("per-user", "1500ms"): 9, ("per-user", "400ms"): 6}
 USERS, ADDRESSES = ["ann", "bob", "pro"], ["192.0.2.1", "192.0.2.2"]
 # By how much the clocks of the server and of this program may differ, in microseconds.
-CLOCKS_DIFFER = 100
-# What a wait may be too long where it was remembered: it counts from when the answer was heard.
-HEARD_LATER_MS = 20
+CLOCKS_DIFFER = 500
 
 
 def now_us():
@@ -48,6 +46,9 @@ class Side:
         self.connection = http.client.HTTPConnection(urlsplit(url).netloc)
         self.asked = self.denied = self.unclear = self.compared = self.waits = 0
         self.come_back = []
+        # The longest time from a request to its response, in microseconds. A cached wait counts from the response, so it may
+        # be too long by that.
+        self.slowest = 0
 
     def ask(self, path, attributes, cost):
         body = json.dumps({"attributes": attributes, "cost": cost})
@@ -55,7 +56,9 @@ class Side:
         self.connection.request("POST", path, body)
         answer = self.connection.getresponse()
         told = json.loads(answer.read())
-        return first, now_us() + CLOCKS_DIFFER, answer.status, told
+        last = now_us() + CLOCKS_DIFFER
+        self.slowest = max(self.slowest, last - first)
+        return first, last, answer.status, told
 
     def limits(self, attributes):
         """The limits that apply, by rule and name: the counter and max."""
@@ -145,7 +148,7 @@ class Side:
         self.within("retry_after", told_ms, wait, (name, wait), told)
 
     def within(self, what, told_ms, bounds_us, why, told):
-        most_ms = ceil_div(bounds_us[1], 1000) + (HEARD_LATER_MS if self.is_redis else 0)
+        most_ms = ceil_div(bounds_us[1] + (self.slowest if self.is_redis else 0), 1000)
         self.expect(1000 * told_ms >= bounds_us[0], what, why, told)
         self.expect(told_ms <= most_ms, what, why, told)
 
@@ -165,12 +168,12 @@ def step(side, rng):
     for _ in range(rng.choice([1, 1, 1, 2, 6])):
         side.check(rng.choice(["/v1/check"] * 5 + ["/v1/peek"]), attributes, cost)
     pause = rng.random()
-    if pause < 0.30 and side.come_back:
+    if pause < 0.15 and side.come_back:
         until = min(at for at, _, _ in side.come_back)
-        time.sleep(min(max(0, until - now_us()) / 1e6, 0.5))
-    elif pause < 0.45:
+        time.sleep(min(max(0, until - now_us()) / 1e6, 0.3))
+    elif pause < 0.40:
         time.sleep(rng.random() * 0.05)
-    elif pause < 0.47:
+    elif pause < 0.41:
         time.sleep(rng.random() * 2)
 
 
@@ -185,7 +188,7 @@ def main():
             f"{side.name}: {side.asked} requests, {side.denied} denied, {side.unclear} at the edge of a limit, "
             f"{side.compared} limits compared, {side.waits} waits"
         )
-        if side.asked < 10 * seconds or side.denied < side.asked // 20 or side.unclear > side.asked // 20:
+        if side.asked < 3 * seconds or side.denied < side.asked // 20 or side.unclear > side.asked // 20:
             raise Mismatch(f"{side.name}: too little was compared")
 
 
