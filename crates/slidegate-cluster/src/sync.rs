@@ -199,7 +199,7 @@ impl Engine {
         let told = tallies.len();
         tallies.retain(|told| !self.settings.is_absurd(told, now));
         let refused = (told - tallies.len()) as u64;
-        // What it has charged it knows itself; other nodes know what they have returned of it.
+        // Only this node knows its own charges. Others know which of them they have refunded.
         let own = tallies.iter_mut().filter(|told| told.incarnation == self.me.incarnation);
         own.for_each(|told| told.tally.charged = 0);
         ledger.merge(&tallies, now);

@@ -117,8 +117,8 @@ impl Server {
         self.breaker.is_open()
     }
 
-    /// Returns whether there has been a connection and the breaker allows a call. It does so also when a probe is due:
-    /// otherwise a server that is asked only while Redis answers would never get the request that probes.
+    /// Returns whether there has been a connection and the breaker allows a call. It allows a call also when a probe is
+    /// due: a server that gets requests only while it is ready would otherwise never probe.
     pub fn answers(&self) -> bool {
         self.link.was_connected() && !self.breaker.refuses(self.manner.clocks.machine())
     }

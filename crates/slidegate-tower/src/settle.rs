@@ -26,7 +26,7 @@ pub enum OnDrop {
     /// It stays: otherwise a client that hangs up in time has what it wants for nothing.
     #[default]
     Keep,
-    /// It is reverted, also if the call is dropped before the store has answered. For a store that is not local, a tokio
+    /// The charge is reverted, also if the call is dropped while it waits for the store. For a store that is not local, a tokio
     /// task does this; outside of a tokio runtime the charge stays.
     GiveBack,
 }

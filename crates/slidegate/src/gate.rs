@@ -245,8 +245,8 @@ impl<S: Store> Gate<S> {
         }
     }
 
-    /// Gives back what a decision's receipt says was charged. Once only. What was charged in memory while
-    /// the store did not answer is given back there.
+    /// Reverts the charges in a decision's receipt; call it once per decision. Charges that were made in memory, while the
+    /// store was unavailable, are reverted there.
     ///
     /// # Errors
     /// If the store did not answer.

@@ -50,7 +50,7 @@ pub struct Limiter<S = MemoryStore> {
     admission: Admission,
     /// The limits as headers tell them.
     rules: Arc<[Rule]>,
-    /// How many instances share the store.
+    /// Number of instances that share the store.
     instances: NonZeroU32,
 }
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from reference import Bracket, ceil_div
 
-# The rules of policy.yaml beside this file: per what they count, and their limits.
+# The rules of policy.yaml in this folder: the attributes of their identities, and their limits.
 RULES = {
     "per-user": (["user"], [("1500ms", 1_500_000, 6, "sliding_log"), ("400ms", 400_000, 4, "sliding_window")]),
     "per-pair": (["user", "ip"], [("900ms", 900_000, 5, "sliding_buckets")]),

@@ -172,8 +172,11 @@ impl Ruling {
         if self.decision.is_allowed() {
             return None;
         }
-        let Some((origin, bound)) = self.bound() else {
+        if self.decision.is_refused() {
             return Some(Reason::StoreUnavailable);
+        }
+        let Some((origin, bound)) = self.bound() else {
+            return Some(Reason::LimitExceeded);
         };
         Some(match (origin.chosen, bound.outcome.retry_after()) {
             (Chosen::Missing, _) => Reason::MissingAttribute,
@@ -189,10 +192,10 @@ impl Ruling {
         if self.decision.is_allowed() {
             return 200;
         }
-        match self.binding() {
-            Some(bound) => bound.rule.deny_status().unwrap_or(429),
-            None => 503,
+        if self.decision.is_refused() {
+            return 503;
         }
+        self.binding().and_then(|bound| bound.rule.deny_status()).unwrap_or(429)
     }
 
     /// The limit that the decision hangs on; none if no rule applies, or the store was not asked for any limit.
