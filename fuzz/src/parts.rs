@@ -69,6 +69,7 @@ const MAXES: &[&str] = &["0", "1", "100", "536870912", "99999999999999999999", "
 const WINDOWS: &[&str] = &["s", "1ms", "7s", "1m", "1d", "52w", "0s", "10fortnights", "''"];
 const MODES: &[&str] = &[
     "enforce",
+    "jointly",
     "observe",
     "'off'",
     "{ enforce: 5% }",
@@ -84,7 +85,8 @@ const PARTS: &[&str] = &["2", "3", "8", "1024", "1", "1025", "-1"];
 const SAMPLES: &[&str] = &["50%", "33.33%", "10%", "1%", "30%", "100%", "0%", "0.1"];
 const BITS: &[&str] = &["1", "64", "128", "0", "129", "-1"];
 const STATUSES: &[&str] = &["403", "429", "599", "600", "200", "x"];
-const BOOLS: &[&str] = &["true", "false", "yes"];
+const COSTS: &[&str] = &["1", "tokens", "100", "0", "536870913", "Tokens", "''"];
+const CHARGES: &[&str] = &["if_admitted", "always", "never"];
 
 impl<'a> Arbitrary<'a> for Draft {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
@@ -128,7 +130,9 @@ const RULE: &[Field] = &[
     ("mode", true, |u| word(u, MODES)),
     ("on_store_error", true, |u| word(u, ON_ERROR)),
     ("deny_status", true, |u| word(u, STATUSES)),
-    ("overdraft", true, |u| word(u, BOOLS)),
+    ("cost", true, |u| word(u, COSTS)),
+    ("required", true, |u| word(u, MAXES)),
+    ("charge", true, |u| word(u, CHARGES)),
     ("ipv6_prefix", true, |u| word(u, BITS)),
     ("redis", true, |u| fields(u, REDIS)),
     ("cluster", true, |u| fields(u, CLUSTER)),

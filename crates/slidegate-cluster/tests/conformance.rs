@@ -10,8 +10,8 @@ use slidegate::store::Outcomes;
 use slidegate::testkit::block_on;
 use slidegate::testkit::conformance::hold;
 use slidegate::{
-    Admission, Algorithm, Align, Clock, Hit, Key, Limit, LocalStore, ManualClock, MemoryStore,
-    Scope, Store, StoreError, Taken, Timestamp,
+    Algorithm, Align, Clock, Hit, Key, Limit, LocalStore, ManualClock, MemoryStore, Scope, Store,
+    StoreError, Taken, Timestamp,
 };
 use slidegate_cluster::ClusterStore;
 use slidegate_cluster::counters::{AtCap, Attempt, CounterSettings, Counters};
@@ -130,12 +130,19 @@ fn nodes_that_know_all_of_each_other_do_what_one_store_does() {
             let (node, now) = (rng.usize(..nodes.nodes.len()), clock.now());
             let values = [["a".into()], ["b".into()]];
             let hits: Vec<Hit<'_>> = (0..rng.usize(1..=3))
-                .map(|_| Hit {
-                    key: Key::new(&scope, &values[rng.usize(..2)]),
-                    limit: &limits[rng.usize(..2)],
-                    cost: rng.u64(..4),
-                    admission: [Admission::Enforce, Admission::Observe, Admission::Always]
-                        [rng.usize(..3)],
+                .map(|_| {
+                    let key = Key::new(&scope, &values[rng.usize(..2)]);
+                    let hit = Hit::new(key, &limits[rng.usize(..2)], rng.u64(..4));
+                    let required = rng.u64(..4);
+                    let all = [
+                        hit,
+                        hit.observed(),
+                        hit.reported(),
+                        hit.charged_always(),
+                        hit.joint(),
+                        hit.requiring(required),
+                    ];
+                    all[rng.usize(..all.len())]
                 })
                 .collect();
             let what = format!("seed {seed}, step {step}: {hits:?}");
@@ -171,11 +178,12 @@ fn a_limit_that_nodes_cannot_count_is_an_error() {
     let counters = Arc::new(counters(1, clock.now()));
     let store = ClusterStore::new(clock, counters, Sync::default(), Duration::ZERO);
     let scope = Scope::new("d", "r", "l", &["who"]);
-    for algorithm in [Algorithm::SlidingLog, Algorithm::TokenBucket { burst: None }] {
+    for algorithm in [Algorithm::SlidingLog, Algorithm::TokenBucket { burst: None, max_debt: None }]
+    {
         let limit = Limit::new("1/s".parse().unwrap(), algorithm).unwrap();
         let values = ["a".into()];
         let key = Key::new(&scope, &values);
-        let hit = Hit { key, limit: &limit, cost: 1, admission: Admission::Enforce };
+        let hit = Hit::new(key, &limit, 1);
         let Err(StoreError::Unsupported(why)) = block_on(store.take(&[hit])) else {
             panic!("{algorithm} is counted");
         };

@@ -30,7 +30,7 @@ fn with_hit<T>(limit: &Limit, number: u64, ask: impl FnOnce(&Hit<'_>) -> T) -> T
     let text = number.to_string();
     let values = [text.as_str().into()];
     let key = Key::new(&scope, &values);
-    ask(&Hit { key, limit, cost: 1, admission: Default::default() })
+    ask(&Hit::new(key, limit, 1))
 }
 
 fn take(counters: &Counters, limit: &Limit, number: u64) {

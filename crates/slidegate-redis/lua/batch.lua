@@ -1,24 +1,23 @@
--- Decides requests one after another, each on its own: all that it has enforced is charged, or nothing is. A
--- value of slots is read once and written once, however many hits are counted in it.
+-- Decides requests one after another, each on its own. A value of slots is read once and written once, however many hits are counted in it.
 local arg = ARGV[1]
 local now, shared, count = unpack('<dHH', arg)
 if now < 0 then
   local time = call('TIME')
   now = time[1] * SECOND + time[2]
 end
-local HIT, HIT_BYTES = '<HHI4Bd', 17
+local HIT, HIT_BYTES = '<HHI4I4Bd', 21
 local ANSWER = '<Bdddd'
 local byte = string.byte
 
 -- The limits that hits are held against, each once.
 local limits, at = {}, 13
 for nth = 1, count do
-  local algorithm, tag, max, extra, keep, tick_us, window = unpack('<BI4I4I4I4dd', arg, at)
+  local algorithm, tag, max, extra, debt, keep, tick_us, window = unpack('<BI4I4I4I4I4dd', arg, at)
   limits[nth] = {
     slot = slot[algorithm], own = own[algorithm],
-    tag = tag, max = max, extra = extra, keep = keep, tick_us = tick_us, window = window,
+    tag = tag, max = max, extra = extra, debt = debt, keep = keep, tick_us = tick_us, window = window,
   }
-  at = at + 33
+  at = at + 37
 end
 
 -- By the place of their key: the values of slots; and of those that are to be written, the milliseconds that they
@@ -69,17 +68,19 @@ local function put(place, tag, bytes)
   values[place] = bytes
 end
 
--- What is said of a hit that was charged. If nothing is left, how long until a unit fits, too.
-local function charged_answer(remaining, reset, charged_at, decide, ...)
-  if remaining > 0 then return pack(ANSWER, 1, remaining, reset, 0, charged_at) end
+-- Returns the reply for a charged hit. `over` is not 0 if it did not fit. If nothing remains, or it did not fit, `decide`
+-- is called for the time until one unit fits.
+local function charged_answer(over, remaining, reset, charged_at, decide, ...)
+  if remaining > 0 and over == 0 then return pack(ANSWER, 1, remaining, reset, 0, charged_at) end
   local _, _, _, wait = decide(...)
-  return pack(ANSWER, 6, 0, reset, wait, charged_at)
+  if over == 0 then return pack(ANSWER, 6, remaining, reset, wait, charged_at) end
+  return pack(ANSWER, 11, remaining, reset, wait == 0 and 1 or wait, charged_at)
 end
 
 -- Asks an algorithm with a key of its own; nil if something else stands there.
-local function own_decides(key, limit, cost, take)
+local function own_decides(key, limit, required, cost, take)
   local done, charged, remaining, reset, retry, charged_at = pcall(limit.own, key, now,
-    limit.tick_us, limit.window, limit.max, limit.extra, limit.keep, cost, take)
+    limit.tick_us, limit.window, limit.max, limit.extra, limit.keep, required, cost, take)
   if done then return charged, remaining, reset, retry, charged_at end
   local message = type(charged) == 'table' and charged.err or charged
   if not message:find('WRONGTYPE', 1, true) then error(charged, 0) end
@@ -94,29 +95,29 @@ end
 
 local function foreign(hits) return pack(ANSWER, 2, 0, 0, 0, 0):rep(hits) end
 
--- One hit.
-local function one(place, limit, cost, admission, phase, mode)
+-- One hit. An admission of 16 or more means that it is charged also if it does not fit.
+local function one(place, limit, cost, required, admission, phase, mode)
   local take = 0
-  if mode == 1 and cost > 0 then take = admission == 2 and 2 or 1 end
+  if mode == 1 and cost > 0 then take = admission >= 16 and 2 or 1 end
   local charged, remaining, reset, retry, charged_at
   if limit.own then
     local key = KEYS[place]
-    charged, remaining, reset, retry, charged_at = own_decides(key, limit, cost, take)
+    charged, remaining, reset, retry, charged_at = own_decides(key, limit, required, cost, take)
     if charged then
-      return charged_answer(remaining, reset, charged_at, own_decides, key, limit, 0, 0)
+      return charged_answer(retry, remaining, reset, charged_at, own_decides, key, limit, 1, 0, 0)
     end
   else
     local value = value_at(place)
     if not value then return foreign(1) end
     local _, is_foreign, known, a, b, c = slot_of(value, limit.tag)
     if is_foreign then return foreign(1) end
-    local tick_us, window, max, extra = limit.tick_us, limit.window, limit.max, limit.extra
+    local tick_us, window, max, extra, debt = limit.tick_us, limit.window, limit.max, limit.extra, limit.debt
     charged, remaining, reset, retry, charged_at, a, b, c =
-      limit.slot(now + phase, tick_us, window, max, extra, cost, take, a, b, c)
+      limit.slot(now + phase, tick_us, window, max, extra, debt, required, cost, take, a, b, c)
     if charged then
       put(place, limit.tag, charged_slot(place, limit, known, reset, a, b, c))
-      return charged_answer(remaining, reset, charged_at,
-        limit.slot, now + phase, tick_us, window, max, extra, 0, 0, a, b, c)
+      return charged_answer(retry, remaining, reset, charged_at,
+        limit.slot, now + phase, tick_us, window, max, extra, debt, 1, 0, 0, a, b, c)
     end
   end
   if charged == nil then return foreign(1) end
@@ -127,7 +128,7 @@ end
 -- only slot of its value, so nothing but what that takes is done here.
 local function units(count, limit)
   local decide, tag, max, extra = limit.slot, limit.tag, limit.max, limit.extra
-  local tick_us, window = limit.tick_us, limit.window
+  local tick_us, window, debt = limit.tick_us, limit.window, limit.debt
   for place_at = at, at + 2 * count - 2, 2 do
     local low, high = byte(arg, place_at, place_at + 1)
     local place = low + 256 * high
@@ -136,11 +137,11 @@ local function units(count, limit)
     if value and #value == 28 then found, known, a, b, c = unpack(SLOT, value) end
     local answer
     if found ~= tag then
-      answer = one(place, limit, 1, 0, 0, 1)
+      answer = one(place, limit, 1, 1, 0, 0, 1)
     else
       local charged, remaining, reset, retry, charged_at
       charged, remaining, reset, retry, charged_at, a, b, c =
-        decide(now, tick_us, window, max, extra, 1, 1, a, b, c)
+        decide(now, tick_us, window, max, extra, debt, 1, 1, 1, a, b, c)
       if not charged then
         answer = pack(ANSWER, 0, remaining, reset, retry, 0)
       else
@@ -153,8 +154,8 @@ local function units(count, limit)
         if remaining > 0 then
           answer = pack(ANSWER, 1, remaining, reset, 0, charged_at)
         else
-          answer = charged_answer(remaining, reset, charged_at,
-            decide, now, tick_us, window, max, extra, 0, 0, a, b, c)
+          answer = charged_answer(0, remaining, reset, charged_at,
+            decide, now, tick_us, window, max, extra, debt, 1, 0, 0, a, b, c)
         end
       end
     end
@@ -172,7 +173,7 @@ local pending, bytes_of = {}, {}
 local function enforced(hits, mode)
   local take, whole = mode, nil
   for nth = 1, hits do
-    local place, of, cost, _, phase = unpack(HIT, arg, at + (nth - 1) * HIT_BYTES)
+    local place, of, cost, required, _, phase = unpack(HIT, arg, at + (nth - 1) * HIT_BYTES)
     local limit, value = limits[of], values[place] or value_at(place)
     if not value then return say(foreign(hits)) end
     local found, known, a, b, c
@@ -189,7 +190,7 @@ local function enforced(hits, mode)
     end
     local charged, remaining, reset, retry, charged_at, left, before
     charged, remaining, reset, retry, charged_at, a, b, c, left, before = limit.slot(now + phase,
-      limit.tick_us, limit.window, limit.max, limit.extra, cost, cost > 0 and take or 0, a, b, c)
+      limit.tick_us, limit.window, limit.max, limit.extra, limit.debt, required, cost, cost > 0 and take or 0, a, b, c)
     local p = 14 * nth
     if charged then
       pending[p], pending[p + 1], pending[p + 2], pending[p + 3] = limit, place, phase, known
@@ -211,20 +212,22 @@ local function enforced(hits, mode)
     elseif limit then
       local bytes = charged_slot(place, limit, known, reset, a, b, c)
       if whole then bytes_of[hits - nth + 1] = bytes else put(place, limit.tag, bytes) end
-      answer = charged_answer(remaining, reset, charged_at, limit.slot, now + phase,
-        limit.tick_us, limit.window, limit.max, limit.extra, 0, 0, a, b, c)
+      answer = charged_answer(0, remaining, reset, charged_at, limit.slot, now + phase,
+        limit.tick_us, limit.window, limit.max, limit.extra, limit.debt, 1, 0, 0, a, b, c)
     end
     say(answer)
   end
   if whole and take ~= 0 then values[whole] = table.concat(bytes_of, '', 1, hits) end
 end
 
--- Any hits: first each is judged as if those before it were charged, then all are charged, or some, or none.
+-- Any hits: first each is judged as if those before it were charged, then all are charged, or some, or none. An
+-- admission is veto + 4 * charge; vetoes: 0 alone, 1 jointly, 2 never; charges: 0 if the request is admitted, 1 if it
+-- also fits, 2 always.
 local function several(hits, mode)
   local counters, waits, answers = {}, {}, {}
-  local allowed, charges = true, false
+  local allowed, charges, has_joint, joint_fits = true, false, false, false
   for nth = 1, hits do
-    local place, of, cost, admission, phase = unpack(HIT, arg, at + (nth - 1) * HIT_BYTES)
+    local place, of, cost, required, admission, phase = unpack(HIT, arg, at + (nth - 1) * HIT_BYTES)
     local limit = limits[of]
     local name = place * 4294967296 + limit.tag
     local counter = counters[name]
@@ -238,41 +241,45 @@ local function several(hits, mode)
         if is_foreign then return foreign(hits) end
       end
     end
-    local wanted = counter.pending + (cost > 0 and cost or 1)
+    local wanted = counter.pending + required
     local charged, remaining, reset, retry
     if limit.own then
-      charged, remaining, reset, retry = own_decides(KEYS[place], limit, wanted, 0)
+      charged, remaining, reset, retry = own_decides(KEYS[place], limit, wanted, 0, 0)
       if charged == nil then return foreign(hits) end
     else
       charged, remaining, reset, retry = limit.slot(now + phase, limit.tick_us, limit.window,
-        limit.max, limit.extra, wanted, 0, counter.a, counter.b, counter.c)
+        limit.max, limit.extra, limit.debt, wanted, 0, 0, counter.a, counter.b, counter.c)
     end
-    if admission ~= 1 or retry == 0 then counter.pending = counter.pending + cost end
-    if admission == 0 and retry ~= 0 then allowed = false end
-    if admission == 2 then charges = true end
+    local veto, charge = admission % 4, (admission - admission % 4) / 4 % 4
+    if charge ~= 1 or retry == 0 then counter.pending = counter.pending + cost end
+    if veto == 0 and retry ~= 0 then allowed = false end
+    if veto == 1 then has_joint, joint_fits = true, joint_fits or retry == 0 end
+    if charge == 2 then charges = true end
     waits[nth] = retry
     answers[nth] = pack(ANSWER, 0, remaining, reset, retry, 0)
   end
 
+  allowed = allowed and (joint_fits or not has_joint)
   for nth = 1, mode == 1 and (allowed or charges) and hits or 0 do
-    local place, of, cost, admission, phase = unpack(HIT, arg, at + (nth - 1) * HIT_BYTES)
-    if cost > 0 and (admission == 2 or (allowed and (admission == 0 or waits[nth] == 0))) then
+    local place, of, cost, _, admission, phase = unpack(HIT, arg, at + (nth - 1) * HIT_BYTES)
+    local charge, over = (admission - admission % 4) / 4 % 4, waits[nth]
+    if cost > 0 and (charge == 2 or (allowed and (charge == 0 or over == 0))) then
       local limit = limits[of]
       local _, remaining, reset, charged_at
       if limit.own then
         local key = KEYS[place]
-        _, remaining, reset, _, charged_at = own_decides(key, limit, cost, 2)
-        answers[nth] = charged_answer(remaining, reset, charged_at, own_decides, key, limit, 0, 0)
+        _, remaining, reset, _, charged_at = own_decides(key, limit, 1, cost, 2)
+        answers[nth] = charged_answer(over, remaining, reset, charged_at, own_decides, key, limit, 1, 0, 0)
       else
         local counter = counters[place * 4294967296 + limit.tag]
-        local tick_us, window, max, extra = limit.tick_us, limit.window, limit.max, limit.extra
+        local tick_us, window, max, extra, debt = limit.tick_us, limit.window, limit.max, limit.extra, limit.debt
         local a, b, c
         _, remaining, reset, _, charged_at, a, b, c = limit.slot(now + phase, tick_us, window,
-          max, extra, cost, 2, counter.a, counter.b, counter.c)
+          max, extra, debt, 1, cost, 2, counter.a, counter.b, counter.c)
         put(place, limit.tag, charged_slot(place, limit, counter.known, reset, a, b, c))
         counter.a, counter.b, counter.c = a, b, c
-        answers[nth] = charged_answer(remaining, reset, charged_at,
-          limit.slot, now + phase, tick_us, window, max, extra, 0, 0, a, b, c)
+        answers[nth] = charged_answer(over, remaining, reset, charged_at,
+          limit.slot, now + phase, tick_us, window, max, extra, debt, 1, 0, 0, a, b, c)
       end
     end
   end
@@ -287,8 +294,8 @@ while at <= #arg do
     at = at + 2 * count
   else
     if count == 1 then
-      local place, of, cost, admission, phase = unpack(HIT, arg, at)
-      say(one(place, limits[of], cost, admission, phase, other))
+      local place, of, cost, required, admission, phase = unpack(HIT, arg, at)
+      say(one(place, limits[of], cost, required, admission, phase, other))
     elseif kind == 1 then
       enforced(count, other)
     else

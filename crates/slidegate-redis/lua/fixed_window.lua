@@ -1,5 +1,5 @@
 -- Twin of algorithm/fixed_window.rs: one count per window. `last` is the moment of the last charge.
-local function decide(now, _, window, max, _, cost, take, last, _, count)
+local function decide(now, _, window, max, _, _, required, cost, take, last, _, count)
   local ends = last - last % window + window
   local reset = 0
   if now >= ends then
@@ -10,8 +10,7 @@ local function decide(now, _, window, max, _, cost, take, last, _, count)
   local remaining = max - count
   if remaining < 0 then remaining = 0 end
 
-  local wanted = cost > 0 and cost or 1
-  local fits = wanted <= remaining
+  local fits = count + required <= max
   if take == 2 or (take == 1 and fits) then
     local left = remaining
     count = count + cost
@@ -19,9 +18,9 @@ local function decide(now, _, window, max, _, cost, take, last, _, count)
     if now > last then last = now end
     remaining = max - count
     if remaining < 0 then remaining = 0 end
-    return true, remaining, last - last % window + window - now, 0, last, last, 0, count, left, reset
+    return true, remaining, last - last % window + window - now, fits and 0 or 1, last, last, 0, count, left, reset
   end
   if fits then return false, remaining, reset, 0, 0 end
-  if wanted > max then return false, remaining, reset, -1, 0 end
+  if required > max then return false, remaining, reset, -1, 0 end
   return false, remaining, reset, reset, 0
 end

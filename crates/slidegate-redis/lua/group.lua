@@ -13,8 +13,8 @@ if #value % 28 > 0 then return redis.error_reply(FOREIGN .. key) end
 local take, in_order, is_short = mode, #value == hits * 28, false
 local slots, replies, before, lasting, kept = {}, {}, {}, 0, 0
 for nth = 1, hits do
-  local algorithm, tag, max, extra, keep, tick_us, window, cost, phase =
-    unpack('<BxxxI4I4I4I4dddd', ARGV[1], nth * 52 - 40)
+  local algorithm, tag, max, extra, debt, keep, required, tick_us, window, cost, phase =
+    unpack('<BxxxI4I4I4I4I4I4dddd', ARGV[1], nth * 60 - 48)
   local at, found, known, a, b, c = nth * 28 - 27, nil, 0, 0, 0, 0
   if at < #value then found, known, a, b, c = unpack(SLOT, value, at) end
   if found ~= tag then
@@ -27,7 +27,7 @@ for nth = 1, hits do
 
   local charged, remaining, reset, retry, charged_at, left, reset_before
   charged, remaining, reset, retry, charged_at, a, b, c, left, reset_before =
-    slot[algorithm](now + phase, tick_us, window, max, extra, cost, cost > 0 and take or 0, a, b, c)
+    slot[algorithm](now + phase, tick_us, window, max, extra, debt, required, cost, cost > 0 and take or 0, a, b, c)
   if charged then
     if now + reset > known * SECOND then
       known = lasts(now, reset, tick_us * window, keep)
@@ -40,10 +40,10 @@ for nth = 1, hits do
     if remaining > 0 then
       replies[nth] = pack('<Bdddd', 1, remaining, reset, 0, charged_at)
     else
-      -- Nothing is left: nobody has to ask before a unit fits.
+      -- Nothing remains: the time until one unit fits.
       local _, _, _, wait =
-        slot[algorithm](now + phase, tick_us, window, max, extra, 0, 0, a, b, c)
-      replies[nth] = pack('<Bdddd', 6, 0, reset, wait, charged_at)
+        slot[algorithm](now + phase, tick_us, window, max, extra, debt, 1, 0, 0, a, b, c)
+      replies[nth] = pack('<Bdddd', 6, remaining, reset, wait, charged_at)
     end
   else
     replies[nth] = pack('<Bdddd', 0, remaining, reset, retry, 0)

@@ -1,7 +1,7 @@
 -- Decides one hit of an algorithm whose state is a slot (see slots.lua). Nearly always it is the only slot of its
 -- value, so the others are seen to here and not by functions, which would have to be made at each call.
-local now, take, tag, max, extra, keep, tick_us, window, cost, phase =
-  unpack('<dBxxxxI4I4I4I4dddd', ARGV[1])
+local now, take, tag, max, extra, debt, keep, required, tick_us, window, cost, phase =
+  unpack('<dBxxxxI4I4I4I4I4I4dddd', ARGV[1])
 if now < 0 then
   local time = call('TIME')
   now = time[1] * SECOND + time[2]
@@ -29,14 +29,15 @@ if value then
 end
 local charged, remaining, reset, retry, charged_at
 charged, remaining, reset, retry, charged_at, a, b, c =
-  decide(now + phase, tick_us, window, max, extra, cost, take, a, b, c)
+  decide(now + phase, tick_us, window, max, extra, debt, required, cost, take, a, b, c)
 if not charged then return pack('<Bdddd', 0, remaining, reset, retry, 0) end
 local ms
 if now + reset > known * SECOND then known, ms = lasts(now, reset, tick_us * window, keep) end
 value = pack('<I4I4ddI4', tag, known, a, b, c)
 if others then value = value .. others end
 if ms then call('SET', key, value, 'PX', ms) else call('SET', key, value, 'KEEPTTL') end
-if remaining > 0 then return pack('<Bdddd', 1, remaining, reset, 0, charged_at) end
--- Nothing is left: nobody has to ask before a unit fits.
-local _, _, _, wait = decide(now + phase, tick_us, window, max, extra, 0, 0, a, b, c)
-return pack('<Bdddd', 6, 0, reset, wait, charged_at)
+if remaining > 0 and retry == 0 then return pack('<Bdddd', 1, remaining, reset, 0, charged_at) end
+-- Nothing remains, or it did not fit: the reply has the time until one unit fits, so that callers do not call before.
+local _, _, _, wait = decide(now + phase, tick_us, window, max, extra, debt, 1, 0, 0, a, b, c)
+if retry == 0 then return pack('<Bdddd', 6, remaining, reset, wait, charged_at) end
+return pack('<Bdddd', 11, remaining, reset, wait == 0 and 1 or wait, charged_at)

@@ -14,7 +14,7 @@ for nth = 1, hits do
   if own[algorithm] then
     local done = refund(key, now, tick_us, window, max, extra, cost)
     if not done then return redis.error_reply(FOREIGN .. key) end
-    _, remaining, reset, wait = own[algorithm](key, now, tick_us, window, max, extra, 0, 0, 0)
+    _, remaining, reset, wait = own[algorithm](key, now, tick_us, window, max, extra, 0, 1, 0, 0)
   else
     local value = call('GET', key) or ''
     local found, is_foreign = find(value, tag)
@@ -29,7 +29,7 @@ for nth = 1, hits do
       end
     end
     _, remaining, reset, wait =
-      slot[algorithm](now + phase, tick_us, window, max, extra, 0, 0, a, b, c)
+      slot[algorithm](now + phase, tick_us, window, max, extra, 0, 1, 0, 0, a, b, c)
   end
   answers[nth] = pack('<Bdddd', 0, remaining, reset, wait, 0)
 end

@@ -2,7 +2,7 @@
 -- of 20 bytes and a ring of 32-bit counts: bucket number b stands at b modulo `counted`.
 local HEAD, HEAD_BYTES = '<ddI4', 20
 
-local function decide(key, now, precision_us, window, max, counted, keep, cost, take)
+local function decide(key, now, precision_us, window, max, counted, keep, required, cost, take)
   local value = call('GET', key)
   local last, total, known = 0, 0, 0
   if not value then
@@ -32,8 +32,7 @@ local function decide(key, now, precision_us, window, max, counted, keep, cost, 
   end
   local remaining = max - used
   if remaining < 0 then remaining = 0 end
-  local wanted = cost > 0 and cost or 1
-  local fits = wanted <= remaining
+  local fits = used + required <= max
   if take == 0 or (take == 1 and not fits) then
     local reset = 0
     if total > 0 then
@@ -44,10 +43,10 @@ local function decide(key, now, precision_us, window, max, counted, keep, cost, 
       if reset < 0 then reset = 0 end
     end
     if fits then return false, remaining, reset, 0, 0 end
-    if wanted > max then return false, remaining, reset, -1, 0 end
-    -- The oldest buckets leave one by one, until the cost fits into the rest.
+    if required > max then return false, remaining, reset, -1, 0 end
+    -- The oldest buckets leave one by one, until the required units are free.
     if oldest <= running - counted then oldest = running - counted + 1 end
-    while used + wanted > max and oldest <= running do
+    while used + required > max and oldest <= running do
       used = used - unpack('<I4', value, HEAD_BYTES + oldest % counted * 4 + 1)
       oldest = oldest + 1
     end
@@ -80,5 +79,5 @@ local function decide(key, now, precision_us, window, max, counted, keep, cost, 
   value = pack(HEAD, moment, total, known)
     .. value:sub(HEAD_BYTES + 1, at) .. pack('<I4', sum) .. value:sub(at + 5)
   if ms then call('SET', key, value, 'PX', ms) else call('SET', key, value, 'KEEPTTL') end
-  return true, remaining, reset, 0, moment
+  return true, remaining, reset, fits and 0 or 1, moment
 end

@@ -147,7 +147,7 @@ local function opened(key, max)
     last, total, sum, first, len, cap, oldest, newest, known
 end
 
-local function decide(key, now, tick_us, window, max, _, keep, cost, take)
+local function decide(key, now, tick_us, window, max, _, keep, required, cost, take)
   local small = max <= SMALL
   local value, last, total, sum, first, len, cap, oldest, newest, known, word_at
   if small then value = call('GET', key) or '' else value = call('GETRANGE', key, '0', '47') end
@@ -192,8 +192,7 @@ local function decide(key, now, tick_us, window, max, _, keep, cost, take)
 
   local remaining = max - used
   if remaining < 0 then remaining = 0 end
-  local wanted = cost > 0 and cost or 1
-  local fits = wanted <= remaining
+  local fits = used + required <= max
   if take == 0 or (take == 1 and not fits) then
     local reset = 0
     if len > 0 then
@@ -203,14 +202,14 @@ local function decide(key, now, tick_us, window, max, _, keep, cost, take)
       if reset < 0 then reset = 0 end
     end
     if fits then return false, remaining, reset, 0, 0 end
-    if wanted > max then return false, remaining, reset, -1, 0 end
-    -- The oldest charges leave one by one, until enough have for the cost to fit.
-    local excess, nth, units = used + wanted - max, gone + 1, 1
+    if required > max then return false, remaining, reset, -1, 0 end
+    -- The oldest charges leave one by one, until enough units are free.
+    local excess, nth, units = used + required - max, gone + 1, 1
     if excess > 1 then word_at = word_at or reader(key, value, first, cap) end
     while units < excess do
       if (total == len and excess > FEW) or nth >= gone + FEW or nth >= len then
         local _, _, _, find_units = opened(key, max)
-        _, word = find_units(total + wanted - max)
+        _, word = find_units(total + required - max)
         break
       end
       local next_word = word_at(nth)
@@ -330,5 +329,5 @@ local function decide(key, now, tick_us, window, max, _, keep, cost, take)
     end
     if ms then call('PEXPIRE', key, ms) end
   end
-  return true, remaining, reset, 0, at * tick_us
+  return true, remaining, reset, fits and 0 or 1, at * tick_us
 end

@@ -1,6 +1,6 @@
 -- Twin of algorithm/sliding_window.rs: two counts, the previous one weighted by the share of its window that
 -- is still covered, rounded up. `last` is the tick of the last charge.
-local function decide(now, tick_us, window, max, _, cost, take, last, previous, current)
+local function decide(now, tick_us, window, max, _, _, required, cost, take, last, previous, current)
   local tick = now / tick_us
   tick = tick - tick % 1
   if tick < last then tick = last end
@@ -25,8 +25,7 @@ local function decide(now, tick_us, window, max, _, cost, take, last, previous, 
   end
   if before < 0 then before = 0 end
 
-  local wanted = cost > 0 and cost or 1
-  local fits = wanted <= remaining
+  local fits = current + weighed + required <= max
   if take == 2 or (take == 1 and fits) then
     local left = remaining
     current = current + cost
@@ -35,15 +34,15 @@ local function decide(now, tick_us, window, max, _, cost, take, last, previous, 
     if remaining < 0 then remaining = 0 end
     local reset = (start + 2 * window) * tick_us - now
     if reset < 0 then reset = 0 end
-    return true, remaining, reset, 0, tick * tick_us, tick, previous, current, left, before
+    return true, remaining, reset, fits and 0 or 1, tick * tick_us, tick, previous, current, left, before
   end
   if fits then return false, remaining, before, 0, 0 end
-  if wanted > max then return false, remaining, before, -1, 0 end
-  -- The earliest tick at which the previous count weighs no more than there is room for; or, not before the
+  if required > max then return false, remaining, before, -1, 0 end
+  -- The earliest tick at which the previous count weighs no more than is free for it; or, not before the
   -- running window has become the previous one, at which the current count does.
-  local room = max - wanted - current
+  local room = max - required - current
   if room < 0 then
-    room, previous, start = max - wanted, current, start + window
+    room, previous, start = max - required, current, start + window
   end
   local late = room * window / previous
   return false, remaining, before, (start + window - late + late % 1) * tick_us - now, 0

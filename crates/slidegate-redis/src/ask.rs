@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use slidegate::{Admission, Hit, Limit, RedisTerms};
+use slidegate::{ChargeWhen, Hit, Limit, RedisTerms, Veto};
 use smallvec::SmallVec;
 
 use crate::connect::Settings;
@@ -30,7 +30,10 @@ pub struct Counted {
     pub tag: u32,
     pub limit: Limit,
     pub cost: u64,
-    pub admission: Admission,
+    /// Units that must be free.
+    pub required: u64,
+    pub veto: Veto,
+    pub charge: ChargeWhen,
     /// By how much the clock of the counter is ahead.
     pub phase_us: u64,
     /// One request in so many asks, and its cost is so many times its own.
@@ -42,8 +45,8 @@ impl Ask {
     pub fn only_unit(&self) -> Option<&Counted> {
         let [hit] = &self.hits[..] else { return None };
         let is_unit = self.mode == Mode::Take
-            && hit.cost == 1
-            && hit.admission == Admission::Enforce
+            && (hit.cost, hit.required) == (1, 1)
+            && hit.is_plain()
             && hit.phase_us == 0
             && is_slot(&hit.limit.algorithm());
         is_unit.then_some(hit)
@@ -54,10 +57,10 @@ impl Ask {
         self.is_plain() && self.hits.windows(2).all(|two| two[0].key == two[1].key)
     }
 
-    /// Whether all hits are enforced, and each is counted in a slot of its own.
+    /// Whether all hits are plain, and each is counted in a slot of its own.
     pub fn is_plain(&self) -> bool {
         self.hits.iter().enumerate().all(|(nth, hit)| {
-            hit.admission == Admission::Enforce
+            hit.is_plain()
                 && is_slot(&hit.limit.algorithm())
                 && !self.hits[..nth].iter().any(|other| other.is_counted_with(hit))
         })
@@ -65,6 +68,20 @@ impl Ask {
 }
 
 impl Counted {
+    /// Whether it denies the request alone, and is charged if the request is admitted.
+    pub fn is_plain(&self) -> bool {
+        (self.veto, self.charge) == (Veto::Alone, ChargeWhen::IfAdmitted)
+    }
+
+    /// Whether it is charged also if it does not fit, in a request of its own.
+    pub fn is_charged_alone(&self) -> bool {
+        match self.charge {
+            ChargeWhen::Always => true,
+            ChargeWhen::IfAdmitted => self.veto == Veto::Never,
+            ChargeWhen::IfAdmittedAndFits => false,
+        }
+    }
+
     /// Whether two hits are counted by one counter.
     pub fn is_counted_with(&self, other: &Self) -> bool {
         self.tag == other.tag && self.key == other.key
@@ -101,7 +118,13 @@ impl Wording {
             tag: tag(hit),
             limit: *hit.key.share().unwrap_or(hit.limit),
             cost: hit.cost.saturating_mul(sample.into()),
-            admission: hit.admission,
+            // What charges nothing stands for no other requests.
+            required: match hit.cost {
+                0 => hit.required,
+                _ => hit.required.saturating_mul(sample.into()),
+            },
+            veto: hit.veto,
+            charge: hit.charge,
             phase_us: hit.limit.phase_us(&hit.key),
             sample,
         }

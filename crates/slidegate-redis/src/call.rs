@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use redis::Cmd;
 use slidegate::store::{Charge, CounterName};
-use slidegate::{Admission, Timestamp};
+use slidegate::{ChargeWhen, Timestamp, Veto};
 use smallvec::SmallVec;
 
 use crate::ask::{Ask, Counted, Mode};
@@ -16,7 +16,7 @@ const MOST_COST: u64 = u32::MAX as u64;
 /// No counter has more units than this.
 const MOST_TAKEN_OFF: u64 = 1 << 52;
 
-/// What a part of a batch is: units of one limit, hits that are all enforced, or any hits.
+/// The kinds of a part of a batch: units of one limit, hits that all deny alone, or any hits.
 const UNITS: u8 = 0;
 const PLAIN: u8 = 1;
 const ANY: u8 = 2;
@@ -70,10 +70,10 @@ fn one<'s, 'k>(
 ) -> Call<'s, 'k> {
     let mut argument = Vec::with_capacity(9 + WHOLE_HIT);
     argument.extend(now);
-    argument.push(match (mode, hit.cost, hit.admission) {
-        (Mode::Peek, ..) | (_, 0, _) => 0,
-        (_, _, Admission::Enforce | Admission::Observe) => 1,
-        (_, _, Admission::Always) => 2,
+    argument.push(match (mode, hit.cost) {
+        (Mode::Peek, _) | (_, 0) => 0,
+        _ if hit.is_charged_alone() => 2,
+        _ => 1,
     });
     put_whole(&mut argument, hit, keep_s);
     let script = scripts.one(&hit.limit.algorithm());
@@ -96,7 +96,7 @@ fn group<'s, 'k>(scripts: &'s Scripts, now: [u8; 8], keep_s: u32, ask: &'k Ask) 
 }
 
 /// Bytes of a hit with its limit.
-const WHOLE_HIT: usize = 52;
+const WHOLE_HIT: usize = 60;
 
 /// A hit with its limit, at the first key.
 fn put_whole(argument: &mut Vec<u8>, hit: &Counted, keep_s: u32) {
@@ -104,7 +104,8 @@ fn put_whole(argument: &mut Vec<u8>, hit: &Counted, keep_s: u32) {
     argument.push(number(&hit.limit.algorithm()));
     argument.push(admission(hit));
     argument.extend(1_u16.to_le_bytes());
-    for number in [hit.tag, numbers.max, numbers.extra, keep_s] {
+    let required = hit.required.min(MOST_COST) as u32;
+    for number in [hit.tag, numbers.max, numbers.extra, numbers.max_debt, keep_s, required] {
         argument.extend(number.to_le_bytes());
     }
     let doubles = [numbers.tick_us, numbers.window, hit.cost.min(MOST_COST), hit.phase_us];
@@ -139,7 +140,7 @@ fn batch<'s, 'k>(
         body.push(ask, &places);
     }
     let Body { limits, bytes, .. } = body;
-    let mut argument = Vec::with_capacity(12 + 33 * limits.len() + bytes.len());
+    let mut argument = Vec::with_capacity(12 + 37 * limits.len() + bytes.len());
     argument.extend(now);
     for count in [shared, limits.len() as u16] {
         argument.extend(count.to_le_bytes());
@@ -147,7 +148,7 @@ fn batch<'s, 'k>(
     for hit in limits {
         let numbers = hit.limit.numbers();
         argument.push(number(&hit.limit.algorithm()));
-        for number in [hit.tag, numbers.max, numbers.extra, keep_s] {
+        for number in [hit.tag, numbers.max, numbers.extra, numbers.max_debt, keep_s] {
             argument.extend(number.to_le_bytes());
         }
         argument.extend((numbers.tick_us as f64).to_le_bytes());
@@ -185,7 +186,9 @@ impl<'k> Body<'k> {
             let limit = self.limit(hit);
             self.bytes.extend(place(hit).to_le_bytes());
             self.bytes.extend(limit.to_le_bytes());
-            self.bytes.extend((hit.cost.min(MOST_COST) as u32).to_le_bytes());
+            for units in [hit.cost, hit.required] {
+                self.bytes.extend((units.min(MOST_COST) as u32).to_le_bytes());
+            }
             self.bytes.push(admission(hit));
             self.bytes.extend((hit.phase_us as f64).to_le_bytes());
         }
@@ -224,12 +227,19 @@ impl<'k> Body<'k> {
     }
 }
 
+/// Returns how a hit is admitted: its veto, 4 times its charge, and 16 if it is charged alone also if it does not fit.
 fn admission(hit: &Counted) -> u8 {
-    match hit.admission {
-        Admission::Enforce => 0,
-        Admission::Observe => 1,
-        Admission::Always => 2,
-    }
+    let veto = match hit.veto {
+        Veto::Alone => 0,
+        Veto::Jointly => 1,
+        Veto::Never => 2,
+    };
+    let charge = match hit.charge {
+        ChargeWhen::IfAdmitted => 0,
+        ChargeWhen::IfAdmittedAndFits => 1,
+        ChargeWhen::Always => 2,
+    };
+    veto + 4 * charge + 16 * u8::from(hit.is_charged_alone())
 }
 
 /// The name of a hit's counter: its key and its tag.

@@ -24,7 +24,7 @@ use crate::ask::Counted;
 /// Counters of which denials are remembered, at most.
 const MOST_COUNTERS: usize = 65_536;
 
-/// Costs of one counter of which denials are remembered, at most.
+/// Numbers of units of one counter of which denials are remembered, at most.
 const MOST_COSTS: usize = 4;
 
 /// Counters whose denials are forgotten together are told apart so far.
@@ -64,10 +64,10 @@ struct Denials {
     of: SmallVec<[Denial; 1]>,
 }
 
-/// A cost that did not fit.
+/// A number of units that did not fit.
 #[derive(Clone, Copy, Debug)]
 struct Denial {
-    cost: u64,
+    required: u64,
     asked_at: Timestamp,
     /// It is not worth asking before.
     until: Timestamp,
@@ -152,16 +152,16 @@ impl DenyCache {
         if denials.limit != hit.limit {
             return Known::Nothing;
         }
-        let (cost, is_sampled) = (hit.cost.max(1), hit.sample > 1);
+        let (required, is_sampled) = (hit.required, hit.sample > 1);
         if !is_sampled {
             let changed = self.changed(counter).wrapping_sub(denials.mark.changed);
-            return denials.at(now, cost, changed);
+            return denials.at(now, required, changed);
         }
-        let same = |denial: &&Denial| denial.cost == cost && now >= denial.asked_at;
+        let same = |denial: &&Denial| denial.required == required && now >= denial.asked_at;
         match denials.of.iter().find(same) {
             Some(denial) => denial.at(now),
             // Where less did not fit, more is not let pass unasked.
-            None if denials.of.iter().any(|denial| denial.cost <= cost) => Known::Stale,
+            None if denials.of.iter().any(|denial| denial.required <= required) => Known::Stale,
             None => Known::Nothing,
         }
     }
@@ -186,7 +186,7 @@ impl DenyCache {
         Charging { cache: self, hits: hits.iter().map(in_call).collect() }
     }
 
-    /// Stores the figures of a counter, and the denied cost, if any. `charged` are the units that this call has charged.
+    /// Stores the figures of a counter, and the units that were denied, if any. `charged` are the units that this call has charged.
     pub fn remember(
         &self,
         hit: &Counted,
@@ -208,8 +208,8 @@ impl DenyCache {
         };
         let may_matter =
             |other: &Denial| hit.sample > 1 || other.fits_at.is_none_or(|at| at > heard.heard_at);
-        of.retain(|other| Some(other.cost) != denied && may_matter(other));
-        if let Some(denial) = denied.and_then(|cost| heard.denial(hit, cost, longest)) {
+        of.retain(|other| Some(other.required) != denied && may_matter(other));
+        if let Some(denial) = denied.and_then(|required| heard.denial(hit, required, longest)) {
             of.truncate(MOST_COSTS - 1);
             of.push(denial);
         }
@@ -275,16 +275,15 @@ impl Drop for Charging<'_> {
 }
 
 impl Heard {
-    /// Returns the denial of a cost. Returns `None` if `remaining` may change before the cost fits: that is so unless the
-    /// cost is one unit more than is left. Figures of sampled rules are estimates in any case.
-    fn denial(&self, hit: &Counted, cost: u64, longest: Duration) -> Option<Denial> {
-        let cost = cost.max(1);
+    /// Returns the denial of units. Returns `None` if `remaining` may change before they fit: that is so unless they are one
+    /// unit more than is left. Figures of sampled rules are estimates in any case.
+    fn denial(&self, hit: &Counted, required: u64, longest: Duration) -> Option<Denial> {
         let changes_next = match self.retry_after {
-            Some(_) => cost == self.remaining.saturating_add(1),
+            Some(_) => required == self.remaining.saturating_add(1),
             None => self.remaining == hit.limit.capacity(),
         };
         (changes_next || hit.sample > 1).then(|| Denial {
-            cost,
+            required,
             asked_at: self.asked_at,
             until: self.asked_at.after(self.retry_after.map_or(longest, |wait| wait.min(longest))),
             fits_at: self.retry_after.map(|wait| self.heard_at.after(wait)),
@@ -295,9 +294,9 @@ impl Heard {
 }
 
 impl Denials {
-    /// Returns what is known of a cost, after this instance has changed the counter by `changed` units.
-    fn at(&self, now: Timestamp, cost: u64, changed: u64) -> Known {
-        let same = |denial: &&Denial| denial.cost == cost && now >= denial.asked_at;
+    /// Returns what is known of units, after this instance has changed the counter by `changed` units.
+    fn at(&self, now: Timestamp, required: u64, changed: u64) -> Known {
+        let same = |denial: &&Denial| denial.required == required && now >= denial.asked_at;
         if changed == 0
             && let Some(denial) = self.of.iter().find(same)
             && let denied @ Known::Denied(_) = denial.at(now)
@@ -305,7 +304,8 @@ impl Denials {
             return denied;
         }
         let is_fresh = self.asked_at <= now && now < self.until;
-        let fits = cost.saturating_add(changed) <= self.remaining;
+        // Where nothing is left the counter may be in debt.
+        let fits = required.max(1).saturating_add(changed) <= self.remaining;
         if is_fresh && fits { Known::Fits } else { Known::Nothing }
     }
 }
@@ -326,7 +326,7 @@ impl Denial {
 
 #[cfg(test)]
 mod tests {
-    use slidegate::{Admission, Hit, Key, Scope, Value};
+    use slidegate::{Hit, Key, Scope, Value};
 
     use super::*;
     use crate::Settings;
@@ -338,12 +338,7 @@ mod tests {
     fn counted(limit: &Limit, cost: u64) -> Counted {
         let scope = Scope::new("domain", "rule", "limit", &["who"]);
         let key = Key::new(&scope, &[Value::Text("ann")]);
-        Wording::of(&Settings::default()).counted(&Hit {
-            key,
-            limit,
-            cost,
-            admission: Admission::Enforce,
-        })
+        Wording::of(&Settings::default()).counted(&Hit::new(key, limit, cost))
     }
 
     fn denied(wait: Duration) -> Heard {

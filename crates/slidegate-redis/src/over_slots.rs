@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use slidegate::store::Outcomes;
-use slidegate::{Admission, Receipt, StoreError, Taken};
+use slidegate::store::{Outcomes, is_admitted};
+use slidegate::{ChargeWhen, Receipt, StoreError, Taken, Veto};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -46,9 +46,26 @@ impl Part {
         Self { slot: self.slot, places: self.places.clone(), ask }
     }
 
+    /// Returns the part such that its slot charges it if the slot alone would pass. Joint hits are looked at together with
+    /// those of the other slots.
+    fn to_charge(&self) -> Self {
+        let mut part = self.in_mode(Mode::Take);
+        for hit in Arc::make_mut(&mut part.ask).hits.iter_mut() {
+            if hit.veto == Veto::Jointly {
+                hit.veto = Veto::Never;
+            }
+        }
+        part
+    }
+
+    /// Returns the veto of each hit, with its place in the request.
+    fn vetoes(&self) -> impl Iterator<Item = (usize, Veto)> {
+        self.places.iter().copied().zip(self.ask.hits.iter().map(|hit| hit.veto))
+    }
+
     /// Those of its hits that are charged whatever becomes of the request.
     fn always(&self) -> Option<Self> {
-        let is_charged = |hit: &Counted| hit.admission == Admission::Always && hit.cost > 0;
+        let is_charged = |hit: &Counted| hit.charge == ChargeWhen::Always && hit.cost > 0;
         let both = self.places.iter().zip(&self.ask.hits);
         let (places, hits): (SmallVec<[usize; 2]>, SmallVec<[Counted; 1]>) = both
             .filter(|(_, hit)| is_charged(hit))
@@ -84,29 +101,44 @@ pub async fn take(
     let seen: Vec<Answer> =
         seen.into_iter().collect::<Result<_, _>>().map_err(Failure::into_error)?;
     let mut outcomes = outcomes(parts, &seen);
-    let would_pass = seen.iter().zip(parts).all(|(answer, part)| answer.admits(&part.ask.hits));
+    let passes = |outcomes: &Outcomes| {
+        let all = parts.iter().flat_map(Part::vetoes);
+        is_admitted(all.map(|(place, veto)| (veto, outcomes[place].fits())))
+    };
+    let would_pass = passes(&outcomes);
     let charged: Vec<Part> = match would_pass {
-        true => parts.iter().map(|part| part.in_mode(Mode::Take)).collect(),
+        true => parts.iter().map(Part::to_charge).collect(),
         false => parts.iter().filter_map(Part::always).collect(),
     };
     let answers = ask_all(servers, &charged, until).await;
     let admits = |answer: &Result<Answer, Failure>, part: &Part| {
         answer.as_ref().is_ok_and(|answer| answer.admits(&part.ask.hits))
     };
-    let allowed =
-        would_pass && answers.iter().zip(&charged).all(|(answer, part)| admits(answer, part));
+    let mut decided = outcomes.clone();
+    for (answer, part) in answers.iter().zip(&charged) {
+        let said = answer.iter().flat_map(Answer::said);
+        for (place, said) in part.places.iter().zip(said) {
+            decided[*place] = said.outcome;
+        }
+    }
+    let allowed = would_pass
+        && answers.iter().zip(&charged).all(|(answer, part)| admits(answer, part))
+        && passes(&decided);
     let failure = answers.iter().find_map(|answer| answer.as_ref().err().cloned());
 
     let (mut kept, mut in_vain) = (Vec::new(), Vec::new());
     for (answer, part) in answers.iter().zip(&charged) {
         let Ok(answer) = answer else { continue };
         for ((place, hit), said) in part.places.iter().zip(&part.ask.hits).zip(answer.said()) {
-            let stays = failure.is_none() && (allowed || hit.admission == Admission::Always);
+            let stays = failure.is_none() && (allowed || hit.charge == ChargeWhen::Always);
             match said.charge(hit) {
                 Some(charge) if !stays => in_vain.push(charge),
                 charge => {
                     kept.extend(charge.map(|charge| (*place, charge)));
-                    outcomes[*place] = said.outcome;
+                    outcomes[*place] = match allowed {
+                        true => said.outcome,
+                        false => said.outcome_after(&outcomes[*place]),
+                    };
                 }
             }
         }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use slidegate::store::{Charge, Outcomes};
-use slidegate::{Admission, Outcome, Receipt, Timestamp};
+use slidegate::store::{Charge, Outcomes, is_admitted};
+use slidegate::{Outcome, Receipt, Timestamp};
 use smallvec::SmallVec;
 
 use crate::ask::Counted;
@@ -17,8 +17,10 @@ pub const BYTES: usize = 33;
 const NOT_CHARGED: u8 = 0;
 const CHARGED: u8 = 1;
 const FOREIGN: u8 = 2;
-/// Charged, and nothing is left.
+/// Charged, and nothing remains.
 const SPENT: u8 = 6;
+/// Charged, though it did not fit.
+const OVER: u8 = 11;
 
 /// What is said of one hit.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +28,9 @@ pub struct Said {
     pub outcome: Outcome,
     /// When it is counted, if it was charged.
     charged_at: Option<Timestamp>,
-    /// If it was charged and nothing is left: how long until one unit fits; none if it never can.
+    /// The units that were charged, if the largest debt allowed no more.
+    units: Option<u64>,
+    /// If it was charged and nothing remains: the time until one unit fits; `None` if it never does.
     pub spent: Option<Option<Duration>>,
 }
 
@@ -50,15 +54,24 @@ fn said(bytes: &[u8]) -> Result<Said, Misread> {
     // What is negative becomes 0.
     let span = |micros: f64| Duration::from_micros(micros as u64);
     let wait = (retry >= 0.0).then(|| span(retry));
+    // At the largest debt nothing remains, and the number is -1 less the units that were charged.
+    let units = (remaining < 0.0).then_some((-1.0 - remaining) as u64);
     let outcome = |wait| Outcome::new(remaining as u32, span(reset), wait);
     let charged_at = Some(Timestamp::from_micros(charged_at as u64));
     let fits = outcome(Some(Duration::ZERO));
     match *first {
-        NOT_CHARGED => Ok(Said { outcome: outcome(wait), charged_at: None, spent: None }),
-        // What was charged had room, or needed none.
-        CHARGED if retry == 0.0 => Ok(Said { outcome: fits, charged_at, spent: None }),
-        SPENT if retry != 0.0 && remaining == 0.0 => {
-            Ok(Said { outcome: fits, charged_at, spent: Some(wait) })
+        NOT_CHARGED if units.is_none() => {
+            Ok(Said { outcome: outcome(wait), charged_at: None, units, spent: None })
+        }
+        CHARGED if retry == 0.0 && remaining > 0.0 => {
+            Ok(Said { outcome: fits, charged_at, units, spent: None })
+        }
+        SPENT if retry != 0.0 && remaining <= 0.0 => {
+            Ok(Said { outcome: fits, charged_at, units, spent: Some(wait) })
+        }
+        OVER if retry != 0.0 => {
+            let spent = (remaining <= 0.0).then_some(wait);
+            Ok(Said { outcome: outcome(wait), charged_at, units, spent })
         }
         FOREIGN => Err(Misread::Foreign),
         _ => Err(Misread::Garbled),
@@ -93,9 +106,7 @@ impl Answer {
 
     /// Whether it admits a request of these hits.
     pub fn admits(&self, hits: &[Counted]) -> bool {
-        let both = hits.iter().zip(&self.0);
-        both.into_iter()
-            .all(|(hit, said)| hit.admission != Admission::Enforce || said.outcome.fits())
+        is_admitted(hits.iter().zip(&self.0).map(|(hit, said)| (hit.veto, said.outcome.fits())))
     }
 
     /// What was charged.
@@ -111,10 +122,21 @@ impl Said {
         self.charged_at.is_some()
     }
 
+    /// Returns the outcome of a hit that has been charged, where it had the outcome `before` until then: other hits of the
+    /// request may have been in its way, of which the script that charged it did not know.
+    pub fn outcome_after(&self, before: &Outcome) -> Outcome {
+        if before.fits() || !self.outcome.fits() {
+            return self.outcome;
+        }
+        let remaining = u32::try_from(self.outcome.remaining()).unwrap_or(u32::MAX);
+        let wait = self.spent.unwrap_or(Some(Duration::ZERO));
+        Outcome::new(remaining, self.outcome.reset_after(), wait).charged_after(before)
+    }
+
     /// What the hit was charged.
     pub fn charge(&self, hit: &Counted) -> Option<Charge> {
         let charged_at = self.charged_at?;
-        let (counter, limit, cost) = (counter_name(hit), hit.limit, hit.cost);
+        let (counter, limit, cost) = (counter_name(hit), hit.limit, self.units.unwrap_or(hit.cost));
         Some(Charge { counter, limit, charged_at, cost })
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, poll_immediate};
 use slidegate::store::Outcomes;
-use slidegate::{Admission, Clock, Hit, Outcome, Receipt, Store, StoreError, Taken};
+use slidegate::{ChargeWhen, Clock, Hit, Outcome, Receipt, Store, StoreError, Taken, Veto};
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -201,16 +201,18 @@ impl Inner {
     }
 
     /// Returns a denial from the [`deny_cache`](crate::deny_cache). Returns `None` if a hit is charged also when the
-    /// request is denied.
+    /// request is denied, or is joint.
     fn denied(&self, hits: &Hits) -> Option<Taken> {
-        if hits.iter().any(|hit| hit.admission == Admission::Always && hit.cost > 0) {
+        let is_charged = |hit: &Counted| hit.charge == ChargeWhen::Always && hit.cost > 0;
+        // Whether joint hits deny depends on all of them.
+        if hits.iter().any(|hit| is_charged(hit) || hit.veto == Veto::Jointly) {
             return None;
         }
         let now = self.clocks.here();
         let mut allowed = true;
         let mut outcome = |(nth, hit): (usize, &Counted)| {
             // It never denies, so its figures are not needed.
-            if hit.admission != Admission::Enforce {
+            if hit.veto == Veto::Never {
                 return Some(Outcome::not_asked());
             }
             if !is_first(hits, nth) {
@@ -302,8 +304,8 @@ impl Inner {
             }
             let (denied, retry_after) = match said.spent {
                 Some(wait) => (Some(1), wait),
-                None if said.outcome.fits() => (None, None),
-                None => (Some(hit.cost), said.outcome.retry_after()),
+                None if said.outcome.fits() || said.is_charged() => (None, None),
+                None => (Some(hit.required), said.outcome.retry_after()),
             };
             let (reset_after, remaining) = (said.outcome.reset_after(), said.outcome.remaining());
             let heard = Heard { asked_at, heard_at, retry_after, reset_after, remaining };

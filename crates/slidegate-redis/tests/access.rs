@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use slidegate::{Admission, Algorithm, Hit, Key, Limit, Quota, Scope, Store, StoreError, Value};
+use slidegate::{Algorithm, Hit, Key, Limit, Quota, Scope, Store, StoreError, Value};
 use slidegate_redis::{ConnectError, RedisStore, Settings};
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -19,7 +19,7 @@ async fn take(store: &RedisStore) -> Result<u64, StoreError> {
     let scope = Scope::new("access", "rule", "limit", &["who"]);
     let limit = Limit::new("10/h".parse().unwrap(), Algorithm::SlidingLog).unwrap();
     let key = Key::new(&scope, &[Value::Text("all")]);
-    let hit = Hit { key, limit: &limit, cost: 1, admission: Admission::Enforce };
+    let hit = Hit::new(key, &limit, 1);
     Ok(store.take(&[hit]).await?.outcomes[0].remaining())
 }
 
@@ -54,12 +54,7 @@ async fn by_a_user_who_has_the_rights_that_are_documented() {
     for max in [10, 1_000] {
         let quota = Quota::new(max, Duration::from_secs(60)).unwrap();
         let limits = Algorithm::ALL.map(|algorithm| Limit::new(quota, algorithm).unwrap());
-        let hits = limits.each_ref().map(|limit| Hit {
-            key,
-            limit,
-            cost: 1,
-            admission: Admission::Enforce,
-        });
+        let hits = limits.each_ref().map(|limit| Hit::new(key, limit, 1));
         for hit in &hits {
             let taken = store.take(&[*hit]).await.unwrap();
             store.give_back(&taken.receipt).await.unwrap();

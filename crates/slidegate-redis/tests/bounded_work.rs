@@ -8,8 +8,8 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use slidegate::{
-    Admission, Algorithm, Hit, Key, Limit, ManualClock, MemoryStore, Outcome, Quota, Receipt,
-    Scope, Store, Timestamp, Value,
+    Algorithm, Hit, Key, Limit, ManualClock, MemoryStore, Outcome, Quota, Receipt, Scope, Store,
+    Timestamp, Value,
 };
 use slidegate_redis::{RedisStore, Settings};
 
@@ -127,17 +127,17 @@ impl Pair {
         }
     }
 
-    fn hit(&self, cost: u64, admission: Admission) -> Hit<'_> {
-        Hit {
-            key: Key::new(&self.scope, &[Value::Text("all")]),
-            limit: &self.limit,
-            cost,
-            admission,
-        }
+    fn hit(&self, cost: u64) -> Hit<'_> {
+        Hit::new(Key::new(&self.scope, &[Value::Text("all")]), &self.limit, cost)
     }
 
-    async fn take(&mut self, cost: u64, admission: Admission) -> Outcome {
-        let hit = self.hit(cost, admission);
+    async fn take(&mut self, cost: u64) -> Outcome {
+        self.take_by(|hit| hit, cost).await
+    }
+
+    /// Takes units by a hit that is changed first.
+    async fn take_by(&mut self, change: impl Fn(Hit<'_>) -> Hit<'_>, cost: u64) -> Outcome {
+        let hit = change(self.hit(cost));
         let store = self.store.take(&[hit]).await.unwrap();
         let model = Store::take(&self.model, &[hit]).await.unwrap();
         assert_eq!(store.outcomes, model.outcomes, "{cost} at {:?}", self.clock);
@@ -148,7 +148,7 @@ impl Pair {
     }
 
     async fn peek(&self, cost: u64) -> Outcome {
-        let hit = self.hit(cost, Admission::Enforce);
+        let hit = self.hit(cost);
         let store = self.store.peek(&[hit]).await.unwrap();
         let model = Store::peek(&self.model, &[hit]).await.unwrap();
         assert_eq!(store, model, "{cost} at {:?}", self.clock);
@@ -156,7 +156,7 @@ impl Pair {
     }
 
     async fn refund(&self, units: u64) {
-        let hit = self.hit(units, Admission::Enforce);
+        let hit = self.hit(units);
         let store = self.store.refund(&[hit]).await.unwrap();
         let model = Store::refund(&self.model, &[hit]).await.unwrap();
         assert_eq!(store, model, "{units} at {:?}", self.clock);
@@ -171,12 +171,12 @@ impl Pair {
 
     async fn fill(&mut self, costs: &[u64]) {
         for cost in costs.iter().cycle() {
-            let remaining = self.take(*cost, Admission::Enforce).await.remaining();
+            let remaining = self.take(*cost).await.remaining();
             if remaining == 0 {
                 return;
             }
             if remaining < *cost {
-                self.take(remaining, Admission::Enforce).await;
+                self.take(remaining).await;
                 return;
             }
             self.clock.advance(self.step);
@@ -203,21 +203,21 @@ impl Pair {
 async fn compare_with_memory(window: Duration, costs: &[u64], seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut log = Pair::open(window);
-    log.take(1, Admission::Enforce).await;
+    log.take(1).await;
     log.begin_sum_near_its_end();
     log.fill(costs).await;
     log.compare(&mut rng).await;
     log.clock.advance(window / 2);
     for _ in 0..20 {
         log.clock.advance(log.step * rng.u32(..500));
-        assert!(!log.take(MAX, Admission::Enforce).await.fits());
+        assert!(!log.take(MAX).await.fits());
         log.compare(&mut rng).await;
     }
     for step in 0..3_000 {
         log.clock.advance(log.step.mul_f64(rng.f64() * 4.0));
         match rng.u32(..100) {
-            0..70 => drop(log.take(costs[step % costs.len()], Admission::Enforce).await),
-            70..75 => drop(log.take(rng.u64(1..20), Admission::Always).await),
+            0..70 => drop(log.take(costs[step % costs.len()]).await),
+            70..75 => drop(log.take_by(|hit| hit.reported(), rng.u64(1..20)).await),
             75..80 => log.refund(rng.u64(1..30)).await,
             80..88 => log.revert(log.receipts.len() - 1, rng.u64(1..=10)).await,
             88..93 => log.revert(rng.usize(log.receipts.len() / 2..log.receipts.len()), 10).await,
@@ -276,7 +276,7 @@ async fn call_on_full_log_scans_nothing() {
         for share in ["all", "half"] {
             for _ in 0..50 {
                 let cost = rng.u64(MAX * 3 / 4..=MAX);
-                assert!(!log.take(cost, Admission::Enforce).await.fits());
+                assert!(!log.take(cost).await.fits());
                 let work = monitor.work(&log.redis);
                 assert_bounded(&work, &format!("{costs:?}, {share} left, denied {cost}"));
             }
@@ -296,7 +296,7 @@ async fn call_on_full_log_scans_nothing() {
         let mut resized = 0;
         for _ in 0..50 {
             log.clock.advance(log.step * 20);
-            assert!(log.take(1, Admission::Enforce).await.fits());
+            assert!(log.take(1).await.fits());
             let work = monitor.work(&log.redis);
             match work.whole_reads {
                 0 => assert_bounded(&work, &format!("{costs:?}, charged")),
@@ -322,7 +322,7 @@ fn full_head(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec<u8> {
 #[tokio::test]
 async fn garbage_behind_valid_head_is_not_scanned() {
     let log = Pair::open(MINUTE);
-    let hit = |cost| log.hit(cost, Admission::Enforce);
+    let hit = |cost| log.hit(cost);
     let receipt = log.store.take(&[hit(3)]).await.unwrap().receipt;
     let key = log.redis.keys().remove(0);
     let mut connection = log.redis.connection();
@@ -390,7 +390,7 @@ async fn charge_after_gap_copies_buckets_once() {
             let who = format!("{nth} after {gap:?}");
             let values = [Value::Text(&who)];
             let key = Key::new(&scope, &values);
-            let hit = Hit { key, limit: &limit, cost: 1, admission: Admission::Enforce };
+            let hit = Hit::new(key, &limit, 1);
             store.take(&[hit]).await.unwrap();
             clock.advance(gap);
             script_us(&redis);

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use slidegate::{
-    Admission, Algorithm, Clock, Hit, Key, Limit, ManualClock, Receipt, Scope, Store, Taken,
-    Timestamp, Value,
+    Algorithm, Clock, Hit, Key, Limit, ManualClock, Receipt, Scope, Store, Taken, Timestamp, Value,
+    Veto,
 };
 use slidegate_redis::{RedisStore, Settings};
 
@@ -61,15 +61,15 @@ impl Counters {
 
     fn hit<'a>(&'a self, rng: &mut Rng, who: &'a [Value<'a>; 1]) -> (usize, Hit<'a>) {
         let nth = rng.usize(..self.limits.len());
-        let hit = Hit {
-            key: Key::new(&self.scopes[nth], who),
-            limit: &self.limits[nth],
-            cost: *rng.choice(&[0, 1, 1, 1, 2, 3, 20]).unwrap(),
-            admission: match rng.u8(..10) {
-                0 => Admission::Observe,
-                1 => Admission::Always,
-                _ => Admission::Enforce,
-            },
+        let cost = *rng.choice(&[0, 1, 1, 1, 2, 3, 20]).unwrap();
+        let hit = Hit::new(Key::new(&self.scopes[nth], who), &self.limits[nth], cost);
+        let hit = match rng.u8(..12) {
+            0 => hit.observed(),
+            1 => hit.charged_always(),
+            2 => hit.joint(),
+            3 => hit.reported(),
+            4 => hit.requiring(rng.u64(..4)),
+            _ => hit,
         };
         (nth, hit)
     }
@@ -98,7 +98,7 @@ fn assert_same_figures(hits: &[Hit<'_>], cached: &Taken, asked: &Taken) {
     let wait = |taken: &Taken| {
         let enforced = hits.iter().zip(&taken.outcomes);
         let denies = enforced.filter(|(hit, outcome)| {
-            hit.admission == Admission::Enforce && outcome.is_known() && !outcome.fits()
+            hit.veto == Veto::Alone && outcome.is_known() && !outcome.fits()
         });
         denies.map(|(_, outcome)| outcome.wait_us()).max()
     };
@@ -190,7 +190,7 @@ async fn what_another_instance_gives_back_is_learnt_in_time() {
         for step in 0..600 {
             advance(&mut rng, &clock, &mut waits);
             let (nth, hit) = counters.hit(&mut rng, &[Value::Text("all")]);
-            let hit = Hit { admission: Admission::Enforce, ..hit };
+            let hit = Hit::new(hit.key, hit.limit, hit.cost);
             match rng.u8(..24) {
                 0 => {
                     elsewhere.reset(&[hit]).await.unwrap();
@@ -235,7 +235,7 @@ fn bucket() -> (Scope, Limit) {
 
 fn hit<'a>(scope: &'a Scope, limit: &'a Limit, cost: u64) -> Hit<'a> {
     let key = Key::new(scope, &[Value::Text("all")]);
-    Hit { key, limit, cost, admission: Admission::Enforce }
+    Hit::new(key, limit, cost)
 }
 
 #[tokio::test]
@@ -348,7 +348,7 @@ async fn what_has_been_spent_is_charged_though_another_limit_is_known_to_deny() 
     let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
     let store = open(&redis, &clock, "", TTL);
     let debts = Scope::new("deny", "debts", "limit", &["who"]);
-    let debt = Hit { admission: Admission::Always, ..hit(&debts, &limit, 1) };
+    let debt = hit(&debts, &limit, 1).reported();
     assert!(store.take(&[hit(&scope, &limit, 10)]).await.unwrap().allowed);
     for left in [9, 8] {
         let denied = store.take(&[hit(&scope, &limit, 1), debt]).await.unwrap();

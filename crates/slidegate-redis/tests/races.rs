@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use slidegate::testkit::laws::most_in_a_window;
 use slidegate::{
-    Admission, Algorithm, Clock, Hit, Key, Limit, Quota, Scope, Store, SystemClock, Timestamp,
-    Value,
+    Algorithm, Clock, Hit, Key, Limit, Quota, Scope, Store, SystemClock, Timestamp, Value,
 };
 use slidegate_redis::{RedisStore, Settings};
 
@@ -72,7 +71,7 @@ async fn one_of_the_processes() {
     let scope = Scope::new("races", "rule", "limit", &["who"]);
     let key = Key::new(&scope, &[Value::Text("all")]);
     for store in &stores {
-        let hit = Hit { key, limit: &limit, cost: 1, admission: Admission::Enforce };
+        let hit = Hit::new(key, &limit, 1);
         store.peek(&[hit]).await.unwrap();
     }
     meet(&address).await;
@@ -81,7 +80,7 @@ async fn one_of_the_processes() {
         let scope = scope.clone();
         askers.spawn(async move {
             let key = Key::new(&scope, &[Value::Text("all")]);
-            let hit = Hit { key, limit: &limit, cost: 1, admission: Admission::Enforce };
+            let hit = Hit::new(key, &limit, 1);
             let mut allowed = 0;
             for _ in 0..ASKS {
                 allowed += u64::from(store.take(&[hit]).await.unwrap().allowed);

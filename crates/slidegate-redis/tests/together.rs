@@ -9,8 +9,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::{FutureExt, poll};
 use slidegate::{
-    Admission, Algorithm, Hit, Key, Limit, ManualClock, Scope, Store, StoreError, Taken, Timestamp,
-    Value,
+    Algorithm, Hit, Key, Limit, ManualClock, Scope, Store, StoreError, Taken, Timestamp, Value,
 };
 use slidegate_redis::{RedisStore, Settings};
 
@@ -46,7 +45,7 @@ impl One {
 
     fn hit<'a>(&'a self, who: &'a [Value<'a>; 1], limit: &'a Limit, cost: u64) -> Hit<'a> {
         let key = Key::new(&self.scope, who);
-        Hit { key, limit, cost, admission: Admission::Enforce }
+        Hit::new(key, limit, cost)
     }
 
     async fn take(&self, who: &str, limit: &Limit, cost: u64) -> Result<Taken, StoreError> {

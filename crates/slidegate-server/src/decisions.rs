@@ -109,6 +109,11 @@ impl Question<'_> {
         self.ruled(domain, self.decisions.service.peek(request).await)
     }
 
+    /// Records units that have been consumed. Never denies.
+    pub async fn report(&self, domain: &str, request: &Request<'_>) -> Ruling {
+        self.ruled(domain, self.decisions.service.report(request).await)
+    }
+
     fn ruled(&self, domain: &str, ruling: Ruling) -> Ruling {
         self.span.ruled(domain, &ruling);
         ruling

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use slidegate::policy::{Match, Misfit, Rule, RuleLimit};
-use slidegate::{Admission, Hit, Policy, Request, Ruling, Standing};
+use slidegate::{ChargeWhen, Hit, Policy, Request, Ruling, Standing, Veto};
 
 use crate::millis::millis_up;
 use crate::words::override_name;
@@ -60,8 +60,14 @@ struct LimitExplained {
     window_ms: u64,
     /// Whether the rule only watches, and never denies.
     observed: bool,
-    /// Whether the cost is charged even beyond max, since it has been spent: it never denies.
-    overdraft: bool,
+    /// Whether it denies only if no other limit in this mode fits.
+    joint: bool,
+    /// Units that the request costs here.
+    cost: u64,
+    /// Units that must be free for the request to fit.
+    required: u64,
+    /// Whether the cost is charged also if the request is denied, above max.
+    charged_always: bool,
     /// Whose counts: every attribute that the rule counts per.
     counted_per: BTreeMap<String, String>,
     /// The name of the counter.
@@ -177,13 +183,14 @@ impl LimitExplained {
             limit: words::limit(limit),
             max: quota.max(),
             window_ms: millis_up(quota.window()),
-            observed: hit.admission == Admission::Observe,
-            overdraft: hit.admission == Admission::Always,
+            observed: hit.veto == Veto::Never,
+            joint: hit.veto == Veto::Jointly,
+            cost: hit.cost,
+            required: hit.required,
+            charged_always: hit.charge == ChargeWhen::Always,
             counted_per: if one.lacks_attribute() { BTreeMap::new() } else { identity.collect() },
             key: hit.key.to_string(),
-            to_pass: standing
-                .filter(|_| hit.admission != Admission::Always)
-                .and_then(|standing| words::to_pass(&standing, hit.cost)),
+            to_pass: standing.and_then(|standing| words::to_pass(&standing, hit.required)),
             now: standing.map(|standing| {
                 let outcome = standing.outcome;
                 Counts {

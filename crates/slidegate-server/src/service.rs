@@ -57,6 +57,11 @@ impl Service {
         self.ruled.load_full().gate.peek(request).await
     }
 
+    /// Records units that have been consumed. It is no decision, so it is in no figures of limits.
+    pub async fn report(&self, request: &Request<'_>) -> Ruling {
+        self.ruled.load_full().gate.report(request).await
+    }
+
     /// What [`check`](Self::check) would say, and why. Takes nothing, and nobody watches.
     pub async fn explain(&self, request: &Request<'_>) -> Explanation {
         let ruled = self.ruled.load_full();

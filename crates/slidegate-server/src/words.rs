@@ -2,7 +2,7 @@
 
 use bytesize::ByteSize;
 use slidegate::policy::{Condition, Mode, OnStoreError, Override, Rule, Terms, When, WhenMissing};
-use slidegate::{Algorithm, Align, Limit, OnPartition};
+use slidegate::{Algorithm, Align, Limit, OnPartition, RuleCost};
 
 /// What a rule does, a line for each part.
 pub fn rule(rule: &Rule) -> Vec<String> {
@@ -30,10 +30,7 @@ pub fn own_terms(rule: &Rule) -> Vec<String> {
             lines.extend(terms(rule.terms()));
         }
     }
-    if rule.has_overdraft() {
-        lines
-            .push("costs are charged even beyond max; a cost of 0 asks, and is denied then".into());
-    }
+    lines.extend(charge(rule));
     if let Some(status) = rule.deny_status() {
         lines.push(format!("what it denies has the status {status}"));
     }
@@ -53,6 +50,7 @@ fn requested(rule: &Rule) -> [String; 2] {
     let watches = match rule.terms().mode() {
         Mode::Enforce => "counted per all attributes",
         Mode::Off => "switched off",
+        Mode::Jointly => "counted per all attributes; denies if no joint limit fits",
         Mode::Observe | Mode::EnforceFor(_) => "counted per all attributes; only watches",
     };
     [own, watches.into()]
@@ -101,6 +99,26 @@ fn per(rule: &Rule) -> String {
         bits => format!("; IPv6 by /{bits}"),
     };
     format!("counted per {}; {missing}{prefix}", names.collect::<Vec<_>>().join(" and "))
+}
+
+/// What a rule charges, where it is not the cost of the request, if that is admitted.
+fn charge(rule: &Rule) -> Vec<String> {
+    let cost = match rule.cost() {
+        RuleCost::Request => None,
+        RuleCost::Constant(1) => Some("each request costs 1 unit".to_owned()),
+        RuleCost::Constant(cost) => Some(format!("each request costs {cost} units")),
+        RuleCost::Named(name) => {
+            Some(format!("costs `{name}`; a request without it is checked, not charged"))
+        }
+    };
+    let required = match rule.required() {
+        0 => Some("a request of cost 0 fits unless the counter is above max".to_owned()),
+        1 => None,
+        units => Some(format!("at least {units} units must be free")),
+    };
+    let always =
+        rule.charges_always().then(|| "denied requests are charged too, above max".to_owned());
+    [cost, required, always].into_iter().flatten().collect()
 }
 
 fn redis(rule: &Rule) -> Option<String> {
@@ -155,6 +173,7 @@ fn terms(terms: &Terms) -> Vec<String> {
     let mode = match terms.mode() {
         Mode::Off => return vec!["switched off".into()],
         Mode::Enforce => None,
+        Mode::Jointly => Some("denies only if no joint limit fits".to_owned()),
         Mode::Observe => Some("only watches: what does not fit passes all the same".to_owned()),
         Mode::EnforceFor(share) => {
             Some(format!("denies for {share} of the keys, and watches the rest"))

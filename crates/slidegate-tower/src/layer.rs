@@ -11,7 +11,7 @@ use tower_layer::Layer;
 
 use crate::decide::{ByGate, ByLimiter, Decide, decider};
 use crate::extract::{Attributes, Extract, Head};
-use crate::question::{Cost, Question};
+use crate::question::{Cost, NamedCost, Question};
 use crate::respond::ProblemJson;
 use crate::service::RateLimit;
 use crate::settle::{Answer, OnDrop, Settle};
@@ -127,6 +127,40 @@ impl<D: Decide, R> RateLimitLayer<D, R> {
     pub fn cost_header(self, name: &str) -> Result<Self, InvalidHeaderName> {
         let name: HeaderName = name.parse()?;
         Ok(self.asking(|question| question.cost = Cost::Header(name)))
+    }
+
+    /// Adds a named cost, for rules that charge it: `cost: tokens` in the policy. `None` means that the request does not
+    /// have the cost; the rules are then checked, not charged. Limiters ignore it.
+    ///
+    /// ```
+    /// use slidegate::{Gate, MemoryStore, Policy};
+    /// use slidegate_tower::{Attributes, RateLimitLayer, Settle, extract};
+    ///
+    /// /// Tokens that a response has used; the handler adds it to the response's extensions.
+    /// #[derive(Clone)]
+    /// struct Tokens(u64);
+    ///
+    /// let policy = Policy::from_yaml("
+    /// rules: [{ name: tokens, per: [user], limits: [90000/h], cost: tokens }]
+    /// ")?;
+    /// let attributes = Attributes::new().with("user", extract::header("x-user"));
+    /// let layer = RateLimitLayer::new(Gate::new(policy, MemoryStore::new()), attributes)
+    ///     .named_cost("tokens", |head| head.headers.get("x-max-tokens")?.to_str().ok()?.parse().ok());
+    /// // If it is known only afterwards: the request is checked, and the tokens are reported.
+    /// let layer = layer.settle(|answer| match answer.extensions.get::<Tokens>() {
+    ///     Some(Tokens(units)) => Settle::Report { cost: "tokens", units: *units },
+    ///     None => Settle::Keep,
+    /// });
+    /// # let _ = layer;
+    /// # Ok::<(), slidegate::PolicyErrors>(())
+    /// ```
+    pub fn named_cost(
+        self,
+        name: &str,
+        units: impl Fn(Head<'_>) -> Option<u64> + Send + Sync + 'static,
+    ) -> Self {
+        let cost = NamedCost { name: name.into(), units: Arc::new(units) };
+        self.asking(|question| question.named_costs.push(cost))
     }
 
     /// Sets what a limiter does while its store is unavailable. By default it enforces its

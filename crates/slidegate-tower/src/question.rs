@@ -13,6 +13,8 @@ use crate::extract::{Attribute, Head};
 pub struct Question {
     pub domain: Box<str>,
     pub cost: Cost,
+    /// The named costs that a policy's rules may charge.
+    pub named_costs: Vec<NamedCost>,
     /// What a limiter does while its store does not answer.
     pub on_store_error: OnStoreError,
     /// Whether who asked is kept until the answer is there.
@@ -27,6 +29,20 @@ pub enum Cost {
     Of(Arc<dyn Fn(Head<'_>) -> u64 + Send + Sync>),
 }
 
+/// A named cost, which a request may not have.
+#[derive(Clone)]
+pub struct NamedCost {
+    pub name: Box<str>,
+    pub units: Arc<dyn Fn(Head<'_>) -> Option<u64> + Send + Sync>,
+}
+
+/// The costs of one request.
+#[derive(Debug, Default)]
+pub struct Costs<'q> {
+    pub plain: u64,
+    pub named: Vec<(&'q str, u64)>,
+}
+
 /// Why there is no decision.
 pub type Malformed = Cow<'static, str>;
 
@@ -37,7 +53,8 @@ type KeptValue = (Box<str>, Box<str>, Option<Box<[u8]>>);
 #[derive(Debug)]
 pub struct Kept {
     values: Box<[KeptValue]>,
-    pub cost: u64,
+    cost: u64,
+    named_costs: Vec<(Box<str>, u64)>,
 }
 
 impl Question {
@@ -56,18 +73,26 @@ impl Question {
         }
     }
 
+    /// Returns all costs of a request.
+    pub fn costs_of(&self, head: Head<'_>) -> Result<Costs<'_>, Malformed> {
+        let named = self.named_costs.iter();
+        let named = named.filter_map(|cost| Some((&*cost.name, (cost.units)(head)?)));
+        Ok(Costs { plain: self.cost_of(head)?, named: named.collect() })
+    }
+
     /// Keeps who asked, if that may be needed.
     #[inline]
     pub fn keep<'v>(
         &self,
-        cost: u64,
+        costs: &Costs<'_>,
         values: impl IntoIterator<Item = Attribute<'v>>,
     ) -> Option<Kept> {
         self.is_kept.then(|| {
             let values = values.into_iter();
             let values =
                 values.map(|(name, text, bytes)| (name.into(), text.into(), bytes.map(Into::into)));
-            Kept { values: values.collect(), cost }
+            let named_costs = costs.named.iter().map(|(name, units)| ((*name).into(), *units));
+            Kept { values: values.collect(), cost: costs.plain, named_costs: named_costs.collect() }
         })
     }
 }
@@ -84,15 +109,24 @@ fn wrong(name: &HeaderName, text: &str) -> Malformed {
 }
 
 impl Kept {
-    /// The request again.
+    /// Returns the request as it was decided.
     pub fn request<'r>(&'r self, domain: &'r str) -> Request<'r> {
+        let named = self.named_costs.iter();
+        let descriptor = named.fold(self.descriptor().cost(self.cost), |all, (name, units)| {
+            all.with_cost(name, *units)
+        });
+        Request::new(domain, descriptor)
+    }
+
+    /// Returns the report of a named cost of the request.
+    pub fn report<'r>(&'r self, domain: &'r str, cost: &'r str, units: u64) -> Request<'r> {
+        Request::new(domain, self.descriptor().with_cost(cost, units))
+    }
+
+    fn descriptor(&self) -> Descriptor<'_> {
         let attributes = self.values.iter().map(|(name, text, _)| (&**name, &**text));
-        let descriptor = Descriptor::new(attributes).cost(self.cost);
         let bytes = self.values.iter().filter_map(|(name, _, bytes)| Some((name, bytes.as_ref()?)));
-        Request::new(
-            domain,
-            bytes.fold(descriptor, |all, (name, bytes)| all.with_bytes(name, bytes)),
-        )
+        bytes.fold(Descriptor::new(attributes), |all, (name, bytes)| all.with_bytes(name, bytes))
     }
 
     /// The only value of a limiter's request.
@@ -106,6 +140,7 @@ impl Default for Question {
         Self {
             domain: DEFAULT_DOMAIN.into(),
             cost: Cost::One,
+            named_costs: Vec::new(),
             on_store_error: OnStoreError::default(),
             is_kept: false,
         }

@@ -17,6 +17,14 @@ pub enum Settle {
     /// So many units, even beyond what the limits hold: then its sender stays denied until enough has left the
     /// window.
     Cost(u64),
+    /// What it was charged, and so many units of a named cost, which are recorded also above max. Under a policy, these
+    /// are charged by rules with that cost; under a limiter, by all of its limits.
+    Report {
+        /// The name of the cost, such as `tokens`.
+        cost: &'static str,
+        /// The units that have been consumed.
+        units: u64,
+    },
 }
 
 /// What becomes of the charge of a call that is dropped before its answer is there: because the client is gone, a

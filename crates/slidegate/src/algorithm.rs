@@ -48,6 +48,8 @@ pub enum Algorithm {
     TokenBucket {
         /// Units that fit at once; max if not given.
         burst: Option<u64>,
+        /// The largest debt in units, from charges that are made without a check; twice max if not given.
+        max_debt: Option<u64>,
     },
 }
 
@@ -68,7 +70,7 @@ impl Algorithm {
         Self::SlidingBuckets { precision: None },
         Self::SlidingWindow,
         Self::FixedWindow { align: Align::Key },
-        Self::TokenBucket { burst: None },
+        Self::TokenBucket { burst: None, max_debt: None },
     ];
 
     /// The name in policies, keys and file names: `sliding_log`.
@@ -97,16 +99,16 @@ impl fmt::Display for Algorithm {
 /// One algorithm under one quota: pure arithmetic over one key's state.
 ///
 /// The default state is that of a key that was never seen. Time inside a key never runs backwards: a
-/// `now` before the last charge is taken as the time of that charge. A cost of 0 asks whether one unit
-/// would fit. What an outcome says of the future counts from the caller's own `now`.
+/// `now` before the last charge is taken as the time of that charge. The times of an outcome count from the caller's
+/// own `now`.
 pub trait Counter: Copy {
     /// What is kept of one key.
     type State: Clone + fmt::Debug + Default + HeapSize + PartialEq + Send + 'static;
 
-    /// How `cost` would fare at `now`. Changes nothing.
-    fn peek(&self, state: &Self::State, now: Timestamp, cost: u64) -> Outcome;
+    /// Returns whether `required` units are free at `now`. 0 units are free unless more than max are used.
+    fn peek(&self, state: &Self::State, now: Timestamp, required: u64) -> Outcome;
 
-    /// Adds `cost`, whether it fits or not.
+    /// Adds `cost` units, whether they fit or not.
     fn charge(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> Charged;
 
     /// Takes back a charge of `cost` that was counted at `charged_at`; nothing of what has left the
@@ -126,7 +128,9 @@ pub trait Counter: Copy {
 pub struct Charged {
     /// The moment at which it is counted.
     pub at: Timestamp,
-    /// What a [`peek`](Counter::peek) of cost 0 says after it.
+    /// The units that were charged: fewer than the cost if the largest debt is reached.
+    pub units: u64,
+    /// The result of a [`peek`](Counter::peek) for one unit after the charge.
     pub after: Outcome,
 }
 
@@ -174,7 +178,7 @@ impl Scale {
     }
 
     fn numbers(&self, max: u32, extra: u32) -> Numbers {
-        Numbers { max, extra, tick_us: u64::from(self.tick_us), window: self.window() }
+        Numbers { max, extra, max_debt: 0, tick_us: u64::from(self.tick_us), window: self.window() }
     }
 
     /// Ticks in a window.

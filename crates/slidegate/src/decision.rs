@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::hit::{Admission, Hit};
+use crate::hit::{Hit, Veto};
 use crate::outcome::Outcome;
 use crate::store::{Outcomes, Receipt, Taken, TakenOne, admits};
 
@@ -44,9 +44,9 @@ impl Decision {
     }
 
     /// By a limit that nothing fits: a denial, unless it observes.
-    pub(crate) fn never(admission: Admission) -> Self {
-        let outcomes = Outcomes::from_slice(&[Outcome::judge((0, 0), 1, 0, |_| 0)]);
-        let allowed = admission == Admission::Observe;
+    pub(crate) fn never(veto: Veto) -> Self {
+        let outcomes = Outcomes::from_slice(&[Outcome::judge((0, 0), 1, 0, || 0)]);
+        let allowed = veto == Veto::Never;
         let taken = Taken { allowed, outcomes, receipt: Receipt::default() };
         Self::bound_by((!allowed).then_some(0), taken)
     }
@@ -85,8 +85,10 @@ impl Decision {
         !self.allowed && self.outcomes.is_empty()
     }
 
-    /// Which of the outcomes the request hangs on: on a denial the one with the longest wait ("never" is
-    /// the longest), else the one with the least remaining share. Limits that only observe do not bind.
+    /// Returns the place of the outcome that binds the request. Of a denial it is the one with the longest wait ("never" is
+    /// the longest), where joint limits count as the one of them with the shortest wait. Otherwise it is the one with the
+    /// least remaining share, where joint limits count as the one of them with the most. Limits that only observe do not
+    /// bind.
     pub fn binding(&self) -> Option<usize> {
         self.binding.map(usize::from)
     }
@@ -139,27 +141,35 @@ fn binding(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16>
 /// Whether a decision hangs on its only hit.
 #[inline]
 fn binds_alone(hit: &Hit<'_>, allowed: bool) -> bool {
-    !allowed || hit.admission != Admission::Observe
+    !allowed || hit.veto != Veto::Never
 }
 
 fn binding_of_several(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16> {
-    let known = |(_, (_, outcome)): &(usize, (&Hit<'_>, &Outcome))| outcome.is_known();
-    let both = || hits.iter().zip(outcomes).enumerate().filter(known);
+    let known = |(_, (_, outcome)): &Bound<'_>| outcome.is_known();
+    let all = || hits.iter().zip(outcomes).enumerate().filter(known);
+    let with = |veto| all().filter(move |(_, (hit, _))| hit.veto == veto);
+    let denies = |(_, (_, outcome)): &Bound<'_>| !outcome.fits();
+    let wait = |(_, (_, outcome)): &Bound<'_>| outcome.wait_us();
     let bound = if allowed {
-        both()
-            .filter(|(_, (hit, _))| hit.admission != Admission::Observe)
-            .reduce(|least, next| if has_less_left(next.1, least.1) { next } else { least })
+        // A joint limit that does not fit denies nothing while another one fits.
+        let joint = with(Veto::Jointly).filter(|bound| !denies(bound));
+        let most =
+            joint.reduce(|most, next| if has_less_left(most.1, next.1) { next } else { most });
+        let alone = with(Veto::Alone).chain(most);
+        alone.reduce(|least, next| if has_less_left(next.1, least.1) { next } else { least })
     } else {
-        both()
-            .filter(|(_, (hit, outcome))| hit.admission == Admission::Enforce && !outcome.fits())
-            .reduce(
-                |longest, next| {
-                    if next.1.1.wait_us() > longest.1.1.wait_us() { next } else { longest }
-                },
-            )
+        let has_fitting = with(Veto::Jointly).any(|bound| !denies(&bound));
+        let joint = with(Veto::Jointly).filter(|_| !has_fitting);
+        let soonest =
+            joint.reduce(|soonest, next| if wait(&next) < wait(&soonest) { next } else { soonest });
+        let alone = with(Veto::Alone).filter(denies).chain(soonest);
+        alone.reduce(|longest, next| if wait(&next) > wait(&longest) { next } else { longest })
     };
     bound.and_then(|(nth, _)| u16::try_from(nth).ok())
 }
+
+/// A hit with its outcome, and its place.
+type Bound<'b> = (usize, (&'b Hit<'b>, &'b Outcome));
 
 /// Whether one counter has a smaller share of its limit left than another.
 fn has_less_left(one: (&Hit<'_>, &Outcome), other: (&Hit<'_>, &Outcome)) -> bool {

@@ -191,6 +191,11 @@ impl<S: LocalStore> Gate<S> {
         self.rule(applied, take_now(&*self.store, applied))
     }
 
+    /// Records units that have been consumed; see [`report`](Self::report).
+    pub fn report_now(&self, request: &Request<'_>) -> Ruling {
+        self.check_applied_now(&self.policy.apply(request).reported())
+    }
+
     /// What [`check_now`](Self::check_now) would say. Takes nothing.
     pub fn peek_now(&self, request: &Request<'_>) -> Ruling {
         let applied = self.policy.apply(request);

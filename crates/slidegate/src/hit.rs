@@ -1,30 +1,96 @@
-//! One charge that a request asks for.
+//! One charge against one key that a request needs.
 
 use crate::key::Key;
 use crate::limit::Limit;
 
-/// One charge: on which key, against which limit, how much, and how it is admitted.
+/// One charge against one key: what it counts, how many units must be free, and what happens if they are not.
+///
+/// ```
+/// use slidegate::{ChargeWhen, Hit, Key, Limit, Veto};
+///
+/// let limit: Limit = "100/min".parse()?;
+/// let hit = Hit::new(Key::hashed(1, 1), &limit, 5);
+/// assert_eq!((hit.required, hit.veto, hit.charge), (5, Veto::Alone, ChargeWhen::IfAdmitted));
+/// let report = hit.reported();
+/// assert_eq!((report.required, report.veto, report.charge), (0, Veto::Never, ChargeWhen::Always));
+/// # Ok::<(), slidegate::LimitError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Hit<'a> {
-    /// Who is counted.
+    /// Identifies the counter, together with the limit.
     pub key: Key<'a>,
-    /// What is held against.
+    /// The limit of the counter.
     pub limit: &'a Limit,
-    /// Units to take. 0 asks whether one unit would fit, and takes nothing.
+    /// Units to charge. 0 charges nothing.
     pub cost: u64,
-    /// How it is admitted.
-    pub admission: Admission,
+    /// Units that must be free for the hit to fit. 0 means "not in debt": the hit fits while at most max units are used.
+    pub required: u64,
+    /// Whether the hit denies the request if it does not fit.
+    pub veto: Veto,
+    /// When the cost is charged.
+    pub charge: ChargeWhen,
 }
 
-/// How a hit is admitted.
+/// Whether a hit that does not fit denies the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Admission {
-    /// Vetoes the request if it does not fit; charged if the request passes.
+pub enum Veto {
+    /// The hit denies the request on its own.
     #[default]
-    Enforce,
-    /// Never vetoes; charged if the request passes and it fits.
-    Observe,
-    /// Never vetoes and is always charged, even beyond max and even if another hit vetoes: what it
-    /// charges has been spent already. The key then stays denied until enough has left the window.
+    Alone,
+    /// The request is denied if none of its joint hits fits.
+    Jointly,
+    /// The hit never denies the request.
+    Never,
+}
+
+/// When the cost of a hit is charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ChargeWhen {
+    /// If the request is admitted.
+    #[default]
+    IfAdmitted,
+    /// If the request is admitted and the hit fits.
+    IfAdmittedAndFits,
+    /// Always: also if the request is denied, and above max. The counter then denies until the debt has left the window.
     Always,
+}
+
+impl<'a> Hit<'a> {
+    /// Creates a hit that denies the request if it does not fit, and is charged if the request is admitted. `max(cost, 1)`
+    /// units must be free, so that a cost of 0 checks whether one unit would fit.
+    #[inline(always)]
+    pub fn new(key: Key<'a>, limit: &'a Limit, cost: u64) -> Self {
+        let (veto, charge) = (Veto::Alone, ChargeWhen::IfAdmitted);
+        Self { key, limit, cost, required: cost.max(1), veto, charge }
+    }
+
+    /// Returns the hit with another number of units that must be free.
+    #[must_use]
+    pub fn requiring(self, required: u64) -> Self {
+        Self { required, ..self }
+    }
+
+    /// Returns the hit in observe mode: it never denies, and is charged if the request is admitted and it fits.
+    #[must_use]
+    pub fn observed(self) -> Self {
+        Self { veto: Veto::Never, charge: ChargeWhen::IfAdmittedAndFits, ..self }
+    }
+
+    /// Returns the hit as one of several of which one must fit. It is charged if the request is admitted and it fits.
+    #[must_use]
+    pub fn joint(self) -> Self {
+        Self { veto: Veto::Jointly, charge: ChargeWhen::IfAdmittedAndFits, ..self }
+    }
+
+    /// Returns the hit such that it is charged also if the request is denied.
+    #[must_use]
+    pub fn charged_always(self) -> Self {
+        Self { charge: ChargeWhen::Always, ..self }
+    }
+
+    /// Returns the hit as a record of units that have been consumed: it never denies, and is always charged.
+    #[must_use]
+    pub fn reported(self) -> Self {
+        Self { required: 0, veto: Veto::Never, charge: ChargeWhen::Always, ..self }
+    }
 }

@@ -81,7 +81,7 @@ pub use clock::{Clock, FollowingClock, ManualClock, SystemClock, Timestamp, Wall
 pub use cluster_terms::{ClusterTerms, ClusterTermsError, OnPartition};
 pub use decision::{Decision, Verdict};
 pub use gate::{Gate, Ruling, Standing};
-pub use hit::{Admission, Hit};
+pub use hit::{ChargeWhen, Hit, Veto};
 pub use host::normal_host;
 pub use jitter::{Jitter, JitterError, Lengthening};
 pub use key::{Key, MAX_VALUE_BYTES, Scope, ShortenedValue, Value};
@@ -89,8 +89,8 @@ pub use limit::{Limit, LimitError, Numbers};
 pub use limiter::{Limiter, LimiterError, NeverFits};
 pub use network::{Network, NetworkError};
 pub use outcome::Outcome;
-pub use policy::Policy;
 pub use policy::file::{PolicyError, PolicyErrors, PolicyWarning};
+pub use policy::{Policy, RuleCost};
 pub use problem::Problem;
 pub use quota::{MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, QuotaError};
 pub use reason::Reason;

@@ -43,6 +43,8 @@ pub struct Numbers {
     /// The burst of a token bucket; how many buckets `sliding_buckets` counts, the running one among them; 0
     /// of the others.
     pub extra: u32,
+    /// The largest debt of a token bucket, in units; 0 of the others.
+    pub max_debt: u32,
     /// Microseconds of a tick: for `sliding_buckets` the precision, for `fixed_window` 1.
     pub tick_us: u64,
     /// Ticks of a window.
@@ -83,6 +85,9 @@ pub enum LimitError {
     /// The burst is over [`MAX_UNITS`].
     #[error("a burst of {0} is too large: at most {MAX_UNITS}")]
     Burst(u64),
+    /// The largest debt is over [`MAX_UNITS`].
+    #[error("a max_debt of {0} is too large: at most {MAX_UNITS}")]
+    MaxDebt(u64),
     /// The max is too large for a log.
     #[error(
         "a max of {0} is too large for sliding_log, which keeps every charge: at most {most}; sliding_buckets has no such bound",
@@ -109,12 +114,16 @@ impl Limit {
             Algorithm::FixedWindow { align } => {
                 AnyCounter::FixedWindow(FixedWindow::new(&quota, align))
             }
-            Algorithm::TokenBucket { burst } => {
+            Algorithm::TokenBucket { burst, max_debt } => {
                 let burst = burst.unwrap_or(quota.max());
                 if burst > MAX_UNITS {
                     return Err(LimitError::Burst(burst));
                 }
-                AnyCounter::TokenBucket(TokenBucket::new(&quota, burst))
+                let max_debt = max_debt.unwrap_or((2 * quota.max()).min(MAX_UNITS));
+                if max_debt > MAX_UNITS {
+                    return Err(LimitError::MaxDebt(max_debt));
+                }
+                AnyCounter::TokenBucket(TokenBucket::new(&quota, burst, max_debt))
             }
         };
         Ok(Self::of_counter(counter))
@@ -166,7 +175,8 @@ impl Limit {
                 AnyCounter::FixedWindow(FixedWindow::new(&quota, counter.align()))
             }
             AnyCounter::TokenBucket(counter) => {
-                AnyCounter::TokenBucket(TokenBucket::new(&quota, share(counter.burst())))
+                let (burst, max_debt) = (share(counter.burst()), share(counter.max_debt()));
+                AnyCounter::TokenBucket(TokenBucket::new(&quota, burst, max_debt))
             }
         })
     }
@@ -187,7 +197,8 @@ impl Limit {
             AnyCounter::SlidingWindow(_) => Algorithm::SlidingWindow,
             AnyCounter::FixedWindow(counter) => Algorithm::FixedWindow { align: counter.align() },
             AnyCounter::TokenBucket(counter) => {
-                Algorithm::TokenBucket { burst: Some(counter.burst()) }
+                let (burst, max_debt) = (Some(counter.burst()), Some(counter.max_debt()));
+                Algorithm::TokenBucket { burst, max_debt }
             }
         }
     }
@@ -302,7 +313,7 @@ mod tests {
                 }
             }
         }
-        let burst = |burst| Algorithm::TokenBucket { burst: Some(burst) };
+        let burst = |burst| Algorithm::TokenBucket { burst: Some(burst), max_debt: None };
         let bucket = |quota: &str, units| Limit::new(quota.parse().unwrap(), burst(units)).unwrap();
         assert_eq!(share(&bucket("100/s", 50), 4), bucket("25/s", 12));
         assert_eq!(share(&bucket("100/s", 3), 4), bucket("25/s", 1));

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use crate::decision::{Decision, Verdict};
 use crate::gate::Ruling;
-use crate::hit::{Admission, Hit};
+use crate::hit::Hit;
 use crate::jitter::Jitter;
 use crate::key::{Key, Scope};
 use crate::limit::{Limit, LimitError};
@@ -47,7 +47,8 @@ pub struct Limiter<S = MemoryStore> {
     secret: foldhash::quality::RandomState,
     has_phase: bool,
     scope: Scope,
-    admission: Admission,
+    /// Whether it only observes.
+    is_observing: bool,
     /// The limits as headers tell them.
     rules: Arc<[Rule]>,
     /// Number of instances that share the store.
@@ -134,9 +135,9 @@ impl<S> Limiter<S> {
         let has_phase = limits.iter().any(Limit::has_phase);
         let secret = foldhash::quality::RandomState::default();
         let rules = rules(NAME, &limits, Mode::Enforce);
-        let admission = Admission::Enforce;
         let (scope, instances) = (scope(NAME), NonZeroU32::MIN);
-        Ok(Self { limits, store, secret, has_phase, scope, admission, rules, instances })
+        let is_observing = false;
+        Ok(Self { limits, store, secret, has_phase, scope, is_observing, rules, instances })
     }
 
     /// The name by which its counts are known in a store that several limiters share; `limiter` if none is
@@ -161,7 +162,7 @@ impl<S> Limiter<S> {
     #[must_use]
     pub fn observing(self) -> Self {
         let rules = rules(self.rules[0].name(), &self.limits, Mode::Observe);
-        Self { admission: Admission::Observe, rules, ..self }
+        Self { is_observing: true, rules, ..self }
     }
 
     /// A decision of this limiter as [headers](crate::headers) and [problems](crate::Problem) want it: with the
@@ -220,14 +221,14 @@ impl<S> Limiter<S> {
     /// The same limits, counted in another store.
     #[must_use]
     pub fn over<T>(&self, store: T) -> Limiter<T> {
-        let Self { limits, secret, has_phase, scope, admission, rules, instances, .. } = self;
+        let Self { limits, secret, has_phase, scope, is_observing, rules, instances, .. } = self;
         Limiter {
             limits: limits.clone(),
             store,
             secret: secret.clone(),
             has_phase: *has_phase,
             scope: scope.clone(),
-            admission: *admission,
+            is_observing: *is_observing,
             rules: rules.clone(),
             instances: *instances,
         }
@@ -273,7 +274,7 @@ impl<S> Limiter<S> {
         cost: u64,
     ) -> Decision {
         if let [limit] = &*self.limits {
-            let hit = Hit { key: self.key(key), limit, cost, admission: self.admission };
+            let hit = self.hit(self.key(key), limit, cost);
             return Decision::of_one(&hit, store.take_one_now(&hit));
         }
         let hits = self.hits(key, cost);
@@ -289,7 +290,9 @@ impl<S> Limiter<S> {
     ) {
         match Settlement::of(decision, decision.receipt().first_cost(), cost) {
             Settlement::Nothing => {}
-            Settlement::GiveBack(receipt) => store.give_back_now(&receipt),
+            Settlement::GiveBack { units, of } => {
+                store.give_back_now(&decision.receipt().part(units, of));
+            }
             Settlement::Charge(extra) => {
                 store.take_now(&settled(self.hits(key, extra), decision));
             }
@@ -303,6 +306,10 @@ impl<S> Limiter<S> {
         hits
     }
 
+    fn reported_hits<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> SmallVec<[Hit<'_>; 4]> {
+        self.hits(key, cost).into_iter().map(Hit::reported).collect()
+    }
+
     #[inline]
     fn push_hits<'l, K, A>(&'l self, hits: &mut SmallVec<A>, key: &K, cost: u64)
     where
@@ -311,8 +318,14 @@ impl<S> Limiter<S> {
     {
         let key = self.key(key);
         for limit in &self.limits {
-            hits.push(Hit { key, limit, cost, admission: self.admission });
+            hits.push(self.hit(key, limit, cost));
         }
+    }
+
+    #[inline(always)]
+    fn hit<'l>(&self, key: Key<'l>, limit: &'l Limit, cost: u64) -> Hit<'l> {
+        let hit = Hit::new(key, limit, cost);
+        if self.is_observing { hit.observed() } else { hit }
     }
 }
 
@@ -350,7 +363,7 @@ impl<S: LocalStore> Limiter<S> {
         let mut verdicts = Vec::with_capacity(keys.len());
         if let [limit] = &*self.limits {
             for keys in keys.chunks(BATCH) {
-                let hit = |key| Hit { key, limit, cost: 1, admission: self.admission };
+                let hit = |key| self.hit(key, limit, 1);
                 let mut hits = [hit(Key::hashed(0, 0)); BATCH];
                 for (hit, key) in hits.iter_mut().zip(keys) {
                     hit.key = self.key(key);
@@ -394,6 +407,20 @@ impl<S: LocalStore> Limiter<S> {
     /// ```
     pub fn settle<K: Hash + ?Sized>(&self, key: &K, decision: &Decision, cost: u64) {
         self.settle_in(&self.store, key, decision, cost);
+    }
+
+    /// Records units of `key` that have been consumed, also above max. The key then stays denied until enough has left the
+    /// window. It never denies.
+    ///
+    /// ```
+    /// let limiter = slidegate::Limiter::new(["100/min"])?;
+    /// assert!(limiter.report("acme", 120).is_allowed());
+    /// assert!(!limiter.check("acme").is_allowed());
+    /// # Ok::<(), slidegate::LimiterError>(())
+    /// ```
+    pub fn report<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
+        let hits = self.reported_hits(key, cost);
+        Decision::of_taken(&hits, self.store.take_now(&hits))
     }
 
     /// Takes `cost` units off the counts of `key` without a receipt: of the units that still count the oldest, or

@@ -26,24 +26,34 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// How a cost fares where `remaining` units of `capacity` are free. `fits_after_us` is asked only if
-    /// the cost fits later; it is given the cost.
+    /// Returns whether `required` units are free where `used` of `capacity` units are in use. `fits_after_us` is called
+    /// only if they will be free later.
     #[inline(always)]
     pub(crate) fn judge(
-        (remaining, capacity): (u64, u64),
-        cost: u64,
+        (used, capacity): (u64, u64),
+        required: u64,
         reset_after_us: u64,
-        fits_after_us: impl FnOnce(u64) -> u64,
+        fits_after_us: impl FnOnce() -> u64,
     ) -> Self {
-        // A cost of 0 asks for one unit.
-        let cost = cost.max(1);
-        let fits = cost <= remaining;
+        let remaining = capacity.saturating_sub(used);
+        let fits = used.saturating_add(required) <= capacity;
+        Self::judge_fit((fits, remaining, capacity), required, reset_after_us, fits_after_us)
+    }
+
+    /// The same, where the caller knows whether the units are free.
+    #[inline(always)]
+    pub(crate) fn judge_fit(
+        (fits, remaining, capacity): (bool, u64, u64),
+        required: u64,
+        reset_after_us: u64,
+        fits_after_us: impl FnOnce() -> u64,
+    ) -> Self {
         let retry_after_us = if fits {
             0
-        } else if cost > capacity {
+        } else if required > capacity {
             NEVER
         } else {
-            fits_after_us(cost).min(LONGEST_US)
+            fits_after_us().min(LONGEST_US)
         };
         let reset_after_us = reset_after_us.min(LONGEST_US);
         Self { retry_after_us, reset_after_us, remaining: remaining as u32, fits }
@@ -74,11 +84,21 @@ impl Outcome {
         self.remaining != UNKNOWN
     }
 
-    /// The same counter, seen by a hit that has just been charged: for a store, which is told by
-    /// [`Counter::charge`](crate::algorithm::Counter::charge) how it stands after that.
+    /// Returns the outcome of a hit that fitted and has been charged. `self` is the state of the counter after the charge,
+    /// from [`Counter::charge`](crate::algorithm::Counter::charge).
     #[inline]
     pub fn charged(self) -> Self {
         Self { fits: true, retry_after_us: 0, ..self }
+    }
+
+    /// Returns the outcome of a hit that has been charged and had the outcome `before` until then. `self` is the state of
+    /// the counter after the charge. If the hit did not fit, `retry_after` is the time until one unit fits, at least 1 us.
+    #[inline]
+    pub fn charged_after(self, before: &Self) -> Self {
+        match before.fits {
+            true => self.charged(),
+            false => Self { fits: false, retry_after_us: self.retry_after_us.max(1), ..self },
+        }
     }
 
     /// Whether the cost fits (or did, if it has been charged).

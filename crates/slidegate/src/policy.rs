@@ -1,5 +1,6 @@
 //! Rules, and how a request becomes hits by them.
 
+mod cost;
 pub mod file;
 mod index;
 mod matched;
@@ -24,6 +25,8 @@ use file::PolicyWarning;
 use index::Index;
 use route::Routes;
 
+pub use cost::RuleCost;
+pub(crate) use cost::{ChargeSettings, Costs};
 pub use matched::{Applied, Match};
 pub(crate) use matched::{Origin, Origins};
 pub use mode::{Mode, OnStoreError, Share, ShareError, WhenMissing};

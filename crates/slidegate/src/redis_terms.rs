@@ -219,7 +219,7 @@ mod tests {
     }
 
     fn bucket(quota: &str, burst: u64) -> Limit {
-        limit(quota, Algorithm::TokenBucket { burst: Some(burst) })
+        limit(quota, Algorithm::TokenBucket { burst: Some(burst), max_debt: None })
     }
 
     fn shares_of(limit: &Limit, into: u32) -> Vec<(u64, u64)> {

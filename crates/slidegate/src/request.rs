@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use smallvec::SmallVec;
 
 use crate::host::{is_host_attribute, is_normal_host, normal_host};
+use crate::policy::Costs;
 use crate::quota::Quota;
 
 /// A domain and one or more descriptors. HTTP sends one descriptor, Envoy several.
@@ -38,10 +39,12 @@ impl<'a> Request<'a> {
         Self { domain, descriptors: descriptors.into_iter().collect() }
     }
 
-    /// The same at another cost of each descriptor.
+    /// Returns the request with another cost of each descriptor.
     pub(crate) fn costing(&self, cost: u64) -> Self {
         let mut request = self.clone();
-        request.descriptors.iter_mut().for_each(|descriptor| descriptor.cost = cost);
+        for descriptor in &mut request.descriptors {
+            descriptor.costs.plain = Some(cost);
+        }
         request
     }
 
@@ -59,13 +62,13 @@ impl<'a> Request<'a> {
 /// Names with their values.
 pub(crate) type Pairs<'a> = SmallVec<[(&'a str, &'a str); 6]>;
 
-/// A set of attributes, and what the request costs to those who are counted by them.
+/// A set of attributes, and the costs of the request for the rules that count by them.
 #[derive(Clone, Debug)]
 pub struct Descriptor<'a> {
     attributes: Pairs<'a>,
     /// The bytes of values that are not UTF-8. Nearly always empty.
     bytes: Vec<(&'a str, &'a [u8])>,
-    pub(crate) cost: u64,
+    pub(crate) costs: Costs<'a>,
     pub(crate) gives_back: bool,
     pub(crate) exact: bool,
     pub(crate) limit: Option<Quota>,
@@ -79,7 +82,7 @@ impl<'a> Descriptor<'a> {
         Self {
             attributes: attributes.into_iter().collect(),
             bytes: Vec::new(),
-            cost: 1,
+            costs: Costs::default(),
             gives_back: false,
             exact: false,
             limit: None,
@@ -103,9 +106,52 @@ impl<'a> Descriptor<'a> {
         self
     }
 
-    /// The same with another cost. 0 asks whether one unit would fit, and takes nothing.
-    pub fn cost(self, cost: u64) -> Self {
-        Self { cost, ..self }
+    /// Sets the cost, for rules that do not [state a cost](crate::RuleCost); 1 by default. A cost of 0 checks whether one
+    /// unit would fit, and charges nothing.
+    #[must_use]
+    pub fn cost(mut self, cost: u64) -> Self {
+        self.costs.plain = Some(cost);
+        self
+    }
+
+    /// Sets a named cost, for rules that charge it: `cost: tokens` in the policy. Of two with one name the first counts.
+    ///
+    /// ```
+    /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
+    ///
+    /// let policy = Policy::from_yaml("
+    /// rules: [{ name: tokens, per: [user], limits: [1000/h], cost: tokens }]
+    /// ")?;
+    /// let gate = Gate::new(policy, MemoryStore::new());
+    /// let descriptor = Descriptor::new([("user", "ann")]).with_cost("tokens", 700);
+    /// let ruling = gate.check_now(&Request::new("default", descriptor));
+    /// assert_eq!(ruling.decision().remaining(), 300);
+    /// # Ok::<(), slidegate::PolicyErrors>(())
+    /// ```
+    #[must_use]
+    pub fn with_cost(mut self, name: &'a str, units: u64) -> Self {
+        self.costs.named.push((name, units));
+        self
+    }
+
+    /// Sets the cost of all rules except those with a constant cost, as the `hits_addend` of an Envoy request does.
+    #[must_use]
+    pub fn with_hits_addend(mut self, units: u64) -> Self {
+        self.costs.any = Some(units);
+        self
+    }
+
+    /// Marks the cost as consumed already, as Envoy does with a `hits_addend` of the descriptor: it is charged also if the
+    /// request is denied. Rules with a constant cost are checked and not charged.
+    #[must_use]
+    pub fn consumed(mut self) -> Self {
+        self.costs.is_consumed = true;
+        self
+    }
+
+    /// Returns the cost that was set with [`cost`](Self::cost); 1 by default.
+    pub(crate) fn plain_cost(&self) -> u64 {
+        self.costs.plain.unwrap_or(1)
     }
 
     /// The same, giving its cost back: so many units are taken off the counts, the oldest first. It denies

@@ -1,39 +1,46 @@
-//! What a request has cost in the end, beside what it was charged.
+//! Corrects what a request was charged to what it has cost.
+
+use smallvec::SmallVec;
 
 use crate::decision::Decision;
-use crate::hit::{Admission, Hit};
-use crate::store::Receipt;
+use crate::hit::{ChargeWhen, Hit};
+use crate::outcome::Outcome;
 
-/// What is still to be done.
+/// A correction of charges.
 pub enum Settlement {
     Nothing,
-    GiveBack(Receipt),
-    /// So many units more.
+    /// Reverts so many of so many units of each charge.
+    GiveBack {
+        units: u64,
+        of: u64,
+    },
+    /// Charges so many units more.
     Charge(u64),
 }
 
 impl Settlement {
-    /// A request that was asked for at one cost has had another. What was denied has cost nothing.
+    /// Returns the correction for a request that was decided with the cost `asked`. A denied request has no cost.
     pub fn of(decision: &Decision, asked: u64, cost: u64) -> Self {
         if !decision.is_allowed() || cost == asked {
             return Self::Nothing;
         }
         match cost.checked_sub(asked) {
             Some(extra) => Self::Charge(extra),
-            None => Self::GiveBack(decision.receipt().part(asked - cost, asked)),
+            None => Self::GiveBack { units: asked - cost, of: asked },
         }
     }
 }
 
-/// The hits that charge what a request has cost beyond what it was asked for: those that were admitted then.
+/// Returns whether a hit of an allowed request was charged.
+pub fn was_charged(hit: &Hit<'_>, outcome: &Outcome) -> bool {
+    hit.charge == ChargeWhen::Always || outcome.fits()
+}
+
+/// Returns the hits of which an allowed request was charged, to charge them further units.
 pub fn settled<'h>(
     hits: impl IntoIterator<Item = Hit<'h>>,
     decision: &Decision,
-) -> smallvec::SmallVec<[Hit<'h>; 3]> {
+) -> SmallVec<[Hit<'h>; 3]> {
     let both = hits.into_iter().zip(decision.outcomes());
-    let was_admitted = both.filter(|(hit, outcome)| match hit.admission {
-        Admission::Enforce | Admission::Observe => outcome.fits(),
-        Admission::Always => true,
-    });
-    was_admitted.map(|(hit, _)| Hit { admission: Admission::Always, ..hit }).collect()
+    both.filter(|(hit, outcome)| was_charged(hit, outcome)).map(|(hit, _)| hit.reported()).collect()
 }

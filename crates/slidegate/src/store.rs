@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 use crate::clock::Timestamp;
-use crate::hit::{Admission, Hit};
+use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::limit::Limit;
 use crate::outcome::Outcome;
 
@@ -21,7 +21,8 @@ pub type Outcomes = SmallVec<[Outcome; 2]>;
 
 /// A place where counts live.
 ///
-/// The hits of one call are one step: all that are enforced are charged, or none is.
+/// The hits of one call are one step: if one denies the request, only those that are [always](ChargeWhen::Always)
+/// charged are.
 pub trait Store: Send + Sync + 'static {
     /// How it answers.
     type Pace: Pace;
@@ -31,7 +32,7 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// Charges the hits of one request if all that are enforced fit.
+    /// Charges the hits of one request, if none of them denies it. See [`Veto`] and [`ChargeWhen`].
     fn take(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<Taken, StoreError>> + Send;
 
     /// Takes several independent requests at once, in their order.
@@ -48,7 +49,7 @@ pub trait Store: Send + Sync + 'static {
     /// To give the same receipt back twice is the caller's mistake.
     fn give_back(&self, receipt: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Takes each hit's cost off its counter, whatever its admission: of the units that still count the oldest, or
+    /// Takes each hit's cost off its counter, whatever its veto and charge: of the units that still count the oldest, or
     /// all if there are fewer. What has left the window is not given back, and no counter comes to be.
     ///
     /// Says how each counter then stands, asked for one unit.
@@ -141,7 +142,7 @@ impl<S: LocalStore> Store for S {
 /// What a store did with the hits of one request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Taken {
-    /// Whether every enforced hit fits.
+    /// Whether no hit denies the request.
     pub allowed: bool,
     /// One for each hit.
     pub outcomes: Outcomes,
@@ -163,7 +164,7 @@ impl TakenOne {
     #[inline(always)]
     pub(crate) fn into_taken(self, hit: &Hit<'_>) -> Taken {
         Taken {
-            allowed: self.outcome.fits() || hit.admission != Admission::Enforce,
+            allowed: self.outcome.fits() || hit.veto == Veto::Never,
             outcomes: Outcomes::from_buf_and_len([self.outcome; 2], 1),
             receipt: Receipt {
                 charges: self
@@ -174,25 +175,39 @@ impl TakenOne {
     }
 }
 
-/// Whether a request passes: every enforced hit fits.
+/// Returns whether a request passes: every hit that [denies alone](Veto::Alone) fits, and one of the
+/// [joint](Veto::Jointly) ones if there are any.
+#[inline]
 pub fn admits(hits: &[Hit<'_>], outcomes: &[Outcome]) -> bool {
-    hits.iter()
-        .zip(outcomes)
-        .all(|(hit, outcome)| hit.admission != Admission::Enforce || outcome.fits())
+    is_admitted(hits.iter().zip(outcomes).map(|(hit, outcome)| (hit.veto, outcome.fits())))
+}
+
+/// Returns whether a request passes whose hits have these vetoes, and fit or do not.
+#[inline]
+pub fn is_admitted(hits: impl IntoIterator<Item = (Veto, bool)>) -> bool {
+    let (mut has_joint, mut joint_fits) = (false, false);
+    for (veto, fits) in hits {
+        match veto {
+            Veto::Alone if !fits => return false,
+            Veto::Jointly => (has_joint, joint_fits) = (true, joint_fits | fits),
+            Veto::Alone | Veto::Never => {}
+        }
+    }
+    joint_fits || !has_joint
 }
 
 /// Whether a hit is charged, once it is known whether the request passes and how the hit fares.
 pub fn is_charged(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
     hit.cost > 0
-        && match hit.admission {
-            Admission::Enforce => allowed,
-            Admission::Observe => allowed && outcome.fits(),
-            Admission::Always => true,
+        && match hit.charge {
+            ChargeWhen::IfAdmitted => allowed,
+            ChargeWhen::IfAdmittedAndFits => allowed && outcome.fits(),
+            ChargeWhen::Always => true,
         }
 }
 
-/// Units that the earlier hits of a request charge to the counter of the next one, if the request passes: they come
-/// first. `is_same` says whether the hit of that place is on the same counter.
+/// Returns the units that the earlier hits of a request charge to the counter of the next one if the request passes.
+/// `is_same` says whether the hit of that place is on the same counter.
 #[inline]
 pub fn pending(earlier: &[Hit<'_>], outcomes: &[Outcome], is_same: impl Fn(usize) -> bool) -> u64 {
     (earlier.iter().zip(outcomes).enumerate())

@@ -120,7 +120,7 @@ fn fixed_windows_of_different_keys_begin_at_different_moments() {
 
 #[test]
 fn a_token_bucket_reaches_burst_and_what_flows_in() {
-    let at = At::new(60, MINUTE, Algorithm::TokenBucket { burst: Some(10) });
+    let at = At::new(60, MINUTE, Algorithm::TokenBucket { burst: Some(10), max_debt: None });
     assert_eq!(at.allowed(300), 10);
     let mut allowed = 10;
     for second in 1..60 {
@@ -134,7 +134,11 @@ fn a_token_bucket_reaches_burst_and_what_flows_in() {
 
 #[test]
 fn a_token_bucket_loses_no_part_of_a_unit() {
-    let at = At::new(7, Duration::from_secs(1), Algorithm::TokenBucket { burst: Some(2) });
+    let at = At::new(
+        7,
+        Duration::from_secs(1),
+        Algorithm::TokenBucket { burst: Some(2), max_debt: None },
+    );
     assert!(at.fits(1), "so that the bucket never runs full");
     for nth in 0_u64..1_000 {
         let due = Duration::from_micros((nth * 1_000_000).div_ceil(7));
@@ -180,7 +184,7 @@ fn one_cost_of_10_000_is_one_entry() {
 /// The store keeps the counts; limiters with one secret would share them, so the keys are named.
 #[test]
 fn counts_survive_a_raised_and_a_lowered_max() {
-    use slidegate::{Admission, Hit, Key, LocalStore, Scope};
+    use slidegate::{Hit, Key, LocalStore, Scope};
     for algorithm in Algorithm::ALL {
         let clock = ManualClock::at(START);
         let store = MemoryStore::with(clock.clone(), 100);
@@ -188,7 +192,7 @@ fn counts_survive_a_raised_and_a_lowered_max() {
         let allowed = |max: u64, units: u64| {
             let limit = Limit::new(Quota::new(max, MINUTE).unwrap(), algorithm).unwrap();
             let key = Key::new(&scope, &[Value::Text("key")]);
-            let hit = Hit { key, limit: &limit, cost: 1, admission: Admission::Enforce };
+            let hit = Hit::new(key, &limit, 1);
             (0..units).filter(|_| store.take_now(&[hit]).allowed).count()
         };
         assert_eq!(allowed(10, 15), 10, "{algorithm}");
@@ -201,45 +205,45 @@ fn counts_survive_a_raised_and_a_lowered_max() {
 
 #[test]
 fn a_debt_is_paid_before_anything_fits() {
-    use slidegate::{Admission, Hit, Key, LocalStore, Scope};
+    use slidegate::{Hit, Key, LocalStore, Scope};
     for algorithm in Algorithm::ALL {
         let clock = ManualClock::at(START);
         let store = MemoryStore::with(clock.clone(), 100);
         let scope = Scope::new("domain", "rule", "limit", &["who"]);
         let limit = Limit::new(Quota::new(10, MINUTE).unwrap(), algorithm).unwrap();
         let key = Key::new(&scope, &[Value::Text("key")]);
-        let hit = |cost, admission| Hit { key, limit: &limit, cost, admission };
-        let spent = store.take_now(&[hit(25, Admission::Always)]);
+        let hit = |cost| Hit::new(key, &limit, cost);
+        let spent = store.take_now(&[hit(25).reported()]);
         assert!(spent.allowed, "{algorithm}: what is spent is charged");
         assert_eq!(spent.receipt.charges[0].cost, 25);
-        let denied = store.take_now(&[hit(1, Admission::Enforce)]);
+        let denied = store.take_now(&[hit(1)]);
         assert!(!denied.allowed, "{algorithm}");
         let wait = denied.outcomes[0].retry_after().unwrap();
         assert!(wait > Duration::ZERO);
         clock.advance(wait);
-        assert!(store.take_now(&[hit(1, Admission::Enforce)]).allowed, "{algorithm}");
+        assert!(store.take_now(&[hit(1)]).allowed, "{algorithm}");
     }
 }
 
 #[test]
 fn many_small_debts_do_not_grow_a_log_without_end() {
-    use slidegate::{Admission, Hit, Key, LocalStore, Scope};
+    use slidegate::{Hit, Key, LocalStore, Scope};
     let clock = ManualClock::at(START);
     let store = MemoryStore::with(clock.clone(), 100);
     let scope = Scope::new("domain", "rule", "limit", &["who"]);
     let limit = Limit::new(Quota::new(10, MINUTE).unwrap(), Algorithm::SlidingLog).unwrap();
     let key = Key::new(&scope, &[Value::Text("key")]);
-    let hit = |cost, admission| Hit { key, limit: &limit, cost, admission };
+    let hit = |cost| Hit::new(key, &limit, cost);
     for _ in 0..100_000 {
         clock.advance(Duration::from_micros(10));
-        let _ = store.take_now(&[hit(1, Admission::Always)]);
+        let _ = store.take_now(&[hit(1).reported()]);
     }
-    let after = store.take_now(&[hit(1, Admission::Enforce)]).outcomes[0];
+    let after = store.take_now(&[hit(1)]).outcomes[0];
     assert!(!after.fits());
     // A merged debt leaves with the newest of it: late, but within its window.
     clock.advance(after.retry_after().unwrap());
     assert!(after.retry_after().unwrap() <= MINUTE);
-    assert!(store.take_now(&[hit(1, Admission::Enforce)]).allowed);
+    assert!(store.take_now(&[hit(1)]).allowed);
 }
 
 #[test]

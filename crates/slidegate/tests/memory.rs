@@ -33,7 +33,7 @@ impl Numbered {
         let text = number.to_string();
         let values = [text.as_str().into()];
         let key = Key::new(&self.scope, &values);
-        ask(&Hit { key, limit, cost: 1, admission: Default::default() })
+        ask(&Hit::new(key, limit, 1))
     }
 
     /// Takes one unit; whether it was there.
@@ -169,12 +169,7 @@ fn never_more_than_max_keys_with_several_hits() {
         let text = (number * 7919 % 3_000).to_string();
         let values = [text.as_str().into()];
         let key = Key::new(&store.scope, &values);
-        let hits = limits.each_ref().map(|limit| Hit {
-            key,
-            limit,
-            cost: 1,
-            admission: Default::default(),
-        });
+        let hits = limits.each_ref().map(|limit| Hit::new(key, limit, 1));
         store.store.take_now(&hits);
         assert!(store.store.keys() <= 100, "{}", store.store.keys());
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use slidegate::{
-    Admission, Algorithm, Hit, Key, Limit, LocalStore, ManualClock, MemoryStore, Scope, Timestamp,
+    Algorithm, Hit, Key, Limit, LocalStore, ManualClock, MemoryStore, Scope, Timestamp,
 };
 
 const MIB: usize = 1 << 20;
@@ -29,7 +29,7 @@ impl Numbered {
         let text = number.to_string();
         let values = [text.as_str().into()];
         let key = Key::new(&self.scope, &values);
-        ask(&Hit { key, limit, cost: 1, admission: Default::default() })
+        ask(&Hit::new(key, limit, 1))
     }
 
     /// Takes one unit; whether it was there.
@@ -44,7 +44,7 @@ impl Numbered {
     /// Charges units whether they fit or not.
     fn report(&self, limit: &Limit, number: u64, cost: u64) {
         self.with_hit(limit, number, |hit| {
-            self.store.take_one_now(&Hit { cost, admission: Admission::Always, ..*hit });
+            self.store.take_one_now(&Hit { cost, ..*hit }.reported());
         });
     }
 

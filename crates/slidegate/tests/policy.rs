@@ -408,23 +408,6 @@ fn the_first_override_that_matches_holds() {
     assert!(is_allowed(&gate, &[("key", "live")]));
 }
 
-#[test]
-fn an_overdraft_charges_what_has_been_spent_and_denies_who_asks_then() {
-    let gate = rule("per: [user], limits: [1000/min], overdraft: true");
-    let user = [("user", "u")];
-    let ask = |cost: u64| gate.check_now(&request(&user, cost));
-    assert!(ask(0).decision().is_allowed());
-    let spent = ask(2_500);
-    assert!(spent.decision().is_allowed(), "it has been spent");
-    assert_eq!(spent.decision().remaining(), 0);
-    assert!(!ask(0).decision().is_allowed(), "beyond its max");
-    assert!(ask(10).decision().is_allowed(), "was spent meanwhile");
-    let wait = ask(0).decision().retry_after().unwrap();
-    assert!(wait.as_secs() > 60, "{wait:?}: more than a window's worth was spent");
-    let banned = rule("per: [user], overdraft: true, limits: denied");
-    assert!(!banned.check_now(&request(&user, 5)).decision().is_allowed());
-}
-
 /// A gate whose store does not answer.
 fn without_store(yaml: &str) -> Gate<AwkwardStore> {
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));

@@ -26,7 +26,7 @@ rules:
     algorithm: sliding_log
     mode: { enforce: 2.5% }
     on_store_error: allow
-    overdraft: true
+    charge: always
     ipv6_prefix: 48
     overrides:
       - { name: live, when: { key_type: live }, limits: unlimited }
@@ -72,7 +72,7 @@ fn reads_every_field() {
     assert_eq!(login.on_store_error(), OnStoreError::Deny);
     assert_eq!(client.terms().mode(), Mode::EnforceFor("2.5%".parse().unwrap()));
     assert_eq!(login.terms().mode(), Mode::Observe);
-    assert!(client.has_overdraft() && !login.has_overdraft());
+    assert!(client.charges_always() && !login.charges_always());
     let when: Vec<String> =
         client.when().conditions().map(|(name, wanted)| format!("{name} {wanted}")).collect();
     assert_eq!(
@@ -102,7 +102,7 @@ fn reads_every_field() {
         ]
     );
     let algorithm = |nth: usize| login.terms().limits()[nth].limit().algorithm();
-    assert_eq!(algorithm(0), Algorithm::TokenBucket { burst: Some(8) });
+    assert_eq!(algorithm(0), Algorithm::TokenBucket { burst: Some(8), max_debt: Some(10) });
     let hour = Some(Duration::from_secs(3_600));
     assert_eq!(algorithm(1), Algorithm::SlidingBuckets { precision: hour });
     assert_eq!(algorithm(2), Algorithm::FixedWindow { align: Align::Clock });
@@ -122,7 +122,7 @@ rules:
   - name: a
     limits: []
     algorithm: leaky
-    overdraft: yes
+    charge: yes
   - name: a
     limits:
       - { max: 5, window: 1m, precision: 10s }
@@ -140,10 +140,10 @@ rules:
         "5:11: `Per Client` cannot name a rule: use 1 to 128 of a-z, 0-9, `.`, `_` and `-`, for example `per-client`",
         "6:15: `ip` stands in `per` twice",
         "7:14: `10` is not a quota",
-        "8:11: `observ` is not one of `enforce`, `observe` or `off`: did you mean `observe`?",
+        "8:11: `observ` is not one of `enforce`, `jointly`, `observe` or `off`: did you mean `observe`?",
         "10:13: an empty list limits nothing",
         "11:16: `leaky` is not one of `sliding_log`,",
-        "12:16: found `yes` where `true` or `false` should be",
+        "12:13: `yes` is not one of `if_admitted` or `always`",
         "13:11: a rule `a` stands in domain `default` already, in line 9",
         "15:42: `precision` goes with sliding_buckets",
         "16:16: found `many` where a whole number should be",
@@ -164,7 +164,7 @@ fn a_mistake_shows_its_line_and_marks_it() {
         Policy::from_yaml("rules:\n  - { name: a, limits: [1/s], mode: obsrve }\n").unwrap_err();
     assert_eq!(
         errors.to_string(),
-        "2:37: `obsrve` is not one of `enforce`, `observe` or `off`: did you mean `observe`?\n    \
+        "2:37: `obsrve` is not one of `enforce`, `jointly`, `observe` or `off`: did you mean `observe`?\n    \
          2 |   - { name: a, limits: [1/s], mode: obsrve }\n      \
            |                                     ^^^^^^"
     );

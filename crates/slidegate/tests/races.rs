@@ -13,8 +13,8 @@ use slidegate::store::Outcomes;
 use slidegate::testkit::awkward::{AwkwardStore, Faults};
 use slidegate::testkit::block_on;
 use slidegate::{
-    Admission, Algorithm, Hit, Key, Limit, Limiter, LocalStore, ManualClock, MemoryStore, Receipt,
-    Scope, Store, Taken, Timestamp, Value, Verdict,
+    Algorithm, Hit, Key, Limit, Limiter, LocalStore, ManualClock, MemoryStore, Receipt, Scope,
+    Store, Taken, Timestamp, Value, Verdict,
 };
 
 const THREADS: u64 = 8;
@@ -97,7 +97,7 @@ impl Ledgers {
         (ledgers.iter().zip(costs))
             .map(|(ledger, &cost)| {
                 let key = Key::new(&self.scope, &ledger.values);
-                Hit { key, limit: &ledger.limit, cost, admission: Admission::Enforce }
+                Hit::new(key, &ledger.limit, cost)
             })
             .collect()
     }
@@ -323,7 +323,7 @@ fn too_many_keys_at_once_stay_within_the_bound() {
                 .map(|values| {
                     let limit = &limits[rng.usize(..limits.len())];
                     let key = Key::new(scope, values);
-                    Hit { key, limit, cost: 1, admission: Admission::Enforce }
+                    Hit::new(key, limit, 1)
                 })
                 .collect();
             match rng.u32(..3) {

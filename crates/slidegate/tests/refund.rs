@@ -158,7 +158,7 @@ fn rules_that_only_watch_and_debts_are_given_back_to_and_rules_that_are_off_are_
         "
 rules:
   - { name: watched, per: [tenant], limits: [10/h], mode: observe }
-  - { name: debt, per: [tenant], limits: [10/h], overdraft: true }
+  - { name: debt, per: [tenant], limits: [10/h], charge: always }
   - { name: 'off', per: [tenant], limits: [10/h], mode: 'off' }
   - { name: open, per: [tenant], limits: unlimited }
 ",

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use slidegate::{
-    Admission, Algorithm, Hit, Key, Limit, LocalStore, ManualClock, MemoryStore, Scope, Timestamp,
+    Algorithm, Hit, Key, Limit, LocalStore, ManualClock, MemoryStore, Scope, Timestamp,
 };
 
 /// Names the mix in the child.
@@ -46,7 +46,7 @@ fn mixes() -> Vec<Mix> {
     vec![
         mix("default", "10/d", Algorithm::SlidingWindow, 600_000, 1),
         mix("fixed", "10/d", Algorithm::FixedWindow { align: Default::default() }, 500_000, 1),
-        mix("token", "10/d", Algorithm::TokenBucket { burst: None }, 300_000, 1),
+        mix("token", "10/d", Algorithm::TokenBucket { burst: None, max_debt: None }, 300_000, 1),
         mix("one-request-buckets", "10/d", minutes, 200_000, 1),
         mix("dense-buckets", "10000/d", minutes, 2_000, 1_500),
         mix("few-buckets", "1000/d", Algorithm::SlidingBuckets { precision: None }, 150_000, 3),
@@ -69,7 +69,7 @@ impl Mix {
                 let text = number.to_string();
                 let values = [text.as_str().into()];
                 let key = Key::new(&scope, &values);
-                let hit = Hit { key, limit: &limit, cost: 1, admission: Admission::Enforce };
+                let hit = Hit::new(key, &limit, 1);
                 assert!(store.take_one_now(&hit).charge.is_some());
             }
         }

@@ -12,7 +12,7 @@ const POLICY: &str = "
 rules:
   - { name: tokens, per: [user], limits: [100/min, 1000/h] }
   - { name: watched, per: [user], limits: [10/min], mode: observe }
-  - { name: spent, per: [user], limits: [50/min], overdraft: true }
+  - { name: spent, per: [user], limits: [50/min], charge: always }
 ";
 
 fn request(user: &str, cost: u64) -> Request<'_> {

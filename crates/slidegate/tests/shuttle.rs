@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use slidegate::{
-    Admission, Hit, Key, Limit, Limiter, LocalStore, ManualClock, MemoryStore, Scope, Timestamp,
-    Value, Verdict,
+    Hit, Key, Limit, Limiter, LocalStore, ManualClock, MemoryStore, Scope, Timestamp, Value,
+    Verdict,
 };
 
 const ITERATIONS: usize = 2_000;
@@ -52,7 +52,7 @@ fn take(store: &Store, limit: &Limit, keys: &[&str]) -> bool {
     let hits: Vec<Hit<'_>> = (values.iter())
         .map(|values| {
             let key = Key::new(&scope, values);
-            Hit { key, limit, cost: 1, admission: Admission::Enforce }
+            Hit::new(key, limit, 1)
         })
         .collect();
     store.take_now(&hits).allowed

@@ -7,7 +7,7 @@ use slidegate::store::table::Slot;
 use slidegate::store::{
     Charge, CounterName, Outcomes, Receipt, Taken, admits, is_charged, pending,
 };
-use slidegate::{Admission, Hit, Outcome, StoreError, Timestamp};
+use slidegate::{Hit, Outcome, StoreError, Timestamp, Veto};
 use smallvec::SmallVec;
 
 use super::{Aim, Counters, Held, Hot, Kept, KindId, Shard, shard_of_held};
@@ -43,17 +43,17 @@ struct View {
     at_cap: AtCap,
 }
 
-/// A hit, what it has to find room for, and the present on its counter's own clock.
+/// A hit, the units that must be free, and the present on its counter's own clock.
 #[derive(Clone, Copy)]
 struct Ask<'a> {
     hit: &'a Hit<'a>,
-    cost: u64,
+    required: u64,
     now: Timestamp,
 }
 
 impl Counters {
-    /// Takes the hits of one request, if all that are enforced fit and enough of what was charged here before is
-    /// known to the others.
+    /// Takes the hits of one request, if none denies it and enough of what was charged here before is known to the
+    /// others.
     ///
     /// # Errors
     /// If one of the limits cannot be counted by several nodes.
@@ -101,7 +101,7 @@ impl Counters {
         aim: Aim,
         view: View,
     ) -> Result<Attempt, StoreError> {
-        let ask = Ask { hit, cost: hit.cost, now: aim.own(view.now) };
+        let ask = Ask { hit, required: hit.required, now: aim.own(view.now) };
         let slot = self.find(shard, counter, hit, aim, view.now)?;
         let (mut outcome, is_capped) = self.look(shard, counter, slot, aim, ask, view);
         if is_capped {
@@ -110,7 +110,7 @@ impl Counters {
             }
             outcome = self.at_cap(shard, aim, ask, &outcome, view);
         }
-        let allowed = outcome.fits() || hit.admission != Admission::Enforce;
+        let allowed = outcome.fits() || hit.veto == Veto::Never;
         let receipt = match is_charged(hit, allowed, &outcome) {
             true => {
                 let charge = self.charge(shard, counter, slot, aim, (hit, &mut outcome), view)?;
@@ -168,8 +168,8 @@ impl Counters {
         for (nth, (hit, aim)) in hits.iter().zip(aims).enumerate() {
             let is_same = |earlier: usize| aims[earlier].fingerprint == aim.fingerprint;
             let pending = pending(&hits[..nth], &outcomes, is_same);
-            let cost = hit.cost.max(1).saturating_add(pending);
-            let ask = Ask { hit, cost, now: aim.own(view.now) };
+            let required = hit.required.saturating_add(pending);
+            let ask = Ask { hit, required, now: aim.own(view.now) };
             let shard = shard_of_held(held, aim);
             let (outcome, is_capped) = with_counter!(aim.counter, counter => {
                 let slot = self.find(shard, counter, hit, *aim, view.now)?;
@@ -224,19 +224,21 @@ impl Counters {
         view: View,
     ) -> (Outcome, bool) {
         let Some(slot) = slot else {
-            return (counter.peek(&C::State::default(), ask.now, ask.cost), false);
+            return (counter.peek(&C::State::default(), ask.now, ask.required), false);
         };
         if C::table(&mut shard.states).slot(slot).state.asks_book {
             self.read_book(shard, counter, slot, aim, ask);
         }
         let hot = &mut C::table(&mut shard.states).slot_mut(slot).state;
-        let outcome = counter.peek(&hot.state, ask.now, ask.cost);
+        let outcome = counter.peek(&hot.state, ask.now, ask.required);
         let is_capped = hot.unsynced > 0
             && outcome.fits()
             && !view.is_alone
-            && ask.hit.admission == Admission::Enforce
-            && !Terms::of(ask.hit)
-                .allows(ask.cost.max(1).saturating_add(hot.unsynced.into()), self.progress.nodes())
+            && ask.hit.veto != Veto::Never
+            && !Terms::of(ask.hit).allows(
+                ask.required.max(1).saturating_add(hot.unsynced.into()),
+                self.progress.nodes(),
+            )
             && self.is_capped(shard, counter, slot, aim, ask, view);
         (outcome, is_capped)
     }
@@ -298,7 +300,7 @@ impl Counters {
         book.note_acknowledged(progress.acknowledged(view.now, span_us, terms.on_partition()));
         let unsynced = book.unsynced(ask.now);
         hot.unsynced = u32::try_from(unsynced).unwrap_or(u32::MAX);
-        unsynced > 0 && !terms.allows(ask.cost.max(1).saturating_add(unsynced), progress.nodes)
+        unsynced > 0 && !terms.allows(ask.required.max(1).saturating_add(unsynced), progress.nodes)
     }
 
     /// Charges the state in a slot, made if there is none; the outcome then says how its counter stands after it.
@@ -334,9 +336,9 @@ impl Counters {
         if grown != 0 {
             self.count_growth::<C>(shard, aim.fingerprint, grown, view.now);
         }
-        *outcome = charged.after.charged();
+        *outcome = charged.after.charged_after(outcome);
         let counter = CounterName::Fingerprint(aim.fingerprint);
-        Ok(Charge { counter, limit: *hit.limit, charged_at: charged.at, cost: hit.cost })
+        Ok(Charge { counter, limit: *hit.limit, charged_at: charged.at, cost: charged.units })
     }
 
     /// Enters what was charged to a state that is about to be charged in a later bucket, and so forgets an earlier one:
@@ -385,7 +387,7 @@ impl Counters {
     ) -> Outcome {
         let progress = self.progress.load();
         let most = Terms::of(ask.hit).max_unsynced(progress.nodes);
-        let cost = ask.cost.max(1);
+        let cost = ask.required.max(1);
         let (mut room, mut wait) = (0, self.sync_interval);
         if let Some(book) = shard.books.get(aim.fingerprint) {
             room = most.saturating_sub(book.unsynced(ask.now)).min(cost - 1);

@@ -99,7 +99,7 @@ impl Counters {
                     counter.refund(state, own, hit.cost);
                 });
             });
-            Ok(self.peek(&[Hit { cost: 0, ..*hit }], now)?[0])
+            Ok(self.peek(&[Hit { cost: 0, required: 1, ..*hit }], now)?[0])
         };
         hits.iter().zip(&aims).map(refund).collect()
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use slidegate::{Admission, Hit, Key, OnPartition, Receipt, Scope, Timestamp, Value};
+use slidegate::{Hit, Key, OnPartition, Receipt, Scope, Timestamp, Value};
 use slidegate_cluster::counters::{AtCap, Secret};
 use slidegate_cluster::counts::{Incarnation, Told};
 
@@ -309,7 +309,7 @@ impl World {
             let Some(life) = &self.sites[site] else { continue };
             let (value, limit) = ([Value::Text(KEYS[key])], self.scenario.limit);
             let own = Key::new(&self.scope, &value);
-            let hit = Hit { key: own, limit: &limit, cost: units, admission: Admission::Enforce };
+            let hit = Hit::new(own, &limit, units);
             let now = life.now(self.now_us);
             match resets {
                 true => life.counters.reset(&[hit], now).unwrap(),
@@ -329,7 +329,7 @@ impl World {
         let value = [Value::Text(KEYS[key])];
         let limit = self.scenario.limit;
         let own = Key::new(&self.scope, &value);
-        let hit = Hit { key: own, limit: &limit, cost, admission: Admission::Enforce };
+        let hit = Hit::new(own, &limit, cost);
         match life.ask(&hit, at_cap, now_us) {
             Asked::Denied => self.seen.denied += 1,
             Asked::Unsynced => {

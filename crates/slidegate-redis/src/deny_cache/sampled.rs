@@ -39,7 +39,7 @@ impl DenyCache {
             reset_after: outcome.reset_after(),
             remaining: outcome.remaining(),
         };
-        self.remember(hit, Some(hit.cost), &heard, mark, 0);
+        self.remember(hit, Some(hit.required), &heard, mark, 0);
     }
 
     /// Changes what is known of a hit, if anything is.
@@ -47,7 +47,7 @@ impl DenyCache {
         let counter = self.counter(&hit.key, hit.tag);
         let mark = self.mark(hit);
         let Some(mut denials) = self.denials.get(&counter) else { return };
-        if let Some(denial) = denials.of.iter_mut().find(|denial| denial.cost == hit.cost.max(1)) {
+        if let Some(denial) = denials.of.iter_mut().find(|denial| denial.required == hit.required) {
             change(denial);
             self.put(counter, denials, mark);
         }

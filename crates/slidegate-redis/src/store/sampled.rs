@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use slidegate::{Admission, Outcome, StoreError, Taken};
+use slidegate::{ChargeWhen, Outcome, StoreError, Taken};
 use smallvec::SmallVec;
 
 use super::{Hits, Inner, nothing};
@@ -17,7 +17,7 @@ impl Inner {
         let drawn = fastrand::u32(..);
         // Where it was denied lately nothing passes unasked.
         let asks = |hit: &Counted| {
-            let may_deny = hit.sample > 1 && hit.admission != Admission::Always;
+            let may_deny = hit.sample > 1 && hit.charge != ChargeWhen::Always;
             let is_stale = may_deny && self.deny_cache.know(hit, now) == Known::Stale;
             if is_stale {
                 self.deny_cache.is_asked(hit, now);
@@ -49,7 +49,7 @@ impl Inner {
         for (place, hit, mark) in doubts {
             match taken.outcomes.get(*place) {
                 Some(outcome) if outcome.fits() => {
-                    let is_charged = taken.allowed || hit.admission == Admission::Always;
+                    let is_charged = taken.allowed || hit.charge == ChargeWhen::Always;
                     self.deny_cache.fits(hit, is_charged && hit.cost > 0);
                 }
                 Some(outcome) => self.deny_cache.doubt(hit, outcome, now, *mark),

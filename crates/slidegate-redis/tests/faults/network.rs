@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use slidegate::{
-    Admission, Algorithm, Clock, Hit, Key, Limit, ManualClock, Scope, Store, StoreError,
-    SystemClock, Timestamp, Value,
+    Algorithm, Clock, Hit, Key, Limit, ManualClock, Scope, Store, StoreError, SystemClock,
+    Timestamp, Value,
 };
 use slidegate_redis::{RedisStore, Settings};
 
@@ -75,7 +75,7 @@ impl Counted {
 
     fn hit(&self) -> Hit<'_> {
         let key = Key::new(&self.scope, &[Value::Text("all")]);
-        Hit { key, limit: &self.limit, cost: 1, admission: Admission::Enforce }
+        Hit::new(key, &self.limit, 1)
     }
 
     async fn charged(&self) -> u64 {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{Admission, Algorithm, Hit, Key, Limit, Scope, Store, Value};
+use slidegate::{Algorithm, Hit, Key, Limit, Scope, Store, Value};
 use slidegate_redis::{RedisStore, Settings};
 
 use super::load::{Load, Trial, gate, patient, request};
@@ -85,7 +85,7 @@ async fn nobody_notices_that_scripts_are_flushed() {
 async fn take(store: &RedisStore, limit: &Limit) -> bool {
     let scope = Scope::new("faults", "rule", "limit", &["who"]);
     let key = Key::new(&scope, &[Value::Text("all")]);
-    let hit = Hit { key, limit, cost: 1, admission: Admission::Enforce };
+    let hit = Hit::new(key, limit, 1);
     store.take(&[hit]).await.unwrap().allowed
 }
 

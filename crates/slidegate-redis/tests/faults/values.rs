@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use slidegate::{
-    Admission, Algorithm, Hit, Key, Limit, ManualClock, Scope, Store, StoreError, Timestamp, Value,
+    Algorithm, Hit, Key, Limit, ManualClock, Scope, Store, StoreError, Timestamp, Value,
 };
 use slidegate_redis::{RedisStore, Settings};
 
@@ -28,7 +28,7 @@ impl One {
 
     fn hit<'a>(&'a self, limit: &'a Limit) -> Hit<'a> {
         let key = Key::new(&self.scope, &[Value::Text("all")]);
-        Hit { key, limit, cost: 1, admission: Admission::Enforce }
+        Hit::new(key, limit, 1)
     }
 }
 
@@ -285,15 +285,8 @@ async fn a_request_of_more_hits_than_a_script_can_number_is_refused() {
     let limit: Limit = "1/d".parse().unwrap();
     let names: Vec<String> = (0..=1 << 16).map(|nth| nth.to_string()).collect();
     let values: Vec<[Value<'_>; 1]> = names.iter().map(|name| [Value::from(&**name)]).collect();
-    let hits: Vec<Hit<'_>> = values
-        .iter()
-        .map(|value| Hit {
-            key: Key::new(&scope, value),
-            limit: &limit,
-            cost: 1,
-            admission: Admission::Enforce,
-        })
-        .collect();
+    let hits: Vec<Hit<'_>> =
+        values.iter().map(|value| Hit::new(Key::new(&scope, value), &limit, 1)).collect();
     let refused = store.take(&hits).await.unwrap_err();
     assert!(matches!(refused, StoreError::Unsupported(_)), "{refused}");
     assert_eq!(redis.keys(), [""; 0]);

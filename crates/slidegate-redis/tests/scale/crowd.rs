@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use slidegate::{
-    Admission, Algorithm, Clock, Hit, Key, Limit, Quota, Scope, Store, StoreError, SystemClock,
-    Timestamp, Value,
+    Algorithm, Clock, Hit, Key, Limit, Quota, Scope, Store, StoreError, SystemClock, Timestamp,
+    Value,
 };
 use slidegate_redis::{RedisStore, Settings};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -132,12 +132,7 @@ async fn with_hits<T>(person: &Person, ask: impl AsyncFnOnce(&[Hit<'_>]) -> T) -
         .map(|nth| Scope::new("scale", "rule", &nth.to_string(), &["who"]))
         .collect();
     let who = [Value::Text(&person.name)];
-    let hit = |(scope, limit)| Hit {
-        key: Key::new(scope, &who),
-        limit,
-        cost: 1,
-        admission: Admission::Enforce,
-    };
+    let hit = |(scope, limit)| Hit::new(Key::new(scope, &who), limit, 1);
     let hits: Vec<Hit<'_>> = scopes.iter().zip(&person.limits).map(hit).collect();
     ask(&hits).await
 }

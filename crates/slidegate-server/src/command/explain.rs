@@ -1,5 +1,6 @@
 //! `slidegate explain`: what a policy makes of one request, rule by rule, and why.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -30,9 +31,10 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "NAME", default_value = DEFAULT_DOMAIN)]
     pub domain: String,
 
-    /// Units that the request takes; 0 asks whether one would fit
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=MAX_UNITS))]
-    pub cost: u64,
+    /// Units of rules that state no cost, or NAME=N for rules with a named cost; 0 checks only. May be given several
+    /// times. 1 by default
+    #[arg(long, value_name = "[NAME=]N")]
+    pub cost: Vec<CostArg>,
 
     /// The request is one to the rate limit service: descriptors with a `+` between them, such as
     /// plan=free user=ann + user=ann. A rule applies to a descriptor only if it names all its attributes
@@ -42,6 +44,45 @@ pub struct ExplainArgs {
     /// The attributes of the request, in order, such as method=GET ip=192.0.2.7
     #[arg(value_name = "NAME=VALUE")]
     pub attributes: Vec<Word>,
+}
+
+/// A cost of the request.
+#[derive(Clone, Debug)]
+pub struct CostArg {
+    /// `None` is the cost of rules that state none.
+    name: Option<String>,
+    units: u64,
+}
+
+/// Why a text is no cost.
+#[derive(Debug, Error)]
+#[error("a cost is a number of units up to {MAX_UNITS}, or NAME=N such as tokens=1800")]
+pub struct CostArgError;
+
+impl FromStr for CostArg {
+    type Err = CostArgError;
+
+    fn from_str(text: &str) -> Result<Self, CostArgError> {
+        let (name, units) = match text.split_once('=') {
+            Some((name, units)) if !name.is_empty() => (Some(name.to_owned()), units),
+            Some(_) => return Err(CostArgError),
+            None => (None, text),
+        };
+        let units = units.parse().ok().filter(|units| *units <= MAX_UNITS);
+        Ok(Self { name, units: units.ok_or(CostArgError)? })
+    }
+}
+
+impl ExplainArgs {
+    /// Returns the cost of rules that state none.
+    fn plain_cost(&self) -> Option<u64> {
+        self.cost.iter().find(|cost| cost.name.is_none()).map(|cost| cost.units)
+    }
+
+    /// Returns the named costs.
+    fn named_costs(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.cost.iter().filter_map(|cost| Some((cost.name.as_deref()?, cost.units)))
+    }
 }
 
 /// A part of a request.
@@ -107,7 +148,10 @@ enum AskOf<'a> {
 #[derive(Serialize)]
 struct DescriptorAsk<'a> {
     attributes: Attributes<'a>,
-    cost: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<u64>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    costs: BTreeMap<&'a str, u64>,
 }
 
 #[derive(Debug, Error)]
@@ -183,7 +227,13 @@ fn by_policy(
     descriptors: &[Attributes<'_>],
 ) -> Result<Explanation, ExplainError> {
     let descriptors = descriptors.iter().map(|one| {
-        let descriptor = Descriptor::new(one.0.iter().copied()).cost(args.cost);
+        let mut descriptor = Descriptor::new(one.0.iter().copied());
+        if let Some(cost) = args.plain_cost() {
+            descriptor = descriptor.cost(cost);
+        }
+        for (name, units) in args.named_costs() {
+            descriptor = descriptor.with_cost(name, units);
+        }
         if args.descriptors { descriptor.exact() } else { descriptor }
     });
     let request = Request::of_descriptors(&args.domain, descriptors);
@@ -208,7 +258,11 @@ fn by_server(
         return Err(ExplainError::Url);
     }
     let url = format!("{}/v1/explain", url.trim_end_matches('/'));
-    let ask = |attributes| DescriptorAsk { attributes, cost: args.cost };
+    let ask = |attributes| DescriptorAsk {
+        attributes,
+        cost: args.plain_cost(),
+        costs: args.named_costs().collect(),
+    };
     let mut descriptors = descriptors.into_iter().map(ask);
     let of = match (args.descriptors, descriptors.next()) {
         (false, Some(one)) => AskOf::One(one),

@@ -48,12 +48,11 @@ impl fmt::Display for LimitExplained {
         match &self.now {
             None => f.write_str("not asked, since the store does not answer")?,
             Some(now) => {
-                let fits = match (self.overdraft, now.fits) {
-                    (true, _) => "charged, whatever is left",
-                    (false, true) => "fits",
-                    (false, false) => "does not fit",
-                };
-                write!(f, "{fits}, {} of {} used{watches}", now.used, now.used + now.remaining)?;
+                let fits = if now.fits { "fits" } else { "does not fit" };
+                let always = if self.charged_always { ", charged always" } else { "" };
+                let joint = if self.joint { " (denies only if no joint limit fits)" } else { "" };
+                let (used, all) = (now.used, now.used + now.remaining);
+                write!(f, "{fits}, {used} of {all} used{always}{joint}{watches}")?;
             }
         }
         writeln!(f)?;

@@ -38,21 +38,20 @@ pub fn limit(limit: &Limit) -> String {
     }
 }
 
-/// What would have to happen for a cost to fit; none if it does.
-pub fn to_pass(standing: &Standing<'_>, cost: u64) -> Option<String> {
+/// Returns what would have to happen for the required units to be free; `None` if they are.
+pub fn to_pass(standing: &Standing<'_>, required: u64) -> Option<String> {
     let (limit, outcome) = (standing.limit.limit(), standing.outcome);
     if outcome.fits() {
         return None;
     }
-    // A cost of 0 asks for one unit.
-    let cost = cost.max(1);
     Some(match outcome.retry_after() {
         None if limit.capacity() == 0 => "it never passes, unless the policy changes".into(),
         None => format!("it never passes at this cost: at most {} fit", limit.capacity()),
         Some(wait) => {
             let wait = wait_for(wait);
-            match cost.saturating_sub(outcome.remaining()) {
-                0 | 1 => {
+            match required.saturating_sub(outcome.remaining()) {
+                0 => format!("the counter is above its limit: for {wait}"),
+                1 => {
                     format!("one more unit has to become free: in {wait}, if nobody takes it first")
                 }
                 more => format!(

@@ -27,9 +27,52 @@ pub struct Ask<'b> {
     /// What is known of the request.
     #[serde(borrow)]
     attributes: Attributes<'b>,
-    /// Units that the request takes; 1 if it is not given, and 0 to ask whether one would fit.
-    #[serde(default)]
-    cost: Cost,
+    /// Units for rules that state no cost: 1 by default. 0 checks whether one unit would fit.
+    cost: Option<Cost>,
+    /// Units for rules that charge a named cost, such as {"tokens": 1800}. Without its name a rule is checked, not charged.
+    #[serde(borrow, default)]
+    costs: Costs<'b>,
+}
+
+/// The body of `/v1/report`: units that have been consumed.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReportAsk<'b> {
+    /// Whose rules apply; `default` if it is not given.
+    #[serde(borrow, default = "default_domain")]
+    domain: Text<'b>,
+    /// What is known of the request.
+    #[serde(borrow)]
+    attributes: Attributes<'b>,
+    /// Units to charge by rules that state no cost. Without it, these rules are skipped.
+    cost: Option<Cost>,
+    /// Units to charge by rules with a named cost, such as {"tokens": 1800}.
+    #[serde(borrow, default)]
+    costs: Costs<'b>,
+}
+
+impl<'b> ReportAsk<'b> {
+    /// Parses a body.
+    pub fn read(body: &'b [u8]) -> Result<Self, Problem> {
+        let ask: Self = read_object(body)?;
+        match ask.cost.is_none() && ask.costs.0.is_empty() {
+            true => Err(Problem::bad_request(
+                r#"nothing to report: the body needs `cost`, or `costs` such as {"tokens":1800}"#,
+            )),
+            false => Ok(ask),
+        }
+    }
+
+    /// Whose rules apply.
+    pub fn domain(&self) -> &str {
+        &self.domain.text
+    }
+
+    /// The body as the gate takes it.
+    pub fn request(&self) -> Request<'_> {
+        let descriptor = self.attributes.descriptor(self.cost.as_ref(), &self.costs);
+        Request::new(&self.domain.text, descriptor)
+    }
 }
 
 impl<'b> Ask<'b> {
@@ -45,7 +88,8 @@ impl<'b> Ask<'b> {
 
     /// The body as the gate takes it.
     pub fn request(&self) -> Request<'_> {
-        Request::new(&self.domain.text, self.attributes.descriptor(self.cost.0))
+        let descriptor = self.attributes.descriptor(self.cost.as_ref(), &self.costs);
+        Request::new(&self.domain.text, descriptor)
     }
 }
 
@@ -58,6 +102,8 @@ pub struct ExplainAsk<'b> {
     #[serde(borrow)]
     attributes: Option<Attributes<'b>>,
     cost: Option<Cost>,
+    #[serde(borrow, default)]
+    costs: Costs<'b>,
     #[serde(borrow)]
     descriptors: Option<Vec<DescriptorAsk<'b>>>,
 }
@@ -68,8 +114,9 @@ pub struct ExplainAsk<'b> {
 struct DescriptorAsk<'b> {
     #[serde(borrow)]
     attributes: Attributes<'b>,
-    #[serde(default)]
-    cost: Cost,
+    cost: Option<Cost>,
+    #[serde(borrow, default)]
+    costs: Costs<'b>,
 }
 
 impl<'b> ExplainAsk<'b> {
@@ -78,23 +125,26 @@ impl<'b> ExplainAsk<'b> {
         let ask: Self = read_object(body)?;
         let is_complete = match (&ask.attributes, &ask.descriptors) {
             (Some(_), None) => true,
-            (None, Some(descriptors)) => !descriptors.is_empty() && ask.cost.is_none(),
+            (None, Some(descriptors)) => {
+                !descriptors.is_empty() && ask.cost.is_none() && ask.costs.0.is_empty()
+            }
             _ => false,
         };
         match is_complete {
             true => Ok(ask),
             false => Err(Problem::bad_request(
-                r#"the body has either `attributes` (and `cost`), or `descriptors` such as [{"attributes":{"client":"alice"},"cost":1}]"#,
+                r#"the body has either `attributes` (and `cost` or `costs`), or `descriptors` such as [{"attributes":{"client":"alice"},"cost":1}]"#,
             )),
         }
     }
 
     /// The body as the gate takes it.
     pub fn request(&self) -> Request<'_> {
-        let cost = self.cost.as_ref().map_or_else(|| Cost::default().0, |cost| cost.0);
-        let one = self.attributes.iter().map(|attributes| attributes.descriptor(cost));
+        let one = self.attributes.iter();
+        let one = one.map(|attributes| attributes.descriptor(self.cost.as_ref(), &self.costs));
         let several = self.descriptors.iter().flatten();
-        let several = several.map(|one| one.attributes.descriptor(one.cost.0).exact());
+        let several =
+            several.map(|one| one.attributes.descriptor(one.cost.as_ref(), &one.costs).exact());
         Request::of_descriptors(&self.domain.text, one.chain(several))
     }
 }
@@ -202,9 +252,15 @@ impl JsonSchema for Text<'_> {
 struct Attributes<'b>(Vec<(Text<'b>, Text<'b>)>);
 
 impl Attributes<'_> {
-    fn descriptor(&self, cost: u64) -> Descriptor<'_> {
+    fn descriptor<'d>(&'d self, cost: Option<&Cost>, costs: &'d Costs<'_>) -> Descriptor<'d> {
         let pairs = self.0.iter().map(|(name, value)| (&*name.text, &*value.text));
-        let mut descriptor = Descriptor::new(pairs).cost(cost);
+        let mut descriptor = Descriptor::new(pairs);
+        if let Some(Cost(units)) = cost {
+            descriptor = descriptor.cost(*units);
+        }
+        for (name, Cost(units)) in &costs.0 {
+            descriptor = descriptor.with_cost(&name.text, *units);
+        }
         for (name, value) in &self.0 {
             if let Some(bytes) = &value.bytes {
                 descriptor = descriptor.with_bytes(&name.text, bytes);
@@ -273,14 +329,65 @@ impl JsonSchema for Attributes<'_> {
     }
 }
 
-/// Units that the request takes; 1 unless said.
-struct Cost(u64);
+/// Named costs of a request, each name once.
+#[derive(Default)]
+struct Costs<'b>(Vec<(Text<'b>, Cost)>);
 
-impl Default for Cost {
-    fn default() -> Self {
-        Self(1)
+/// Names that no rule charges make no difference, so there is no reason for more.
+const MAX_COSTS: usize = 64;
+
+impl<'de: 'b, 'b> Deserialize<'de> for Costs<'b> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pairs;
+
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Costs<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(r#"an object of costs with numbers as values, such as {"tokens":1800}"#)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut costs: Vec<(Text<'_>, Cost)> = Vec::new();
+                while let Some(name) = map.next_key::<Text<'_>>()? {
+                    if costs.iter().any(|(other, _)| other.text == name.text) {
+                        let message = format_args!("cost `{}` stands here twice", name.text);
+                        return Err(A::Error::custom(message));
+                    }
+                    if costs.len() == MAX_COSTS {
+                        let message = format_args!("too many costs: at most {MAX_COSTS}");
+                        return Err(A::Error::custom(message));
+                    }
+                    costs.push((name, map.next_value()?));
+                }
+                Ok(Costs(costs))
+            }
+        }
+
+        deserializer.deserialize_map(Pairs)
     }
 }
+
+impl JsonSchema for Costs<'_> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Costs".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "object",
+            "additionalProperties": generator.subschema_for::<Cost>(),
+            "maxProperties": MAX_COSTS,
+        })
+    }
+}
+
+/// Units that a request costs.
+struct Cost(u64);
 
 impl<'de> Deserialize<'de> for Cost {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -322,10 +429,6 @@ impl JsonSchema for Cost {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "type": "integer",
-            "minimum": 0,
-            "default": Self::default().0,
-        })
+        json_schema!({ "type": "integer", "minimum": 0 })
     }
 }

@@ -1,10 +1,10 @@
-//! `/v1/check` and `/v1/peek`: may this request pass?
+//! `/v1/check`, `/v1/peek` and `/v1/report`.
 
 use std::pin::pin;
 
 use super::answer::Reply;
 
-use super::ask::Ask;
+use super::ask::{Ask, ReportAsk};
 use super::problem::Problem;
 use crate::decisions::{Caller, Decisions};
 
@@ -25,6 +25,17 @@ pub async fn check(face: &Decisions, caller: Caller, body: &[u8]) -> Result<Repl
 /// Says what `check` would say, and charges nothing.
 pub async fn peek(face: &Decisions, caller: Caller, body: &[u8]) -> Result<Reply, Problem> {
     Way::Peek.answer(face, caller, body).await
+}
+
+/// Records units that have been consumed. Never denies.
+pub async fn report(face: &Decisions, caller: Caller, body: &[u8]) -> Result<Reply, Problem> {
+    let question = face.begin("slidegate.report", caller);
+    let find = pin!(async {
+        let ask = ReportAsk::read(body)?;
+        let ruling = question.report(ask.domain(), &ask.request()).await;
+        face.answers().respond(&ruling)
+    });
+    question.answer(find).await
 }
 
 impl Way {

@@ -19,19 +19,21 @@ use crate::decisions::{Decisions, Told};
 pub enum Path {
     Check,
     Peek,
+    Report,
     Auth,
     Json,
 }
 
 impl Path {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Check, Self::Peek, Self::Auth, Self::Json];
+    pub const ALL: [Self; 5] = [Self::Check, Self::Peek, Self::Report, Self::Auth, Self::Json];
 
     /// As it stands in a request.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Check => "/v1/check",
             Self::Peek => "/v1/peek",
+            Self::Report => "/v1/report",
             Self::Auth => "/v1/auth",
             Self::Json => "/json",
         }
@@ -91,11 +93,12 @@ impl Deciding {
         let face = &self.decisions;
         let caller = match path {
             Path::Auth => face.forwarded_caller(&head.headers),
-            Path::Check | Path::Peek | Path::Json => face.caller(&head.headers),
+            Path::Check | Path::Peek | Path::Report | Path::Json => face.caller(&head.headers),
         };
         match path {
             Path::Check => check::check(face, caller, &body).await,
             Path::Peek => check::peek(face, caller, &body).await,
+            Path::Report => check::report(face, caller, &body).await,
             Path::Auth => auth::auth(face, &self.believed, caller, peer, &head).await,
             Path::Json => json::json(face, caller, &body).await,
         }

@@ -12,7 +12,7 @@ use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use super::answer::Answer;
-use super::ask::Ask;
+use super::ask::{Ask, ReportAsk};
 use super::problem::{PROBLEM_JSON, ProblemBody};
 use crate::health::Readiness;
 
@@ -33,6 +33,7 @@ pub fn document() -> Value {
     let mut read = settings().for_deserialize().into_generator();
     let mut written = settings().for_serialize().into_generator();
     let ask = read.subschema_for::<Ask<'_>>();
+    let report = read.subschema_for::<ReportAsk<'_>>();
     let answer = written.subschema_for::<Answer<'_>>();
     let readiness = written.subschema_for::<Readiness>();
     let problem = written.subschema_for::<ProblemBody<'_>>();
@@ -48,7 +49,7 @@ pub fn document() -> Value {
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
         "servers": [{ "url": "/" }],
-        "paths": paths(ask.as_value(), answer.as_value(), readiness.as_value(), &auth),
+        "paths": paths([ask.as_value(), report.as_value()], answer.as_value(), readiness.as_value(), &auth),
         "components": {
             "schemas": schemas([read, written]),
             "headers": headers(),
@@ -57,7 +58,7 @@ pub fn document() -> Value {
     })
 }
 
-fn paths(ask: &Value, answer: &Value, readiness: &Value, auth: &Value) -> Value {
+fn paths([ask, report]: [&Value; 2], answer: &Value, readiness: &Value, auth: &Value) -> Value {
     json!({
         "/v1/check": { "post": decide(
             "check",
@@ -71,6 +72,23 @@ fn paths(ask: &Value, answer: &Value, readiness: &Value, auth: &Value) -> Value 
             ask,
             answer,
         ) },
+        "/v1/report": { "post": {
+            "operationId": "report",
+            "summary": "Records units that have been consumed, also above max. Never denies.",
+            "description": "Charges the rules whose cost the body has: those that state no cost by \
+                `cost`, and those with a named cost by `costs`. Rules with a constant cost are \
+                skipped. `limits` has every limit that was charged.",
+            "requestBody": {
+                "required": true,
+                "content": { "application/json": { "schema": report, "examples": reports() } },
+            },
+            "responses": responses(json!({ "200": decision(
+                "The units are recorded; where the store does not answer, see `degraded`.",
+                &[],
+                answer,
+                &reported(),
+            ) })),
+        } },
         "/v1/auth": auth,
         "/json": { "post": json::operation(responses) },
         "/v1/openapi.json": { "get": {
@@ -209,8 +227,41 @@ fn asks() -> Value {
                 "domain": "api",
                 "attributes": { "tenant": "acme", "path": "/exports/7" },
                 "cost": 2,
+                "costs": { "tokens": 1800 },
             },
         },
+    })
+}
+
+fn reports() -> Value {
+    json!({
+        "tokens": {
+            "summary": "1800 tokens of one client.",
+            "value": { "attributes": { "client": "alice" }, "costs": { "tokens": 1800 } },
+        },
+    })
+}
+
+fn reported() -> Value {
+    json!({
+        "allowed": true,
+        "reason": null,
+        "rule": null,
+        "limit": null,
+        "remaining": null,
+        "reset_after_ms": null,
+        "retry_after_ms": null,
+        "degraded": false,
+        "limits": [{
+            "rule": "tokens",
+            "limit": { "name": "1h", "max": 90_000, "window_ms": 3_600_000 },
+            "algorithm": "sliding_log",
+            "allowed": true,
+            "observed": false,
+            "remaining": 88_200,
+            "reset_after_ms": 3_600_000,
+            "retry_after_ms": null,
+        }],
     })
 }
 

@@ -153,7 +153,7 @@ fn counts_begin_anew_where_others_are_counted() {
 fn whom_it_is_for_and_what_becomes_of_them_is_told() {
     assert_told(
         "limits: [9/s], when: { method: GET }",
-        "limits: [9/s], when: { method: [GET, HEAD] }, mode: observe, overdraft: true, on_store_error: deny",
+        "limits: [9/s], when: { method: [GET, HEAD] }, mode: observe, charge: always, on_store_error: deny",
         "was [for requests whose method is `GET`], is [for requests whose method is `GET` or `HEAD`; only watches: what does not fit passes all the same; costs are charged even beyond max; a cost of 0 asks, and is denied then; while the store does not answer, none pass]",
     );
     assert_told(

@@ -6,7 +6,7 @@ use slidegate::Algorithm;
 
 use super::finding::{Finding, printable};
 use super::names::REQUESTED;
-use super::rules::{Rule, Terms, Values};
+use super::rules::{Mode, Rule, Terms, Values};
 
 /// A policy as text.
 pub struct Printed<'p> {
@@ -30,7 +30,10 @@ impl fmt::Display for Printed<'_> {
                 self.rule(f, &Text(domain), rule)?;
             }
             let domain = Text(domain);
-            writeln!(f, "  - {{ name: {REQUESTED}, domain: {domain}, limits: requested }}")?;
+            writeln!(
+                f,
+                "  - {{ name: {REQUESTED}, domain: {domain}, limits: requested, required: 0 }}"
+            )?;
         }
         Ok(())
     }
@@ -63,8 +66,14 @@ impl Printed<'_> {
             writeln!(f, "    per: {}", List(&rule.per))?;
         }
         writeln!(f, "    limits: {}", self.limits(rule.terms))?;
-        if rule.is_observed {
-            writeln!(f, "    mode: observe")?;
+        match rule.mode {
+            Mode::Enforce => {}
+            Mode::Jointly => writeln!(f, "    mode: jointly")?,
+            Mode::Observe => writeln!(f, "    mode: observe")?,
+        }
+        // A `hits_addend` of 0 is denied above max only, as the reference server does.
+        if rule.terms != Terms::Unlimited {
+            writeln!(f, "    required: 0")?;
         }
         if !rule.replaces.is_empty() {
             writeln!(f, "    replaces: {}", List(&rule.replaces))?;

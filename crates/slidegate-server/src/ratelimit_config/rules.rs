@@ -29,7 +29,7 @@ pub struct Rule {
     pub when: Vec<(String, Values)>,
     pub per: Vec<String>,
     pub terms: Terms,
-    pub is_observed: bool,
+    pub mode: Mode,
     /// Names of rules.
     pub replaces: Vec<String>,
     /// Where it does not hold, since another branch is taken.
@@ -42,6 +42,16 @@ pub enum Terms {
     Unlimited,
     /// So many in each window.
     Quota(u64, &'static str),
+}
+
+/// The mode of a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Enforce,
+    /// `quota_mode`: denies if no limit in this mode fits.
+    Jointly,
+    /// `shadow_mode`
+    Observe,
 }
 
 /// What an attribute has to be: one of some values.
@@ -104,7 +114,7 @@ struct Made<'e> {
     steps: Vec<Step<'e>>,
     path_text: String,
     terms: Terms,
-    is_observed: bool,
+    mode: Mode,
 }
 
 struct Making<'f, 'e> {
@@ -135,10 +145,16 @@ impl<'e> Making<'_, 'e> {
 
     fn make(&mut self, limit: &'e LimitEntry, steps: &[Step<'e>]) {
         let Some(Step { entry, .. }) = steps.last() else { return };
-        if let Some(place) = entry.quota {
-            let message = "`quota_mode` cannot be expressed: a limit here denies on its own";
-            self.findings.wrong(self.path, place, message);
-        }
+        let mode = match (entry.shadow, entry.quota) {
+            (false, None) => Mode::Enforce,
+            (false, Some(_)) => Mode::Jointly,
+            (true, None) => Mode::Observe,
+            (true, Some(place)) => {
+                let message = "cannot be expressed: with `quota_mode` and `shadow_mode`, the reference server lets each request of this descriptor pass all its quotas; write one of the two";
+                self.findings.wrong(self.path, place, message);
+                return;
+            }
+        };
         let Some(terms) = self.terms(limit) else { return };
         let before = self.elsewhere;
         self.elsewhere += steps.iter().map(|step| step.elsewhere.len()).sum::<usize>();
@@ -154,7 +170,7 @@ impl<'e> Making<'_, 'e> {
             steps: steps.to_vec(),
             path_text: path_text(steps),
             terms,
-            is_observed: entry.shadow,
+            mode,
         });
     }
 
@@ -246,7 +262,7 @@ impl Made<'_> {
             when: fixed.map(|step| (step.name.clone(), Values::of(&step.entry.value))).collect(),
             per: apart.map(|step| step.name.clone()).collect(),
             terms: self.terms,
-            is_observed: self.is_observed,
+            mode: self.mode,
             replaces,
             off: off.map(|step| (step.name.clone(), step.elsewhere.clone())).collect(),
         }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 use slidegate::policy::{Applied, Match, Rule, RuleLimit};
-use slidegate::{Admission, Policy, Ruling, Standing, Timestamp, Value};
+use slidegate::{Policy, Ruling, Standing, Timestamp, Value, Veto};
 
 use super::accuracy::{Accuracy, Deviation, Said};
 use super::demand::Demand;
@@ -118,10 +118,7 @@ fn key_values<'a>(one: &'a Match<'_>) -> impl Iterator<Item = (&'a str, Cow<'a, 
 
 /// Whether a limit was charged. One that only observes is not, where it would have denied.
 fn is_charged(standing: &Standing<'_>, allowed: bool) -> bool {
-    match standing.admission {
-        Admission::Always => true,
-        Admission::Enforce | Admission::Observe => allowed && standing.outcome.fits(),
-    }
+    standing.rule.charges_always() || (allowed && standing.outcome.fits())
 }
 
 /// Whether a request fits, in the order of what weighs more.
@@ -135,10 +132,10 @@ enum Fit {
 
 impl Fit {
     fn of(standing: &Standing<'_>) -> Self {
-        match (standing.outcome.fits(), standing.admission) {
+        match (standing.outcome.fits(), standing.veto) {
             (true, _) => Self::Yes,
-            (false, Admission::Enforce) => Self::Denied,
-            (false, Admission::Observe | Admission::Always) => Self::Observed,
+            (false, Veto::Alone | Veto::Jointly) => Self::Denied,
+            (false, Veto::Never) => Self::Observed,
         }
     }
 }

@@ -99,6 +99,7 @@ fn left(one: &Standing<'_>, other: &Standing<'_>) -> u64 {
 fn status(standing: &Standing<'_>, lengthening: Lengthening) -> DescriptorStatus {
     let Standing { limit, outcome, .. } = standing;
     let quota = limit.limit().quota();
+    let (unit, units) = unit::of_window(quota.window());
     let wait = match outcome.fits() {
         true => Some(outcome.reset_after()),
         false => outcome.retry_after().map(|wait| lengthening.of(wait)),
@@ -107,8 +108,9 @@ fn status(standing: &Standing<'_>, lengthening: Lengthening) -> DescriptorStatus
         code: code(!outcome.fits()),
         current_limit: Some(RateLimit {
             requests_per_unit: saturated(quota.max()),
-            unit: unit::of_window(quota.window()),
+            unit,
             name: standing.policy_name().to_owned(),
+            unit_multiplier: (units > 1).then_some(units),
         }),
         limit_remaining: saturated(outcome.remaining()),
         duration_until_reset: wait.map(seconds_up),

@@ -4,6 +4,7 @@
 //! number of entries makes a call fail. What the caller configures, such as a unit, is checked.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use slidegate::{Descriptor, MAX_UNITS, MAX_VALUE_BYTES, Quota, Request, Value};
 
@@ -32,10 +33,21 @@ struct AskedDescriptor {
     entries: Vec<(String, String)>,
     /// The bytes of values that are not UTF-8, with the positions of their entries.
     bytes: Vec<(usize, Vec<u8>)>,
-    cost: u64,
+    cost: DescriptorCost,
     gives_back: bool,
     /// The limit that it brings along.
     limit: Option<Quota>,
+}
+
+/// The cost of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DescriptorCost {
+    /// Nothing is said: 1, or what the rule states.
+    Default,
+    /// The `hits_addend` of the message.
+    OfMessage(u64),
+    /// The `hits_addend` of the descriptor, which has been consumed already.
+    Own(u64),
 }
 
 impl Ask {
@@ -49,7 +61,10 @@ impl Ask {
             let wrong = format!("there are {number} descriptors: at most {MAX_DESCRIPTORS}");
             return Err(Invalid(wrong));
         }
-        let cost = u64::from(message.hits_addend.max(1));
+        let cost = match message.hits_addend {
+            0 => DescriptorCost::Default,
+            units => DescriptorCost::OfMessage(units.into()),
+        };
         let descriptors = message.descriptors.into_iter().enumerate();
         let descriptors = descriptors.map(|(nth, one)| AskedDescriptor::read(nth, one, cost));
         Ok(Self {
@@ -77,7 +92,11 @@ impl Ask {
 
 impl AskedDescriptor {
     /// Reads the nth descriptor. `cost` is that of the whole request.
-    fn read(nth: usize, descriptor: RateLimitDescriptor, cost: u64) -> Result<Self, Invalid> {
+    fn read(
+        nth: usize,
+        descriptor: RateLimitDescriptor,
+        cost: DescriptorCost,
+    ) -> Result<Self, Invalid> {
         let mut bytes = Vec::new();
         let entries = descriptor.entries.into_iter().enumerate();
         let entries = entries.map(|(place, Entry { key, value })| {
@@ -95,7 +114,7 @@ impl AskedDescriptor {
         Ok(Self {
             entries,
             bytes,
-            cost: descriptor.hits_addend.unwrap_or(cost),
+            cost: descriptor.hits_addend.map_or(cost, DescriptorCost::Own),
             gives_back: descriptor.is_negative_hits,
             limit: descriptor.limit.map(|limit| quota(nth, limit)).transpose()?,
         })
@@ -103,7 +122,12 @@ impl AskedDescriptor {
 
     fn descriptor(&self) -> Descriptor<'_> {
         let attributes = self.entries.iter().map(|(name, value)| (&**name, &**value));
-        let mut descriptor = Descriptor::new(attributes).cost(self.cost).exact();
+        let mut descriptor = Descriptor::new(attributes).exact();
+        descriptor = match self.cost {
+            DescriptorCost::Default => descriptor,
+            DescriptorCost::OfMessage(units) => descriptor.with_hits_addend(units),
+            DescriptorCost::Own(units) => descriptor.with_hits_addend(units).consumed(),
+        };
         for (place, bytes) in &self.bytes {
             descriptor = descriptor.with_bytes(&self.entries[*place].0, bytes);
         }
@@ -162,12 +186,17 @@ fn number_repetitions(entries: &mut [(String, String)]) {
 
 /// The limit that the nth descriptor brings along.
 fn quota(nth: usize, limit: RateLimitOverride) -> Result<Quota, Invalid> {
-    let RateLimitOverride { requests_per_unit, unit } = limit;
+    let RateLimitOverride { requests_per_unit, unit, unit_multiplier } = limit;
     let wrong = |what: &str| Invalid(format!("descriptors[{nth}].limit {what}"));
     let Some(window) = unit::window(unit) else {
         return Err(wrong(&format!("has unit {unit}: SECOND to WEEK are 1 to 7")));
     };
+    let units = unit_multiplier.unwrap_or(1);
+    if units == 0 {
+        return Err(wrong("has unit_multiplier 0: at least 1"));
+    }
     let max = u64::from(requests_per_unit).min(MAX_UNITS);
+    let window = window.checked_mul(units).unwrap_or(Duration::MAX);
     Quota::new(max, window).map_err(|error| wrong(&format!("cannot be: {error}")))
 }
 
@@ -205,7 +234,8 @@ mod tests {
     #[test]
     fn a_limit_that_is_too_large_is_the_largest_and_every_unit_has_a_window() {
         let limit = |requests_per_unit, unit| {
-            let limit = Some(RateLimitOverride { requests_per_unit, unit });
+            let limit = RateLimitOverride { requests_per_unit, unit, unit_multiplier: None };
+            let limit = Some(limit);
             Ask::read(message(RateLimitDescriptor { limit, ..Default::default() }))
                 .map(|ask| ask.descriptors[0].limit)
         };
@@ -221,18 +251,33 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_says_its_own_cost_also_none() {
+    fn unit_multiplier_multiplies_the_window() {
+        let limit = |unit, unit_multiplier| {
+            let limit = RateLimitOverride { requests_per_unit: 10, unit, unit_multiplier };
+            let descriptor = RateLimitDescriptor { limit: Some(limit), ..Default::default() };
+            Ask::read(message(descriptor)).map(|ask| ask.descriptors[0].limit)
+        };
+        let quota = |text: &str| Some(text.parse::<Quota>().unwrap());
+        assert_eq!(limit(1, Some(30)).unwrap(), quota("10/30s"));
+        assert_eq!(limit(3, Some(1)).unwrap(), quota("10/h"));
+        for (unit, units, expected) in [(1, 0, "has unit_multiplier 0"), (6, u32::MAX, "cannot be")]
+        {
+            let wrong = limit(unit, Some(units)).err().unwrap().to_string();
+            assert!(wrong.contains(expected), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn hits_addend_of_descriptor_replaces_that_of_message() {
         let cost = |request: u32, descriptor: Option<u64>| {
             let descriptor = RateLimitDescriptor { hits_addend: descriptor, ..Default::default() };
             let message = RateLimitRequest { hits_addend: request, ..message(descriptor) };
-            let ask = Ask::read(message).unwrap();
-            format!("{:?}", ask.request().descriptors()[0])
+            Ask::read(message).unwrap().descriptors[0].cost
         };
-        for (request, descriptor, expected) in
-            [(0, None, 1), (5, None, 5), (5, Some(0), 0), (0, Some(7), 7)]
-        {
-            let told = cost(request, descriptor);
-            assert!(told.contains(&format!("cost: {expected},")), "{told}");
-        }
+        use DescriptorCost::{Default as NoCost, OfMessage, Own};
+        assert_eq!(cost(0, None), NoCost);
+        assert_eq!(cost(5, None), OfMessage(5));
+        assert_eq!(cost(5, Some(0)), Own(0));
+        assert_eq!(cost(0, Some(7)), Own(7));
     }
 }

@@ -87,7 +87,8 @@ mod tests {
 
     #[test]
     fn a_response_is_written_without_what_it_does_not_say() {
-        let limit = RateLimit { requests_per_unit: 5, unit: 2, name: "a".into() };
+        let limit =
+            RateLimit { requests_per_unit: 5, unit: 2, name: "a".into(), unit_multiplier: Some(3) };
         let status = DescriptorStatus {
             code: 2,
             current_limit: Some(limit),
@@ -97,7 +98,8 @@ mod tests {
         let response =
             RateLimitResponse { overall_code: 2, statuses: vec![status], ..Default::default() };
         let text: serde_json::Value = serde_json::from_slice(&write(&response).unwrap()).unwrap();
-        let limit = json!({ "requestsPerUnit": 5, "unit": "MINUTE", "name": "a" });
+        let limit =
+            json!({ "requestsPerUnit": 5, "unit": "MINUTE", "name": "a", "unitMultiplier": 3 });
         let status =
             json!({ "code": "OVER_LIMIT", "currentLimit": limit, "durationUntilReset": "7s" });
         assert_eq!(text, json!({ "overallCode": "OVER_LIMIT", "statuses": [status] }));

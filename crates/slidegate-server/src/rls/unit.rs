@@ -15,10 +15,15 @@ pub fn window(unit: i32) -> Option<Duration> {
     seconds.map(Duration::from_secs)
 }
 
-/// The unit of a window; 0, which is unknown, if there is none.
-pub fn of_window(window: Duration) -> i32 {
-    let unit = UNITS.iter().find(|(_, seconds)| Duration::from_secs(*seconds) == window);
-    unit.map_or(0, |(number, _)| *number)
+/// Returns the largest unit that divides a window, and the number of units in it; unit 0, which is unknown, if there is
+/// none.
+pub fn of_window(window: Duration) -> (i32, u32) {
+    let seconds = if window.subsec_nanos() == 0 { window.as_secs() } else { 0 };
+    let divides = |unit: &&(i32, u64)| seconds > 0 && seconds.is_multiple_of(unit.1);
+    let largest = UNITS.iter().filter(divides).max_by_key(|(_, seconds)| *seconds);
+    let units =
+        largest.and_then(|(number, unit)| Some((*number, (seconds / unit).try_into().ok()?)));
+    units.unwrap_or((0, 1))
 }
 
 #[cfg(test)]
@@ -30,12 +35,14 @@ mod tests {
     #[test]
     fn every_unit_has_one_number_and_a_window() {
         for (number, _) in UNITS {
-            assert_eq!(of_window(window(number).unwrap()), number);
+            assert_eq!(of_window(window(number).unwrap()), (number, 1));
             let (told, brought) = (Unit::try_from(number), RateLimitUnit::try_from(number));
             assert_eq!(told.unwrap().as_str_name(), brought.unwrap().as_str_name());
         }
         assert_eq!(window(Unit::Month as i32), Some(Duration::from_secs(2_592_000)));
-        assert_eq!(of_window(Duration::from_secs(10)), Unit::Unknown as i32);
+        assert_eq!(of_window(Duration::from_secs(30)), (Unit::Second as i32, 30));
+        assert_eq!(of_window(Duration::from_secs(7_200)), (Unit::Hour as i32, 2));
+        assert_eq!(of_window(Duration::from_millis(1_500)), (Unit::Unknown as i32, 1));
         assert_eq!(window(Unit::Unknown as i32), None);
     }
 }

@@ -1,6 +1,6 @@
 //! What one limit had to say of a request.
 
-use slidegate::{Admission, Standing};
+use slidegate::{Standing, Veto};
 
 /// A limit's own verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub enum Verdict {
     Near,
     /// It does not fit, and was denied.
     Denied,
-    /// It does not fit, and would have been denied: the rule only watches.
+    /// It does not fit, and was not denied: the rule observes, or another joint limit fits.
     Observed,
 }
 
@@ -22,9 +22,12 @@ impl Verdict {
             return None;
         }
         let fits = standing.outcome.fits();
-        match standing.admission {
-            Admission::Enforce if !fits => Some(Self::Denied),
-            Admission::Observe if !fits => Some(Self::Observed),
+        match standing.veto {
+            Veto::Alone if !fits => Some(Self::Denied),
+            // Another joint limit fits.
+            Veto::Jointly if !fits && is_allowed => Some(Self::Observed),
+            Veto::Jointly if !fits => Some(Self::Denied),
+            Veto::Never if !fits => Some(Self::Observed),
             _ if !is_allowed => None,
             _ if is_near(standing) => Some(Self::Near),
             _ => Some(Self::Allowed),
@@ -46,7 +49,7 @@ mod tests {
 rules:
   - { name: narrow, limits: [10/h], algorithm: sliding_log }
   - { name: watched, limits: [3/h], algorithm: sliding_log, mode: observe }
-  - { name: debt, limits: [2/h], algorithm: sliding_log, overdraft: true }
+  - { name: debt, limits: [2/h], algorithm: sliding_log, charge: always }
 ";
 
     #[test]

@@ -19,7 +19,7 @@ rules:
   - { name: watched, domain: api, per: [tenant], limits: [100/s], mode: observe }
   - { name: canary, domain: api, per: [ip], limits: [50/s], mode: { enforce: 50% } }
   - { name: everybody, domain: api, limits: [5000/s] }
-  - { name: spent, domain: api, per: [tenant], limits: [90000/d], overdraft: true }
+  - { name: spent, domain: api, per: [tenant], limits: [90000/d], charge: always }
 ";
 
 /// As many as may be under way without the machine being busy with waiting.

@@ -112,7 +112,11 @@ async fn requested_limit_counts_hostile_names_and_values() {
         (b"k\xff".to_vec(), b"v\xff".to_vec()),
         (b"k\xfe".to_vec(), b"v\xff".to_vec()),
     ] {
-        let limit = crate::client::RateLimitOverride { requests_per_unit: 1, unit: 3 };
+        let limit = crate::client::RateLimitOverride {
+            requests_per_unit: 1,
+            unit: 3,
+            unit_multiplier: None,
+        };
         let ask = || {
             let mut own = entry(key.clone(), value.clone());
             own.limit = Some(limit);

@@ -158,7 +158,8 @@ async fn a_descriptor_may_bring_its_limit_along() {
     let policy = "rules: [{ name: per-user, domain: api, per: [user], limits: [1/h] }]";
     let server = Server::start_with_grpc(policy, &[]);
     let client = Client::of(&server).await;
-    let limit = |unit| Some(RateLimitOverride { requests_per_unit: 7, unit });
+    let limit =
+        |unit| Some(RateLimitOverride { requests_per_unit: 7, unit, unit_multiplier: None });
     let brought =
         |unit| RateLimitDescriptor { limit: limit(unit), ..descriptor(&[("user", "ann")]) };
     let answer = client.ask(request([brought(4)])).await;

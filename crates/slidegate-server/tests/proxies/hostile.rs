@@ -593,7 +593,7 @@ fn haproxy_failures_pass_only_if_chosen() {
 fn envoy_exhausted_tokens_pass_in_no_spelling_of_path() {
     const TOKENS: &str = "
 rules:
-  - { name: t, domain: edge, when: { meter: tokens }, per: [api_key], limits: [9/h], overdraft: true }
+  - { name: t, domain: edge, when: { meter: tokens }, per: [api_key], limits: [9/h], charge: always }
 ";
     let rig = Rig::start(envoy, TOKENS);
     let chat = |path: &str| {

@@ -17,7 +17,7 @@ rules:
   - { name: other, domain: edge, per: [other], limits: [1/min] }
   - { name: watched, domain: edge, per: [watched], limits: [1/d], mode: observe }
   - { name: free, domain: edge, per: [free], limits: unlimited }
-  - { name: spent, domain: edge, per: [spent], limits: [10/w], overdraft: true }
+  - { name: spent, domain: edge, per: [spent], limits: [10/w], charge: always }
   - { name: banned, domain: edge, per: [banned], limits: denied }
   - { name: own, domain: edge, limits: requested }
 ";

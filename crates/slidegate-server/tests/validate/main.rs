@@ -34,7 +34,7 @@ rules:
       - { name: day, max: 1000, window: 1d, algorithm: sliding_buckets, precision: 1h }
       - { max: 5, window: 1m, algorithm: fixed_window, align: clock }
       - { max: 5, window: 1s, algorithm: token_bucket, burst: 8 }
-    overdraft: true
+    charge: always
     on_store_error: deny
     ipv6_prefix: 56
     redis: { split: { by: [model, route], into: 4 } }

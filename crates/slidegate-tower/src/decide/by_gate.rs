@@ -24,13 +24,13 @@ impl<S: Store> Judge for ByGate<S> {
     type Pace = S::Pace;
 
     async fn judge(&self, question: &Question, head: Head<'_>) -> Decided {
-        let cost = match question.cost_of(head) {
-            Ok(cost) => cost,
+        let costs = match question.costs_of(head) {
+            Ok(costs) => costs,
             Err(malformed) => return Decided::Malformed(malformed),
         };
         let read = self.attributes.read(head);
-        let descriptor = read.descriptor(cost);
-        let kept = question.keep(cost, read.iter());
+        let descriptor = read.descriptor(&costs);
+        let kept = question.keep(&costs, read.iter());
         let ruling = self.gate.check(&Request::new(&question.domain, descriptor)).await;
         Decided::Ruled(ruling, kept)
     }
@@ -42,7 +42,11 @@ impl<S: Store> Judge for ByGate<S> {
             (Settle::Cost(cost), Some(kept)) => {
                 self.gate.settle(&kept.request(&question.domain), decision, cost).await
             }
-            (Settle::Cost(_), None) | (Settle::Keep, _) => Ok(()),
+            (Settle::Report { cost, units }, Some(kept)) => {
+                self.gate.report(&kept.report(&question.domain, cost, units)).await;
+                Ok(())
+            }
+            (Settle::Cost(_) | Settle::Report { .. }, None) | (Settle::Keep, _) => Ok(()),
         };
     }
 }

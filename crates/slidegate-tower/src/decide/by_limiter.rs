@@ -7,7 +7,7 @@ use slidegate::{Decision, Limiter, Ruling, Store};
 
 use super::{Charge, Decided, Judge};
 use crate::extract::{Extract, Head};
-use crate::question::Question;
+use crate::question::{Costs, Question};
 use crate::settle::Settle;
 
 pub struct ByLimiter<S, K> {
@@ -60,7 +60,8 @@ impl<S: Store, K: Extract> Judge for ByLimiter<S, K> {
             return Some(self.without_key());
         };
         let key = key.key();
-        let kept = question.keep(cost, [("key", &*key, None)]);
+        let costs = Costs { plain: cost, named: Vec::new() };
+        let kept = question.keep(&costs, [("key", &*key, None)]);
         self.limiter.try_check_now(&key, cost).map(|ruling| Decided::Ruled(ruling, kept))
     }
 
@@ -77,7 +78,8 @@ impl<S: Store, K: Extract> Judge for ByLimiter<S, K> {
             Ok(verdict) => Some(self.limiter.ruling(verdict.into())),
             Err(_) => self.without_store(question, &key, cost),
         };
-        let kept = question.keep(cost, [("key", &*key, None)]);
+        let costs = Costs { plain: cost, named: Vec::new() };
+        let kept = question.keep(&costs, [("key", &*key, None)]);
         ruling.map_or(Decided::Uncounted, |ruling| Decided::Ruled(ruling, kept))
     }
 
@@ -94,6 +96,9 @@ async fn settle_in<S: Store>(limiter: &Limiter<S>, charge: &Charge, settle: Sett
     let _ = match (settle, &charge.kept) {
         (Settle::GiveBack, _) => limiter.try_give_back(decision.receipt()).await,
         (Settle::Cost(cost), Some(kept)) => limiter.try_settle(kept.key(), decision, cost).await,
-        (Settle::Cost(_), None) | (Settle::Keep, _) => Ok(()),
+        (Settle::Report { units, .. }, Some(kept)) => {
+            limiter.try_report(kept.key(), units).await.map(drop)
+        }
+        (Settle::Cost(_) | Settle::Report { .. }, None) | (Settle::Keep, _) => Ok(()),
     };
 }

@@ -6,6 +6,7 @@ use slidegate::Descriptor;
 use smallvec::SmallVec;
 
 use super::{Extract, Head, Text};
+use crate::question::Costs;
 
 /// What a policy is told of each request: names, and what reads their values.
 ///
@@ -63,10 +64,12 @@ impl Read<'_> {
     }
 
     /// The same as the gate takes it.
-    pub(crate) fn descriptor(&self, cost: u64) -> Descriptor<'_> {
+    pub(crate) fn descriptor<'d>(&'d self, costs: &Costs<'d>) -> Descriptor<'d> {
         let descriptor = Descriptor::new(self.0.iter().map(|(name, value)| (*name, &**value)));
         let bytes = self.0.iter().filter_map(|(name, value)| Some((*name, value.bytes()?)));
-        bytes.fold(descriptor.cost(cost), |all, (name, bytes)| all.with_bytes(name, bytes))
+        let descriptor = bytes
+            .fold(descriptor.cost(costs.plain), |all, (name, bytes)| all.with_bytes(name, bytes));
+        costs.named.iter().fold(descriptor, |all, (name, units)| all.with_cost(name, *units))
     }
 }
 
@@ -80,7 +83,8 @@ mod tests {
 
     fn read(attributes: &Attributes, request: &Request<()>) -> Vec<(String, String)> {
         let read = attributes.read(request.into());
-        let descriptor = read.descriptor(1);
+        let costs = Costs::default();
+        let descriptor = read.descriptor(&costs);
         descriptor.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
@@ -103,7 +107,7 @@ mod tests {
         let attributes = Attributes::new().with("who", header("a")).with("who", value("anybody"));
         let who = |request: &Request<()>| {
             let read = attributes.read(request.into());
-            read.descriptor(1).get("who").map(str::to_owned)
+            read.descriptor(&Costs::default()).get("who").map(str::to_owned)
         };
         let known = Request::get("/").header("a", "ann").body(()).unwrap();
         assert_eq!(who(&known).as_deref(), Some("ann"));
@@ -126,7 +130,7 @@ mod tests {
         let request = Request::new(());
         let (six, seven) = (many(6), many(7));
         assert!(!six.read((&request).into()).0.spilled());
-        assert_eq!(seven.read((&request).into()).descriptor(1).iter().count(), 7);
+        assert_eq!(seven.read((&request).into()).descriptor(&Costs::default()).iter().count(), 7);
     }
 
     #[test]

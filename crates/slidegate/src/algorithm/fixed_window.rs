@@ -39,7 +39,7 @@ impl FixedWindow {
     }
 
     pub(crate) fn numbers(&self) -> Numbers {
-        Numbers { max: self.max, extra: 0, tick_us: 1, window: self.window_us }
+        Numbers { max: self.max, extra: 0, max_debt: 0, tick_us: 1, window: self.window_us }
     }
 
     fn max(&self) -> u64 {
@@ -64,17 +64,17 @@ impl FixedWindow {
 impl Counter for FixedWindow {
     type State = State;
 
-    fn peek(&self, state: &State, now: Timestamp, cost: u64) -> Outcome {
-        let max = self.max();
-        let remaining = max.saturating_sub(self.count(state, now));
+    fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
+        let used = self.count(state, now);
         let reset_after_us = lasts_us(self, state, now);
-        Outcome::judge((remaining, max), cost, reset_after_us, |_| reset_after_us)
+        Outcome::judge((used, self.max()), required, reset_after_us, || reset_after_us)
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Charged {
         let count = saturate(self.count(state, now).saturating_add(cost));
         *state = State { last_us: now.as_micros().max(state.last_us), count };
-        Charged { at: Timestamp::from_micros(state.last_us), after: self.peek(state, now, 0) }
+        let at = Timestamp::from_micros(state.last_us);
+        Charged { at, units: cost, after: self.peek(state, now, 1) }
     }
 
     fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {

@@ -118,7 +118,13 @@ impl SlidingBuckets {
 
     pub(crate) fn numbers(&self) -> Numbers {
         let (max, extra) = (self.max, u32::from(self.buckets) + 1);
-        Numbers { max, extra, tick_us: self.precision_us, window: u64::from(self.buckets) }
+        Numbers {
+            max,
+            extra,
+            max_debt: 0,
+            tick_us: self.precision_us,
+            window: u64::from(self.buckets),
+        }
     }
 
     fn max(&self) -> u64 {
@@ -203,16 +209,15 @@ impl SlidingBuckets {
 impl Counter for SlidingBuckets {
     type State = State;
 
-    fn peek(&self, state: &State, now: Timestamp, cost: u64) -> Outcome {
+    fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let max = self.max();
-        let remaining = max.saturating_sub(self.used(state, now));
         let reset_after_us = lasts_us(self, state, now);
-        Outcome::judge((remaining, max), cost, reset_after_us, |cost| {
+        Outcome::judge((self.used(state, now), max), required, reset_after_us, || {
             // The oldest buckets leave one by one, until what is left of the total makes room.
             let newest = self.bucket(state.last_us);
             let (mut kept, mut nth) = (state.total, 0);
             let mut fits_at_us = now.as_micros();
-            while let Some(entry) = state.entries.get(nth).filter(|_| kept + cost > max) {
+            while let Some(entry) = state.entries.get(nth).filter(|_| kept + required > max) {
                 kept -= u64::from(entry.count);
                 fits_at_us = self.leaves_us(newest - entry.age(newest));
                 nth += 1;
@@ -231,7 +236,8 @@ impl Counter for SlidingBuckets {
         }
         state.last_us = now_us;
         self.add(state, newest, cost);
-        Charged { at: Timestamp::from_micros(now_us), after: self.peek(state, now, 0) }
+        let at = Timestamp::from_micros(now_us);
+        Charged { at, units: cost, after: self.peek(state, now, 1) }
     }
 
     fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {

@@ -232,15 +232,21 @@ impl SlidingLog {
         self.scale.begins_us(tick + self.scale.window())
     }
 
-    /// How `cost` would fare, if of the log only what stands from `at` on is in the window: `used` units.
+    /// Returns whether `required` units are free, if of the log only the words from `at` on are in the window: `used` units.
     #[inline(always)]
-    fn outcome(&self, state: &State, at: usize, used: u64, now: Timestamp, cost: u64) -> Outcome {
+    fn outcome(
+        &self,
+        state: &State,
+        at: usize,
+        used: u64,
+        now: Timestamp,
+        required: u64,
+    ) -> Outcome {
         let max = u64::from(self.max);
-        let remaining = max.saturating_sub(used);
         let reset_after_us = lasts_us(self, state, now);
-        Outcome::judge((remaining, max), cost, reset_after_us, |cost| {
-            // The oldest charges leave one by one, until what is left makes room.
-            self.leaves_us(state.frees(at, used + cost - max)) - now.as_micros()
+        Outcome::judge((used, max), required, reset_after_us, || {
+            // The oldest charges leave one by one, until enough units are free.
+            self.leaves_us(state.frees(at, used + required - max)) - now.as_micros()
         })
     }
 }
@@ -248,10 +254,10 @@ impl SlidingLog {
 impl Counter for SlidingLog {
     type State = State;
 
-    fn peek(&self, state: &State, now: Timestamp, cost: u64) -> Outcome {
+    fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let tick = self.scale.tick(now).max(state.last);
         let (at, left) = state.before(self.window_begins(tick));
-        self.outcome(state, at, state.total - left, now, cost)
+        self.outcome(state, at, state.total - left, now, required)
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Charged {
@@ -260,6 +266,7 @@ impl Counter for SlidingLog {
         state.last = last;
         let exact = self.scale.tick_us == 1 || now.as_micros() == self.scale.begins_us(last);
         let mut at = if exact { last } else { last + 1 };
+        let units = cost;
         let mut cost = saturate(cost);
         if let Some(newest) = state.newest_tick() {
             at = at.max(newest);
@@ -273,7 +280,8 @@ impl Counter for SlidingLog {
         }
         Charged {
             at: Timestamp::from_micros(self.scale.begins_us(at)),
-            after: self.outcome(state, 0, state.total, now, 0),
+            units,
+            after: self.outcome(state, 0, state.total, now, 1),
         }
     }
 

@@ -92,15 +92,14 @@ impl SlidingWindow {
         view.current + (view.previous * (window - view.elapsed)).div_ceil(window)
     }
 
-    /// How `cost` fares in a view.
+    /// Returns whether `required` units are free in a view.
     #[inline(always)]
-    fn judge(&self, view: &View, now: Timestamp, cost: u64) -> Outcome {
+    fn judge(&self, view: &View, now: Timestamp, required: u64) -> Outcome {
         let View { start, previous, current, .. } = *view;
         let (max, window) = (self.max(), self.scale.window());
-        let remaining = max.saturating_sub(self.weigh(view));
         let reset_after_us = self.expires_us(view).saturating_sub(now.as_micros());
-        Outcome::judge((remaining, max), cost, reset_after_us, |cost| {
-            let room = max - cost;
+        Outcome::judge((self.weigh(view), max), required, reset_after_us, || {
+            let room = max - required;
             let fits_at = if current <= room {
                 self.weighs_at_most(room - current, previous, start)
             } else {
@@ -126,8 +125,8 @@ impl Counter for SlidingWindow {
     type State = State;
 
     #[inline(always)]
-    fn peek(&self, state: &State, now: Timestamp, cost: u64) -> Outcome {
-        self.judge(&self.view(state, now), now, cost)
+    fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
+        self.judge(&self.view(state, now), now, required)
     }
 
     #[inline(always)]
@@ -142,7 +141,8 @@ impl Counter for SlidingWindow {
         };
         Charged {
             at: Timestamp::from_micros(self.scale.begins_us(state.last)),
-            after: self.judge(&view, now, 0),
+            units: cost,
+            after: self.judge(&view, now, 1),
         }
     }
 

@@ -4,6 +4,9 @@
 //! unit makes it an exact integer: it falls by `max` each tick, and a unit adds `window` to it. Admits at
 //! most burst + max in any window.
 //!
+//! Units that are charged without a check, such as reported ones, can raise the level above the burst. This debt leaks
+//! like the rest, so it denies for debt / max windows. It is at most `max_debt` units: what exceeds it is not charged.
+//!
 //! A change of max keeps what was charged. Until the next charge it leaks at the rate of the last one, so
 //! that the moment at which a state expires is known when it is written.
 
@@ -22,6 +25,7 @@ const MOST_TICKS: u32 = 1 << 24;
 pub struct TokenBucket {
     max: u32,
     burst: u32,
+    max_debt: u32,
     scale: Scale,
 }
 
@@ -39,10 +43,11 @@ pub struct State {
 impl HeapSize for State {}
 
 impl TokenBucket {
-    pub(crate) fn new(quota: &Quota, burst: u64) -> Self {
+    pub(crate) fn new(quota: &Quota, burst: u64, max_debt: u64) -> Self {
         Self {
             max: quota.max() as u32,
             burst: burst.min(MAX_UNITS) as u32,
+            max_debt: max_debt.min(MAX_UNITS) as u32,
             scale: Scale::new(quota.window_us(), MOST_TICKS),
         }
     }
@@ -52,11 +57,15 @@ impl TokenBucket {
     }
 
     pub(crate) fn numbers(&self) -> Numbers {
-        self.scale.numbers(self.max, self.burst)
+        Numbers { max_debt: self.max_debt, ..self.scale.numbers(self.max, self.burst) }
     }
 
     pub(crate) fn burst(&self) -> u64 {
         u64::from(self.burst)
+    }
+
+    pub(crate) fn max_debt(&self) -> u64 {
+        u64::from(self.max_debt)
     }
 
     /// The level at `tick`, which is not before the last charge.
@@ -77,31 +86,33 @@ impl State {
 impl Counter for TokenBucket {
     type State = State;
 
-    fn peek(&self, state: &State, now: Timestamp, cost: u64) -> Outcome {
+    fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let tick = self.scale.tick(now).max(state.last);
         let level = self.level(state, tick);
         // With a max of 0 nothing fits, whatever the burst.
         let burst = if self.max == 0 { 0 } else { self.burst() };
         let capacity = burst * self.scale.window();
         let remaining = capacity.saturating_sub(level) / self.scale.window();
+        let fits = required <= remaining && level <= capacity;
         let reset_after_us = lasts_us(self, state, now);
-        Outcome::judge((remaining, burst), cost, reset_after_us, |cost| {
-            let excess = level - (burst - cost) * self.scale.window();
+        Outcome::judge_fit((fits, remaining, burst), required, reset_after_us, || {
+            let excess = level - (burst - required) * self.scale.window();
             self.scale.begins_us(tick + state.leaks_in(excess)) - now.as_micros()
         })
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Charged {
         let tick = self.scale.tick(now).max(state.last);
-        let level = self.level(state, tick) + cost.min(MAX_UNITS) * self.scale.window();
-        *state = State {
-            last: tick,
-            level: level.min(MAX_UNITS * self.scale.window()),
-            rate: self.max.max(1),
-        };
+        let level = self.level(state, tick);
+        let max_level = (self.burst() + self.max_debt()).min(MAX_UNITS) * self.scale.window();
+        let free_units = max_level.saturating_sub(level) / self.scale.window();
+        let units = cost.min(free_units);
+        let level = level + units * self.scale.window();
+        *state = State { last: tick, level, rate: self.max.max(1) };
         Charged {
             at: Timestamp::from_micros(self.scale.begins_us(tick)),
-            after: self.peek(state, now, 0),
+            units,
+            after: self.peek(state, now, 1),
         }
     }
 

@@ -68,7 +68,7 @@ pub(super) fn take_now<S: LocalStore + ?Sized>(store: &S, applied: &Applied<'_>)
 pub(super) fn looks<'h>(applied: &'h Applied<'_>) -> Hits<'h> {
     let mut hits = applied.hits();
     for (hit, _) in hits.iter_mut().zip(applied.gives_back_each()).filter(|(_, gives)| *gives) {
-        hit.cost = 0;
+        (hit.cost, hit.required) = (0, 1);
     }
     hits
 }

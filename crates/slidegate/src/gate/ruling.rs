@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::decision::Decision;
-use crate::hit::Admission;
+use crate::hit::Veto;
 use crate::outcome::Outcome;
 use crate::policy::{Applied, Chosen, Match, Mode, Origin, Origins, Rule, RuleLimit};
 use crate::reason::Reason;
@@ -28,12 +28,13 @@ pub struct Standing<'r> {
     pub limit: &'r RuleLimit,
     /// What the store said of it.
     pub outcome: &'r Outcome,
-    /// How it was admitted.
-    pub admission: Admission,
+    /// Whether it denies the request if it does not fit.
+    pub veto: Veto,
     /// The place in [`Applied::matches`] of what asked for it.
     matched: u32,
     descriptor: u32,
     gives_back: bool,
+    is_reported: bool,
 }
 
 impl<'r> Standing<'r> {
@@ -59,7 +60,7 @@ impl<'r> Standing<'r> {
 
     /// Whether it only watches: it never denies.
     pub fn is_observed(&self) -> bool {
-        self.admission == Admission::Observe && !self.gives_back
+        self.veto == Veto::Never && !self.gives_back && !self.is_reported
     }
 
     /// Whether units were [given back](crate::Descriptor::giving_back) to it: then nothing was asked of it, and
@@ -68,18 +69,19 @@ impl<'r> Standing<'r> {
         self.gives_back
     }
 
-    /// Whether it denies the request.
+    /// Whether it denies the request. A [joint](Veto::Jointly) limit does so only if no other joint limit fits, so for those
+    /// it means that it would.
     pub fn vetoes(&self) -> bool {
-        self.admission == Admission::Enforce && !self.outcome.fits()
+        self.veto != Veto::Never && !self.outcome.fits()
     }
 }
 
-/// How a rule that is fixed in code admits.
+/// Returns the veto of a rule that is fixed in code.
 #[inline]
-fn admission_of(rule: &Rule) -> Admission {
+fn veto_of(rule: &Rule) -> Veto {
     match rule.terms().mode() {
-        Mode::Observe => Admission::Observe,
-        _ => Admission::Enforce,
+        Mode::Observe => Veto::Never,
+        _ => Veto::Alone,
     }
 }
 
@@ -91,21 +93,21 @@ impl Ruling {
     /// A decision by limits that are fixed in code, of which there is one rule.
     #[inline(always)]
     pub(crate) fn fixed(rules: Arc<[Rule]>, decision: Decision) -> Self {
-        let admission = admission_of(&rules[0]);
+        let veto = veto_of(&rules[0]);
         let mut hits = SmallVec::new();
         // A decision may be another limiter's.
         let asked = decision.outcomes().len().min(rules[0].terms().limits().len());
         for limit in 0..asked as u16 {
-            hits.push(Origin::fixed(limit, admission));
+            hits.push(Origin::fixed(limit, veto));
         }
         Self::new(rules, Origins { hits, rare: None }, decision)
     }
 
     /// What limits that are fixed in code say of a request without a key: they deny it, unless they observe.
     pub(crate) fn without_key(rules: Arc<[Rule]>) -> Self {
-        let admission = admission_of(&rules[0]);
-        let hits = SmallVec::from_iter([Origin::without_key(admission)]);
-        Self::new(rules, Origins { hits, rare: None }, Decision::never(admission))
+        let veto = veto_of(&rules[0]);
+        let hits = SmallVec::from_iter([Origin::without_key(veto)]);
+        Self::new(rules, Origins { hits, rare: None }, Decision::never(veto))
     }
 
     /// The decision.
@@ -149,8 +151,8 @@ impl Ruling {
             Some(rare) if origin.is_requested => &rare.requested[nth],
             _ => &rule.limits(origin.chosen)[nth],
         };
-        let Origin { admission, matched, descriptor, gives_back, .. } = *origin;
-        Standing { rule, limit, outcome, admission, matched, descriptor, gives_back }
+        let Origin { veto, matched, descriptor, gives_back, is_reported, .. } = *origin;
+        Standing { rule, limit, outcome, veto, matched, descriptor, gives_back, is_reported }
     }
 
     /// Returns why the request is denied; `None` if it is allowed.

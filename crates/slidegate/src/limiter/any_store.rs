@@ -15,7 +15,7 @@ use crate::store::{Receipt, Store, StoreError};
 impl<S: Store> Limiter<S> {
     fn written_hits<'a>(&'a self, value: &'a [Value<'a>; 1], cost: u64) -> SmallVec<[Hit<'a>; 4]> {
         let key = Key::new(&self.scope, value);
-        let hit = |limit| Hit { key, limit, cost, admission: self.admission };
+        let hit = |limit| self.hit(key, limit, cost);
         self.limits.iter().map(hit).collect()
     }
 
@@ -81,13 +81,31 @@ impl<S: Store> Limiter<S> {
         }
         match Settlement::of(decision, decision.receipt().first_cost(), cost) {
             Settlement::Nothing => Ok(()),
-            Settlement::GiveBack(receipt) => self.store.give_back(&receipt).await,
+            Settlement::GiveBack { units, of } => {
+                self.store.give_back(&decision.receipt().part(units, of)).await
+            }
             Settlement::Charge(extra) => {
                 let value = [Value::from(key)];
                 let hits = settled(self.written_hits(&value, extra), decision);
                 self.store.take(&hits).await.map(drop)
             }
         }
+    }
+
+    /// Records units of `key` that have been consumed, also above max: see [`report`](Limiter::report).
+    ///
+    /// # Errors
+    /// If the store did not answer.
+    pub async fn try_report(&self, key: &str, cost: u64) -> Result<Decision, StoreError> {
+        if let Some(store) = self.store.as_local() {
+            let hits = self.reported_hits(key, cost);
+            return Ok(Decision::of_taken(&hits, store.take_now(&hits)));
+        }
+        let value = [Value::from(key)];
+        let hits = self.written_hits(&value, cost).into_iter().map(Hit::reported);
+        let hits: SmallVec<[Hit<'_>; 4]> = hits.collect();
+        let taken = self.store.take(&hits).await?;
+        Ok(Decision::of_taken(&hits, taken))
     }
 
     /// Takes `cost` units off the counts of `key` without a receipt: of the units that still count the oldest, or

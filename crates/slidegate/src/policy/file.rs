@@ -5,6 +5,7 @@
 //! *means*). The last two note every mistake, not the first only.
 
 mod advice;
+mod charge;
 mod cluster;
 mod condition;
 mod descriptor;

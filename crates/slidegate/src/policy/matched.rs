@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::cost::{RuleCharge, RuleCost};
 use super::mode::OnStoreError;
 use super::per::Identity;
 use super::rule::{Chosen, Fit, Override, Rule, RuleLimit};
-use crate::hit::{Admission, Hit};
+use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::key::{Key, Value};
 use crate::request::Descriptor;
 
@@ -28,8 +29,10 @@ pub struct Match<'r> {
     fit: Fit<'r>,
     /// The descriptor's place in the request.
     descriptor: u32,
-    cost: u64,
+    charge: RuleCharge,
     gives_back: bool,
+    /// Whether its cost has been consumed, and is only recorded.
+    is_reported: bool,
 }
 
 /// Where the hits of a request come from.
@@ -63,12 +66,13 @@ pub(crate) struct Origin {
     pub(crate) limit: u16,
     pub(crate) is_requested: bool,
     pub(crate) gives_back: bool,
-    pub(crate) admission: Admission,
+    pub(crate) is_reported: bool,
+    pub(crate) veto: Veto,
 }
 
 impl Origin {
     /// A limit of the only rule that there is.
-    pub(crate) fn fixed(limit: u16, admission: Admission) -> Self {
+    pub(crate) fn fixed(limit: u16, veto: Veto) -> Self {
         Self {
             matched: 0,
             descriptor: 0,
@@ -77,13 +81,14 @@ impl Origin {
             limit,
             is_requested: false,
             gives_back: false,
-            admission,
+            is_reported: false,
+            veto,
         }
     }
 
     /// The limit that who has no key does not fit.
-    pub(crate) fn without_key(admission: Admission) -> Self {
-        Self { chosen: Chosen::Missing, ..Self::fixed(0, admission) }
+    pub(crate) fn without_key(veto: Veto) -> Self {
+        Self { chosen: Chosen::Missing, ..Self::fixed(0, veto) }
     }
 }
 
@@ -150,6 +155,28 @@ impl<'r> Applied<'r> {
         Self(self.0.iter().filter(|one| one.gives_back).cloned().collect())
     }
 
+    /// Returns for each hit whether it charges the cost of the request: not one that the rule states, and not a refund.
+    pub(crate) fn has_request_cost_each(&self) -> impl Iterator<Item = bool> {
+        let has_request_cost =
+            |one: &Match<'_>| *one.rule.cost() == RuleCost::Request && !one.gives_back;
+        self.0.iter().flat_map(move |one| repeat_n(has_request_cost(one), one.limits().len()))
+    }
+
+    /// Returns the rules whose cost the descriptors carry, to record units that have been consumed. A rule that denies
+    /// everything has no counts.
+    pub(crate) fn reported(mut self) -> Self {
+        self.0.retain(|one| {
+            let counts = one.limits().iter().all(|limit| limit.limit.capacity() > 0);
+            one.charge.is_carried && one.charge.cost > 0 && counts && !one.gives_back
+        });
+        for (order, one) in (0..).zip(&mut self.0) {
+            one.order = order;
+            one.fit.veto = Veto::Never;
+            one.is_reported = true;
+        }
+        self
+    }
+
     /// Whether anything is counted.
     pub(crate) fn has_hits(&self) -> bool {
         self.0.iter().any(|one| !one.limits().is_empty())
@@ -173,8 +200,8 @@ impl<'r> Applied<'r> {
                 origin.limit = requested.len() as u16;
                 requested.push(limit.clone());
             }
-            for limit in limits {
-                origins.hits.push(Origin { admission: one.admission(limit), ..origin });
+            for _ in limits {
+                origins.hits.push(origin);
                 origin.limit += 1;
             }
         }
@@ -212,9 +239,10 @@ impl<'r> Match<'r> {
     ) -> Self {
         if of.gives_back {
             // It denies nothing, and a decision does not hang on it.
-            fit.admission = Admission::Observe;
+            fit.veto = Veto::Never;
         }
-        Self { order: 0, nth, rule, fit, descriptor, cost: of.cost, gives_back: of.gives_back }
+        let (charge, gives_back) = (rule.charge.charge(of), of.gives_back);
+        Self { order: 0, nth, rule, fit, descriptor, charge, gives_back, is_reported: false }
     }
 
     /// The same under a copy of the policy's rules, each as one of so many instances enforces it.
@@ -237,7 +265,8 @@ impl<'r> Match<'r> {
             limit: 0,
             is_requested: self.fit.requested.is_some(),
             gives_back: self.gives_back,
-            admission: self.fit.admission,
+            is_reported: self.is_reported,
+            veto: self.fit.veto,
         }
     }
 
@@ -278,7 +307,7 @@ impl<'r> Match<'r> {
 
     /// Whether a limit that does not fit denies the request.
     pub fn is_enforced(&self) -> bool {
-        !self.limits().is_empty() && self.fit.admission == Admission::Enforce
+        !self.limits().is_empty() && self.fit.veto != Veto::Never
     }
 
     /// Whether its cost is taken off the counts: see [`Descriptor::giving_back`].
@@ -310,18 +339,29 @@ impl<'r> Match<'r> {
         self.limits().iter().map(|limit| Hit {
             key: Key::of_part(&limit.scopes[usize::from(*combination)], values, *part),
             limit: &limit.limit,
-            cost: self.cost,
-            admission: self.admission(limit),
+            cost: self.charge.cost,
+            required: self.required(limit),
+            veto: self.fit.veto,
+            charge: self.charge_when(limit),
         })
     }
 
-    fn admission(&self, limit: &RuleLimit) -> Admission {
-        // What has been spent is charged; to ask (cost 0) spends nothing. A max of 0 is a denial, whatever
-        // has been spent.
-        let is_spent = self.rule.overdraft && self.cost > 0 && limit.limit.capacity() > 0;
-        match is_spent && !self.gives_back {
-            true => Admission::Always,
-            false => self.fit.admission,
+    fn required(&self, limit: &RuleLimit) -> u64 {
+        match limit.limit.capacity() {
+            _ if self.is_reported => 0,
+            // A max of 0 denies everything.
+            0 => self.charge.required.max(1),
+            _ => self.charge.required,
+        }
+    }
+
+    fn charge_when(&self, limit: &RuleLimit) -> ChargeWhen {
+        // A max of 0 has no counts.
+        let always = self.charge.always || self.is_reported;
+        match self.fit.veto {
+            _ if always && !self.gives_back && limit.limit.capacity() > 0 => ChargeWhen::Always,
+            Veto::Alone => ChargeWhen::IfAdmitted,
+            Veto::Jointly | Veto::Never => ChargeWhen::IfAdmittedAndFits,
         }
     }
 }

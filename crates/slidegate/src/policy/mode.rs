@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::hit::Admission;
+use crate::hit::Veto;
 use crate::key::Key;
 
 /// What a rule does with what it finds.
@@ -15,6 +15,8 @@ pub enum Mode {
     /// It denies what does not fit.
     #[default]
     Enforce,
+    /// It denies what does not fit if none of the limits in this mode fits.
+    Jointly,
     /// It decides and counts, and never denies.
     Observe,
     /// It does not apply.
@@ -110,16 +112,17 @@ impl Mode {
     pub(crate) fn observing(self) -> Self {
         match self {
             Self::Off => Self::Off,
-            Self::Enforce | Self::Observe | Self::EnforceFor(_) => Self::Observe,
+            Self::Enforce | Self::Jointly | Self::Observe | Self::EnforceFor(_) => Self::Observe,
         }
     }
 
-    /// How the hits of a key are admitted; none if there are none.
-    pub(crate) fn admission(self, key: &Key<'_>) -> Option<Admission> {
+    /// Returns the veto of the hits of a key; `None` if there are no hits.
+    pub(crate) fn veto(self, key: &Key<'_>) -> Option<Veto> {
         match self {
-            Self::Enforce => Some(Admission::Enforce),
-            Self::EnforceFor(share) if share.has(key) => Some(Admission::Enforce),
-            Self::Observe | Self::EnforceFor(_) => Some(Admission::Observe),
+            Self::Enforce => Some(Veto::Alone),
+            Self::EnforceFor(share) if share.has(key) => Some(Veto::Alone),
+            Self::Jointly => Some(Veto::Jointly),
+            Self::Observe | Self::EnforceFor(_) => Some(Veto::Never),
             Self::Off => None,
         }
     }

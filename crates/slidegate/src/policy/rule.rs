@@ -6,6 +6,7 @@ mod fixed;
 use std::num::NonZeroU32;
 
 use super::Attributes;
+use super::cost::{ChargeSettings, RuleCost};
 use super::mode::{Mode, OnStoreError, WhenMissing};
 use super::pattern::Condition;
 use super::per::{Alternatives, Per};
@@ -36,7 +37,7 @@ pub struct Rule {
     /// By which limits count that do not say so themselves.
     pub(super) algorithm: Algorithm,
     pub(super) on_store_error: OnStoreError,
-    pub(super) overdraft: bool,
+    pub(super) charge: ChargeSettings,
     pub(super) deny_status: Option<u16>,
     pub(super) terms: Terms,
     pub(super) overrides: Box<[Override]>,
@@ -247,9 +248,20 @@ impl Rule {
         self.on_store_error
     }
 
-    /// Whether costs are charged even beyond max, since they have been spent already.
-    pub fn has_overdraft(&self) -> bool {
-        self.overdraft
+    /// Returns the cost that it charges for a request.
+    pub fn cost(&self) -> &RuleCost {
+        &self.charge.cost
+    }
+
+    /// Returns the units that must be free for a request to fit, also if its cost is lower. 1 by default; 0 means that a
+    /// request of cost 0 fits unless the counter is above max.
+    pub fn required(&self) -> u64 {
+        self.charge.required
+    }
+
+    /// Returns whether denied requests are charged too, above max.
+    pub fn charges_always(&self) -> bool {
+        self.charge.always
     }
 
     /// Returns the HTTP status of its denials, from 400 to 599; `None` is 429.

@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{AnyCounter, Charged, with_counter};
 use crate::clock::{Clock, SystemClock, Timestamp};
-use crate::hit::{Admission, Hit};
+use crate::hit::{Hit, Veto};
 use crate::limit::Limit;
 use crate::outcome::Outcome;
 use crate::store::table::{Coarse, slot_bytes};
@@ -210,7 +210,7 @@ impl<C: Clock> MemoryStore<C> {
         for (nth, ((hit, aim), outcome)) in hits.iter().zip(aims).zip(&mut outcomes).enumerate() {
             if is_charged(hit, allowed, outcome) {
                 let (charge, after) = self.charge(held.of(nth), hit, *aim, now);
-                *outcome = after;
+                *outcome = after.charged_after(outcome);
                 receipt.charges.push(charge);
             }
         }
@@ -228,18 +228,19 @@ impl<C: Clock> MemoryStore<C> {
         let mut outcomes = Outcomes::with_capacity(hits.len());
         for (nth, (hit, aim)) in hits.iter().zip(aims).enumerate() {
             let is_same = |earlier: usize| aims[earlier].fingerprint == aim.fingerprint;
-            let cost = hit.cost.max(1).saturating_add(pending(&hits[..nth], &outcomes, is_same));
+            let pending = pending(&hits[..nth], &outcomes, is_same);
+            let required = hit.required.saturating_add(pending);
             let at = shifted(now, aim);
             let shard = held.of(nth);
             outcomes.push(with_counter!(hit.limit.counter(), counter => {
                 let slot = shard.find(counter, aim.fingerprint);
-                shard.peek_slot(counter, slot, at, cost)
+                shard.peek_slot(counter, slot, at, required)
             }));
         }
         outcomes
     }
 
-    /// Charges one hit, and says how its counter stands after it.
+    /// Charges one hit. Returns the charge and the state of the counter after it.
     #[inline]
     fn charge(
         &self,
@@ -252,7 +253,7 @@ impl<C: Clock> MemoryStore<C> {
             let slot = shard.find(counter, aim.fingerprint);
             self.charge_slot(shard, counter, slot, hit.cost, aim, now)
         });
-        (charge_of(hit, aim, charged.at), charged.after.charged())
+        (charge_of(hit, aim, &charged), charged.after)
     }
 
     /// Charges the state in a slot; without one it is a new key.
@@ -289,15 +290,15 @@ impl<C: Clock> MemoryStore<C> {
         self.sweep_now_and_then(shard, now);
         with_counter!(hit.limit.counter(), counter => {
             let slot = shard.find(counter, aim.fingerprint);
-            let outcome = shard.peek_slot(counter, slot, shifted(now, &aim), hit.cost);
-            let allowed = outcome.fits() || hit.admission != Admission::Enforce;
+            let outcome = shard.peek_slot(counter, slot, shifted(now, &aim), hit.required);
+            let allowed = outcome.fits() || hit.veto == Veto::Never;
             if !is_charged(hit, allowed, &outcome) {
                 return TakenOne { outcome, charge: None };
             }
             let charged = self.charge_slot(shard, counter, slot, hit.cost, aim, now);
             TakenOne {
-                outcome: charged.after.charged(),
-                charge: Some(charge_of(hit, aim, charged.at)),
+                outcome: charged.after.charged_after(&outcome),
+                charge: Some(charge_of(hit, aim, &charged)),
             }
         })
     }
@@ -375,9 +376,9 @@ fn slot_bytes_of<C: Kept>(_: C) -> usize {
     slot_bytes::<C::State>()
 }
 
-fn charge_of(hit: &Hit<'_>, aim: Aim, charged_at: Timestamp) -> Charge {
+fn charge_of(hit: &Hit<'_>, aim: Aim, charged: &Charged) -> Charge {
     let counter = CounterName::Fingerprint(aim.fingerprint);
-    Charge { counter, limit: *hit.limit, charged_at, cost: hit.cost }
+    Charge { counter, limit: *hit.limit, charged_at: charged.at, cost: charged.units }
 }
 
 fn shifted(now: Timestamp, aim: &Aim) -> Timestamp {

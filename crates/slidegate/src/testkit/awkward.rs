@@ -14,7 +14,7 @@ use fastrand::Rng;
 use parking_lot::Mutex;
 
 use crate::clock::ManualClock;
-use crate::hit::{Admission, Hit};
+use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::store::{
     Charge, LocalStore, Outcomes, Receipt, Store, StoreError, Taken, admits, is_charged,
 };
@@ -128,27 +128,33 @@ impl AwkwardStore {
         let mut allowed = admits(hits, &outcomes);
         let mut charges = Vec::new();
         for part in parts {
-            // Once it is denied, only what is charged all the same is taken.
-            let (places, hits): (Vec<usize>, Vec<Hit<'_>>) = (part.places.iter().copied())
-                .zip(part.hits.iter().copied())
-                .filter(|(place, hit)| allowed || is_charged(hit, false, &outcomes[*place]))
-                .unzip();
             Yield::default().await;
-            let taken = self.slots[part.slot].take_now(&hits);
-            for (&place, outcome) in places.iter().zip(&taken.outcomes) {
+            let slot = &self.slots[part.slot];
+            if !allowed {
+                charges.extend(charge_denied(slot, part, &mut outcomes));
+                continue;
+            }
+            // Joint hits are decided together with those of other slots, below.
+            let mut hits = part.hits.clone();
+            for hit in hits.iter_mut().filter(|hit| hit.veto == Veto::Jointly) {
+                hit.veto = Veto::Never;
+            }
+            let taken = slot.take_now(&hits);
+            for (&place, outcome) in part.places.iter().zip(&taken.outcomes) {
                 outcomes[place] = *outcome;
             }
-            let charged = (places.into_iter().zip(&hits).zip(&taken.outcomes))
+            let charged = (part.places.iter().copied().zip(&hits).zip(&taken.outcomes))
                 .filter(|((_, hit), outcome)| is_charged(hit, taken.allowed, outcome))
                 .map(|((place, _), _)| place);
             charges.extend(charged.zip(taken.receipt.charges));
             allowed &= taken.allowed;
         }
+        allowed = allowed && admits(hits, &outcomes);
         // In the order of the hits, as a store without slots would have charged them.
         charges.sort_by_key(|(place, _)| *place);
         let (kept, undone): (Vec<_>, Vec<_>) = charges.into_iter().partition(|(place, _)| {
             // Somebody was faster: what the slots before have charged is undone.
-            allowed || hits[*place].admission == Admission::Always
+            allowed || hits[*place].charge == ChargeWhen::Always
         });
         let receipt_of = |charges: Vec<(usize, Charge)>| Receipt {
             charges: charges.into_iter().map(|(_, charge)| charge).collect(),
@@ -257,4 +263,23 @@ impl Future for Yield {
         context.waker().wake_by_ref();
         Poll::Pending
     }
+}
+
+/// Charges those hits of a denied request that are always charged. Whether they fitted has been seen together with the
+/// other hits.
+fn charge_denied(
+    slot: &ModelStore,
+    part: &Part<'_>,
+    outcomes: &mut Outcomes,
+) -> Vec<(usize, Charge)> {
+    let mut charges = Vec::new();
+    for (&place, hit) in part.places.iter().zip(&part.hits) {
+        if is_charged(hit, false, &outcomes[place]) {
+            let taken = slot.take_now(&[*hit]);
+            let after = slot.peek_now(&[hit.requiring(1)])[0];
+            outcomes[place] = after.charged_after(&outcomes[place]);
+            charges.extend(taken.receipt.charges.into_iter().map(|charge| (place, charge)));
+        }
+    }
+    charges
 }

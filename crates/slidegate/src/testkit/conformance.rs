@@ -114,7 +114,9 @@ impl Hits<'_> {
             key: Key::new(self.scope, value),
             limit: &plan.limit,
             cost: plan.cost,
-            admission: plan.admission,
+            required: plan.required,
+            veto: plan.veto,
+            charge: plan.charge,
         });
         hits.collect()
     }

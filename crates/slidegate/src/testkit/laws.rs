@@ -7,7 +7,7 @@ use fastrand::Rng;
 
 use crate::algorithm::{Algorithm, Align};
 use crate::clock::{Clock, ManualClock, Timestamp};
-use crate::hit::{Admission, Hit};
+use crate::hit::Hit;
 use crate::key::{Key, Scope, Value};
 use crate::limit::Limit;
 use crate::outcome::Outcome;
@@ -33,8 +33,8 @@ pub fn limits() -> Vec<Limit> {
         Algorithm::SlidingWindow,
         Algorithm::FixedWindow { align: Align::Key },
         Algorithm::FixedWindow { align: Align::Clock },
-        Algorithm::TokenBucket { burst: None },
-        Algorithm::TokenBucket { burst: Some(3) },
+        Algorithm::TokenBucket { burst: None, max_debt: None },
+        Algorithm::TokenBucket { burst: Some(3), max_debt: None },
     ];
     let mut limits = Vec::new();
     for window in WINDOWS {
@@ -74,7 +74,7 @@ struct One<'s, S> {
 impl<S: Store> One<'_, S> {
     fn hit(&self, cost: u64) -> Hit<'_> {
         let key = Key::new(&self.scope, &[Value::Text("one")]);
-        Hit { key, limit: &self.limit, cost, admission: Admission::Enforce }
+        Hit::new(key, &self.limit, cost)
     }
 
     async fn take(&self, cost: u64) -> Taken {
@@ -344,12 +344,7 @@ pub async fn the_order_of_hits_is_nothing<S: Store>(
         let hits: Vec<Hit<'_>> = limits
             .iter()
             .zip(&scopes)
-            .map(|(limit, scope)| Hit {
-                key: Key::new(scope, &[Value::Text("one")]),
-                limit,
-                cost,
-                admission: Admission::Enforce,
-            })
+            .map(|(limit, scope)| Hit::new(Key::new(scope, &[Value::Text("one")]), limit, cost))
             .collect();
         let mut order: Vec<usize> = (0..hits.len()).collect();
         rng.shuffle(&mut order);

@@ -5,12 +5,13 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::algorithm::{AnyCounter, Counter, with_counter};
+use crate::algorithm::{AnyCounter, Charged, Counter, with_counter};
 use crate::clock::{Clock, ManualClock, Timestamp};
-use crate::hit::{Admission, Hit};
+use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::outcome::Outcome;
 use crate::store::{Charge, CounterName, LocalStore, Outcomes, Receipt, Taken};
 
@@ -52,10 +53,10 @@ fn peek(
     counter: AnyCounter,
     name: &str,
     now: Timestamp,
-    cost: u64,
+    required: u64,
 ) -> Outcome {
     with_counter!(counter, counter => {
-        counter.peek(state_of(&counter, states, name), now, cost)
+        counter.peek(state_of(&counter, states, name), now, required)
     })
 }
 
@@ -65,9 +66,9 @@ fn charge(
     name: &str,
     now: Timestamp,
     cost: u64,
-) -> Timestamp {
+) -> Charged {
     with_counter!(counter, counter => {
-        counter.charge(state_of(&counter, states, name), now, cost).at
+        counter.charge(state_of(&counter, states, name), now, cost)
     })
 }
 
@@ -79,10 +80,10 @@ impl ModelStore {
         for hit in hits {
             let name = counter_name(hit);
             let before = pending.entry(name.clone()).or_default();
-            let cost = before.saturating_add(hit.cost.max(1));
+            let required = before.saturating_add(hit.required);
             let outcome =
-                peek(states, hit.limit.counter(), &name, own_time(&self.clock, hit), cost);
-            if hit.admission != Admission::Observe || outcome.fits() {
+                peek(states, hit.limit.counter(), &name, own_time(&self.clock, hit), required);
+            if hit.charge != ChargeWhen::IfAdmittedAndFits || outcome.fits() {
                 *before = before.saturating_add(hit.cost);
             }
             outcomes.push(outcome);
@@ -95,29 +96,42 @@ impl LocalStore for ModelStore {
     fn take_now(&self, hits: &[Hit<'_>]) -> Taken {
         let states = &mut *self.states.lock();
         let mut outcomes = self.peek_all(states, hits);
-        let vetoes = |(hit, outcome): (&Hit<'_>, &Outcome)| {
-            hit.admission == Admission::Enforce && !outcome.fits()
+        let fitting = |veto: Veto| {
+            let both = hits.iter().zip(&outcomes).filter(move |(hit, _)| hit.veto == veto);
+            both.map(|(_, outcome)| outcome.fits())
         };
-        let allowed = !hits.iter().zip(&outcomes).any(vetoes);
+        let has_joint = fitting(Veto::Jointly).next().is_some();
+        let allowed = fitting(Veto::Alone).all(|fits| fits)
+            && (!has_joint || fitting(Veto::Jointly).any(|fits| fits));
         let mut receipt = Receipt::default();
         for (hit, outcome) in hits.iter().zip(&mut outcomes) {
-            let wanted = match hit.admission {
-                Admission::Enforce => allowed,
-                Admission::Observe => allowed && outcome.fits(),
-                Admission::Always => true,
+            let wanted = match hit.charge {
+                ChargeWhen::IfAdmitted => allowed,
+                ChargeWhen::IfAdmittedAndFits => allowed && outcome.fits(),
+                ChargeWhen::Always => true,
             };
             if !wanted || hit.cost == 0 {
                 continue;
             }
             let (counter, name) = (hit.limit.counter(), counter_name(hit));
             let now = own_time(&self.clock, hit);
-            let charged_at = charge(states, counter, &name, now, hit.cost);
-            *outcome = peek(states, counter, &name, now, 0).charged();
+            let charged = charge(states, counter, &name, now, hit.cost);
+            let after = peek(states, counter, &name, now, 1);
+            *outcome = match (outcome.fits(), after.retry_after()) {
+                (true, _) => after.charged(),
+                // Denied, yet one unit fits: the wait is the shortest that there is.
+                (false, Some(Duration::ZERO)) => Outcome::new(
+                    u32::try_from(after.remaining()).unwrap_or(u32::MAX),
+                    after.reset_after(),
+                    Some(Duration::from_micros(1)),
+                ),
+                (false, _) => after,
+            };
             receipt.charges.push(Charge {
                 counter: CounterName::Text(name),
                 limit: *hit.limit,
-                charged_at,
-                cost: hit.cost,
+                charged_at: charged.at,
+                cost: charged.units,
             });
         }
         Taken { allowed, outcomes, receipt }
@@ -151,7 +165,7 @@ impl LocalStore for ModelStore {
             with_counter!(hit.limit.counter(), counter => {
                 let state = state_of(&counter, states, &name);
                 counter.refund(state, now, hit.cost);
-                counter.peek(state, now, 0)
+                counter.peek(state, now, 1)
             })
         };
         hits.iter().map(refund).collect()

@@ -6,7 +6,7 @@ use fastrand::Rng;
 
 use crate::algorithm::{Algorithm, Align};
 use crate::clock::Timestamp;
-use crate::hit::Admission;
+use crate::hit::{ChargeWhen, Veto};
 use crate::limit::Limit;
 use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, MAX_WINDOW, Quota};
@@ -52,7 +52,9 @@ pub(super) struct Plan {
     pub(super) key: usize,
     pub(super) limit: Limit,
     pub(super) cost: u64,
-    pub(super) admission: Admission,
+    pub(super) required: u64,
+    pub(super) veto: Veto,
+    pub(super) charge: ChargeWhen,
 }
 
 pub(super) struct Tracer {
@@ -162,12 +164,31 @@ impl Tracer {
             _ if self.rng.u32(..8) == 0 => u64::MAX - self.rng.u64(..2),
             _ => 3,
         };
-        let admission = match self.rng.u32(..10) {
-            0..=6 => Admission::Enforce,
-            7..=8 => Admission::Observe,
-            _ => Admission::Always,
+        // Mostly combinations that rules have, and any of them now and then.
+        let (veto, charge) = match self.rng.u32(..14) {
+            0..=6 => (Veto::Alone, ChargeWhen::IfAdmitted),
+            7..=8 => (Veto::Never, ChargeWhen::IfAdmittedAndFits),
+            9 => (Veto::Never, ChargeWhen::Always),
+            10 => (Veto::Alone, ChargeWhen::Always),
+            11..=12 => (Veto::Jointly, ChargeWhen::IfAdmittedAndFits),
+            _ => (self.veto(), self.charge()),
         };
-        Plan { key: self.rng.usize(..self.keys), limit, cost, admission }
+        let required = match self.rng.u32(..8) {
+            0 => 0,
+            1 => self.rng.u64(..=capacity),
+            2 if self.rng.u32(..8) == 0 => u64::MAX,
+            _ => cost.max(1),
+        };
+        Plan { key: self.rng.usize(..self.keys), limit, cost, required, veto, charge }
+    }
+
+    fn veto(&mut self) -> Veto {
+        [Veto::Alone, Veto::Jointly, Veto::Never][self.rng.usize(..3)]
+    }
+
+    fn charge(&mut self) -> ChargeWhen {
+        let all = [ChargeWhen::IfAdmitted, ChargeWhen::IfAdmittedAndFits, ChargeWhen::Always];
+        all[self.rng.usize(..3)]
     }
 }
 
@@ -187,7 +208,9 @@ fn draw_limit(rng: &mut Rng, algorithms: &[Algorithm]) -> Limit {
             Algorithm::FixedWindow { align: Align::Clock }
         }
         Algorithm::TokenBucket { .. } if rng.bool() => {
-            Algorithm::TokenBucket { burst: Some(rng.u64(1..200)) }
+            let max_debt = [None, Some(0), Some(rng.u64(..500)), Some(MAX_UNITS)];
+            let max_debt = max_debt[rng.usize(..4)];
+            Algorithm::TokenBucket { burst: Some(rng.u64(1..200)), max_debt }
         }
         other => other,
     };

@@ -16,8 +16,7 @@ use lab::part::{Effort, Part};
 use lab::table::Table;
 use lab::targets::{Aim, Bound};
 use slidegate::{
-    Admission, Clock, FollowingClock, Hit, Key, Limit, MemoryStore, Scope as KeyScope, Store,
-    Timestamp,
+    Clock, FollowingClock, Hit, Key, Limit, MemoryStore, Scope as KeyScope, Store, Timestamp,
 };
 use slidegate_cluster::ClusterStore;
 use slidegate_cluster::counters::{CounterSettings, Counters};
@@ -143,7 +142,7 @@ fn fill(store: &impl Store, keys: &Keys, limit: &Limit) {
     for (nth, key) in keys.range(0..keys.count()) {
         let cost = if nth % 2 == 0 { limit.quota().max() } else { 1 };
         let value = [key.into()];
-        let hit = Hit { key: Key::new(&scope, &value), limit, cost, admission: Admission::Enforce };
+        let hit = Hit::new(Key::new(&scope, &value), limit, cost);
         black_box(take(store, &[hit]));
     }
 }
@@ -160,8 +159,7 @@ fn decide(store: &impl Store, keys: &Keys, limit: &Limit, seed: u64) -> usize {
     let mut denied = 0;
     for (_, key) in keys.draw(seed, DECISIONS) {
         let value = [key.into()];
-        let hit =
-            Hit { key: Key::new(&scope, &value), limit, cost: 1, admission: Admission::Enforce };
+        let hit = Hit::new(Key::new(&scope, &value), limit, 1);
         denied += usize::from(!take(store, &[hit]));
     }
     denied

@@ -8,7 +8,7 @@ use std::time::Duration;
 use lab::keys::Keys;
 use lab::part::{Effort, Part};
 use lab::table::Table;
-use slidegate::{Admission, FollowingClock, Hit, Key, Limit, Scope as KeyScope, Store};
+use slidegate::{FollowingClock, Hit, Key, Limit, Scope as KeyScope, Store};
 use slidegate_cluster::{ClusterStore, Settings};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
@@ -103,7 +103,7 @@ async fn charge(nodes: &[Node], keys: &Keys, limit: &Limit, span: Duration) -> u
         for _ in 0..AT_ONCE {
             let value = [keys.get(charged % KEYS).into()];
             let key = Key::new(&scope, &value);
-            let hit = Hit { key, limit, cost: 1, admission: Admission::Enforce };
+            let hit = Hit::new(key, limit, 1);
             let taken = nodes[charged % nodes.len()].take(&[hit]).await;
             assert!(taken.is_ok_and(|taken| taken.allowed), "the limit is far");
             charged += 1;

@@ -53,9 +53,11 @@ pub fn run(scope: Scope, part: &mut Part) -> Result<(), Box<dyn Error>> {
         "times fewer",
         "decided otherwise",
     ]);
-    for algorithm in
-        [Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::TokenBucket { burst: None }]
-    {
+    for algorithm in [
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingLog,
+        Algorithm::TokenBucket { burst: None, max_debt: None },
+    ] {
         for (max, window, window_s) in [(100, "s", 1), (600, "min", 60), (600, "h", 3600)] {
             let case = Case { algorithm, max, window, window_s };
             one_caller(scope, &runtime, &case, &mut table, part)?;

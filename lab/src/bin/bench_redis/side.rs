@@ -4,7 +4,7 @@ use std::error::Error;
 
 use redis::{Cmd, Value};
 use slidegate::{
-    Admission, Algorithm, Hit, Key, Limit, Scope, Store, StoreError, Timestamp, Value as Attribute,
+    Algorithm, Hit, Key, Limit, Scope, Store, StoreError, Timestamp, Value as Attribute,
 };
 use slidegate_redis::sent::Caller;
 use slidegate_redis::{RedisStore, Settings};
@@ -54,7 +54,7 @@ impl Slidegate {
     /// Charges units of one of the limits at some time, whether they fit or not.
     pub fn spend(&self, who: usize, limit: usize, units: u64, now: Timestamp) -> Cmd {
         self.with_hits(who, |hits| {
-            let hit = Hit { cost: units, admission: Admission::Always, ..hits[limit] };
+            let hit = Hit { cost: units, ..hits[limit] }.reported();
             self.caller.take(Some(now), &[hit])
         })
     }
@@ -78,12 +78,7 @@ impl Slidegate {
     }
 
     fn hits<'a>(&'a self, values: &'a [Attribute<'a>]) -> Vec<Hit<'a>> {
-        let hit = |(scope, limit)| Hit {
-            key: Key::new(scope, values),
-            limit,
-            cost: 1,
-            admission: Admission::Enforce,
-        };
+        let hit = |(scope, limit)| Hit::new(Key::new(scope, values), limit, 1);
         self.limits.iter().map(|(scope, limit)| hit((scope, limit))).collect()
     }
 }

@@ -50,6 +50,8 @@ struct LimitJson {
     #[serde(alias = "requests_per_unit")]
     requests_per_unit: Option<Units<{ u32::MAX as u64 }>>,
     unit: Option<Unit>,
+    #[serde(alias = "unit_multiplier")]
+    unit_multiplier: Option<Units<{ u32::MAX as u64 }>>,
 }
 
 /// A string of any bytes.
@@ -76,10 +78,12 @@ impl From<DescriptorJson> for RateLimitDescriptor {
     fn from(json: DescriptorJson) -> Self {
         let entry =
             |Object(EntryJson { key, value })| Entry { key: bytes(key), value: bytes(value) };
-        let limit = |Object(LimitJson { requests_per_unit, unit })| RateLimitOverride {
-            requests_per_unit: requests_per_unit.map_or(0, |Units(units)| units as u32),
-            unit: unit.map_or(0, |Unit(unit)| unit),
-        };
+        let limit =
+            |Object(LimitJson { requests_per_unit, unit, unit_multiplier })| RateLimitOverride {
+                requests_per_unit: requests_per_unit.map_or(0, |Units(units)| units as u32),
+                unit: unit.map_or(0, |Unit(unit)| unit),
+                unit_multiplier: unit_multiplier.map(|Units(units)| units as u32),
+            };
         Self {
             entries: json.entries.unwrap_or_default().into_iter().map(entry).collect(),
             limit: json.limit.map(limit),

@@ -79,8 +79,15 @@ pub(super) struct RuleEntry {
     /// The HTTP status of a request that it denies; 429 if not given.
     #[cfg_attr(feature = "schema", schemars(range(min = 400, max = 599)))]
     pub(super) deny_status: Field<u64>,
-    /// Whether costs are charged always, even beyond max, because they have been spent already.
-    pub(super) overdraft: Field<bool>,
+    /// What it charges for a request: a constant number of units, or the name of a cost of the request; the request's
+    /// `cost` if not given.
+    pub(super) cost: Field<CostEntry>,
+    /// Units that must be free for a request to fit, also if its cost is lower; 1 if not given. With 0 a request of cost 0
+    /// fits unless the counter is above max.
+    #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
+    pub(super) required: Field<u64>,
+    /// Which requests it charges; `if_admitted` if not given.
+    pub(super) charge: Field<ChargeEntry>,
     /// Bits by which IPv6 addresses are counted; 64 if not given, 128 counts each alone.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 128)))]
     pub(super) ipv6_prefix: Field<u64>,
@@ -182,6 +189,9 @@ pub(super) struct LimitMap {
     /// Of `token_bucket`: units that fit at once; max if not given.
     #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
     pub(super) burst: Field<u64>,
+    /// Of `token_bucket`: the largest debt in units, from charges without a check; twice max if not given.
+    #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
+    pub(super) max_debt: Field<u64>,
     /// Of `fixed_window`: where windows begin; `key` if not given.
     pub(super) align: Field<AlignName>,
 }
@@ -228,15 +238,33 @@ pub(super) enum LimitsEntry {
     Requested,
 }
 
+/// What a rule charges for a request.
+pub(super) enum CostEntry {
+    Constant(u64),
+    Named(String),
+}
+
+/// Which requests a rule charges.
+#[derive(Clone, Copy, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ChargeEntry {
+    /// Those that are admitted.
+    IfAdmitted,
+    /// Also those that are denied, above max.
+    Always,
+}
+
 /// What a rule does with what does not fit.
 pub(super) enum ModeEntry {
     Enforce,
+    Jointly,
     Observe,
     Off,
     For(Box<EnforceMap>),
 }
 
-const MODES: &[&str] = &["enforce", "observe", "off"];
+const MODES: &[&str] = &["enforce", "jointly", "observe", "off"];
 
 /// Enforces for a share of the keys, always the same, and observes the rest.
 #[derive(Default, Deserialize)]
@@ -360,11 +388,12 @@ impl<'de> Either<'de> for LimitsEntry {
 }
 
 impl<'de> Either<'de> for ModeEntry {
-    const EXPECTED: &'static str = "`enforce`, `observe`, `off` or { enforce: 5% }";
+    const EXPECTED: &'static str = "`enforce`, `jointly`, `observe`, `off` or { enforce: 5% }";
 
     fn text<E: Error>(text: &str) -> Result<Self, E> {
         match text {
             "enforce" => Ok(Self::Enforce),
+            "jointly" => Ok(Self::Jointly),
             "observe" => Ok(Self::Observe),
             // YAML 1.1 takes a bare `off` for `false`.
             "off" => Ok(Self::Off),
@@ -374,6 +403,20 @@ impl<'de> Either<'de> for ModeEntry {
 
     fn map<D: Deserializer<'de>>(map: D) -> Result<Self, D::Error> {
         EnforceMap::deserialize(map).map(|map| Self::For(Box::new(map)))
+    }
+}
+
+impl<'de> Either<'de> for CostEntry {
+    const EXPECTED: &'static str = "a number of units, or the name of a cost";
+
+    fn text<E: Error>(text: &str) -> Result<Self, E> {
+        if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Ok(Self::Named(text.to_owned()));
+        }
+        let units = text.parse();
+        units
+            .map(Self::Constant)
+            .map_err(|_| E::custom(format_args!("`{text}` is too large a number")))
     }
 }
 
@@ -404,7 +447,7 @@ macro_rules! deserialize_either {
     )*};
 }
 
-deserialize_either!(LimitEntry, LimitsEntry, ModeEntry, ConditionEntry);
+deserialize_either!(LimitEntry, LimitsEntry, CostEntry, ModeEntry, ConditionEntry);
 
 impl<'de> Deserialize<'de> for WhenEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -113,7 +113,7 @@ impl Reader<'_> {
         self.or_wrong(at, quota::parse_window(text))
     }
 
-    /// The algorithm with the limit's own `precision`, `burst` or `align`.
+    /// The algorithm with the limit's own `precision`, `burst`, `max_debt` or `align`.
     fn parameters(&mut self, map: &LimitMap, algorithm: Algorithm) -> Option<Algorithm> {
         let precision = self.window(&map.precision);
         if !map.precision.is_absent() && precision.is_none() {
@@ -122,7 +122,8 @@ impl Reader<'_> {
         let own = match algorithm {
             Algorithm::SlidingBuckets { .. } => Algorithm::SlidingBuckets { precision },
             Algorithm::TokenBucket { .. } => {
-                Algorithm::TokenBucket { burst: map.burst.get().copied() }
+                let (burst, max_debt) = (map.burst.get().copied(), map.max_debt.get().copied());
+                Algorithm::TokenBucket { burst, max_debt }
             }
             Algorithm::FixedWindow { .. } => Algorithm::FixedWindow { align: align(&map.align) },
             other => other,
@@ -130,6 +131,7 @@ impl Reader<'_> {
         let given = [
             ("precision", map.precision.is_absent(), map.precision.place(), "sliding_buckets"),
             ("burst", map.burst.is_absent(), map.burst.place(), "token_bucket"),
+            ("max_debt", map.max_debt.is_absent(), map.max_debt.place(), "token_bucket"),
             ("align", map.align.is_absent(), map.align.place(), "fixed_window"),
         ];
         let mut fine = true;

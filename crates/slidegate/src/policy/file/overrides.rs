@@ -7,6 +7,7 @@ use super::reader::{Reader, algorithm};
 use super::reading::Field;
 use super::{MAX_OVERRIDES, Place};
 use crate::algorithm::Algorithm;
+use crate::policy::ChargeSettings;
 use crate::policy::mode::Mode;
 use crate::policy::rule::{Override, Terms, When};
 
@@ -14,8 +15,7 @@ impl Reader<'_> {
     pub(super) fn overrides(
         &mut self,
         entry: &RuleEntry,
-        by_default: Algorithm,
-        mode: Mode,
+        (by_default, mode, charge): (Algorithm, Mode, &ChargeSettings),
         rule_when: &When,
         frame: &Frame<'_>,
     ) -> Vec<Override> {
@@ -41,6 +41,7 @@ impl Reader<'_> {
                 self.wrong(at, message);
             }
             let limits = self.override_limits(own, at, &entry.limits, by_default);
+            self.charge_fits(charge, &limits);
             let mode = self.mode(&own.mode).unwrap_or(mode);
             let terms = Terms { mode, limits: self.rule_limits(limits, frame, at) };
             let name = own.name.get().map(|name| name.as_str().into());

@@ -184,10 +184,12 @@ impl<'s> Reader<'s> {
         if entry.limits.is_absent() {
             self.wrong(at, "a rule needs `limits`, for example `limits: [100/min]`");
         }
+        let charge = self.charge(entry);
         let limits = self.limits(&entry.limits, by_default);
         self.borne(&limits, None);
+        self.charge_fits(&charge, &limits);
         let terms = Terms { mode, limits: self.rule_limits(limits, &frame, at) };
-        let overrides = self.overrides(entry, by_default, mode, &when, &frame);
+        let overrides = self.overrides(entry, (by_default, mode, &charge), &when, &frame);
         let modes = [mode].into_iter().chain(overrides.iter().map(|other| other.terms.mode));
         self.share_of_keys(entry, at, modes, &per);
         let missing = self.missing(entry, defaults, &frame);
@@ -205,7 +207,7 @@ impl<'s> Reader<'s> {
             domain: domain.into(),
             when,
             on_store_error: entry.on_store_error.get().copied().unwrap_or(defaults.on_store_error),
-            overdraft: entry.overdraft.get().copied().unwrap_or_default(),
+            charge,
             deny_status: self.deny_status(&entry.deny_status),
             terms,
             overrides: overrides.into(),
@@ -318,6 +320,7 @@ impl<'s> Reader<'s> {
     pub(super) fn mode(&mut self, mode: &Field<ModeEntry>) -> Option<Mode> {
         Some(match mode.get()? {
             ModeEntry::Enforce => Mode::Enforce,
+            ModeEntry::Jointly => Mode::Jointly,
             ModeEntry::Observe => Mode::Observe,
             ModeEntry::Off => Mode::Off,
             ModeEntry::For(map) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Chosen, Misfit, Rule, RuleLimit, Terms};
 use crate::algorithm::{Algorithm, Align};
-use crate::hit::Admission;
+use crate::hit::Veto;
 use crate::key::{Key, Scope};
 use crate::limit::Limit;
 use crate::policy::Attributes;
@@ -21,7 +21,7 @@ pub(crate) struct Fit<'r> {
     /// The one that the descriptor brings along: it holds instead.
     pub(crate) requested: Option<Arc<RuleLimit>>,
     pub(crate) identity: Identity<'r>,
-    pub(crate) admission: Admission,
+    pub(crate) veto: Veto,
 }
 
 impl Rule {
@@ -54,7 +54,7 @@ impl Rule {
                 limits: &[],
                 requested: None,
                 identity: Identity::default(),
-                admission: Admission::Enforce,
+                veto: Veto::Alone,
             });
         }
         let mut identity = match (self.per.identify(attributes), &self.missing) {
@@ -65,7 +65,7 @@ impl Rule {
             (Err(lacking), _) => return Err(Misfit::Missing(lacking)),
         };
         let scope = &self.identities[usize::from(identity.combination)];
-        let admission = terms.mode.admission(&Key::new(scope, &identity.values));
+        let veto = terms.mode.veto(&Key::new(scope, &identity.values));
         let requested = attributes.limit.map(|quota| {
             let names: Vec<&str> = scope.names().collect();
             identity.combination = 0;
@@ -74,8 +74,8 @@ impl Rule {
         if let (Some(redis), None) = (&self.redis, &requested) {
             identity.part = redis.part(attributes);
         }
-        let admission = admission.ok_or(Misfit::Off)?;
-        Ok(Fit { chosen, limits: &terms.limits, requested, identity, admission })
+        let veto = veto.ok_or(Misfit::Off)?;
+        Ok(Fit { chosen, limits: &terms.limits, requested, identity, veto })
     }
 
     /// Denies who lacks an attribute of `per`.
@@ -84,13 +84,13 @@ impl Rule {
         missing: &'r RuleLimit,
         terms: &Terms,
     ) -> Result<Fit<'r>, Misfit<'r>> {
-        let admission = terms.mode.admission(&Key::new(&missing.scopes[0], &[]));
+        let veto = terms.mode.veto(&Key::new(&missing.scopes[0], &[]));
         Ok(Fit {
             chosen: Chosen::Missing,
             limits: slice::from_ref(missing),
             requested: None,
             identity: Identity::default(),
-            admission: admission.ok_or(Misfit::Off)?,
+            veto: veto.ok_or(Misfit::Off)?,
         })
     }
 
@@ -105,13 +105,13 @@ impl Rule {
         let names: Vec<&str> = own.iter().map(|(name, _)| *name).collect();
         let limit = self.requested_limit(quota, &[], &names);
         let identity = self.per.identify_all(attributes);
-        let admission = self.terms.mode.admission(&Key::new(&limit.scopes[0], &identity.values));
+        let veto = self.terms.mode.veto(&Key::new(&limit.scopes[0], &identity.values));
         Ok(Fit {
             chosen: Chosen::Base,
             limits: &self.terms.limits,
             requested: Some(limit),
             identity,
-            admission: admission.ok_or(Misfit::Off)?,
+            veto: veto.ok_or(Misfit::Off)?,
         })
     }
 
@@ -148,7 +148,7 @@ impl Rule {
             }
             // What they say fits their own quota.
             Algorithm::SlidingBuckets { .. } => Algorithm::SlidingBuckets { precision: None },
-            Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: None },
+            Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: None, max_debt: None },
             other => other,
         };
         // What an algorithm cannot count, such as a very long log, the default can.

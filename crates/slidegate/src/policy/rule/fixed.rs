@@ -4,6 +4,7 @@ use super::{Rule, RuleLimit, Terms, When};
 use crate::algorithm::Algorithm;
 use crate::key::Scope;
 use crate::limit::Limit;
+use crate::policy::ChargeSettings;
 use crate::policy::mode::{Mode, OnStoreError};
 use crate::policy::per::Per;
 use crate::request::DEFAULT_DOMAIN;
@@ -34,7 +35,7 @@ impl Rule {
             requested: false,
             algorithm: Algorithm::default(),
             on_store_error: OnStoreError::default(),
-            overdraft: false,
+            charge: ChargeSettings::default(),
             deny_status: None,
             terms: Terms { mode, limits: limits.iter().map(limit).collect() },
             overrides: Box::default(),

@@ -177,11 +177,11 @@ impl Shard {
         counter: C,
         slot: Option<usize>,
         now: Timestamp,
-        cost: u64,
+        required: u64,
     ) -> Outcome {
         match slot {
-            Some(slot) => counter.peek(&C::table(self).slot(slot).state, now, cost),
-            None => counter.peek(&C::State::default(), now, cost),
+            Some(slot) => counter.peek(&C::table(self).slot(slot).state, now, required),
+            None => counter.peek(&C::State::default(), now, required),
         }
     }
 
@@ -247,7 +247,7 @@ impl Shard {
             slot.denied_until = 0;
         };
         let grown = slot.map_or(0, |slot| C::table(self).change(slot, refund).1);
-        (self.peek_slot(counter, slot, now, 0), grown)
+        (self.peek_slot(counter, slot, now, 1), grown)
     }
 
     pub(super) fn forget<C: Kept>(&mut self, _: C, fingerprint: u64) -> bool {

@@ -100,7 +100,7 @@ fn chosen_names(rule: &Rule) -> impl Iterator<Item = &str> {
 /// Whether these terms deny some requests of a key and not all: what denies all is not evaded.
 fn can_be_evaded(terms: &Terms) -> bool {
     let denies = match terms.mode {
-        Mode::Enforce => true,
+        Mode::Enforce | Mode::Jointly => true,
         Mode::EnforceFor(share) => !share.is_none(),
         Mode::Observe | Mode::Off => false,
     };
@@ -112,7 +112,8 @@ fn enforces(terms: &Terms) -> bool {
     let always = match terms.mode {
         Mode::Enforce => true,
         Mode::EnforceFor(share) => share.is_whole(),
-        Mode::Observe | Mode::Off => false,
+        // Another limit in this mode may let the request pass.
+        Mode::Jointly | Mode::Observe | Mode::Off => false,
     };
     always && !terms.limits.is_empty()
 }

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::{
-    ALGORITHMS, AlgorithmName, ConditionEntry, ConditionMap, EnforceMap, LimitEntry, LimitMap,
-    LimitsEntry, MODES, ModeEntry, WhenEntry,
+    ALGORITHMS, AlgorithmName, ConditionEntry, ConditionMap, CostEntry, EnforceMap, LimitEntry,
+    LimitMap, LimitsEntry, MODES, ModeEntry, WhenEntry,
 };
 
 macro_rules! schema {
@@ -53,8 +53,16 @@ schema!(LimitsEntry, "Limits", |generator| json_schema!({
 }));
 
 schema!(ModeEntry, "Mode", |generator| json_schema!({
-    "description": "`enforce` denies what does not fit; `observe` counts and never denies; `off` does not apply; { enforce: 5% } enforces for a share of the keys.",
+    "description": "`enforce` denies what does not fit; `jointly` denies if no limit in this mode fits; `observe` counts and never denies; `off` does not apply; { enforce: 5% } enforces for a share of the keys.",
     "anyOf": [{ "enum": MODES }, generator.subschema_for::<EnforceMap>()],
+}));
+
+schema!(CostEntry, "Cost", |_generator| json_schema!({
+    "description": "A constant number of units, or the name of a cost of the request.",
+    "anyOf": [
+        { "type": "integer", "minimum": 1, "maximum": crate::quota::MAX_UNITS },
+        { "type": "string", "pattern": r"^[a-z0-9._-]{1,128}$" },
+    ],
 }));
 
 schema!(ConditionEntry, "Condition", |generator| {

@@ -1,0 +1,98 @@
+//! What a rule charges: its cost, the units that must be free, and whether denied requests are charged too.
+
+use crate::request::Descriptor;
+
+/// The cost that a rule charges for a request.
+///
+/// ```
+/// use slidegate::{Policy, RuleCost};
+///
+/// let policy = Policy::from_yaml("
+/// rules:
+///   - { name: requests, per: [user], limits: [10/s], cost: 1 }
+///   - { name: tokens, per: [user], limits: [90000/h], cost: tokens }
+/// ")?;
+/// let costs: Vec<&RuleCost> = policy.rules().iter().map(|rule| rule.cost()).collect();
+/// assert_eq!(costs, [&RuleCost::Constant(1), &RuleCost::Named("tokens".into())]);
+/// # Ok::<(), slidegate::PolicyErrors>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum RuleCost {
+    /// The cost of the request, 1 by default.
+    #[default]
+    Request,
+    /// The same number of units for each request.
+    Constant(u64),
+    /// A named cost of the request. A request without it is checked and not charged.
+    Named(Box<str>),
+}
+
+/// How a rule charges.
+#[derive(Clone, Debug)]
+pub(crate) struct ChargeSettings {
+    pub(crate) cost: RuleCost,
+    /// Units that must be free, also if the cost is lower.
+    pub(crate) required: u64,
+    /// Whether denied requests are charged too.
+    pub(crate) always: bool,
+}
+
+impl Default for ChargeSettings {
+    fn default() -> Self {
+        Self { cost: RuleCost::Request, required: 1, always: false }
+    }
+}
+
+/// The costs of a descriptor.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Costs<'a> {
+    /// Of rules that name no cost; 1 if absent.
+    pub(crate) plain: Option<u64>,
+    pub(crate) named: Vec<(&'a str, u64)>,
+    /// Of all rules whose cost is not a constant.
+    pub(crate) any: Option<u64>,
+    /// Whether the units have been consumed already. Then rules with a constant cost are checked and not charged, since
+    /// the request itself has been charged before.
+    pub(crate) is_consumed: bool,
+}
+
+/// What a rule charges for one descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RuleCharge {
+    pub(crate) cost: u64,
+    pub(crate) required: u64,
+    pub(crate) always: bool,
+    /// Whether the descriptor has the cost, so that it can be reported.
+    pub(crate) is_carried: bool,
+}
+
+impl ChargeSettings {
+    /// Returns what the rule charges for a descriptor.
+    #[inline]
+    pub(crate) fn charge(&self, descriptor: &Descriptor<'_>) -> RuleCharge {
+        let costs = &descriptor.costs;
+        let carried = match &self.cost {
+            RuleCost::Request => costs.any.or(costs.plain),
+            RuleCost::Named(name) => costs.any.or_else(|| costs.get(name)),
+            RuleCost::Constant(_) => None,
+        };
+        let cost = carried.unwrap_or(match &self.cost {
+            RuleCost::Request => 1,
+            RuleCost::Named(_) => 0,
+            RuleCost::Constant(_) if costs.is_consumed => 0,
+            RuleCost::Constant(cost) => *cost,
+        });
+        RuleCharge {
+            cost,
+            required: cost.max(self.required),
+            always: self.always || costs.is_consumed,
+            is_carried: carried.is_some(),
+        }
+    }
+}
+
+impl Costs<'_> {
+    fn get(&self, name: &str) -> Option<u64> {
+        self.named.iter().find(|(own, _)| *own == name).map(|(_, units)| *units)
+    }
+}

@@ -1,0 +1,65 @@
+//! Reads what a rule charges: `cost`, `required` and `charge`.
+
+use super::Place;
+use super::entries::{ChargeEntry, CostEntry, RuleEntry};
+use super::limits::Counted;
+use super::reader::Reader;
+use super::reading::Field;
+use crate::policy::{ChargeSettings, RuleCost};
+use crate::quota::MAX_UNITS;
+
+impl Reader<'_> {
+    /// Reads what a rule charges.
+    pub(super) fn charge(&mut self, entry: &RuleEntry) -> ChargeSettings {
+        ChargeSettings {
+            cost: self.cost(&entry.cost).unwrap_or_default(),
+            required: self.units(&entry.required).unwrap_or(1),
+            always: matches!(entry.charge.get(), Some(ChargeEntry::Always)),
+        }
+    }
+
+    fn cost(&mut self, cost: &Field<CostEntry>) -> Option<RuleCost> {
+        let (cost, at) = cost.given()?;
+        match cost {
+            CostEntry::Constant(0) => {
+                self.wrong(
+                    at,
+                    "a cost of 0 charges nothing: write 1 or more, or the name of a cost",
+                );
+                None
+            }
+            CostEntry::Constant(units) => Some(RuleCost::Constant(self.at_most(*units, at)?)),
+            CostEntry::Named(name) => {
+                self.name("cost", name, at);
+                Some(RuleCost::Named(name.as_str().into()))
+            }
+        }
+    }
+
+    fn units(&mut self, units: &Field<u64>) -> Option<u64> {
+        let (&units, at) = units.given()?;
+        self.at_most(units, at)
+    }
+
+    fn at_most(&mut self, units: u64, at: Place) -> Option<u64> {
+        let too_many = || format!("{units} units are too many: at most {MAX_UNITS}");
+        self.or_wrong(at, (units <= MAX_UNITS).then_some(units).ok_or_else(too_many))
+    }
+
+    /// Reports limits that no request of the rule fits.
+    pub(super) fn charge_fits(&mut self, charge: &ChargeSettings, limits: &[Counted]) {
+        let (what, units) = match charge.cost {
+            RuleCost::Constant(cost) if cost >= charge.required => ("cost", cost),
+            _ => ("required", charge.required),
+        };
+        for Counted { limit, at, .. } in limits {
+            let capacity = limit.capacity();
+            if capacity > 0 && units > capacity {
+                let message = format_args!(
+                    "no request fits {limit}: the rule has `{what}: {units}`; lower it to {capacity}, or raise the limit"
+                );
+                self.wrong(*at, message);
+            }
+        }
+    }
+}

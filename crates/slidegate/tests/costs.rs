@@ -1,0 +1,198 @@
+//! Costs per rule, reports, debts, required units and joint limits.
+
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+use std::time::Duration;
+
+use slidegate::testkit::block_on;
+use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Timestamp};
+
+type TestGate = Gate<MemoryStore<ManualClock>>;
+
+fn gate(yaml: &str) -> TestGate {
+    let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
+    Gate::new(Policy::from_yaml(yaml).unwrap(), MemoryStore::with(clock, 10_000))
+}
+
+/// A gate with one rule of these fields.
+fn rule(fields: &str) -> TestGate {
+    gate(&format!("rules: [{{ name: a, {fields} }}]"))
+}
+
+fn request<'a>(attributes: &[(&'a str, &'a str)], cost: u64) -> Request<'a> {
+    Request::new("default", Descriptor::new(attributes.iter().copied()).cost(cost))
+}
+
+#[test]
+fn charge_always_denies_and_charges() {
+    let gate = rule("per: [user], limits: [1000/min], algorithm: sliding_log, charge: always");
+    let user = [("user", "u")];
+    let check = |cost: u64| gate.check_now(&request(&user, cost)).decision().clone();
+    assert!(check(0).is_allowed());
+    assert!(check(700).is_allowed());
+    let denied = check(2_500);
+    assert!(!denied.is_allowed() && denied.remaining() == 0);
+    assert_eq!(denied.receipt().charges[0].cost, 2_500, "charged all the same");
+    let wait = denied.retry_after().unwrap();
+    assert!(wait > Duration::ZERO && wait <= Duration::from_secs(60), "until one unit fits");
+    assert!(!check(0).is_allowed(), "in debt");
+    let banned = rule("per: [user], charge: always, limits: denied");
+    let ruling = banned.check_now(&request(&user, 5));
+    assert!(!ruling.decision().is_allowed() && ruling.decision().receipt().is_empty());
+}
+
+#[test]
+fn charge_always_leaves_sibling_limits_uncharged() {
+    let gate = gate(
+        "
+rules:
+  - { name: requests, per: [user], limits: [10/h], cost: 1 }
+  - { name: tokens, per: [user], limits: [100/h], charge: always }
+",
+    );
+    let user = [("user", "u")];
+    let ruling = gate.check_now(&request(&user, 500));
+    let left: Vec<u64> = ruling.limits().map(|limit| limit.outcome.remaining()).collect();
+    assert_eq!((ruling.decision().is_allowed(), left), (false, vec![10, 0]));
+}
+
+/// The remaining units of each limit after a check without costs.
+fn left(gate: &TestGate, descriptor: Descriptor<'_>) -> Vec<u64> {
+    let ruling = gate.peek_now(&Request::new("default", descriptor.cost(0)));
+    ruling.limits().map(|limit| limit.outcome.remaining()).collect()
+}
+
+const COSTS: &str = "
+rules:
+  - { name: requests, per: [user], limits: [10/h], cost: 1 }
+  - { name: exports, per: [user], limits: [100/h], cost: 20 }
+  - { name: tokens, per: [user], limits: [1000/h], cost: tokens }
+  - { name: bytes, per: [user], limits: [5000/h] }
+";
+
+#[test]
+fn each_rule_charges_its_own_cost() {
+    let gate = gate(COSTS);
+    let ann = || Descriptor::new([("user", "ann")]);
+    let check = |descriptor| gate.check_now(&Request::new("default", descriptor));
+    assert!(check(ann()).decision().is_allowed());
+    assert_eq!(
+        left(&gate, ann()),
+        [9, 80, 1000, 4999],
+        "a named cost that is absent charges nothing"
+    );
+    assert!(check(ann().cost(7).with_cost("tokens", 300)).decision().is_allowed());
+    assert_eq!(left(&gate, ann()), [8, 60, 700, 4992]);
+    let denied = check(ann().with_cost("tokens", 701));
+    assert!(!denied.decision().is_allowed());
+    assert_eq!(denied.binding().unwrap().policy_name(), "tokens");
+    assert_eq!(left(&gate, ann()), [8, 60, 700, 4992], "a denied request charges nothing");
+}
+
+#[test]
+fn rule_with_absent_named_cost_is_checked() {
+    let gate = rule("per: [user], limits: [100/h], cost: tokens");
+    let ann = || Descriptor::new([("user", "ann")]);
+    let check = |descriptor| gate.check_now(&Request::new("default", descriptor));
+    assert!(check(ann().with_cost("tokens", 100)).decision().is_allowed());
+    assert!(!check(ann()).decision().is_allowed(), "no unit is left");
+    assert!(!check(ann().with_cost("other", 5)).decision().is_allowed());
+}
+
+#[test]
+fn report_charges_only_carried_costs() {
+    let gate = gate(COSTS);
+    let ann = || Descriptor::new([("user", "ann")]);
+    let report = |descriptor| gate.report_now(&Request::new("default", descriptor));
+    let ruling = report(ann().with_cost("tokens", 1_800));
+    assert!(ruling.decision().is_allowed(), "a report never denies");
+    let charged: Vec<&str> = ruling.limits().map(|limit| limit.policy_name()).collect();
+    assert_eq!(charged, ["tokens"]);
+    assert!(ruling.limits().all(|limit| !limit.is_observed()));
+    assert_eq!(left(&gate, ann()), [10, 100, 0, 5000]);
+    assert!(!gate.check_now(&Request::new("default", ann())).decision().is_allowed());
+    assert!(report(ann().cost(4_000).with_cost("none", 3)).decision().is_allowed());
+    assert_eq!(left(&gate, ann()), [10, 100, 0, 1000]);
+    assert_eq!(report(ann()).limits().count(), 0, "nothing to report");
+}
+
+#[test]
+fn report_is_not_denied_by_other_rules() {
+    let gate = gate(
+        "
+rules:
+  - { name: rate, per: [user], limits: [10/s] }
+  - { name: tokens, per: [user], limits: [100000/d], cost: tokens }
+",
+    );
+    let ann = Descriptor::new([("user", "ann")]).with_cost("tokens", 1_800);
+    let ruling = gate.report_now(&Request::new("default", ann));
+    let left: Vec<u64> = ruling.limits().map(|limit| limit.outcome.remaining()).collect();
+    assert_eq!(left, [98_200]);
+}
+
+#[test]
+fn required_units_must_be_free() {
+    let gate = rule("per: [user], limits: [100/h], cost: tokens, required: 30");
+    let ann = || Descriptor::new([("user", "ann")]);
+    let check =
+        |descriptor| gate.check_now(&Request::new("default", descriptor)).decision().clone();
+    assert!(check(ann().with_cost("tokens", 70)).is_allowed());
+    assert!(check(ann()).is_allowed(), "30 are free");
+    assert!(!check(ann().with_cost("tokens", 31)).is_allowed());
+    gate.report_now(&Request::new("default", ann().with_cost("tokens", 1)));
+    assert!(!check(ann()).is_allowed(), "29 are free");
+}
+
+#[test]
+fn required_0_denies_above_max_only() {
+    let gate = rule("per: [user], limits: [100/h], required: 0");
+    let check = |cost: u64| gate.check_now(&request(&[("user", "u")], cost)).decision().clone();
+    assert!(check(100).is_allowed() && check(0).is_allowed(), "at max");
+    assert!(!check(1).is_allowed());
+    gate.report_now(&request(&[("user", "u")], 1));
+    let denied = check(0);
+    assert!(!denied.is_allowed() && denied.retry_after().is_some(), "above max");
+    let banned = rule("per: [user], limits: denied, required: 0");
+    assert!(!banned.check_now(&request(&[("user", "u")], 0)).decision().is_allowed());
+}
+
+#[test]
+fn joint_limits_deny_if_none_fits() {
+    let gate = gate(
+        "
+rules:
+  - { name: own, per: [user], limits: [2/h], mode: jointly, algorithm: sliding_log }
+  - { name: shared, per: [team], limits: [3/d], mode: jointly, algorithm: sliding_log }
+  - { name: all, limits: [100/h] }
+",
+    );
+    let check = |user, team| {
+        let descriptor = Descriptor::new([("user", user), ("team", team)]);
+        gate.check_now(&Request::new("default", descriptor))
+    };
+    for _ in 0..2 {
+        assert!(check("ann", "red").decision().is_allowed());
+    }
+    let shared = check("ann", "red");
+    assert!(shared.decision().is_allowed(), "the team's quota fits");
+    let left: Vec<u64> = shared.limits().map(|limit| limit.outcome.remaining()).collect();
+    assert_eq!(left, [0, 0, 97], "a joint limit that does not fit is not charged");
+    let denied = check("ann", "red");
+    assert!(!denied.decision().is_allowed());
+    assert_eq!(denied.binding().unwrap().policy_name(), "own", "the soonest of the joint limits");
+    assert!(check("bob", "red").decision().is_allowed(), "bob's own quota fits");
+}
+
+#[test]
+fn settle_corrects_only_the_cost_of_the_request() {
+    let gate = gate(COSTS);
+    let ann = || Descriptor::new([("user", "ann")]);
+    for (settled, expected) in [(4, [9, 80, 700, 4996]), (30, [8, 60, 400, 4966])] {
+        let request = Request::new("default", ann().cost(10).with_cost("tokens", 300));
+        let ruling = gate.check_now(&request);
+        let settling = gate.settle(&request, ruling.decision(), settled);
+        block_on(settling).unwrap();
+        assert_eq!(left(&gate, ann()), expected);
+    }
+}
