@@ -114,6 +114,7 @@ const DEFAULTS: &[Field] = &[
     ("algorithm", true, |u| word(u, ALGORITHMS)),
     ("when_missing", true, |u| word(u, MISSING)),
     ("mode", true, |u| word(u, MODES)),
+    ("required", true, |u| word(u, MAXES)),
     ("on_store_error", true, |u| word(u, ON_ERROR)),
     ("ipv6_prefix", true, |u| word(u, BITS)),
 ];

@@ -180,7 +180,7 @@ async fn every_key_that_is_written_expires() {
                 }
                 one.store.refund(&[one.hit(&limit)]).await.unwrap();
                 redis.assert_all_expire();
-                let both = [one.hit(&limit), Hit { cost: 2, ..one.hit(&limit) }];
+                let both = [one.hit(&limit), Hit { cost: 2, required: 2, ..one.hit(&limit) }];
                 one.store.take(&both).await.unwrap();
                 redis.assert_all_expire();
                 for receipt in receipts {
@@ -216,7 +216,7 @@ async fn a_refund_of_a_large_log_takes_off_the_oldest() {
     let redis = Redis::start();
     let one = One::open(&redis);
     let limit = limit(10_000, MINUTE, Algorithm::SlidingLog);
-    let hit = |cost| Hit { cost, ..one.hit(&limit) };
+    let hit = |cost| Hit { cost, required: cost, ..one.hit(&limit) };
     for nth in 0..500 {
         one.store.take(&[hit(1 + nth % 3)]).await.unwrap();
         one.clock.advance(Duration::from_millis(1));

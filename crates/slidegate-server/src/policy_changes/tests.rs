@@ -154,7 +154,7 @@ fn whom_it_is_for_and_what_becomes_of_them_is_told() {
     assert_told(
         "limits: [9/s], when: { method: GET }",
         "limits: [9/s], when: { method: [GET, HEAD] }, mode: observe, charge: always, on_store_error: deny",
-        "was [for requests whose method is `GET`], is [for requests whose method is `GET` or `HEAD`; only watches: what does not fit passes all the same; costs are charged even beyond max; a cost of 0 asks, and is denied then; while the store does not answer, none pass]",
+        "was [for requests whose method is `GET`], is [for requests whose method is `GET` or `HEAD`; only watches: what does not fit passes all the same; denied requests are charged too, above max; while the store does not answer, none pass]",
     );
     assert_told(
         "limits: [9/s], cluster: { max_unsynced: 4 }",

@@ -22,18 +22,20 @@ impl fmt::Display for Printed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.comments(f)?;
         writeln!(f, "version: 1")?;
-        // Each IPv6 address is counted alone, as the reference server does.
-        writeln!(f, "defaults: {{ algorithm: {}, ipv6_prefix: 128 }}", self.algorithm)?;
+        // As the reference server does: a `hits_addend` of 0 is denied above max only, and each IPv6 address is counted
+        // alone.
+        writeln!(
+            f,
+            "defaults: {{ algorithm: {}, required: 0, ipv6_prefix: 128 }}",
+            self.algorithm
+        )?;
         writeln!(f, "rules:")?;
         for (domain, rules) in self.domains {
             for rule in rules {
                 self.rule(f, &Text(domain), rule)?;
             }
             let domain = Text(domain);
-            writeln!(
-                f,
-                "  - {{ name: {REQUESTED}, domain: {domain}, limits: requested, required: 0 }}"
-            )?;
+            writeln!(f, "  - {{ name: {REQUESTED}, domain: {domain}, limits: requested }}")?;
         }
         Ok(())
     }
@@ -70,10 +72,6 @@ impl Printed<'_> {
             Mode::Enforce => {}
             Mode::Jointly => writeln!(f, "    mode: jointly")?,
             Mode::Observe => writeln!(f, "    mode: observe")?,
-        }
-        // A `hits_addend` of 0 is denied above max only, as the reference server does.
-        if rule.terms != Terms::Unlimited {
-            writeln!(f, "    required: 0")?;
         }
         if !rule.replaces.is_empty() {
             writeln!(f, "    replaces: {}", List(&rule.replaces))?;

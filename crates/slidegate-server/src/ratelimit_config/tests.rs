@@ -310,8 +310,8 @@ fn what_cannot_be_expressed_says_so() {
         ("{ key: header.X }", "what begins with `header.` is lower-case"),
         ("{ key: k, value: 10.0.0.0/* }", "a value that begins with an address"),
         (
-            "{ key: k, quota_mode: true, rate_limit: { unit: day, requests_per_unit: 1 } }",
-            "`quota_mode` cannot be expressed",
+            "{ key: k, quota_mode: true, shadow_mode: true, rate_limit: { unit: day, requests_per_unit: 1 } }",
+            "with `quota_mode` and `shadow_mode`",
         ),
         (
             "{ key: k, rate_limit: { unit: day, requests_per_unit: 4294967295 } }",

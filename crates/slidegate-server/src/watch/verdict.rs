@@ -49,7 +49,6 @@ mod tests {
 rules:
   - { name: narrow, limits: [10/h], algorithm: sliding_log }
   - { name: watched, limits: [3/h], algorithm: sliding_log, mode: observe }
-  - { name: debt, limits: [2/h], algorithm: sliding_log, charge: always }
 ";
 
     #[test]
@@ -60,19 +59,38 @@ rules:
             let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
             let allowed = ruling.decision().is_allowed();
             let verdicts = ruling.limits().map(|standing| Verdict::of(&standing, allowed));
-            <[_; 3]>::try_from(verdicts.collect::<Vec<_>>()).unwrap()
+            <[_; 2]>::try_from(verdicts.collect::<Vec<_>>()).unwrap()
         };
         use Verdict::{Allowed, Denied, Near, Observed};
-        assert_eq!(next(), [Some(Allowed), Some(Allowed), Some(Allowed)]);
-        assert_eq!(next(), [Some(Allowed), Some(Allowed), Some(Near)]);
-        assert_eq!(next(), [Some(Allowed), Some(Near), Some(Near)]);
-        assert_eq!(next(), [Some(Allowed), Some(Observed), Some(Near)]);
+        assert_eq!(next(), [Some(Allowed), Some(Allowed)]);
+        assert_eq!(next(), [Some(Allowed), Some(Allowed)]);
+        assert_eq!(next(), [Some(Allowed), Some(Near)]);
+        assert_eq!(next(), [Some(Allowed), Some(Observed)]);
         for _ in 4..8 {
             assert_eq!(next()[0], Some(Allowed), "80 % are not above 80 %");
         }
         assert_eq!(next()[0], Some(Near));
         assert_eq!(next()[0], Some(Near));
-        assert_eq!(next(), [Some(Denied), Some(Observed), None]);
+        assert_eq!(next(), [Some(Denied), Some(Observed)]);
+    }
+
+    #[test]
+    fn joint_limit_that_does_not_fit_denies_only_with_all_others() {
+        let rule = |name, max| {
+            format!("{{ name: {name}, limits: [{max}/h], mode: jointly, algorithm: sliding_log }}")
+        };
+        let policy = format!("rules: [{}, {}]", rule("small", 1), rule("large", 2));
+        let policy = Policy::from_yaml(&policy).unwrap();
+        let gate = Gate::new(policy, MemoryStore::with(ManualClock::default(), 10));
+        let next = || {
+            let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
+            let allowed = ruling.decision().is_allowed();
+            let verdicts = ruling.limits().map(|standing| Verdict::of(&standing, allowed));
+            verdicts.collect::<Vec<_>>()
+        };
+        assert_eq!(next(), [Some(Verdict::Near), Some(Verdict::Allowed)]);
+        assert_eq!(next(), [Some(Verdict::Observed), Some(Verdict::Near)]);
+        assert_eq!(next(), [Some(Verdict::Denied), Some(Verdict::Denied)]);
     }
 
     #[test]
@@ -82,7 +100,7 @@ rules:
         for cost in [3, 10] {
             let back = Descriptor::new([]).cost(cost).giving_back();
             let ruling = gate.check_now(&Request::new("default", back));
-            assert_eq!(ruling.limits().count(), 3);
+            assert_eq!(ruling.limits().count(), 2);
             assert!(ruling.limits().all(|standing| Verdict::of(&standing, true).is_none()));
         }
     }

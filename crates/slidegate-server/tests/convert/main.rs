@@ -45,7 +45,7 @@ fn error(arguments: &[&str], code: i32) -> String {
 
 #[test]
 fn each_file_means_the_policy_beside_it() {
-    let files = ["addresses", "mail", "order", "replaces"];
+    let files = ["addresses", "mail", "order", "quotas", "replaces"];
     for name in files {
         let policy = told(&["convert", &format!("{name}.yaml")]);
         let wanted = fs::read_to_string(folder().join(name).with_extension("policy")).unwrap();
@@ -57,13 +57,28 @@ fn each_file_means_the_policy_beside_it() {
 #[test]
 fn a_folder_is_all_its_files_in_order_and_a_policy_of_theirs_is_one() {
     let whole = told(&["convert", "."]);
-    let listed =
-        told(&["convert", "./addresses.yaml", "./mail.yaml", "./order.yaml", "./replaces.yaml"]);
+    let listed = told(&[
+        "convert",
+        "./addresses.yaml",
+        "./mail.yaml",
+        "./order.yaml",
+        "./quotas.yaml",
+        "./replaces.yaml",
+    ]);
     assert_eq!(whole, listed);
     let policy = TempFile::new(".yaml", &whole);
     let said = told(&["validate", policy.path().to_str().unwrap()]);
     let domains: Vec<&str> = said.lines().filter(|line| line.starts_with("domain")).collect();
-    assert_eq!(domains, ["domain `edge`", "domain `mail`", "domain `order`", "domain `replaces`"]);
+    assert_eq!(
+        domains,
+        [
+            "domain `edge`",
+            "domain `mail`",
+            "domain `order`",
+            "domain `quotas`",
+            "domain `replaces`"
+        ]
+    );
 }
 
 #[test]

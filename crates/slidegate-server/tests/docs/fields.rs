@@ -110,7 +110,7 @@ fn without_a_field_holds_what_the_tables_say() {
             };
             let algorithm = match field {
                 "precision" => "algorithm: sliding_buckets, ",
-                "burst" => "algorithm: token_bucket, ",
+                "burst" | "max_debt" => "algorithm: token_bucket, ",
                 "align" => "algorithm: fixed_window, ",
                 _ => "",
             };
@@ -158,7 +158,7 @@ fn the_bounds_are_those_of_the_program() {
         ("attributes in `by`", MAX_SPLIT_BY as u64),
         ("parts of a split", RedisTerms::MOST_PARTS.into()),
         ("combinations of names", MAX_COMBINATIONS as u64),
-        ("`max`, `burst`, `max_unsynced`", MAX_UNITS),
+        ("`max`, `burst`, `max_debt`, `cost`, `required`, `max_unsynced`", MAX_UNITS),
         ("`max` of `sliding_log`", slidegate::algorithm::sliding_log::MOST_ENTRIES),
         ("buckets", slidegate::algorithm::sliding_buckets::MOST_BUCKETS),
     ] {

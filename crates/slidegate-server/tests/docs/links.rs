@@ -54,6 +54,6 @@ fn every_link_leads_somewhere() {
 #[test]
 fn a_link_may_lead_nowhere() {
     assert!(leads("README.md", "docs/HTTP.md#headers") && leads("docs/HTTP.md", "#headers"));
-    assert!(leads("docs/POLICY.md", "#llm-tokens-paid-afterwards"));
+    assert!(leads("docs/POLICY.md", "#llm-tokens-limit-requests-and-a-token-budget"));
     assert!(!leads("README.md", "docs/HTTP.md#footers") && !leads("README.md", "HTTP.md"));
 }

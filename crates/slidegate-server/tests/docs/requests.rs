@@ -6,16 +6,19 @@
 //! plan=free user=ann    -> denied by per-user, retry after 12s
 //! +12s
 //! cost=0 user=ann       -> allowed, 3 left
+//! report user=ann cost.tokens=1800 -> reported: per-user 200 left
 //! ```
 //!
 //! A line is a request, or time that passes. A request is attributes, and perhaps how many alike (`5x`),
-//! its `cost` and its `domain`. What becomes of it is one of
+//! its `cost`, named costs (`cost.tokens=1800`) and its `domain`. After `report` it is the report of a cost. What becomes
+//! of it is one of
 //!
 //! - `allowed`; `allowed, 3 left` also tells what the limit that is nearest to its end still has
 //! - `not counted`: allowed, no limit was asked
 //! - `denied by RULE, retry after 12s`: whole seconds, rounded up as in Retry-After, in the units of a
 //!   policy (60 seconds are `1m`)
 //! - `denied by RULE, for good`: no wait helps
+//! - `reported: LIMIT 200 left`, with every limit that was charged, or `reported: nothing`
 //!
 //! Each block has a clock and counts of its own. They begin on a Monday at midnight (UTC).
 
@@ -41,8 +44,10 @@ enum Line<'a> {
 #[derive(Debug, PartialEq)]
 struct Ask<'a> {
     times: u32,
+    is_report: bool,
     domain: &'a str,
-    cost: u64,
+    cost: Option<u64>,
+    named_costs: Vec<(&'a str, u64)>,
     attributes: Vec<(&'a str, &'a str)>,
     /// As it is written.
     outcome: &'a str,
@@ -73,9 +78,18 @@ pub fn check(policy: &Block, requests: &Block) -> Result<(), String> {
 /// Asks, every time; what was found instead of what was written.
 fn becomes(gate: &Gate<MemoryStore<ManualClock>>, ask: &Ask<'_>) -> Result<(), String> {
     for nth in 1..=ask.times {
-        let descriptor = Descriptor::new(ask.attributes.iter().copied()).cost(ask.cost);
-        let ruling = gate.check_now(&Request::new(ask.domain, descriptor));
-        let found = told(&ruling);
+        let mut descriptor = Descriptor::new(ask.attributes.iter().copied());
+        if let Some(cost) = ask.cost {
+            descriptor = descriptor.cost(cost);
+        }
+        for (name, units) in &ask.named_costs {
+            descriptor = descriptor.with_cost(name, *units);
+        }
+        let request = Request::new(ask.domain, descriptor);
+        let found = match ask.is_report {
+            true => reported(&gate.report_now(&request)),
+            false => told(&gate.check_now(&request)),
+        };
         // What is left need not be told; which rule denies, and until when, has to be.
         let untold = ask.outcome == "allowed" && found.starts_with("allowed, ");
         if !untold && found != ask.outcome {
@@ -106,6 +120,18 @@ fn told(ruling: &Ruling) -> String {
     }
 }
 
+/// The result of a report, as it is written.
+fn reported(ruling: &Ruling) -> String {
+    let limits = ruling.limits();
+    let limits: Vec<String> = limits
+        .map(|one| format!("{} {} left", one.policy_name(), one.outcome.remaining()))
+        .collect();
+    format!(
+        "reported: {}",
+        if limits.is_empty() { "nothing".to_owned() } else { limits.join(", ") }
+    )
+}
+
 fn line(text: &str) -> Result<Line<'_>, String> {
     let wrong = |what: &str| format!("`{text}`: {what}");
     if let Some(span) = text.strip_prefix('+') {
@@ -115,8 +141,10 @@ fn line(text: &str) -> Result<Line<'_>, String> {
     let (request, outcome) = text.split_once("->").ok_or_else(|| wrong("no `->`"))?;
     let mut ask = Ask {
         times: 1,
+        is_report: false,
         domain: "default",
-        cost: 1,
+        cost: None,
+        named_costs: Vec::new(),
         attributes: Vec::new(),
         outcome: outcome.trim(),
     };
@@ -125,9 +153,14 @@ fn line(text: &str) -> Result<Line<'_>, String> {
         ask.times = times.parse().ok().filter(|times| *times > 0).ok_or_else(|| wrong("times"))?;
         words.next();
     }
+    ask.is_report = words.next_if_eq(&"report").is_some();
     for word in words {
         match word.split_once('=').ok_or_else(|| wrong("an attribute is name=value"))? {
-            ("cost", cost) => ask.cost = cost.parse().map_err(|_| wrong("not a cost"))?,
+            ("cost", cost) => ask.cost = Some(cost.parse().map_err(|_| wrong("not a cost"))?),
+            (name, cost) if name.starts_with("cost.") => {
+                let units = cost.parse().map_err(|_| wrong("not a cost"))?;
+                ask.named_costs.push((&name["cost.".len()..], units));
+            }
             ("domain", domain) => ask.domain = domain,
             attribute => ask.attributes.push(attribute),
         }
@@ -142,7 +175,7 @@ fn reads_times_costs_domains_and_attributes() {
     else {
         panic!("a request");
     };
-    assert_eq!((ask.times, ask.cost, ask.domain), (3, 0, "api"));
+    assert_eq!((ask.times, ask.cost, ask.domain), (3, Some(0), "api"));
     assert_eq!(ask.attributes, [("a", "b"), ("c", "d=e")]);
     assert_eq!(ask.outcome, "denied by x, for good");
     for wrong in [

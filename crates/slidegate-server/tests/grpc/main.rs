@@ -6,6 +6,7 @@ mod client;
 mod client_values;
 #[path = "../common/mod.rs"]
 mod common;
+mod consumed;
 mod deciding;
 mod health;
 mod hostile;

@@ -15,4 +15,5 @@ mod headers;
 mod lifecycle;
 mod malformed;
 mod openapi;
+mod report;
 mod slow;

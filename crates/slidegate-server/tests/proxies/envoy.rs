@@ -7,7 +7,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::common::Server;
+use slidegate::Algorithm;
+
+use crate::common::{Server, TempFile, slidegate};
 use crate::curl::{Answer, curl};
 use crate::process::{Proxy, free_address};
 use crate::servers::{Folder, wait_until};
@@ -201,7 +203,7 @@ fn one_descriptor_that_denies_leaves_the_others_uncharged() {
 }
 
 #[test]
-fn hits_are_charged_and_given_back_as_envoy_says() {
+fn own_hits_are_charged_always_and_refunded() {
     let rig = Rig::cases(&[]);
     let left = |path: &str| {
         let answer = rig.ask_as(path, "a");
@@ -210,22 +212,132 @@ fn hits_are_charged_and_given_back_as_envoy_says() {
     let is = |status: u16, left: &str| (status, left.to_owned());
     assert_eq!(left("/costly"), is(200, "6"));
     assert_eq!(left("/costly"), is(200, "2"));
-    assert_eq!(left("/costly"), is(429, "2"));
-    assert_eq!(left("/back"), is(200, "6"));
-    assert_eq!(left("/costly"), is(200, "2"));
-    for more in ["6", "10", "10"] {
+    assert_eq!(left("/costly"), is(429, "0"), "12 of 10 are used");
+    for more in ["2", "6", "10", "10"] {
         assert_eq!(left("/back"), is(200, more));
     }
 }
 
 #[test]
-fn a_limit_of_envoys_own_holds_instead() {
+fn override_of_envoy_replaces_the_limit() {
     let rig = Rig::cases(&[]);
     for left in ["2", "1", "0"] {
         let answer = rig.ask_as("/override", "a");
         assert_eq!((answer.status, answer.header("x-ratelimit-remaining")), (200, Some(left)));
     }
     assert_eq!(rig.ask_as("/override", "a").status, 429);
+}
+
+/// The statuses of requests under a budget, whose responses use so many tokens each. Each is sent when the one before has
+/// been charged, which happens after its response.
+fn statuses_of_tokens(rig: &Rig, budget: u64, tokens: &[u64]) -> Vec<u16> {
+    let slidegate = rig.slidegate.as_ref().unwrap().address();
+    let remaining = || {
+        let peek = r#"{"domain":"edge","attributes":{"tokens":"a"}}"#;
+        let peeked = curl(slidegate, 2, "/v1/peek", &["-d", peek]);
+        serde_json::from_str::<Value>(&peeked.body).unwrap()["remaining"].as_u64().unwrap()
+    };
+    let mut used = 0;
+    let status = |tokens: &u64| {
+        let tokens_used = format!("x-tokens-used: {tokens}");
+        let status = rig.ask("/tokens", &["-H", "x-who: a", "-H", &tokens_used]).status;
+        used += if status == 200 { *tokens } else { 0 };
+        wait_until("the tokens are charged", || remaining() == budget.saturating_sub(used));
+        status
+    };
+    tokens.iter().map(status).collect()
+}
+
+#[test]
+fn tokens_above_the_budget_deny_later_requests() {
+    for algorithm in Algorithm::ALL {
+        let policy = format!(
+            "rules: [{{ name: tokens, domain: edge, per: [tokens], limits: [10/h], algorithm: {algorithm}, cost: tokens }}]"
+        );
+        let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
+        let rig = Rig::start(&policy, &cases, &[]);
+        let statuses = statuses_of_tokens(&rig, 10, &[10_000, 1, 1, 1, 1]);
+        assert_eq!(statuses, [200, 429, 429, 429, 429], "{algorithm}");
+    }
+}
+
+#[test]
+fn recipe_for_tokens_serves_envoy_and_http_with_one_policy() {
+    let policy = fs::read_to_string(project("examples/llm-tokens.yaml")).unwrap();
+    let rig = Rig::start(&policy, &project("deploy/envoy/llm-tokens.yaml"), &[]);
+    let slidegate = rig.slidegate.as_ref().unwrap().address();
+    let post = |path: &str, body: &str| -> Value {
+        let answer = curl(slidegate, 2, path, &["-d", body]);
+        serde_json::from_str(&answer.body).unwrap()
+    };
+    let remaining = |rule: &str| {
+        let peek = r#"{"attributes":{"org":"acme","user":"ann","model":"large"}}"#;
+        let peeked = post("/v1/peek", peek);
+        let limits = peeked["limits"].as_array().unwrap().clone();
+        let limit = limits.iter().find(|limit| limit["rule"] == rule).unwrap();
+        limit["remaining"].as_u64().unwrap()
+    };
+    let ask = |tokens: &str| {
+        let headers = ["x-org: acme", "x-user: ann", "x-model: large"];
+        let used = format!("x-tokens-used: {tokens}");
+        let arguments: Vec<&str> =
+            headers.iter().copied().chain([&*used]).flat_map(|header| ["-H", header]).collect();
+        rig.ask("/v1/chat", &arguments)
+    };
+    assert_eq!(ask("1834").status, 200);
+    wait_until("Envoy's tokens are charged", || remaining("tokens") == 98_166);
+    let check = r#"{"attributes":{"org":"acme","user":"bob","model":"large"}}"#;
+    assert_eq!(post("/v1/check", check)["allowed"], true);
+    assert_eq!(remaining("tokens"), 98_166, "a check charges no tokens");
+    let report = r#"{"attributes":{"org":"acme","model":"large"},"costs":{"tokens":120000}}"#;
+    let reported = post("/v1/report", report);
+    assert_eq!(
+        (&reported["allowed"], reported["limits"].as_array().unwrap().len()),
+        (&true.into(), 2)
+    );
+    let denied = ask("1");
+    assert!(denied.status == 429 && denied.body.contains("tokens"), "{denied:?}");
+    let denied = post("/v1/check", check);
+    assert_eq!((&denied["rule"], &denied["reason"]), (&"tokens".into(), &"limit_exceeded".into()));
+}
+
+#[test]
+fn converted_budget_denies_above_max_only() {
+    let file = TempFile::new(
+        ".yaml",
+        "
+domain: edge
+descriptors:
+  - key: tokens
+    rate_limit: { unit: day, requests_per_unit: 1000 }
+",
+    );
+    let converted = slidegate().arg("convert").arg(file.path()).output().unwrap();
+    assert!(converted.status.success(), "{}", String::from_utf8_lossy(&converted.stderr));
+    let policy = String::from_utf8(converted.stdout).unwrap();
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
+    let rig = Rig::start(&policy, &cases, &[]);
+    assert_eq!(statuses_of_tokens(&rig, 1_000, &[700, 700, 700, 700]), [200, 200, 429, 429]);
+    // At max, and not above it.
+    let rig = Rig::start(&policy, &cases, &[]);
+    assert_eq!(statuses_of_tokens(&rig, 1_000, &[1000, 1, 1]), [200, 200, 429]);
+}
+
+#[test]
+fn joint_quotas_deny_if_all_are_used() {
+    let policy = "
+rules:
+  - { name: own, domain: edge, per: [own], limits: [1/h], mode: jointly }
+  - { name: shared, domain: edge, per: [shared], limits: [2/h], mode: jointly }
+";
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
+    let rig = Rig::start(policy, &cases, &[]);
+    let ask = |own: &str, shared: &str| {
+        let [own, shared] = [format!("x-first: {own}"), format!("x-second: {shared}")];
+        rig.ask("/quota", &["-H", &own, "-H", &shared]).status
+    };
+    assert_eq!([ask("a", "t"), ask("a", "t"), ask("a", "t")], [200, 200, 429]);
+    assert_eq!(ask("b", "t"), 200, "b's own quota is unused");
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod hostile;
 mod independent;
 mod launch;
 mod process;
+mod protocol;
 mod raw;
 #[path = "../../../slidegate-redis/tests/server/mod.rs"]
 mod servers;

@@ -9,11 +9,11 @@ use crate::policy::{ChargeSettings, RuleCost};
 use crate::quota::MAX_UNITS;
 
 impl Reader<'_> {
-    /// Reads what a rule charges.
-    pub(super) fn charge(&mut self, entry: &RuleEntry) -> ChargeSettings {
+    /// Reads what a rule charges. `required` is what the policy has by default.
+    pub(super) fn charge(&mut self, entry: &RuleEntry, required: Option<u64>) -> ChargeSettings {
         ChargeSettings {
             cost: self.cost(&entry.cost).unwrap_or_default(),
-            required: self.units(&entry.required).unwrap_or(1),
+            required: self.units(&entry.required).or(required).unwrap_or(1),
             always: matches!(entry.charge.get(), Some(ChargeEntry::Always)),
         }
     }
@@ -36,7 +36,7 @@ impl Reader<'_> {
         }
     }
 
-    fn units(&mut self, units: &Field<u64>) -> Option<u64> {
+    pub(super) fn units(&mut self, units: &Field<u64>) -> Option<u64> {
         let (&units, at) = units.given()?;
         self.at_most(units, at)
     }

@@ -41,6 +41,9 @@ pub(super) struct DefaultsEntry {
     pub(super) algorithm: Field<AlgorithmName>,
     pub(super) when_missing: Field<WhenMissing>,
     pub(super) mode: Field<ModeEntry>,
+    /// Units that must be free for a request to fit, also if its cost is lower; 1 if not given.
+    #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
+    pub(super) required: Field<u64>,
     pub(super) on_store_error: Field<OnStoreError>,
     /// Bits by which IPv6 addresses are counted; 64 if not given, 128 counts each alone.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 128)))]

@@ -51,6 +51,7 @@ struct Defaults {
     algorithm: Algorithm,
     when_missing: WhenMissing,
     mode: Mode,
+    required: Option<u64>,
     on_store_error: OnStoreError,
     ipv6_prefix: Option<u8>,
 }
@@ -157,6 +158,7 @@ impl<'s> Reader<'s> {
             algorithm: algorithm(&entry.algorithm).unwrap_or_default(),
             when_missing: entry.when_missing.get().copied().unwrap_or_default(),
             mode: self.mode(&entry.mode).unwrap_or_default(),
+            required: self.units(&entry.required),
             on_store_error: entry.on_store_error.get().copied().unwrap_or_default(),
             ipv6_prefix: self.ipv6_prefix(&entry.ipv6_prefix),
         }
@@ -184,7 +186,7 @@ impl<'s> Reader<'s> {
         if entry.limits.is_absent() {
             self.wrong(at, "a rule needs `limits`, for example `limits: [100/min]`");
         }
-        let charge = self.charge(entry);
+        let charge = self.charge(entry, defaults.required);
         let limits = self.limits(&entry.limits, by_default);
         self.borne(&limits, None);
         self.charge_fits(&charge, &limits);

@@ -1,0 +1,116 @@
+//! Our messages beside the descriptors in the Envoy that the tests install, so that a new field is noticed.
+
+use std::fs;
+use std::path::PathBuf;
+
+use prost::Message;
+use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
+
+use crate::installed;
+
+/// Our descriptors, with the types of the published protocol.
+const OURS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+/// The files whose messages are compared.
+const FILES: [&str; 2] = [
+    "envoy/service/ratelimit/v3/rls.proto",
+    "envoy/extensions/common/ratelimit/v3/ratelimit.proto",
+];
+
+/// What Envoy's messages have and ours do not.
+const NOT_SUPPORTED: [(&str, &str); 4] = [
+    // Quotas that Envoy caches: its filter does not read them.
+    ("RateLimitResponse.DescriptorStatus.quota", "message"),
+    ("RateLimitResponse.Quota", "all"),
+    ("RateLimitResponse.quota", "message"),
+    // Of the local rate limit filter.
+    ("LocalRateLimitDescriptor", "all"),
+];
+
+/// Returns the descriptor of a file in a program of C++, which contains it serialized.
+fn embedded(program: &[u8], file: &str) -> FileDescriptorProto {
+    let mut begin = vec![0x0a, u8::try_from(file.len()).unwrap()];
+    begin.extend(file.as_bytes());
+    let at = memchr::memmem::find(program, &begin).unwrap_or_else(|| panic!("no {file} in Envoy"));
+    let bytes = &program[at..];
+    FileDescriptorProto::decode(&bytes[..serialized_bytes(bytes)]).unwrap()
+}
+
+/// Returns the length of the serialized file descriptor at the beginning of some bytes. Its fields have the numbers 1 to
+/// 14; what follows it begins with no such field.
+fn serialized_bytes(bytes: &[u8]) -> usize {
+    let mut end = 0;
+    loop {
+        let mut rest = &bytes[end..];
+        let field = match prost::encoding::decode_key(&mut rest) {
+            Ok((1..=14, wire_type)) => wire_type,
+            _ => return end,
+        };
+        let skipped = match field {
+            prost::encoding::WireType::LengthDelimited => {
+                prost::encoding::decode_varint(&mut rest).ok().and_then(|len| {
+                    let len = usize::try_from(len).ok()?;
+                    rest = rest.get(len..)?;
+                    Some(())
+                })
+            }
+            prost::encoding::WireType::Varint => {
+                prost::encoding::decode_varint(&mut rest).ok().map(drop)
+            }
+            _ => None,
+        };
+        if skipped.is_none() {
+            return end;
+        }
+        end = bytes.len() - rest.len();
+    }
+}
+
+/// Lists the fields of messages: name, number and type.
+fn fields(prefix: &str, messages: &[DescriptorProto]) -> Vec<String> {
+    let mut all = Vec::new();
+    for message in messages {
+        let name = format!("{prefix}{}", message.name());
+        for field in &message.field {
+            let kind = match field.type_name() {
+                "" => field.r#type().as_str_name(),
+                type_name => type_name,
+            };
+            let repeated = field.label().as_str_name();
+            all.push(format!("{name}.{} = {}: {repeated} {kind}", field.name(), field.number()));
+        }
+        all.extend(fields(&format!("{name}."), &message.nested_type));
+    }
+    all
+}
+
+/// Returns the path of Envoy itself; `bin/envoy` is a script that starts it.
+fn envoy() -> PathBuf {
+    let versions = fs::read_dir(installed("envoy/lib")).unwrap().flatten();
+    let programs = versions.map(|python| python.path().join("site-packages/envoy/_bin/envoy"));
+    programs.into_iter().find(|program| program.exists()).unwrap()
+}
+
+fn is_supported(field: &str) -> bool {
+    !NOT_SUPPORTED.iter().any(|(name, _)| {
+        field.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ') || rest.starts_with('.'))
+    })
+}
+
+#[test]
+fn protos_have_the_fields_of_the_installed_envoy() {
+    let program = fs::read(envoy()).unwrap();
+    let ours = FileDescriptorSet::decode(OURS).unwrap();
+    for file in FILES {
+        let envoys = fields("", &embedded(&program, file).message_type);
+        assert!(envoys.iter().any(|field| field.contains("unit_multiplier = ")), "{envoys:#?}");
+        let own = ours.file.iter().find(|own| own.name() == file).unwrap();
+        let own = fields("", &own.message_type);
+        let missing: Vec<&String> =
+            (envoys.iter()).filter(|field| is_supported(field) && !own.contains(field)).collect();
+        assert!(
+            missing.is_empty(),
+            "{file} has new fields, or ours differ: {missing:#?}, {own:#?}"
+        );
+    }
+}
