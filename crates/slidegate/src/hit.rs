@@ -6,10 +6,11 @@ use crate::limit::Limit;
 /// One charge against one key: what it counts, how many units must be free, and what happens if they are not.
 ///
 /// ```
-/// use slidegate::{ChargeWhen, Hit, Key, Limit, Veto};
+/// use slidegate::{ChargeWhen, Hit, Key, Limit, Scope, Value, Veto};
 ///
 /// let limit: Limit = "100/min".parse()?;
-/// let hit = Hit::new(Key::hashed(1, 1), &limit, 5);
+/// let scope = Scope::new("api", "per-user", "1m", &["user"]);
+/// let hit = Hit::new(Key::new(&scope, &[Value::Text("ann")]), &limit, 5);
 /// assert_eq!((hit.required, hit.veto, hit.charge), (5, Veto::Alone, ChargeWhen::IfAdmitted));
 /// let report = hit.reported();
 /// assert_eq!((report.required, report.veto, report.charge), (0, Veto::Never, ChargeWhen::Always));

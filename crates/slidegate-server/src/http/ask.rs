@@ -28,6 +28,8 @@ pub struct Ask<'b> {
     #[serde(borrow)]
     attributes: Attributes<'b>,
     /// Units for rules that state no cost: 1 by default. 0 checks whether one unit would fit.
+    #[serde(default, deserialize_with = "given")]
+    #[schemars(with = "Cost")]
     cost: Option<Cost>,
     /// Units for rules that charge a named cost, such as {"tokens": 1800}. Without its name a rule is checked, not charged.
     #[serde(borrow, default)]
@@ -45,6 +47,8 @@ pub struct ReportAsk<'b> {
     #[serde(borrow)]
     attributes: Attributes<'b>,
     /// Units to charge by rules that state no cost. Without it, these rules are skipped.
+    #[serde(default, deserialize_with = "given")]
+    #[schemars(with = "Cost")]
     cost: Option<Cost>,
     /// Units to charge by rules with a named cost, such as {"tokens": 1800}.
     #[serde(borrow, default)]
@@ -101,6 +105,7 @@ pub struct ExplainAsk<'b> {
     domain: Text<'b>,
     #[serde(borrow)]
     attributes: Option<Attributes<'b>>,
+    #[serde(default, deserialize_with = "given")]
     cost: Option<Cost>,
     #[serde(borrow, default)]
     costs: Costs<'b>,
@@ -114,6 +119,7 @@ pub struct ExplainAsk<'b> {
 struct DescriptorAsk<'b> {
     #[serde(borrow)]
     attributes: Attributes<'b>,
+    #[serde(default, deserialize_with = "given")]
     cost: Option<Cost>,
     #[serde(borrow, default)]
     costs: Costs<'b>,
@@ -147,6 +153,11 @@ impl<'b> ExplainAsk<'b> {
             several.map(|one| one.attributes.descriptor(one.cost.as_ref(), &one.costs).exact());
         Request::of_descriptors(&self.domain.text, one.chain(several))
     }
+}
+
+/// Parses a field that may be absent, but not null.
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cost>, D::Error> {
+    Cost::deserialize(deserializer).map(Some)
 }
 
 /// Parses a body that must be a JSON object.

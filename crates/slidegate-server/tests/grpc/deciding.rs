@@ -150,7 +150,7 @@ async fn windows_have_their_unit_if_there_is_one() {
     let ask = request(names.map(|name| descriptor(&[(name, "x")])));
     let answer = Client::of(&server).await.ask(ask).await;
     let units: Vec<&str> = answer.statuses.iter().map(|status| standing(status).1).collect();
-    assert_eq!(units, ["WEEK", "MONTH", "UNKNOWN"]);
+    assert_eq!(units, ["WEEK", "MONTH", "SECOND"]);
 }
 
 #[tokio::test]

@@ -63,7 +63,7 @@ fn a_body_that_makes_no_sense_is_400_and_says_where() {
         (text("{\"attributes\":{}}}"), "trailing characters at line 1 column 18"),
         (text("{\n \"attributes\":{\n \"a\":}}"), "expected value at line 3 column 6"),
         (text("{\"domain\":\"api\"}"), "missing field `attributes`"),
-        (text("{\"attributes\":{},\"costs\":1}"), "unknown field `costs`"),
+        (text("{\"attributes\":{},\"expense\":1}"), "unknown field `expense`"),
         (text("{\"attributes\":{},\"attributes\":{}}"), "duplicate field `attributes`"),
         (text("{\"attributes\":null}"), "expected an object of attributes"),
         (text("{\"attributes\":[]}"), "expected an object of attributes"),

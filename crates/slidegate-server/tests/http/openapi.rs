@@ -169,5 +169,8 @@ fn every_example_fits_its_schema() {
         }
         media.extend(value.as_object().into_iter().flat_map(|members| members.values()));
     }
-    assert_eq!(examples, 11, "two questions and three answers of each check and peek, one of json");
+    assert_eq!(
+        examples, 13,
+        "two requests and three responses of check and of peek, one of each of report, one of json"
+    );
 }

@@ -149,7 +149,7 @@ fn every_kind_of_reply_is_decoded_by_who_knows_only_the_published_protocol() {
     let spends = client.ask(
         &json!({ "domain": "edge", "descriptors": [with("spent", "hits_addend", json!(25))] }),
     );
-    assert_eq!(spends["overallCode"], "OK", "what has been spent is charged: {spends}");
+    assert_eq!(spends["overallCode"], "OVER_LIMIT", "and the units are charged: {spends}");
     assert_eq!(
         client.ask(
             &json!({ "domain": "edge", "descriptors": [with("spent", "hits_addend", json!(0))] })

@@ -144,7 +144,7 @@ domain `llm`
     never more than 1000 in any 1d (1000/1d sliding_buckets)
     5 in each 1m of the clock, twice as many around its edge (5/1m fixed_window)
     8 at once, then 5 per 1s at a steady rate (5/1s token_bucket)
-    costs are charged even beyond max; a cost of 0 asks, and is denied then
+    denied requests are charged too, above max
     while the store does not answer, none pass
     in Redis: each count is split into 4, by model and route
     at most 414 B for each key in memory
@@ -209,7 +209,7 @@ denied by search, for ever
     let inside = explain(&["route=/v1/search", "method=POST", "ip=10.1.2.3"]);
     assert!(inside.contains("ip is `10.1.2.3`, and must not be `10.0.0.0/8`"), "{inside}");
     let llm = explain(&["--domain", "llm", "--cost", "5000", "user=u"]);
-    assert!(llm.contains("tokens.day: 1000/1d sliding_buckets: charged, whatever is left, 0 of 1000 used\n    counted"));
+    assert!(llm.contains("tokens.day: 1000/1d sliding_buckets: does not fit, 0 of 1000 used, charged always\n    it never passes at this cost: at most 1000 fit\n    counted"));
     assert!(
         explain(&["--domain", "llm"])
             .ends_with("counted as llm:tokens:missing:{}\ndenied by tokens, for ever\n")
