@@ -74,6 +74,11 @@ async fn a_denial_changes_nothing() {
 }
 
 #[tokio::test]
+async fn debts_are_paid_first() {
+    hold!(laws::debts_are_paid_first, seeds: [4]);
+}
+
+#[tokio::test]
 async fn give_back_undoes_exactly_its_charge() {
     hold!(laws::give_back_undoes_its_charge, seeds: 0..4);
 }

@@ -50,6 +50,11 @@ fn a_denial_changes_nothing() {
 }
 
 #[test]
+fn debts_are_paid_first() {
+    hold!(laws::debts_are_paid_first, seeds: 10);
+}
+
+#[test]
 fn give_back_undoes_exactly_its_charge() {
     hold!(laws::give_back_undoes_its_charge, seeds: 10);
 }

@@ -7,7 +7,7 @@ use fastrand::Rng;
 
 use crate::algorithm::{Algorithm, Align};
 use crate::clock::{Clock, ManualClock, Timestamp};
-use crate::hit::Hit;
+use crate::hit::{Hit, Veto};
 use crate::key::{Key, Scope, Value};
 use crate::limit::Limit;
 use crate::outcome::Outcome;
@@ -203,6 +203,77 @@ pub async fn a_denial_changes_nothing<S: Store>(store: &S, clock: &ManualClock, 
     }
     assert!(one.take(0).await.receipt.is_empty(), "{limit}");
     assert_eq!(standing().await, before, "{limit}");
+}
+
+/// A debt is paid before anything else is admitted: whatever has been charged, reports and always-charged requests
+/// included, an admitted request is within the limit. A counter in debt says exactly when one unit fits.
+pub async fn debts_are_paid_first<S: Store>(
+    store: &S,
+    clock: &ManualClock,
+    limit: &Limit,
+    seed: u64,
+) {
+    let mut rng = Rng::with_seed(seed);
+    let window_us = limit.quota().window().as_micros() as u64;
+    let one = one(store, clock, limit, rng.u64(..window_us));
+    let mut oracle = Oracle::default();
+    for _ in 0..120 {
+        clock.advance(Duration::from_micros(rng.u64(..=window_us / 8)));
+        let now = clock.now();
+        let cost = rng.u64(1..=3 * limit.capacity());
+        let hit = match rng.u32(..6) {
+            0 => one.hit(cost).reported(),
+            1 => one.hit(cost).charged_always(),
+            _ => one.hit(if rng.bool() { 1 } else { rng.u64(1..=limit.capacity()) }),
+        };
+        let taken = answered(store.take(&[hit]).await);
+        let charged: u64 = taken.receipt.charges.iter().map(|charge| charge.cost).sum();
+        oracle.charge(now, charged);
+        let is_check = hit.veto == Veto::Alone;
+        if is_check && taken.allowed {
+            assert_within(&one, &oracle, now, seed);
+        }
+        let outcome = one.peek(1).await;
+        if is_check && !taken.allowed && charged > 0 {
+            assert_eq!(taken.outcomes[0].retry_after(), outcome.retry_after(), "{limit}: one unit");
+        }
+        assert!(hit.veto != Veto::Never || taken.allowed, "{limit}: a report never denies");
+        let Some(wait) = outcome.retry_after().filter(|wait| !wait.is_zero()) else { continue };
+        if rng.u32(..4) == 0 {
+            clock.set(Timestamp::from_micros(now.after(wait).as_micros() - 1));
+            assert!(!one.take(1).await.allowed, "{limit}, seed {seed}: in debt, {wait:?}");
+            clock.set(now.after(wait));
+            assert!(one.take(1).await.allowed, "{limit}, seed {seed}: paid, {wait:?}");
+            oracle.charge(clock.now(), 1);
+        }
+    }
+}
+
+/// Asserts what holds whenever a request is admitted, by all charges so far.
+fn assert_within<S>(one: &One<'_, S>, oracle: &Oracle, now: Timestamp, seed: u64) {
+    let limit = &one.limit;
+    let (max, window) = (limit.quota().max(), limit.quota().window());
+    let window_us = window.as_micros() as u64;
+    match limit.algorithm() {
+        Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => {
+            let inside = oracle.in_window(now, window);
+            assert!(inside <= max, "{limit}, seed {seed}: {inside} units in a window");
+        }
+        Algorithm::SlidingWindow | Algorithm::FixedWindow { .. } => {
+            let key = Key::new(&one.scope, &[Value::Text("one")]);
+            let since_us = (now.as_micros() + limit.phase_us(&key)) % window_us;
+            let inside = oracle.in_window(now, Duration::from_micros(since_us + 1));
+            assert!(inside <= max, "{limit}, seed {seed}: {inside} units since the window began");
+        }
+        Algorithm::TokenBucket { .. } => {
+            for span in [window / 10, window / 2, window, 3 * window] {
+                let inside = u128::from(oracle.in_window(now, span));
+                let leaked = (u128::from(max) * span.as_micros()).div_ceil(window.as_micros());
+                let most = u128::from(limit.capacity()) + leaked + 1;
+                assert!(inside <= most, "{limit}, seed {seed}: {inside} units in {span:?}");
+            }
+        }
+    }
 }
 
 /// What is given back is as if it had never been charged; nothing once it has left the window.
