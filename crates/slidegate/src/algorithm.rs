@@ -108,7 +108,13 @@ pub trait Counter: Copy {
     /// Returns whether `required` units are free at `now`. 0 units are free unless more than max are used.
     fn peek(&self, state: &Self::State, now: Timestamp, required: u64) -> Outcome;
 
-    /// Adds `cost` units, whether they fit or not.
+    /// Returns how many units of a cost can be charged: fewer if the largest debt would be exceeded.
+    #[inline(always)]
+    fn chargeable(&self, _: &Self::State, _: Timestamp, cost: u64) -> u64 {
+        cost
+    }
+
+    /// Adds `cost` units, whether they fit or not. They must be [chargeable](Self::chargeable).
     fn charge(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> Charged;
 
     /// Takes back a charge of `cost` that was counted at `charged_at`; nothing of what has left the
@@ -128,8 +134,6 @@ pub trait Counter: Copy {
 pub struct Charged {
     /// The moment at which it is counted.
     pub at: Timestamp,
-    /// The units that were charged: fewer than the cost if the largest debt is reached.
-    pub units: u64,
     /// The result of a [`peek`](Counter::peek) for one unit after the charge.
     pub after: Outcome,
 }

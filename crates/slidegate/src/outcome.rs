@@ -35,8 +35,9 @@ impl Outcome {
         reset_after_us: u64,
         fits_after_us: impl FnOnce() -> u64,
     ) -> Self {
-        let remaining = capacity.saturating_sub(used);
-        let fits = used.saturating_add(required) <= capacity;
+        let free = capacity.checked_sub(used);
+        let fits = free.is_some_and(|free| required <= free);
+        let remaining = free.unwrap_or_default();
         Self::judge_fit((fits, remaining, capacity), required, reset_after_us, fits_after_us)
     }
 

@@ -338,7 +338,7 @@ impl Counters {
         }
         *outcome = charged.after.charged_after(outcome);
         let counter = CounterName::Fingerprint(aim.fingerprint);
-        Ok(Charge { counter, limit: *hit.limit, charged_at: charged.at, cost: charged.units })
+        Ok(Charge { counter, limit: *hit.limit, charged_at: charged.at, cost: hit.cost })
     }
 
     /// Enters what was charged to a state that is about to be charged in a later bucket, and so forgets an earlier one:

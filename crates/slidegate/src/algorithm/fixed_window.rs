@@ -74,7 +74,7 @@ impl Counter for FixedWindow {
         let count = saturate(self.count(state, now).saturating_add(cost));
         *state = State { last_us: now.as_micros().max(state.last_us), count };
         let at = Timestamp::from_micros(state.last_us);
-        Charged { at, units: cost, after: self.peek(state, now, 1) }
+        Charged { at, after: self.peek(state, now, 1) }
     }
 
     fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {

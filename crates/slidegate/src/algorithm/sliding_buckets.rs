@@ -237,7 +237,7 @@ impl Counter for SlidingBuckets {
         state.last_us = now_us;
         self.add(state, newest, cost);
         let at = Timestamp::from_micros(now_us);
-        Charged { at, units: cost, after: self.peek(state, now, 1) }
+        Charged { at, after: self.peek(state, now, 1) }
     }
 
     fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {

@@ -266,7 +266,6 @@ impl Counter for SlidingLog {
         state.last = last;
         let exact = self.scale.tick_us == 1 || now.as_micros() == self.scale.begins_us(last);
         let mut at = if exact { last } else { last + 1 };
-        let units = cost;
         let mut cost = saturate(cost);
         if let Some(newest) = state.newest_tick() {
             at = at.max(newest);
@@ -280,7 +279,6 @@ impl Counter for SlidingLog {
         }
         Charged {
             at: Timestamp::from_micros(self.scale.begins_us(at)),
-            units,
             after: self.outcome(state, 0, state.total, now, 1),
         }
     }

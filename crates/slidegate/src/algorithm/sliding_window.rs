@@ -141,7 +141,6 @@ impl Counter for SlidingWindow {
         };
         Charged {
             at: Timestamp::from_micros(self.scale.begins_us(state.last)),
-            units: cost,
             after: self.judge(&view, now, 1),
         }
     }

@@ -92,8 +92,9 @@ impl Counter for TokenBucket {
         // With a max of 0 nothing fits, whatever the burst.
         let burst = if self.max == 0 { 0 } else { self.burst() };
         let capacity = burst * self.scale.window();
-        let remaining = capacity.saturating_sub(level) / self.scale.window();
-        let fits = required <= remaining && level <= capacity;
+        let free = capacity.checked_sub(level);
+        let remaining = free.unwrap_or_default() / self.scale.window();
+        let fits = required <= remaining && free.is_some();
         let reset_after_us = lasts_us(self, state, now);
         Outcome::judge_fit((fits, remaining, burst), required, reset_after_us, || {
             let excess = level - (burst - required) * self.scale.window();
@@ -101,17 +102,26 @@ impl Counter for TokenBucket {
         })
     }
 
+    fn chargeable(&self, state: &State, now: Timestamp, cost: u64) -> u64 {
+        let level = self.level(state, self.scale.tick(now).max(state.last));
+        let max_level = (self.burst() + self.max_debt()).min(MAX_UNITS) * self.scale.window();
+        let free = max_level.saturating_sub(level);
+        match cost.checked_mul(self.scale.window()) {
+            Some(added) if added <= free => cost,
+            _ => free / self.scale.window(),
+        }
+    }
+
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Charged {
         let tick = self.scale.tick(now).max(state.last);
-        let level = self.level(state, tick);
-        let max_level = (self.burst() + self.max_debt()).min(MAX_UNITS) * self.scale.window();
-        let free_units = max_level.saturating_sub(level) / self.scale.window();
-        let units = cost.min(free_units);
-        let level = level + units * self.scale.window();
-        *state = State { last: tick, level, rate: self.max.max(1) };
+        let level = self.level(state, tick) + cost.min(MAX_UNITS) * self.scale.window();
+        *state = State {
+            last: tick,
+            level: level.min(MAX_UNITS * self.scale.window()),
+            rate: self.max.max(1),
+        };
         Charged {
             at: Timestamp::from_micros(self.scale.begins_us(tick)),
-            units,
             after: self.peek(state, now, 1),
         }
     }

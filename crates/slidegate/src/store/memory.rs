@@ -209,7 +209,7 @@ impl<C: Clock> MemoryStore<C> {
         let mut receipt = Receipt { charges: SmallVec::with_capacity(most) };
         for (nth, ((hit, aim), outcome)) in hits.iter().zip(aims).zip(&mut outcomes).enumerate() {
             if is_charged(hit, allowed, outcome) {
-                let (charge, after) = self.charge(held.of(nth), hit, *aim, now);
+                let (charge, after) = self.charge(held.of(nth), hit, outcome, *aim, now);
                 *outcome = after.charged_after(outcome);
                 receipt.charges.push(charge);
             }
@@ -246,27 +246,28 @@ impl<C: Clock> MemoryStore<C> {
         &self,
         shard: &mut Shard,
         hit: &Hit<'_>,
+        before: &Outcome,
         aim: Aim,
         now: Timestamp,
     ) -> (Charge, Outcome) {
-        let charged = with_counter!(hit.limit.counter(), counter => {
+        let (charged, units) = with_counter!(hit.limit.counter(), counter => {
             let slot = shard.find(counter, aim.fingerprint);
-            self.charge_slot(shard, counter, slot, hit.cost, aim, now)
+            self.charge_slot(shard, counter, slot, (hit, before), aim, now)
         });
-        (charge_of(hit, aim, &charged), charged.after)
+        (charge_of(hit, aim, charged.at, units), charged.after)
     }
 
-    /// Charges the state in a slot; without one it is a new key.
+    /// Charges the state in a slot; without one it is a new key. Returns the units that were charged, too.
     #[inline(always)]
     fn charge_slot<C2: Kept>(
         &self,
         shard: &mut Shard,
         counter: C2,
         slot: Option<usize>,
-        cost: u64,
+        (hit, before): (&Hit<'_>, &Outcome),
         aim: Aim,
         now: Timestamp,
-    ) -> Charged {
+    ) -> (Charged, u64) {
         let is_new = slot.is_none();
         let slot = slot.unwrap_or_else(|| self.insert(shard, counter, aim, now));
         // It may be a key that is not denied: a new one, or one whose max was raised.
@@ -276,12 +277,18 @@ impl<C: Clock> MemoryStore<C> {
             let moment_us = moment.as_micros().saturating_sub(aim.phase_us);
             self.coarse(Timestamp::from_micros(moment_us)).saturating_add(1)
         };
+        let now_there = shifted(now, &aim);
+        // Units that are free are no debt.
+        let units = match before.fits() && hit.cost <= hit.required {
+            true => hit.cost,
+            false => shard.chargeable(counter, slot, now_there, hit.cost),
+        };
         let mut grown = 0;
-        let charged = shard.charge(counter, slot, shifted(now, &aim), cost, coarse, &mut grown);
+        let charged = shard.charge(counter, slot, now_there, units, coarse, &mut grown);
         if is_new || grown != 0 {
             self.count_growth(shard, counter, aim, now, grown);
         }
-        charged
+        (charged, units)
     }
 
     /// [`decide`](Self::decide) for the commonest request, of one hit: one look-up.
@@ -295,10 +302,10 @@ impl<C: Clock> MemoryStore<C> {
             if !is_charged(hit, allowed, &outcome) {
                 return TakenOne { outcome, charge: None };
             }
-            let charged = self.charge_slot(shard, counter, slot, hit.cost, aim, now);
+            let (charged, units) = self.charge_slot(shard, counter, slot, (hit, &outcome), aim, now);
             TakenOne {
                 outcome: charged.after.charged_after(&outcome),
-                charge: Some(charge_of(hit, aim, &charged)),
+                charge: Some(charge_of(hit, aim, charged.at, units)),
             }
         })
     }
@@ -376,9 +383,9 @@ fn slot_bytes_of<C: Kept>(_: C) -> usize {
     slot_bytes::<C::State>()
 }
 
-fn charge_of(hit: &Hit<'_>, aim: Aim, charged: &Charged) -> Charge {
+fn charge_of(hit: &Hit<'_>, aim: Aim, charged_at: Timestamp, cost: u64) -> Charge {
     let counter = CounterName::Fingerprint(aim.fingerprint);
-    Charge { counter, limit: *hit.limit, charged_at: charged.at, cost: charged.units }
+    Charge { counter, limit: *hit.limit, charged_at, cost }
 }
 
 fn shifted(now: Timestamp, aim: &Aim) -> Timestamp {

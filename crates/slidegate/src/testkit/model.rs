@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::algorithm::{AnyCounter, Charged, Counter, with_counter};
+use crate::algorithm::{AnyCounter, Counter, with_counter};
 use crate::clock::{Clock, ManualClock, Timestamp};
 use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::outcome::Outcome;
@@ -66,9 +66,11 @@ fn charge(
     name: &str,
     now: Timestamp,
     cost: u64,
-) -> Charged {
+) -> (Timestamp, u64) {
     with_counter!(counter, counter => {
-        counter.charge(state_of(&counter, states, name), now, cost)
+        let state = state_of(&counter, states, name);
+        let units = counter.chargeable(state, now, cost);
+        (counter.charge(state, now, units).at, units)
     })
 }
 
@@ -115,7 +117,7 @@ impl LocalStore for ModelStore {
             }
             let (counter, name) = (hit.limit.counter(), counter_name(hit));
             let now = own_time(&self.clock, hit);
-            let charged = charge(states, counter, &name, now, hit.cost);
+            let (charged_at, cost) = charge(states, counter, &name, now, hit.cost);
             let after = peek(states, counter, &name, now, 1);
             *outcome = match (outcome.fits(), after.retry_after()) {
                 (true, _) => after.charged(),
@@ -130,8 +132,8 @@ impl LocalStore for ModelStore {
             receipt.charges.push(Charge {
                 counter: CounterName::Text(name),
                 limit: *hit.limit,
-                charged_at: charged.at,
-                cost: charged.units,
+                charged_at,
+                cost,
             });
         }
         Taken { allowed, outcomes, receipt }

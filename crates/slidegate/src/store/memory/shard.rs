@@ -185,6 +185,18 @@ impl Shard {
         }
     }
 
+    /// Returns how many units of a cost can be charged to the state in a slot.
+    #[inline(always)]
+    pub(super) fn chargeable<C: Kept>(
+        &mut self,
+        counter: C,
+        slot: usize,
+        now: Timestamp,
+        cost: u64,
+    ) -> u64 {
+        counter.chargeable(&C::table(self).slot(slot).state, now, cost)
+    }
+
     /// Charges the state in a slot, and sets `grown` to the bytes by which the state has grown on the heap.
     #[inline(always)]
     pub(super) fn charge<C: Kept>(
