@@ -101,7 +101,7 @@ fn per(rule: &Rule) -> String {
     format!("counted per {}; {missing}{prefix}", names.collect::<Vec<_>>().join(" and "))
 }
 
-/// What a rule charges, where it is not the cost of the request, if that is admitted.
+/// Describes the charges of a rule, where they differ from the default.
 fn charge(rule: &Rule) -> Vec<String> {
     let cost = match rule.cost() {
         RuleCost::Request => None,

@@ -17,8 +17,8 @@ pub enum Settle {
     /// So many units, even beyond what the limits hold: then its sender stays denied until enough has left the
     /// window.
     Cost(u64),
-    /// What it was charged, and so many units of a named cost, which are recorded also above max. Under a policy, these
-    /// are charged by rules with that cost; under a limiter, by all of its limits.
+    /// Keeps the charge, and records units of a named cost, also above max. Under a policy, rules with that cost charge
+    /// them; under a limiter, all of its limits do.
     Report {
         /// The name of the cost, such as `tokens`.
         cost: &'static str,

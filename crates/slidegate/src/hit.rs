@@ -3,7 +3,7 @@
 use crate::key::Key;
 use crate::limit::Limit;
 
-/// One charge against one key: what it counts, how many units must be free, and what happens if they are not.
+/// One charge against one key: its cost, the units that must be free, and the effect on the request if they are not.
 ///
 /// ```
 /// use slidegate::{ChargeWhen, Hit, Key, Limit, Scope, Value, Veto};

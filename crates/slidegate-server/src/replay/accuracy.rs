@@ -45,8 +45,10 @@ pub struct Said {
     pub at: Timestamp,
     /// Whether the request fits.
     pub fits: bool,
-    /// Whether the limit has charged it: it may fit, and another limit deny it.
-    pub charged: bool,
+    /// Units that must be free for the request to fit.
+    pub required: u64,
+    /// The units that the limit has charged: none if another limit denied the request.
+    pub charged: u64,
 }
 
 impl Accuracy {
@@ -56,10 +58,11 @@ impl Accuracy {
         let window_us = micros(said.quota);
         let log = self.logs.get_mut(&key);
         let inside = log.map_or(0, |log| u64::from(log.inside(now_us, &[window_us])[0]));
-        let has_room = inside < max;
+        let has_room = inside.saturating_add(said.required) <= max;
         self.deviation.count(said.fits, has_room);
-        if said.charged {
-            let [units] = self.log(key, now_us, window_us).add(now_us, &[window_us]);
+        if said.charged > 0 {
+            let charged = u32::try_from(said.charged).unwrap_or(u32::MAX);
+            let [units] = self.log(key, now_us, window_us).add(now_us, charged, &[window_us]);
             self.worst = self.worst.larger(Peak { units: units.into(), max });
         }
         has_room
@@ -122,25 +125,30 @@ mod tests {
         /// Whatever a limit says, however foolish.
         #[test]
         fn every_number_is_that_of_a_look_at_all(
-            asked in proptest::collection::vec((0..3u64, 0..4u64, any::<bool>(), any::<bool>()), 0..300),
+            asked in proptest::collection::vec(
+                (0..3u64, 0..4u64, 1..3u64, any::<bool>(), any::<bool>()),
+                0..300,
+            ),
         ) {
             let (mut accuracy, mut now) = (Accuracy::default(), 0);
-            let mut admitted: HashMap<u64, Vec<u64>> = HashMap::new();
+            let mut admitted: HashMap<u64, Vec<(u64, u64)>> = HashMap::new();
             let (mut expected, mut worst) = (Deviation::default(), 0);
-            for (key, step, fits, passes) in asked {
+            for (key, step, cost, fits, passes) in asked {
                 now += step;
-                let charged = fits && passes;
+                let charged = if fits && passes { cost } else { 0 };
                 let of_key = admitted.entry(key).or_default();
-                let inside = of_key.iter().filter(|&&at| at + 10 > now).count() as u64;
-                expected.false_allows += u64::from(fits && inside >= 3);
-                expected.false_denies += u64::from(!fits && inside < 3);
-                if charged {
-                    of_key.push(now);
-                    worst = worst.max(inside + 1);
+                let inside = of_key.iter().filter(|(at, _)| at + 10 > now);
+                let inside: u64 = inside.map(|(_, units)| units).sum();
+                let has_room = inside + cost <= 3;
+                expected.false_allows += u64::from(fits && !has_room);
+                expected.false_denies += u64::from(!fits && has_room);
+                if charged > 0 {
+                    of_key.push((now, charged));
+                    worst = worst.max(inside + charged);
                 }
                 let at = Timestamp::from_secs(now);
-                let said = Said { quota: quota("3/10s"), at, fits, charged };
-                prop_assert_eq!(accuracy.count(key, said), inside < 3);
+                let said = Said { quota: quota("3/10s"), at, fits, required: cost, charged };
+                prop_assert_eq!(accuracy.count(key, said), has_room);
             }
             prop_assert_eq!(accuracy.deviation, expected);
             prop_assert_eq!(accuracy.worst.units, worst);
@@ -152,7 +160,8 @@ mod tests {
         let mut accuracy = Accuracy::default();
         for key in 0..100_000 {
             let at = Timestamp::from_secs(key / 100);
-            accuracy.count(key, Said { quota: quota("1/10s"), at, fits: true, charged: true });
+            let quota = quota("1/10s");
+            accuracy.count(key, Said { quota, at, fits: true, required: 1, charged: 1 });
         }
         // A thousand keys have something in their window at any moment.
         assert!(accuracy.logs.len() <= 2 * FEW, "{}", accuracy.logs.len());

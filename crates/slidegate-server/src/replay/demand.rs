@@ -70,7 +70,7 @@ impl Demand {
 
 impl Client {
     fn note(&mut self, now_us: u64) {
-        let inside = self.recent.add(now_us, &WINDOWS_US);
+        let inside = self.recent.add(now_us, 1, &WINDOWS_US);
         for (most, inside) in self.most.iter_mut().zip(inside) {
             *most = inside.max(*most);
         }

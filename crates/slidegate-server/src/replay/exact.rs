@@ -42,17 +42,21 @@ impl<const N: usize> ExactLog<N> {
         self.windows.map(|window| window.units)
     }
 
-    /// Adds one unit, and tells how many each window then holds.
-    pub fn add(&mut self, now_us: u64, lengths_us: &[u64; N]) -> [u32; N] {
+    /// Adds units, and returns how many each window then holds.
+    pub fn add(&mut self, now_us: u64, units: u32, lengths_us: &[u64; N]) -> [u32; N] {
         let at_us = self.moments.back().map_or(now_us, |newest| newest.at_us.max(now_us));
         self.inside(at_us, lengths_us);
         // Now that time cannot run back any more.
         self.forget();
         match self.moments.back_mut() {
-            Some(newest) if newest.at_us == at_us => newest.units += 1,
-            _ => self.moments.push_back(Moment { at_us, units: 1 }),
+            Some(newest) if newest.at_us == at_us => {
+                newest.units = newest.units.saturating_add(units)
+            }
+            _ => self.moments.push_back(Moment { at_us, units }),
         }
-        self.windows.iter_mut().for_each(|window| window.units += 1);
+        for window in &mut self.windows {
+            window.units = window.units.saturating_add(units);
+        }
         self.windows.map(|window| window.units)
     }
 
@@ -128,7 +132,7 @@ mod tests {
                 prop_assert_eq!(log.inside(now, &LENGTHS), look(&added, now));
                 if adds {
                     added.push(added.last().map_or(now, |&newest| newest.max(now)));
-                    prop_assert_eq!(log.add(now, &LENGTHS), look(&added, now));
+                    prop_assert_eq!(log.add(now, 1, &LENGTHS), look(&added, now));
                 }
             }
             let newest = added.last().copied().unwrap_or_default();
@@ -141,7 +145,7 @@ mod tests {
     fn what_comes_at_one_moment_is_one_entry() {
         let mut log = ExactLog::<1>::default();
         for _ in 0..1000 {
-            log.add(5, &[1]);
+            log.add(5, 1, &[1]);
         }
         assert_eq!((log.moments(), log.inside(5, &[1])), (1, [1000]));
     }
@@ -150,7 +154,7 @@ mod tests {
     fn no_moment_is_kept_that_is_in_no_window() {
         let mut log = ExactLog::<2>::default();
         for at in 0..1000 {
-            log.add(at, &[5, 30]);
+            log.add(at, 1, &[5, 30]);
         }
         assert_eq!(log.moments(), 30);
     }

@@ -64,6 +64,9 @@ struct Decided {
     allowed: bool,
     /// None if there are too many keys to count it.
     key: Option<u64>,
+    cost: u64,
+    /// Units that must be free.
+    required: u64,
 }
 
 impl Tally {
@@ -92,7 +95,9 @@ impl Tally {
             let of_rule = standings.by_ref().take(one.limits().len());
             let nth = one.place();
             let key = self.keys.ask(nth, key_values(one));
-            let fit = self.rules[nth].count(of_rule, Decided { at, allowed, key });
+            let (cost, required) = one.hits().next().map_or((1, 1), |hit| (hit.cost, hit.required));
+            let decided = Decided { at, allowed, key, cost, required };
+            let fit = self.rules[nth].count(of_rule, decided);
             if let (Some(key), true) = (key, fit != Fit::Yes) {
                 self.keys.deny(key, nth, key_values(one));
             }
@@ -200,13 +205,14 @@ impl LimitTally {
     }
 
     /// Counts how the limit stands; says whether an exact log has room, if the key is known.
-    fn count(&mut self, standing: &Standing<'_>, Decided { at, allowed, key }: Decided) -> bool {
+    fn count(&mut self, standing: &Standing<'_>, decided: Decided) -> bool {
+        let Decided { at, allowed, key, cost, required } = decided;
         let fits = standing.outcome.fits();
         self.counts.count(allowed, Fit::of(standing));
         key.is_none_or(|key| {
             let quota = standing.limit.limit().quota();
-            self.accuracy
-                .count(key, Said { quota, at, fits, charged: is_charged(standing, allowed) })
+            let charged = if is_charged(standing, allowed) { cost } else { 0 };
+            self.accuracy.count(key, Said { quota, at, fits, required, charged })
         })
     }
 }

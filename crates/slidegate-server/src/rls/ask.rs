@@ -42,7 +42,7 @@ struct AskedDescriptor {
 /// The cost of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DescriptorCost {
-    /// Nothing is said: 1, or what the rule states.
+    /// The cost that the rule states, 1 by default.
     Default,
     /// The `hits_addend` of the message.
     OfMessage(u64),

@@ -17,7 +17,7 @@ const FILES: [&str; 2] = [
     "envoy/extensions/common/ratelimit/v3/ratelimit.proto",
 ];
 
-/// What Envoy's messages have and ours do not.
+/// Messages and fields of Envoy that slidegate does not have.
 const NOT_SUPPORTED: [(&str, &str); 4] = [
     // Quotas that Envoy caches: its filter does not read them.
     ("RateLimitResponse.DescriptorStatus.quota", "message"),

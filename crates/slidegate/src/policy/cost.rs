@@ -1,4 +1,4 @@
-//! What a rule charges: its cost, the units that must be free, and whether denied requests are charged too.
+//! The charges of a rule: its cost, the units that must be free, and whether denied requests are charged too.
 
 use crate::request::Descriptor;
 
@@ -27,7 +27,7 @@ pub enum RuleCost {
     Named(Box<str>),
 }
 
-/// How a rule charges.
+/// The settings by which a rule charges.
 #[derive(Clone, Debug)]
 pub(crate) struct ChargeSettings {
     pub(crate) cost: RuleCost,
@@ -56,7 +56,7 @@ pub(crate) struct Costs<'a> {
     pub(crate) is_consumed: bool,
 }
 
-/// What a rule charges for one descriptor.
+/// The charge of a rule for one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RuleCharge {
     pub(crate) cost: u64,
@@ -67,7 +67,7 @@ pub(crate) struct RuleCharge {
 }
 
 impl ChargeSettings {
-    /// Returns what the rule charges for a descriptor.
+    /// Returns the charge for a descriptor.
     #[inline]
     pub(crate) fn charge(&self, descriptor: &Descriptor<'_>) -> RuleCharge {
         let costs = &descriptor.costs;

@@ -1,4 +1,4 @@
-//! Reads what a rule charges: `cost`, `required` and `charge`.
+//! Reads `cost`, `required` and `charge` of a rule.
 
 use super::Place;
 use super::entries::{ChargeEntry, CostEntry, RuleEntry};
@@ -9,7 +9,7 @@ use crate::policy::{ChargeSettings, RuleCost};
 use crate::quota::MAX_UNITS;
 
 impl Reader<'_> {
-    /// Reads what a rule charges. `required` is what the policy has by default.
+    /// Reads the charges of a rule. `required` is the default of the policy.
     pub(super) fn charge(&mut self, entry: &RuleEntry, required: Option<u64>) -> ChargeSettings {
         ChargeSettings {
             cost: self.cost(&entry.cost).unwrap_or_default(),

@@ -82,7 +82,7 @@ pub(super) struct RuleEntry {
     /// The HTTP status of a request that it denies; 429 if not given.
     #[cfg_attr(feature = "schema", schemars(range(min = 400, max = 599)))]
     pub(super) deny_status: Field<u64>,
-    /// What it charges for a request: a constant number of units, or the name of a cost of the request; the request's
+    /// The units that it charges for a request: a constant number of units, or the name of a cost of the request; the request's
     /// `cost` if not given.
     pub(super) cost: Field<CostEntry>,
     /// Units that must be free for a request to fit, also if its cost is lower; 1 if not given. With 0 a request of cost 0
@@ -241,7 +241,7 @@ pub(super) enum LimitsEntry {
     Requested,
 }
 
-/// What a rule charges for a request.
+/// The cost of a request under a rule.
 pub(super) enum CostEntry {
     Constant(u64),
     Named(String),
