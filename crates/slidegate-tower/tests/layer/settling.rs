@@ -173,3 +173,51 @@ async fn what_was_denied_or_not_counted_is_not_settled() {
         assert_eq!(settled.load(Ordering::Relaxed), 1, "{rig:?}");
     });
 }
+
+/// A policy with a limit on requests and a budget of tokens, whose use the response tells.
+async fn reporting(rig: &Rig<impl Store>) -> Http {
+    let gate = rig.gate(
+        "
+rules:
+  - { name: requests, per: [user], limits: [5/min], cost: 1, algorithm: sliding_log }
+  - { name: tokens, per: [user], limits: [100/min], cost: tokens, algorithm: sliding_log }
+",
+    );
+    let attributes = Attributes::new().with("user", extract::header("x-user"));
+    let layer = RateLimitLayer::new(gate, attributes)
+        .named_cost("tokens", |head| head.headers.get("x-tokens")?.to_str().ok()?.parse().ok())
+        .settle(|answer| {
+            let used = answer.extensions.get();
+            used.map_or(Settle::Keep, |&Units(units)| Settle::Report { cost: "tokens", units })
+        });
+    let handler = async |request: Request| {
+        let units = request.uri().path().trim_start_matches('/').parse().unwrap();
+        (Extension(Units(units)), "done")
+    };
+    serve(Router::new().route("/{units}", get(handler)).layer(layer)).await
+}
+
+#[tokio::test]
+async fn reported_tokens_deny_later_requests_and_count_no_request() {
+    with_both!(|rig| {
+        let http = reporting(&rig).await;
+        let ask = async |units: u64, tokens: Option<&str>| {
+            let request = http.request(&format!("/{units}")).header("x-user", "ann");
+            let request =
+                tokens.iter().fold(request, |all, tokens| all.header("x-tokens", *tokens));
+            http.send(request).await
+        };
+        assert_eq!(ask(40, None).await.status, 200);
+        // 50 in advance, and 30 more when the response is there.
+        assert_eq!(ask(30, Some("50")).await.status, 200, "{rig:?}");
+        let denied = ask(0, None).await;
+        assert_eq!(denied.json()["violated-policies"], serde_json::json!(["tokens"]), "{rig:?}");
+        assert_eq!(denied.retry_after(), Some(60));
+        rig.clock.advance(MINUTE);
+        for _ in 0..5 {
+            assert_eq!(ask(0, None).await.status, 200, "{rig:?}");
+        }
+        let denied = ask(0, None).await;
+        assert_eq!(denied.json()["violated-policies"], serde_json::json!(["requests"]), "{rig:?}");
+    });
+}
