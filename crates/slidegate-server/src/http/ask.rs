@@ -36,8 +36,12 @@ pub struct Ask<'b> {
     costs: Costs<'b>,
 }
 
-/// The body of `/v1/report`: units that have been consumed.
+/// The body of `/v1/report`: units that have been consumed, at least one cost.
 #[derive(Deserialize, JsonSchema)]
+#[schemars(extend("anyOf" = [
+    { "required": ["cost"] },
+    { "required": ["costs"], "properties": { "costs": { "minProperties": 1 } } },
+]))]
 #[serde(deny_unknown_fields)]
 pub struct ReportAsk<'b> {
     /// Whose rules apply; `default` if it is not given.

@@ -46,24 +46,50 @@ fn descriptor() -> Value {
         "additionalProperties": false,
         "properties": { "key": text(), "value": text() },
     });
-    let names = ["SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
-    let limit = json!({
-        "type": ["object", "null"],
-        "required": ["unit"],
-        "additionalProperties": false,
-        "properties": {
-            "requestsPerUnit": units(32),
-            "unit": { "anyOf": [{ "enum": names }, { "type": "integer", "minimum": 1, "maximum": 7 }] },
-        },
-    });
+    let mut limits: Vec<Value> = UNITS.iter().map(limit).collect();
+    limits.push(json!({ "type": "null" }));
     json!({
         "type": "object",
         "additionalProperties": false,
         "properties": {
             "entries": { "type": ["array", "null"], "items": entry },
-            "limit": limit,
+            "limit": { "anyOf": limits },
             "hitsAddend": units(64),
             "isNegativeHits": { "type": ["boolean", "null"] },
+        },
+    })
+}
+
+/// Units of a limit: name, number, and how many fit into the longest window.
+const UNITS: [(&str, u32, u32); 7] = [
+    ("SECOND", 1, 366 * 86_400),
+    ("MINUTE", 2, 366 * 1_440),
+    ("HOUR", 3, 366 * 24),
+    ("DAY", 4, 366),
+    ("MONTH", 5, 12),
+    ("YEAR", 6, 1),
+    ("WEEK", 7, 52),
+];
+
+/// Returns the schema of a limit in one unit.
+fn limit(&(name, number, most): &(&str, u32, u32)) -> Value {
+    // A string has fewer digits than the largest number, except for 1.
+    let pattern = match most.ilog10() {
+        0 => "^1$".to_owned(),
+        digits => format!("^[1-9][0-9]{{0,{}}}$", digits - 1),
+    };
+    json!({
+        "type": "object",
+        "required": ["unit"],
+        "additionalProperties": false,
+        "properties": {
+            "requestsPerUnit": units(32),
+            "unit": { "enum": [name, number] },
+            "unitMultiplier": { "anyOf": [
+                { "type": "integer", "minimum": 1, "maximum": most },
+                { "type": "string", "pattern": pattern },
+                { "type": "null" },
+            ] },
         },
     })
 }
@@ -122,6 +148,7 @@ fn status() -> Value {
                     "requestsPerUnit": units(),
                     "unit": { "type": "string" },
                     "name": { "type": "string" },
+                    "unitMultiplier": { "type": "integer", "minimum": 2, "maximum": u32::MAX },
                 },
             },
             "limitRemaining": units(),
