@@ -29,13 +29,13 @@ async function take(connection, algorithm, client) {
   const counter = `1h:${algorithm}:1h` // the limit's id, and its shape: algorithm and window
   // (An IPv6 address counts by its network, whose text is not escaped: {client=(2001:db8::/64)}.)
   const key = `${PREFIX}default:per-client:{client=${escape(client)}}` + (decider === 'one_own' ? `:${counter}` : '')
-  const argument = Buffer.alloc(69)
+  const argument = Buffer.alloc(61)
   argument.writeDoubleLE(-1, 0) // Redis tells the time
   argument.set([1, number, 0], 8) // take; one hit, enforced
-  argument.writeUInt16LE(1, 11) // at the first key; no extra, no debt, kept a second longer; one unit must be free:
-  for (const [nth, word] of [fnv1a(counter), MAX, 0, 0, 1, 1].entries()) argument.writeUInt32LE(word, 13 + 4 * nth)
+  argument.writeUInt16LE(1, 11) // at the first key; no extra, and kept a second longer:
+  for (const [nth, word] of [fnv1a(counter), MAX, 0, 1].entries()) argument.writeUInt32LE(word, 13 + 4 * nth)
   // The window in ticks, one unit, no phase.
-  for (const [nth, double] of [tickUs, WINDOW_US / tickUs, 1, 0].entries()) argument.writeDoubleLE(double, 37 + 8 * nth)
+  for (const [nth, double] of [tickUs, WINDOW_US / tickUs, 1, 0].entries()) argument.writeDoubleLE(double, 29 + 8 * nth)
   const text = ['base', algorithm, decider].map(lua).join('\n')
   const sha = createHash('sha1').update(text).digest('hex')
   const call = { keys: [key], arguments: [argument] }

@@ -38,9 +38,8 @@ def take(connection, algorithm, client):
     # (An IPv6 address counts by its network, whose text is not escaped: {client=(2001:db8::/64)}.)
     key = f"{PREFIX}default:per-client:{{client={quote(client, safe='/@+:')}}}"
     key += f":{counter}" if decider == "one_own" else ""
-    # -1: Redis tells the time. 1: take. One hit, enforced (0), at the first key. No extra, no debt; kept a second
-    # longer; one unit must be free.
-    head = struct.pack("<dBBBHIIIIII", -1, 1, number, 0, 1, fnv1a(counter), MAX, 0, 0, 1, 1)
+    # -1: Redis tells the time. 1: take. One hit, enforced (0), at the first key. No extra; kept a second longer.
+    head = struct.pack("<dBBBHIIII", -1, 1, number, 0, 1, fnv1a(counter), MAX, 0, 1)
     # The window in ticks, one unit, no phase.
     argument = head + struct.pack("<dddd", tick_us, WINDOW_US // tick_us, 1, 0)
     text, sha = script(algorithm, decider)

@@ -13,8 +13,8 @@ if #value % 28 > 0 then return redis.error_reply(FOREIGN .. key) end
 local take, in_order, is_short = mode, #value == hits * 28, false
 local slots, replies, before, lasting, kept = {}, {}, {}, 0, 0
 for nth = 1, hits do
-  local algorithm, tag, max, extra, debt, keep, required, tick_us, window, cost, phase =
-    unpack('<BxxxI4I4I4I4I4I4dddd', ARGV[1], nth * 60 - 48)
+  local algorithm, tag, max, extra, keep, tick_us, window, cost, phase, required, debt =
+    unpack('<BxxxI4I4I4I4ddddI4I4', ARGV[1], nth * 60 - 48)
   local at, found, known, a, b, c = nth * 28 - 27, nil, 0, 0, 0, 0
   if at < #value then found, known, a, b, c = unpack(SLOT, value, at) end
   if found ~= tag then

@@ -1,6 +1,8 @@
 -- Decides one hit of an algorithm whose state has a key of its own.
-local now, take, max, extra, keep, required, tick_us, window, cost =
-  unpack('<dBxxxxxxxxI4I4xxxxI4I4ddd', ARGV[1])
+local now, take, max, extra, keep, tick_us, window, cost =
+  unpack('<dBxxxxxxxxI4I4I4ddd', ARGV[1])
+local required = cost > 0 and cost or 1
+if #ARGV[1] > 61 then required = unpack('<I4', ARGV[1], 62) end
 if now < 0 then
   local time = call('TIME')
   now = time[1] * SECOND + time[2]

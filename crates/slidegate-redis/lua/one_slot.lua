@@ -1,7 +1,9 @@
 -- Decides one hit of an algorithm whose state is a slot (see slots.lua). Nearly always it is the only slot of its
 -- value, so the others are seen to here and not by functions, which would have to be made at each call.
-local now, take, tag, max, extra, debt, keep, required, tick_us, window, cost, phase =
-  unpack('<dBxxxxI4I4I4I4I4I4dddd', ARGV[1])
+local now, take, tag, max, extra, keep, tick_us, window, cost, phase =
+  unpack('<dBxxxxI4I4I4I4dddd', ARGV[1])
+local required, debt = cost > 0 and cost or 1, 0
+if #ARGV[1] > 61 then required, debt = unpack('<I4I4', ARGV[1], 62) end
 if now < 0 then
   local time = call('TIME')
   now = time[1] * SECOND + time[2]
