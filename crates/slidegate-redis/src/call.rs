@@ -104,8 +104,8 @@ const WHOLE_HIT: usize = 60;
 /// Bytes of the required units and the largest debt, at the end of a hit.
 const UNITS_AT_END: usize = 8;
 
-/// Returns whether a script knows the required units and the largest debt of a hit without being told. Each number that it
-/// reads takes a hundredth of its time.
+/// Returns whether a hit has the required units and the largest debt that a script takes by default, so that they need not
+/// be sent.
 fn has_usual_units(hit: &Counted) -> bool {
     hit.required == hit.cost.max(1) && hit.limit.numbers().max_debt == 0
 }

@@ -1,4 +1,4 @@
-//! Corrects what a request was charged to what it has cost.
+//! Corrects the charges of a request when its cost is known.
 
 use smallvec::SmallVec;
 
@@ -9,7 +9,7 @@ use crate::outcome::Outcome;
 /// A correction of charges.
 pub enum Settlement {
     Nothing,
-    /// Reverts so many of so many units of each charge.
+    /// Reverts `units` of every `of` units of each charge.
     GiveBack {
         units: u64,
         of: u64,

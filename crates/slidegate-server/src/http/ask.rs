@@ -24,7 +24,7 @@ pub struct Ask<'b> {
     /// Whose rules apply; `default` if it is not given.
     #[serde(borrow, default = "default_domain")]
     domain: Text<'b>,
-    /// What is known of the request.
+    /// The attributes of the request.
     #[serde(borrow)]
     attributes: Attributes<'b>,
     /// Units for rules that state no cost: 1 by default. 0 checks whether one unit would fit.
@@ -47,7 +47,7 @@ pub struct ReportAsk<'b> {
     /// Whose rules apply; `default` if it is not given.
     #[serde(borrow, default = "default_domain")]
     domain: Text<'b>,
-    /// What is known of the request.
+    /// The attributes of the request.
     #[serde(borrow)]
     attributes: Attributes<'b>,
     /// Units to charge by rules that state no cost. Without it, these rules are skipped.

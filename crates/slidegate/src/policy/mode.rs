@@ -15,7 +15,7 @@ pub enum Mode {
     /// It denies what does not fit.
     #[default]
     Enforce,
-    /// It denies what does not fit if none of the limits in this mode fits.
+    /// Denies a request if none of the limits in this mode fits.
     Jointly,
     /// It decides and counts, and never denies.
     Observe,

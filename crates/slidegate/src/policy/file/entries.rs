@@ -252,9 +252,9 @@ pub(super) enum CostEntry {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ChargeEntry {
-    /// Those that are admitted.
+    /// Requests that are admitted.
     IfAdmitted,
-    /// Also those that are denied, above max.
+    /// All requests: also denied ones, above max.
     Always,
 }
 
