@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let policy = Policy::from_yaml(include_str!("public-api.yaml"))?;
     // A clock that stands still, so that this always prints the same. A service takes `MemoryStore::new()`.
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
-    let gate = Gate::new(policy, MemoryStore::with(clock, 1_000_000));
+    let gate = Gate::new(policy, MemoryStore::with_clock(clock, 1_000_000));
 
     for (method, path, key, plan) in [
         ("GET", "/v1/items/7", "k1", "free"),

@@ -11,7 +11,7 @@ fn main() -> Result<(), LimiterError> {
     // A clock that stands still until it is told to go on, so that this always prints the same. A service
     // writes `Limiter::new(["3/s", "10000/d"])?`.
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
-    let store = MemoryStore::with(clock.clone(), 1_000_000);
+    let store = MemoryStore::with_clock(clock.clone(), 1_000_000);
     let limiter = Limiter::with_store(["3/s", "10000/d"], store)?;
 
     // Anything that can be hashed is a key.
@@ -32,7 +32,7 @@ fn main() -> Result<(), LimiterError> {
     // What has been charged for nothing can be given back.
     let verdict = limiter.check_cost(&("customer", 7), 3);
     println!("left for a batch of 3: {}", verdict.decision().remaining());
-    limiter.give_back(verdict.decision().receipt());
+    limiter.revert(verdict.decision().receipt());
     println!("after giving it back: {}", limiter.peek(&("customer", 7), 1).decision().remaining());
     Ok(())
 }

@@ -35,7 +35,7 @@ fn hold_error(error: &PolicyError, text: &str) {
 /// Makes requests that its rules are for, and of the text's tail, and has them decided.
 fn try_out(policy: Policy, text: &str) {
     let tail: Vec<&str> = text.lines().next_back().unwrap_or_default().split(' ').collect();
-    let gate = Gate::new(policy, MemoryStore::with(ManualClock::default(), 100));
+    let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 100));
     let rules = gate.policy().rules();
     let step = rules.len().div_ceil(TRIED).max(1);
     for rule in rules.iter().step_by(step) {
@@ -60,11 +60,11 @@ fn decide(gate: &Gate<MemoryStore<ManualClock>>, request: &Request<'_>) {
         assert!(!hit.key.to_string().is_empty());
         let placed = hit.key.placed_identity().to_string();
         assert_eq!(placed.matches(['{', '}']).count(), 2, "{placed}");
-        let split = hit.key.redis().and_then(|terms| terms.split_into());
+        let split = hit.key.redis().and_then(|settings| settings.split_into());
         assert_eq!(hit.key.part().is_some(), split.is_some(), "{placed}");
         assert_eq!(hit.key.share().is_some(), split.is_some(), "{placed}");
     }
-    let ruling = gate.check_applied_now(&applied);
+    let ruling = gate.check_matched_now(&applied);
     assert_eq!(ruling.limits().count(), hits.len());
     assert!(ruling.decision().is_allowed() || ruling.binding().is_some(), "a limit denies");
     let _ = (ruling.decision().retry_after(), gate.peek_now(request));

@@ -9,7 +9,7 @@ use slidegate::Timestamp;
 use slidegate_cluster::counters::{CounterSettings, Counters};
 use slidegate_cluster::counts::{Incarnation, Shape, Tally, Told};
 use slidegate_cluster::message::{
-    Ack, Body, Counts, Listed, MOST_BYTES, Message, Position, Roster, VERSION, ack_frame, decode,
+    Ack, Body, Counts, Listed, MAX_BYTES, Message, Position, Roster, VERSION, ack_frame, decode,
     leaving_frame,
 };
 use slidegate_cluster::sync::{Addressed, Engine, Node, Settings};
@@ -114,7 +114,7 @@ fn hold_one_form(frame: &[u8]) {
 
 fn hold_sent(frames: &[Addressed]) {
     for (to, frame) in frames {
-        assert!(*to != ME && frame.len() <= MOST_BYTES);
+        assert!(*to != ME && frame.len() <= MAX_BYTES);
         assert!(decode(frame).is_ok(), "it sends messages");
     }
 }
@@ -125,7 +125,7 @@ pub fn hold_messages(heard: &[Heard]) {
     let settings = CounterSettings {
         me: ME,
         secret: [7; 16].into(),
-        clocks_differ_us: 2_000_000,
+        max_clock_skew_us: 2_000_000,
         sync_interval: Duration::from_millis(250),
         max_keys: 100,
         max_memory: 1 << 30,

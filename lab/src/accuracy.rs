@@ -84,7 +84,7 @@ impl Judge {
     /// None: a limiter can have any one limit.
     pub fn new(limit: &Limit, key: u64) -> Result<Self, Box<dyn Error>> {
         let clock = ManualClock::default();
-        let limiter = Limiter::with_store([*limit], MemoryStore::with(clock.clone(), 64))?;
+        let limiter = Limiter::with_store([*limit], MemoryStore::with_clock(clock.clone(), 64))?;
         let exact = ExactLog::new(limit.quota().window().as_micros() as u64);
         let max = limit.quota().max();
         Ok(Self { clock, limiter, exact, key, max, tally: Tally::default() })

@@ -78,7 +78,7 @@ mod tests {
                     assert_eq!(log.inside(now), oracle.in_window(at, window));
                 }
             }
-            assert_eq!(log.most(), oracle.most_in_any_window(window));
+            assert_eq!(log.most(), oracle.max_units_in_any_window(window));
         }
     }
 }

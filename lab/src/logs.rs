@@ -56,7 +56,7 @@ impl Packed {
         let clock = ManualClock::default();
         let quota = Quota::new(MAX as u64, Duration::from_micros(window_us(keys)))?;
         let limit = Limit::new(quota, Algorithm::SlidingLog)?;
-        let store = MemoryStore::with(clock.clone(), keys);
+        let store = MemoryStore::with_clock(clock.clone(), keys);
         Ok(Self { clock, limiter: Limiter::with_store([limit], store)? })
     }
 }

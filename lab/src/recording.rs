@@ -12,13 +12,13 @@ use fastrand::Rng;
 const SECOND_US: u64 = 1_000_000;
 
 /// Seconds that a recording may have: ten million, about four months.
-const MOST_SECONDS: u64 = 10_000_000;
+const MAX_SECONDS: u64 = 10_000_000;
 
 /// Requests that a recording may have.
-const MOST_REQUESTS: u64 = 10_000_000;
+const MAX_REQUESTS: u64 = 10_000_000;
 
 /// Bytes that its file may have.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// The committed recording; its head says where it is from.
 const COMMITTED: &str = include_str!("../data/arrivals.txt");
@@ -68,8 +68,8 @@ impl Recording {
             }
             let run = Run::parse(line).map_err(|what| format!("line {}: {what}", nth + 1))?;
             all.runs.push(run);
-            if all.seconds() > MOST_SECONDS || all.requests() > MOST_REQUESTS {
-                let most = format!("{MOST_SECONDS} seconds and {MOST_REQUESTS} requests");
+            if all.seconds() > MAX_SECONDS || all.requests() > MAX_REQUESTS {
+                let most = format!("{MAX_SECONDS} seconds and {MAX_REQUESTS} requests");
                 return Err(format!("line {}: it may have at most {most}", nth + 1));
             }
         }
@@ -127,7 +127,7 @@ impl Run {
     fn parse(line: &str) -> Result<Self, String> {
         let (each, seconds) = line.split_once('*').unwrap_or((line, "1"));
         let run =
-            Self { each: number(each, MOST_REQUESTS)?, seconds: number(seconds, MOST_SECONDS)? };
+            Self { each: number(each, MAX_REQUESTS)?, seconds: number(seconds, MAX_SECONDS)? };
         match run.seconds {
             0 => Err(format!("`{line}` are no seconds at all")),
             _ => Ok(run),
@@ -145,8 +145,8 @@ fn number(text: &str, most: u64) -> Result<u64, String> {
 
 fn read(path: &Path) -> io::Result<String> {
     let named = |error: io::Error| io::Error::other(format!("{}: {error}", path.display()));
-    if fs::metadata(path).map_err(named)?.len() > MOST_BYTES {
-        return Err(named(io::Error::other(format!("it is longer than {MOST_BYTES} bytes"))));
+    if fs::metadata(path).map_err(named)?.len() > MAX_BYTES {
+        return Err(named(io::Error::other(format!("it is longer than {MAX_BYTES} bytes"))));
     }
     fs::read_to_string(path).map_err(named)
 }

@@ -15,7 +15,7 @@ use crate::ledger::Flush;
 use crate::overshoot::Over;
 
 /// Buckets that are kept beyond those that count, at most, for nodes whose clocks are behind.
-const MOST_SPARE: usize = 64;
+const MAX_SPARE: usize = 64;
 
 /// What this node has charged in one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl Book {
     /// Forgets the tallies of buckets that left before `since`. Says whether any are left.
     pub(crate) fn forget(&mut self, since: Timestamp) -> bool {
         let shape = self.shape;
-        let most = shape.buckets as usize + MOST_SPARE;
+        let most = shape.buckets as usize + MAX_SPARE;
         let has_left = |bucket: u64| shape.leaves_us(bucket) <= since.as_micros();
         let old = self.own.iter().take_while(|own| has_left(own.bucket)).count();
         self.own.drain(..old.max(self.own.len().saturating_sub(most)));

@@ -21,14 +21,14 @@ use slidegate::{Algorithm, Limit};
 ///
 /// ```
 /// use slidegate::{Algorithm, Limit};
-/// use slidegate_cluster::bound::{default_max_unsynced, most_in_a_window, overshoot_bound};
+/// use slidegate_cluster::bound::{default_max_unsynced, max_units_in_window, overshoot_bound};
 ///
 /// let buckets = Algorithm::SlidingBuckets { precision: None };
 /// let limit = Limit::new("6000/min".parse()?, buckets)?;
 /// let max_unsynced = default_max_unsynced(&limit, 3);
 /// assert_eq!(max_unsynced, 1_000);
 /// assert_eq!(overshoot_bound(&limit, 3, max_unsynced, 1), 2_000);
-/// assert_eq!(most_in_a_window(&limit, 3, max_unsynced, 1), 8_000);
+/// assert_eq!(max_units_in_window(&limit, 3, max_unsynced, 1), 8_000);
 /// assert_eq!(overshoot_bound(&limit, 1, max_unsynced, 1), 0, "a node alone is exact");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -39,7 +39,7 @@ pub fn overshoot_bound(limit: &Limit, nodes: u64, max_unsynced: u64, largest_cos
 
 /// The most units that the nodes of a cluster may let into any window of a limit's length: the promise of its
 /// algorithm, and [`overshoot_bound`].
-pub fn most_in_a_window(limit: &Limit, nodes: u64, max_unsynced: u64, largest_cost: u64) -> u64 {
+pub fn max_units_in_window(limit: &Limit, nodes: u64, max_unsynced: u64, largest_cost: u64) -> u64 {
     promise(limit).saturating_add(overshoot_bound(limit, nodes, max_unsynced, largest_cost))
 }
 
@@ -77,24 +77,24 @@ mod tests {
 
     #[test]
     fn a_node_alone_keeps_the_promise_of_its_algorithm() {
-        for limit in slidegate::testkit::laws::limits() {
-            let promise = slidegate::testkit::laws::most_in_a_window(&limit);
-            assert_eq!(most_in_a_window(&limit, 1, 100, 100), promise, "{limit}");
+        for limit in slidegate::testkit::properties::limits() {
+            let promise = slidegate::testkit::properties::max_units_in_window(&limit);
+            assert_eq!(max_units_in_window(&limit, 1, 100, 100), promise, "{limit}");
         }
     }
 
     #[test]
     fn each_count_that_a_window_lies_over_may_be_exceeded() {
         let buckets = limit(100, Algorithm::SlidingBuckets { precision: None });
-        assert_eq!(most_in_a_window(&buckets, 3, 10, 25), 100 + 2 * 25);
+        assert_eq!(max_units_in_window(&buckets, 3, 10, 25), 100 + 2 * 25);
         let window = limit(100, Algorithm::SlidingWindow);
-        assert_eq!(most_in_a_window(&window, 3, 10, 1), 199 + 2 * 2 * 10);
+        assert_eq!(max_units_in_window(&window, 3, 10, 1), 199 + 2 * 2 * 10);
     }
 
     #[test]
     fn what_is_too_much_stays_at_the_most() {
         let window = limit(100, Algorithm::SlidingWindow);
-        assert_eq!(most_in_a_window(&window, u64::MAX, u64::MAX, 1), u64::MAX);
+        assert_eq!(max_units_in_window(&window, u64::MAX, u64::MAX, 1), u64::MAX);
         assert_eq!(overshoot_bound(&window, 0, 7, 7), 0);
     }
 }

@@ -28,7 +28,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip::SipHasher13;
 use slidegate::algorithm::additive::AnyAdditive;
-use slidegate::store::table::Coarse;
+use slidegate::store::table::CoarseTime;
 use slidegate::{Algorithm, Hit, Limit, StoreError, Timestamp};
 use smallvec::SmallVec;
 
@@ -38,12 +38,12 @@ use crate::overshoot::Overshoot;
 use crate::progress::Published;
 
 use kinds::{KindId, Kinds};
-use shard::{Hot, Kept, Shard};
+use shard::{HasTable, Hot, Shard};
 
 pub use decide::{AtCap, Attempt};
 
 /// At most so many shards.
-const MOST_SHARDS: usize = 1024;
+const MAX_SHARDS: usize = 1024;
 
 /// Shards whose books are looked through at once.
 const FORGOTTEN_AT_ONCE: usize = 64;
@@ -57,9 +57,9 @@ pub struct Counters {
     secret: Secret,
     /// Coarse time begins here.
     began_us: u64,
-    clocks_differ_us: u64,
+    max_clock_skew_us: u64,
     sync_interval: Duration,
-    shards: Box<[Place]>,
+    shards: Box<[PaddedShard]>,
     max_keys: usize,
     keys: AtomicUsize,
     max_memory: usize,
@@ -77,7 +77,7 @@ pub struct Counters {
 
 /// A shard in its place, alone on its cache line.
 #[repr(align(64))]
-struct Place(Mutex<Shard>);
+struct PaddedShard(Mutex<Shard>);
 
 /// What fingerprints are made under: the same on every node of a cluster.
 #[derive(Clone)]
@@ -100,7 +100,7 @@ impl BuildHasher for Secret {
 
 /// A hit on its way through the counters.
 #[derive(Clone, Copy)]
-struct Aim {
+struct HitLocation {
     shard: usize,
     fingerprint: u64,
     /// What the counter's clock is ahead of the node's.
@@ -109,7 +109,7 @@ struct Aim {
 }
 
 /// The shards that a request has locked, in ascending order.
-type Held<'s> = SmallVec<[(usize, MutexGuard<'s, Shard>); 4]>;
+type LockedShards<'s> = SmallVec<[(usize, MutexGuard<'s, Shard>); 4]>;
 
 /// What the counters are made with.
 pub struct CounterSettings {
@@ -118,7 +118,7 @@ pub struct CounterSettings {
     /// What fingerprints are made under.
     pub secret: Secret,
     /// By how much the clocks of nodes may differ, in microseconds.
-    pub clocks_differ_us: u64,
+    pub max_clock_skew_us: u64,
     /// How often nodes tell each other what has changed.
     pub sync_interval: Duration,
     /// Keys that are kept, at most.
@@ -130,14 +130,14 @@ pub struct CounterSettings {
 impl Counters {
     /// No counts yet.
     pub fn new(settings: CounterSettings, now: Timestamp) -> Self {
-        let shards = (settings.max_keys / 1024).next_power_of_two().clamp(64, MOST_SHARDS);
+        let shards = (settings.max_keys / 1024).next_power_of_two().clamp(64, MAX_SHARDS);
         Self {
             me: settings.me,
             secret: settings.secret,
             began_us: now.as_micros(),
-            clocks_differ_us: settings.clocks_differ_us,
+            max_clock_skew_us: settings.max_clock_skew_us,
             sync_interval: settings.sync_interval,
-            shards: (0..shards).map(|_| Place(Mutex::default())).collect(),
+            shards: (0..shards).map(|_| PaddedShard(Mutex::default())).collect(),
             max_keys: settings.max_keys,
             keys: AtomicUsize::new(0),
             max_memory: settings.max_memory,
@@ -183,18 +183,18 @@ impl Counters {
     }
 
     #[inline(always)]
-    fn aim(&self, hit: &Hit<'_>) -> Result<Aim, StoreError> {
+    fn location(&self, hit: &Hit<'_>) -> Result<HitLocation, StoreError> {
         let Some(counter) = hit.limit.additive() else {
             return Err(unsupported(hit));
         };
         // 0 stands for an empty slot.
         let fingerprint = hit.key.fingerprint(&self.secret, hit.limit.shape()).max(1);
         let phase_us = hit.limit.phase_us(&hit.key);
-        Ok(Aim { shard: self.shard_of(fingerprint), fingerprint, phase_us, counter })
+        Ok(HitLocation { shard: self.shard_of(fingerprint), fingerprint, phase_us, counter })
     }
 
-    fn aims(&self, hits: &[Hit<'_>]) -> Result<SmallVec<[Aim; 4]>, StoreError> {
-        hits.iter().map(|hit| self.aim(hit)).collect()
+    fn locations(&self, hits: &[Hit<'_>]) -> Result<SmallVec<[HitLocation; 4]>, StoreError> {
+        hits.iter().map(|hit| self.location(hit)).collect()
     }
 
     fn shard_of(&self, fingerprint: u64) -> usize {
@@ -202,8 +202,9 @@ impl Counters {
     }
 
     /// Locks the shards of these aims.
-    fn lock(&self, aims: &[Aim]) -> Held<'_> {
-        let mut shards: SmallVec<[usize; 4]> = aims.iter().map(|aim| aim.shard).collect();
+    fn lock(&self, locations: &[HitLocation]) -> LockedShards<'_> {
+        let mut shards: SmallVec<[usize; 4]> =
+            locations.iter().map(|location| location.shard).collect();
         shards.sort_unstable();
         shards.dedup();
         shards.into_iter().map(|shard| (shard, self.shards[shard].0.lock())).collect()
@@ -211,32 +212,38 @@ impl Counters {
 
     /// Tallies of buckets that have left before are of no use to anybody, however far clocks are behind.
     fn kept_since(&self, now: Timestamp) -> Timestamp {
-        Timestamp::from_micros(now.as_micros().saturating_sub(self.clocks_differ_us))
+        Timestamp::from_micros(now.as_micros().saturating_sub(self.max_clock_skew_us))
     }
 
     /// The coarse time in which a moment lies.
-    fn coarse(&self, moment_us: u64) -> Coarse {
+    fn coarse(&self, moment_us: u64) -> CoarseTime {
         let coarse = moment_us.saturating_sub(self.began_us) >> 16;
-        Coarse::try_from(coarse).unwrap_or(Coarse::MAX)
+        CoarseTime::try_from(coarse).unwrap_or(CoarseTime::MAX)
     }
 
     /// Makes a state for a new key.
     #[cold]
-    fn insert<C: Kept>(&self, shard: &mut Shard, key: u64, kind: KindId, now: Timestamp) -> usize {
-        self.make_room(shard, now);
+    fn insert<C: HasTable>(
+        &self,
+        shard: &mut Shard,
+        key: u64,
+        kind: KindId,
+        now: Timestamp,
+    ) -> usize {
+        self.evict_if_full(shard, now);
         self.make_memory::<C>(shard, key, now);
         // Others may have told of it before anybody asked here.
         let told_us = shard.books.get(key).map(Book::begin_state);
         let at = self.change(&mut shard.states, |states| C::table(states).insert(key));
         let slot = C::table(&mut shard.states).slot_mut(at);
         slot.state = Hot { kind, asks_book: told_us.is_some(), ..Hot::default() };
-        let told_us = told_us.unwrap_or(0).saturating_add(self.clocks_differ_us);
+        let told_us = told_us.unwrap_or(0).saturating_add(self.max_clock_skew_us);
         slot.expires = self.coarse(told_us).saturating_add(1);
         at
     }
 
     /// Counts a new key into a shard, and lets an old one of it go if there are too many.
-    fn make_room(&self, shard: &mut Shard, now: Timestamp) {
+    fn evict_if_full(&self, shard: &mut Shard, now: Timestamp) {
         let now = self.coarse(now.as_micros());
         self.sweep(shard, now);
         if self.keys.fetch_add(1, Ordering::Relaxed) >= self.max_keys {
@@ -267,13 +274,13 @@ impl Counters {
         }
     }
 
-    fn sweep(&self, shard: &mut Shard, now: Coarse) {
+    fn sweep(&self, shard: &mut Shard, now: CoarseTime) {
         let swept = self.change(&mut shard.states, |states| states.sweep(now));
         self.keys.fetch_sub(swept, Ordering::Relaxed);
     }
 }
 
-impl Aim {
+impl HitLocation {
     /// A moment on the counter's own clock.
     #[inline(always)]
     fn own(&self, now: Timestamp) -> Timestamp {
@@ -281,8 +288,8 @@ impl Aim {
     }
 }
 
-fn shard_of_held<'h>(held: &'h mut Held<'_>, aim: &Aim) -> &'h mut Shard {
-    let place = held.partition_point(|(shard, _)| *shard < aim.shard);
+fn shard_of_held<'h>(held: &'h mut LockedShards<'_>, location: &HitLocation) -> &'h mut Shard {
+    let place = held.partition_point(|(shard, _)| *shard < location.shard);
     &mut held[place].1
 }
 
@@ -290,7 +297,7 @@ fn shard_of_held<'h>(held: &'h mut Held<'_>, aim: &Aim) -> &'h mut Shard {
 ///
 /// # Errors
 /// Why not, and what to take instead.
-pub fn bears(limit: &Limit) -> Result<(), String> {
+pub fn supports(limit: &Limit) -> Result<(), String> {
     let algorithm = limit.algorithm();
     let (reason, instead) = match algorithm {
         Algorithm::SlidingLog => (
@@ -309,5 +316,5 @@ pub fn bears(limit: &Limit) -> Result<(), String> {
 }
 
 fn unsupported(hit: &Hit<'_>) -> StoreError {
-    StoreError::Unsupported(bears(hit.limit).err().unwrap_or_default())
+    StoreError::Unsupported(supports(hit.limit).err().unwrap_or_default())
 }

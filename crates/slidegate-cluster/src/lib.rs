@@ -20,7 +20,7 @@ pub mod sync;
 mod terms;
 pub mod transport;
 
-pub use counters::bears;
+pub use counters::supports;
 pub use node::{MemberStatus, Settings, StartError, Status};
 pub use overshoot::{Overshoot, SHARES};
 pub use store::ClusterStore;

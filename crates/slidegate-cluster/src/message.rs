@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use crate::counts::Told;
 
-pub use roster::{Listed, MOST_LISTED, Roster};
+pub use roster::{Listed, MAX_LISTED, Roster};
 
 use tallies::Lines;
 use varint::{LONGEST, Reader, put};
@@ -24,7 +24,7 @@ use varint::{LONGEST, Reader, put};
 pub const VERSION: u8 = 1;
 
 /// No frame has more bytes.
-pub const MOST_BYTES: usize = 64 * 1024;
+pub const MAX_BYTES: usize = 64 * 1024;
 
 /// Bytes before the tallies, without a roster: a version, a kind, and two numbers.
 const HEADER: usize = 2 + 2 * LONGEST;
@@ -82,7 +82,7 @@ pub struct Ack {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MessageError {
-    /// More than [`MOST_BYTES`].
+    /// More than [`MAX_BYTES`].
     #[error("a frame of {0} bytes is too long")]
     TooLong(usize),
     /// Not [`VERSION`].
@@ -123,7 +123,7 @@ pub enum MessageError {
 ///
 /// What is wrong first, if it is not exactly one message of this version.
 pub fn decode(frame: &[u8]) -> Result<Message, MessageError> {
-    if frame.len() > MOST_BYTES {
+    if frame.len() > MAX_BYTES {
         return Err(MessageError::TooLong(frame.len()));
     }
     let mut reader = Reader::new(frame);
@@ -232,7 +232,7 @@ pub struct Bodies {
 impl Bodies {
     /// Adds a tally.
     pub fn push(&mut self, told: &Told) {
-        if !self.lines.has_room(MOST_BYTES - HEADER) {
+        if !self.lines.has_room(MAX_BYTES - HEADER) {
             self.close();
         }
         self.lines.push(told);

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{Clock, FollowingClock};
+use slidegate::{Clock, DriftCorrectedClock};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -95,7 +95,7 @@ pub(crate) struct Handle {
     status: Arc<status::Latest>,
 }
 
-impl ClusterStore<Arc<FollowingClock>> {
+impl ClusterStore<Arc<DriftCorrectedClock>> {
     /// Starts a node, within a runtime. It looks for the others in the background.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl ClusterStore<Arc<FollowingClock>> {
         let sockets = Sockets::bind(settings.listen).await.map_err(listen)?;
         let advertise =
             membership::advertised(sockets.address, settings.advertise, &settings.seeds).await?;
-        let clock = Arc::new(FollowingClock::new());
+        let clock = Arc::new(DriftCorrectedClock::new());
         let generation = clock.now().as_micros();
         let name = settings.name.clone().unwrap_or_else(|| advertise.to_string());
         let me = sync::Node {
@@ -198,12 +198,12 @@ fn counters(
     settings: &Settings,
     key: &ClusterKey,
     me: crate::counts::Incarnation,
-    clock: &FollowingClock,
+    clock: &DriftCorrectedClock,
 ) -> Counters {
     let settings = CounterSettings {
         me,
         secret: key.fingerprint_secret().into(),
-        clocks_differ_us: u64::try_from(settings.max_clock_skew.as_micros()).unwrap_or(u64::MAX),
+        max_clock_skew_us: u64::try_from(settings.max_clock_skew.as_micros()).unwrap_or(u64::MAX),
         sync_interval: settings.sync_interval,
         max_keys: settings.max_keys,
         max_memory: settings.max_memory,

@@ -22,7 +22,7 @@ pub struct Progress {
     /// Whether this node does not know yet who is there, and what they have counted.
     pub is_joining: bool,
     /// Clocks of nodes differ by no more, in microseconds.
-    pub clocks_differ_us: u64,
+    pub max_clock_skew_us: u64,
 }
 
 /// How far one of them has come.
@@ -70,7 +70,7 @@ impl Progress {
     fn is_long_silent(&self, since: Timestamp, now: Timestamp, span_us: u64) -> bool {
         self.majority_since.is_some_and(|majority_since| {
             let without_it = now.as_micros().saturating_sub(since.max(majority_since).as_micros());
-            without_it > span_us.saturating_add(self.clocks_differ_us)
+            without_it > span_us.saturating_add(self.max_clock_skew_us)
         })
     }
 
@@ -160,7 +160,7 @@ mod tests {
             nodes: 3,
             majority_since,
             is_joining: false,
-            clocks_differ_us: 2_000_000,
+            max_clock_skew_us: 2_000_000,
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use slidegate::store::Outcomes;
-use slidegate::{Awaited, Clock, Hit, Receipt, Store, StoreError, Taken};
+use slidegate::{Asynchronous, ChargeResult, Clock, Hit, Receipt, Store, StoreError};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
@@ -90,7 +90,7 @@ impl<C: Clock> ClusterStore<C> {
         &self,
         hits: &[Hit<'_>],
         until: Instant,
-    ) -> Result<Taken, StoreError> {
+    ) -> Result<ChargeResult, StoreError> {
         let mut progressed = self.sync.progressed.subscribe();
         while !self.sync_wait.is_zero() {
             // Only after `subscribe`: what comes in between is then seen as a change.
@@ -111,7 +111,11 @@ impl<C: Clock> ClusterStore<C> {
         }
     }
 
-    async fn take_until(&self, hits: &[Hit<'_>], until: Instant) -> Result<Taken, StoreError> {
+    async fn take_until(
+        &self,
+        hits: &[Hit<'_>],
+        until: Instant,
+    ) -> Result<ChargeResult, StoreError> {
         match self.attempt(hits, AtCap::Wait)? {
             Attempt::Decided(taken) => Ok(taken),
             Attempt::Unsynced => Box::pin(self.take_when_synced(hits, until)).await,
@@ -120,9 +124,9 @@ impl<C: Clock> ClusterStore<C> {
 }
 
 impl<C: Clock> Store for ClusterStore<C> {
-    type Pace = Awaited;
+    type Kind = Asynchronous;
 
-    async fn take(&self, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
+    async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         match self.attempt(hits, AtCap::Wait)? {
             Attempt::Decided(taken) => Ok(taken),
             // In a box: most decisions need not wait, and should not carry what it takes.
@@ -133,7 +137,7 @@ impl<C: Clock> Store for ClusterStore<C> {
     }
 
     /// All of them together wait no longer than one.
-    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<Taken>, StoreError> {
+    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
         let until = Instant::now() + self.sync_wait;
         let mut taken = Vec::with_capacity(asks.len());
         for hits in asks {
@@ -146,8 +150,8 @@ impl<C: Clock> Store for ClusterStore<C> {
         self.counters.peek(hits, self.clock.now())
     }
 
-    async fn give_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        self.counters.give_back(receipt, self.clock.now());
+    async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
+        self.counters.revert(receipt, self.clock.now());
         Ok(())
     }
 

@@ -113,7 +113,7 @@ impl Engine {
         progress: Arc<Published>,
         now: Timestamp,
     ) -> Self {
-        let least_bytes = settings.interval_bytes.max(2 * message::MOST_BYTES);
+        let least_bytes = settings.interval_bytes.max(2 * message::MAX_BYTES);
         let settings = Settings { interval_bytes: least_bytes, ..settings };
         let mut engine = Self {
             me,
@@ -147,7 +147,7 @@ impl Engine {
         self.forget_silent(now);
         self.flush_room = self.settings.interval_bytes / 2;
         for peer in self.peers.values_mut() {
-            peer.outgoing.make_room(self.settings.interval_bytes);
+            peer.outgoing.evict_if_full(self.settings.interval_bytes);
         }
         self.begin_stuck_anew(ledger, now);
         self.tell_relayed(ledger, now);
@@ -283,7 +283,7 @@ impl Engine {
             nodes: if self.is_joining { nodes.max(2) } else { nodes },
             majority_since: self.majority_since,
             is_joining: self.is_joining,
-            clocks_differ_us: self.settings.skew_us(),
+            max_clock_skew_us: self.settings.skew_us(),
         };
         if **self.progress.load() != progress {
             self.progress.store(Arc::new(progress));

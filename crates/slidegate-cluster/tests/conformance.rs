@@ -10,8 +10,8 @@ use slidegate::store::Outcomes;
 use slidegate::testkit::block_on;
 use slidegate::testkit::conformance::hold;
 use slidegate::{
-    Algorithm, Align, Clock, Hit, Key, Limit, LocalStore, ManualClock, MemoryStore, Scope, Store,
-    StoreError, Taken, Timestamp,
+    Algorithm, Align, ChargeResult, Clock, Hit, Key, Limit, ManualClock, MemoryStore, Scope, Store,
+    StoreError, SyncStore, Timestamp,
 };
 use slidegate_cluster::ClusterStore;
 use slidegate_cluster::counters::{AtCap, Attempt, CounterSettings, Counters};
@@ -31,7 +31,7 @@ fn counters(me: u64, now: Timestamp) -> Counters {
     let settings = CounterSettings {
         me: Incarnation(me),
         secret: [7; 16].into(),
-        clocks_differ_us: 2_000_000,
+        max_clock_skew_us: 2_000_000,
         sync_interval: Duration::from_millis(250),
         max_keys: 1_000,
         max_memory: 1 << 30,
@@ -101,7 +101,7 @@ impl Nodes {
         }
     }
 
-    fn take(&self, node: usize, hits: &[Hit<'_>], now: Timestamp) -> Taken {
+    fn take(&self, node: usize, hits: &[Hit<'_>], now: Timestamp) -> ChargeResult {
         match self.nodes[node].take(hits, now, AtCap::Wait).unwrap() {
             Attempt::Decided(taken) => taken,
             Attempt::Unsynced => panic!("all is known to all"),
@@ -121,7 +121,7 @@ fn nodes_that_know_all_of_each_other_do_what_one_store_does() {
         let clock = ManualClock::at(Timestamp::from_secs(1_700_000_000 + rng.u64(..100_000)));
         let mut nodes = Nodes::new(rng.u64(2..=4), clock.now());
         (0..nodes.nodes.len()).for_each(|node| nodes.tell(node, clock.now()));
-        let one = MemoryStore::with(clock.clone(), 1_000);
+        let one = MemoryStore::with_clock(clock.clone(), 1_000);
         let limits = [draw_limit(&mut rng), draw_limit(&mut rng)];
         let scope = Scope::new("d", "r", "l", &["who"]);
         let mut receipts = Vec::new();
@@ -154,8 +154,8 @@ fn nodes_that_know_all_of_each_other_do_what_one_store_does() {
                 1 => {
                     if let Some((of, (mine, others))) = receipts.pop() {
                         let _: usize = of;
-                        nodes.nodes[of].give_back(&mine, now);
-                        one.give_back_now(&others);
+                        nodes.nodes[of].revert(&mine, now);
+                        one.revert_now(&others);
                         nodes.tell(of, now);
                     }
                 }

@@ -13,7 +13,7 @@ fn counters(max_memory: usize, now: Timestamp) -> Counters {
     let settings = CounterSettings {
         me: Incarnation(1),
         secret: [7; 16].into(),
-        clocks_differ_us: 2_000_000,
+        max_clock_skew_us: 2_000_000,
         sync_interval: Duration::from_millis(250),
         max_keys: 1_000_000,
         max_memory,

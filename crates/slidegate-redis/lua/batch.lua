@@ -221,7 +221,7 @@ local function enforced(hits, mode)
 end
 
 -- Any hits: first each is judged as if those before it were charged, then all are charged, or some, or none. An
--- admission is veto + 4 * charge; vetoes: 0 alone, 1 jointly, 2 never; charges: 0 if the request is admitted, 1 if it
+-- admission is veto + 4 * charge; is_denying: 0 alone, 1 jointly, 2 never; charges: 0 if the request is admitted, 1 if it
 -- also fits, 2 always.
 local function several(hits, mode)
   local counters, waits, answers = {}, {}, {}

@@ -10,7 +10,7 @@ use crate::connect::{ConnectError, Settings};
 use crate::store::RedisStore;
 
 /// How many Sentinels, or nodes of a Cluster, an address may name.
-const MOST_HOSTS: usize = 64;
+const MAX_HOSTS: usize = 64;
 
 /// An address of a Redis: `redis://`, `rediss://` (TLS) or `unix://`; of several: `redis+sentinel://` or
 /// `redis+cluster://` (`rediss+…://` for TLS). As text it has neither user nor password.
@@ -130,9 +130,9 @@ fn hosts(authority: &str) -> Result<(&str, Vec<&str>), String> {
         None => ("", authority),
     };
     let hosts: Vec<&str> = hosts.split(',').collect();
-    match (hosts.iter().any(|host| host.is_empty()), hosts.len() > MOST_HOSTS) {
+    match (hosts.iter().any(|host| host.is_empty()), hosts.len() > MAX_HOSTS) {
         (true, _) => Err("a host is missing".to_owned()),
-        (_, true) => Err(format!("at most {MOST_HOSTS} hosts can be named")),
+        (_, true) => Err(format!("at most {MAX_HOSTS} hosts can be named")),
         _ => Ok((user, hosts)),
     }
 }

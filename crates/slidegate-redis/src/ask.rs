@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use slidegate::{ChargeWhen, Hit, Limit, RedisTerms, Veto};
+use slidegate::{ChargeWhen, Hit, Limit, RedisOptions, Veto};
 use smallvec::SmallVec;
 
 use crate::connect::Settings;
@@ -132,7 +132,7 @@ impl Wording {
 
     /// A hit wherever it may be counted: in each part of an identity that is split.
     pub fn counted_everywhere(&self, hit: &Hit<'_>) -> Vec<Counted> {
-        match hit.key.redis().and_then(RedisTerms::split_into) {
+        match hit.key.redis().and_then(RedisOptions::split_into) {
             None => vec![self.counted(hit)],
             Some(into) => (0..into.get())
                 .filter_map(|part| part.try_into().ok())

@@ -136,7 +136,7 @@ impl Breaker {
     }
 
     /// Whether it is open, or probing.
-    pub fn is_open(&self) -> bool {
+    pub fn is_breaker_open(&self) -> bool {
         !is_closed(self.epoch.load(Ordering::Acquire))
     }
 
@@ -181,7 +181,7 @@ impl Breaker {
     /// may probe, and waits are short again.
     pub fn probe_soon(&self, now: Timestamp) {
         let mut outage = self.lock();
-        if self.is_open() {
+        if self.is_breaker_open() {
             outage.wait = self.settings.first_wait;
             self.refuse_until(now);
         }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use redis::Cmd;
-use slidegate::store::{Charge, CounterName};
+use slidegate::store::{Charge, CounterId};
 use slidegate::{ChargeWhen, Timestamp, Veto};
 use smallvec::SmallVec;
 
@@ -11,10 +11,10 @@ use crate::ask::{Ask, Counted, Mode};
 use crate::script::{Script, Scripts, Set, is_slot, number};
 
 /// Costs above this are not told apart: nothing has room for them.
-const MOST_COST: u64 = u32::MAX as u64;
+const MAX_COST: u64 = u32::MAX as u64;
 
 /// No counter has more units than this.
-const MOST_TAKEN_OFF: u64 = 1 << 52;
+const MAX_TAKEN_OFF: u64 = 1 << 52;
 
 /// The kinds of a part of a batch: units of one limit, hits that all deny alone, or any hits.
 const UNITS: u8 = 0;
@@ -107,21 +107,21 @@ const UNITS_AT_END: usize = 8;
 /// Returns whether a hit has the required units and the largest debt that a script takes by default, so that they need not
 /// be sent.
 fn has_usual_units(hit: &Counted) -> bool {
-    hit.required == hit.cost.max(1) && hit.limit.numbers().max_debt == 0
+    hit.required == hit.cost.max(1) && hit.limit.params().max_debt == 0
 }
 
 /// A hit with its limit, at the first key.
 fn put_whole(argument: &mut Vec<u8>, hit: &Counted, keep_s: u32) {
-    let numbers = hit.limit.numbers();
+    let params = hit.limit.params();
     argument.push(number(&hit.limit.algorithm()));
     argument.push(admission(hit));
     argument.extend(1_u16.to_le_bytes());
-    for number in [hit.tag, numbers.max, numbers.extra, keep_s] {
+    for number in [hit.tag, params.max, params.extra, keep_s] {
         argument.extend(number.to_le_bytes());
     }
-    let doubles = [numbers.tick_us, numbers.window, hit.cost.min(MOST_COST), hit.phase_us];
+    let doubles = [params.tick_us, params.window, hit.cost.min(MAX_COST), hit.phase_us];
     argument.extend(doubles.iter().flat_map(|number| (*number as f64).to_le_bytes()));
-    for units in [hit.required.min(MOST_COST) as u32, numbers.max_debt] {
+    for units in [hit.required.min(MAX_COST) as u32, params.max_debt] {
         argument.extend(units.to_le_bytes());
     }
 }
@@ -160,13 +160,13 @@ fn batch<'s, 'k>(
         argument.extend(count.to_le_bytes());
     }
     for hit in limits {
-        let numbers = hit.limit.numbers();
+        let params = hit.limit.params();
         argument.push(number(&hit.limit.algorithm()));
-        for number in [hit.tag, numbers.max, numbers.extra, numbers.max_debt, keep_s] {
+        for number in [hit.tag, params.max, params.extra, params.max_debt, keep_s] {
             argument.extend(number.to_le_bytes());
         }
-        argument.extend((numbers.tick_us as f64).to_le_bytes());
-        argument.extend((numbers.window as f64).to_le_bytes());
+        argument.extend((params.tick_us as f64).to_le_bytes());
+        argument.extend((params.window as f64).to_le_bytes());
     }
     argument.extend(bytes);
     Call { script: scripts.batch(set), keys, argument }
@@ -201,7 +201,7 @@ impl<'k> Body<'k> {
             self.bytes.extend(place(hit).to_le_bytes());
             self.bytes.extend(limit.to_le_bytes());
             for units in [hit.cost, hit.required] {
-                self.bytes.extend((units.min(MOST_COST) as u32).to_le_bytes());
+                self.bytes.extend((units.min(MAX_COST) as u32).to_le_bytes());
             }
             self.bytes.push(admission(hit));
             self.bytes.extend((hit.phase_us as f64).to_le_bytes());
@@ -257,13 +257,13 @@ fn admission(hit: &Counted) -> u8 {
 }
 
 /// The name of a hit's counter: its key and its tag.
-pub fn counter_name(hit: &Counted) -> CounterName {
-    CounterName::Text(format!("{} {:08x}", hit.key, hit.tag).into())
+pub fn counter_name(hit: &Counted) -> CounterId {
+    CounterId::Text(format!("{} {:08x}", hit.key, hit.tag).into())
 }
 
 /// The key and the tag of a counter.
-pub fn key_and_tag(name: &CounterName) -> Option<(&str, u32)> {
-    let CounterName::Text(name) = name else { return None };
+pub fn key_and_tag(name: &CounterId) -> Option<(&str, u32)> {
+    let CounterId::Text(name) = name else { return None };
     let (key, tag) = name.rsplit_once(' ')?;
     Some((key, u32::from_str_radix(tag, 16).ok()?))
 }
@@ -278,29 +278,29 @@ fn place<'k>(keys: &mut Keys<'k>, key: &'k str) -> u16 {
 }
 
 /// Gives charges back. What is of no such store is passed over.
-pub fn give_back<'s, 'k>(scripts: &'s Scripts, given: &[&'k Charge]) -> Call<'s, 'k> {
+pub fn revert<'s, 'k>(scripts: &'s Scripts, given: &[&'k Charge]) -> Call<'s, 'k> {
     let (mut keys, mut set, mut charges) = (Keys::new(), Set::default(), Vec::new());
     let mut count: u16 = 0;
     for charge in given {
         let Some((key, tag)) = key_and_tag(&charge.counter) else { continue };
-        let (algorithm, numbers) = (charge.limit.algorithm(), charge.limit.numbers());
+        let (algorithm, params) = (charge.limit.algorithm(), charge.limit.params());
         count += 1;
         set = set.with(&algorithm);
         charges.push(number(&algorithm));
         charges.extend(place(&mut keys, key).to_le_bytes());
         charges.extend(tag.to_le_bytes());
-        charges.extend(numbers.max.to_le_bytes());
-        charges.extend(numbers.extra.to_le_bytes());
+        charges.extend(params.max.to_le_bytes());
+        charges.extend(params.extra.to_le_bytes());
         let doubles = [
-            numbers.tick_us,
-            numbers.window,
+            params.tick_us,
+            params.window,
             charge.cost.min(slidegate::MAX_UNITS),
             charge.charged_at.as_micros(),
         ];
         charges.extend(doubles.iter().flat_map(|number| (*number as f64).to_le_bytes()));
     }
     let argument = [&count.to_le_bytes()[..], &charges].concat();
-    Call { script: scripts.give_back(set), keys, argument }
+    Call { script: scripts.revert(set), keys, argument }
 }
 
 /// Takes the costs of hits off their counters at a moment; at none, by Redis's own clock.
@@ -313,15 +313,15 @@ pub fn refund<'s, 'k>(
     let mut argument = moment(now).to_vec();
     argument.extend((hits.len() as u16).to_le_bytes());
     for hit in hits {
-        let (algorithm, numbers) = (hit.limit.algorithm(), hit.limit.numbers());
+        let (algorithm, params) = (hit.limit.algorithm(), hit.limit.params());
         set = set.with(&algorithm);
         argument.push(number(&algorithm));
         argument.extend(place(&mut keys, &hit.key).to_le_bytes());
-        for number in [hit.tag, numbers.max, numbers.extra] {
+        for number in [hit.tag, params.max, params.extra] {
             argument.extend(number.to_le_bytes());
         }
-        let cost = hit.cost.min(MOST_TAKEN_OFF);
-        let doubles = [numbers.tick_us, numbers.window, cost, hit.phase_us];
+        let cost = hit.cost.min(MAX_TAKEN_OFF);
+        let doubles = [params.tick_us, params.window, cost, hit.phase_us];
         argument.extend(doubles.iter().flat_map(|number| (*number as f64).to_le_bytes()));
     }
     Call { script: scripts.refund(set), keys, argument }

@@ -134,8 +134,8 @@ impl Cluster {
     }
 
     /// Whether no master is asked: all have failed of late, or none is known.
-    pub fn is_open(&self) -> bool {
-        self.nodes.map.load().masters.iter().all(|master| master.is_open())
+    pub fn is_breaker_open(&self) -> bool {
+        self.nodes.map.load().masters.iter().all(|master| master.is_breaker_open())
     }
 
     /// Returns whether any master has been reached and its breaker allows a call.
@@ -145,7 +145,7 @@ impl Cluster {
 
     /// Whether who has a slot is not asked.
     pub fn is_open_at(&self, slot: u16) -> bool {
-        self.nodes.map.load().master(slot).is_none_or(|master| master.is_open())
+        self.nodes.map.load().master(slot).is_none_or(|master| master.is_breaker_open())
     }
 }
 
@@ -180,7 +180,7 @@ async fn keep(nodes: Arc<Nodes>, drawn: watch::Sender<Option<bool>>) {
         }
         sleep(SOONEST).await;
         let masters = nodes.map.load_full();
-        let is_well = is_read && !masters.masters.iter().any(|master| master.is_open());
+        let is_well = is_read && !masters.masters.iter().any(|master| master.is_breaker_open());
         let pause = if is_well { CALM } else { TROUBLED };
         let _ = timeout(pause, nodes.wrong.notified()).await;
     }

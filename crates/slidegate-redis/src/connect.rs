@@ -26,7 +26,7 @@ const CONNECTING: Duration = Duration::from_millis(750);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// The longest pause between two attempts.
-const MOST_PAUSE: Duration = Duration::from_millis(500);
+const MAX_PAUSE: Duration = Duration::from_millis(500);
 
 /// The pause between two looks at who is the master.
 const LOOKING: Duration = Duration::from_millis(500);
@@ -323,7 +323,7 @@ async fn keep(
                 }
                 tell(&error, &publish);
                 sleep(pause).await;
-                pause = (2 * pause).min(MOST_PAUSE);
+                pause = (2 * pause).min(MAX_PAUSE);
             }
         }
     }

@@ -22,10 +22,10 @@ use smallvec::SmallVec;
 use crate::ask::Counted;
 
 /// Counters of which denials are remembered, at most.
-const MOST_COUNTERS: usize = 65_536;
+const MAX_COUNTERS: usize = 65_536;
 
 /// Numbers of units of one counter of which denials are remembered, at most.
-const MOST_COSTS: usize = 4;
+const MAX_COSTS: usize = 4;
 
 /// Counters whose denials are forgotten together are told apart so far.
 const MARKS: usize = 64;
@@ -134,7 +134,7 @@ impl DenyCache {
     /// A cache that believes a denial for so long at most; zero: not at all.
     pub fn new(longest: Duration) -> Self {
         Self {
-            denials: Cache::new(MOST_COUNTERS),
+            denials: Cache::new(MAX_COUNTERS),
             longest,
             secret: RandomState::new(),
             marks: [const { AtomicU64::new(0) }; MARKS],
@@ -210,7 +210,7 @@ impl DenyCache {
             |other: &Denial| hit.sample > 1 || other.fits_at.is_none_or(|at| at > heard.heard_at);
         of.retain(|other| Some(other.required) != denied && may_matter(other));
         if let Some(denial) = denied.and_then(|required| heard.denial(hit, required, longest)) {
-            of.truncate(MOST_COSTS - 1);
+            of.truncate(MAX_COSTS - 1);
             of.push(denial);
         }
         let Heard { asked_at, remaining, .. } = *heard;

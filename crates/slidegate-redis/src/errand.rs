@@ -17,7 +17,7 @@ use crate::servers::Servers;
 /// Something to be done in one slot.
 #[derive(Debug)]
 pub enum Errand<'e> {
-    GiveBack(Vec<&'e Charge>),
+    Revert(Vec<&'e Charge>),
     Refund(Vec<&'e Counted>),
     Reset(Vec<&'e Counted>),
 }
@@ -26,7 +26,7 @@ impl Errand<'_> {
     /// The call for it at a moment; at none, by Redis's own clock.
     pub fn call<'s>(&self, scripts: &'s Scripts, now: Option<Timestamp>) -> Call<'s, '_> {
         match self {
-            Self::GiveBack(charges) => call::give_back(scripts, charges),
+            Self::Revert(charges) => call::revert(scripts, charges),
             Self::Refund(hits) => call::refund(scripts, now, hits),
             Self::Reset(hits) => call::reset(scripts, hits),
         }
@@ -36,14 +36,14 @@ impl Errand<'_> {
     pub fn read(&self, bytes: &[u8]) -> Result<Answer, Misread> {
         match self {
             Self::Refund(hits) => Answer::read(hits.len(), bytes),
-            Self::GiveBack(_) | Self::Reset(_) if bytes == b"OK" => Ok(Answer::nothing()),
-            Self::GiveBack(_) | Self::Reset(_) => Err(Misread::Garbled),
+            Self::Revert(_) | Self::Reset(_) if bytes == b"OK" => Ok(Answer::nothing()),
+            Self::Revert(_) | Self::Reset(_) => Err(Misread::Garbled),
         }
     }
 }
 
 /// Gives charges back. What is of no such store is passed over.
-pub async fn give_back(
+pub async fn revert(
     servers: &Servers,
     charges: &[Charge],
     until: Instant,
@@ -52,7 +52,7 @@ pub async fn give_back(
         charges.iter().filter_map(|charge| Some((key_and_tag(&charge.counter)?.0, charge)));
     let errands = by_slot(servers, charges)
         .into_iter()
-        .map(|(slot, charges)| (slot, Errand::GiveBack(charges)));
+        .map(|(slot, charges)| (slot, Errand::Revert(charges)));
     run(servers, errands, until).await.map(drop)
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use slidegate::store::{Outcomes, is_admitted};
-use slidegate::{ChargeWhen, Receipt, StoreError, Taken, Veto};
+use slidegate::{ChargeResult, ChargeWhen, Receipt, StoreError, Veto};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -59,7 +59,7 @@ impl Part {
     }
 
     /// Returns the veto of each hit, with its place in the request.
-    fn vetoes(&self) -> impl Iterator<Item = (usize, Veto)> {
+    fn is_denying(&self) -> impl Iterator<Item = (usize, Veto)> {
         self.places.iter().copied().zip(self.ask.hits.iter().map(|hit| hit.veto))
     }
 
@@ -95,14 +95,14 @@ pub async fn take(
     parts: &[Part],
     until: Instant,
     give_back_until: impl Fn() -> Instant,
-) -> Result<Taken, StoreError> {
+) -> Result<ChargeResult, StoreError> {
     let looks: Vec<Part> = parts.iter().map(|part| part.in_mode(Mode::Peek)).collect();
     let seen = ask_all(servers, &looks, until).await;
     let seen: Vec<Answer> =
         seen.into_iter().collect::<Result<_, _>>().map_err(Failure::into_error)?;
     let mut outcomes = outcomes(parts, &seen);
     let passes = |outcomes: &Outcomes| {
-        let all = parts.iter().flat_map(Part::vetoes);
+        let all = parts.iter().flat_map(Part::is_denying);
         is_admitted(all.map(|(place, veto)| (veto, outcomes[place].fits())))
     };
     let would_pass = passes(&outcomes);
@@ -144,7 +144,7 @@ pub async fn take(
         }
     }
     // What cannot be given back stays until its window has passed.
-    if let Err(error) = errand::give_back(servers, &in_vain, give_back_until()).await {
+    if let Err(error) = errand::revert(servers, &in_vain, give_back_until()).await {
         tracing::debug!(%error, "a charge stays that no request has passed for");
     }
     match failure {
@@ -153,7 +153,7 @@ pub async fn take(
         None => {
             kept.sort_unstable_by_key(|(place, _)| *place);
             let receipt = Receipt { charges: kept.into_iter().map(|(_, charge)| charge).collect() };
-            Ok(Taken { allowed, outcomes, receipt })
+            Ok(ChargeResult { allowed, outcomes, receipt })
         }
     }
 }

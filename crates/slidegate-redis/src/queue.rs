@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 /// Jobs that go together, at most.
-pub const MOST_TOGETHER: usize = 128;
+pub const MAX_TOGETHER: usize = 128;
 
 /// Jobs that may wait in all lanes of a queue together.
-pub const MOST_WAITING: usize = 16_384;
+pub const MAX_WAITING: usize = 16_384;
 
 /// Jobs that wait, by lane. A lane without a call in flight is not there.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl<L: Lane, J, A> Queue<L, J, A> {
             lanes.insert(lane, VecDeque::new());
             return Entered::Alone(job);
         };
-        if *waiting >= MOST_WAITING {
+        if *waiting >= MAX_WAITING {
             return Entered::Refused;
         }
         let (sender, receiver) = oneshot::channel();
@@ -100,9 +100,9 @@ impl<L: Lane, J, A> Queue<L, J, A> {
         let mut state = self.state.lock();
         let State { lanes, waiting, .. } = &mut *state;
         let Some(others) = lanes.get_mut(&lane) else { return Vec::new() };
-        let mut next = Vec::with_capacity(others.len().min(MOST_TOGETHER));
+        let mut next = Vec::with_capacity(others.len().min(MAX_TOGETHER));
         while let Some(first) = others.front()
-            && next.len() < MOST_TOGETHER
+            && next.len() < MAX_TOGETHER
             && (joins(&first.job) || next.is_empty())
         {
             next.extend(others.pop_front());
@@ -171,9 +171,9 @@ mod tests {
     fn who_waits_goes_with_the_next_call_first_come_first_served_and_not_too_many() {
         let queue = Arc::new(Jobs::new());
         assert!(queue.hold(1) && !queue.hold(1));
-        let many = MOST_TOGETHER as u32 + 3;
+        let many = MAX_TOGETHER as u32 + 3;
         let _places: Vec<_> = (0..many).map(|job| waits(queue.enter(1, job))).collect();
-        assert_eq!(jobs(&queue.leave(1, |_| true)), (0..MOST_TOGETHER as u32).collect::<Vec<_>>());
+        assert_eq!(jobs(&queue.leave(1, |_| true)), (0..MAX_TOGETHER as u32).collect::<Vec<_>>());
         let _late = waits(queue.enter(1, many));
         let next = queue.leave(1, |job| *job < many - 1);
         assert_eq!(jobs(&next), [many - 3, many - 2], "for as long as each joins");
@@ -201,7 +201,7 @@ mod tests {
         let queue = Arc::new(Jobs::new());
         assert!(queue.hold(1) && queue.hold(2));
         let mut places: Vec<_> =
-            (0..MOST_WAITING).map(|job| waits(queue.enter(1, job as u32))).collect();
+            (0..MAX_WAITING).map(|job| waits(queue.enter(1, job as u32))).collect();
         assert!(matches!(queue.enter(2, 0), Entered::Refused), "of all lanes together");
         places.pop();
         drop(waits(queue.enter(2, 0)));

@@ -13,7 +13,7 @@ const ONE_SLOT: &str = include_str!("../lua/one_slot.lua");
 const ONE_OWN: &str = include_str!("../lua/one_own.lua");
 const GROUP: &str = include_str!("../lua/group.lua");
 const BATCH: &str = include_str!("../lua/batch.lua");
-const GIVE_BACK: &str = include_str!("../lua/give_back.lua");
+const GIVE_BACK: &str = include_str!("../lua/revert.lua");
 const REFUND: &str = include_str!("../lua/refund.lua");
 const RESET: &str = include_str!("../lua/reset.lua");
 
@@ -23,7 +23,7 @@ const SETS: usize = 1 << Algorithm::ALL.len();
 /// The files of an algorithm.
 struct Twin {
     file: &'static str,
-    give_back: &'static str,
+    revert: &'static str,
     refund: &'static str,
     /// Its state is a slot of a value that is shared, and not a key of its own.
     is_slot: bool,
@@ -34,7 +34,7 @@ fn twin(algorithm: &Algorithm) -> Twin {
         ($name:literal, $is_slot:literal) => {
             Twin {
                 file: include_str!(concat!("../lua/", $name, ".lua")),
-                give_back: include_str!(concat!("../lua/give_back/", $name, ".lua")),
+                revert: include_str!(concat!("../lua/revert/", $name, ".lua")),
                 refund: include_str!(concat!("../lua/refund/", $name, ".lua")),
                 is_slot: $is_slot,
             }
@@ -107,7 +107,7 @@ pub struct Scripts {
     one: [OnceLock<Script>; Algorithm::ALL.len()],
     group: [OnceLock<Script>; SETS],
     batch: [OnceLock<Script>; SETS],
-    give_back: [OnceLock<Script>; SETS],
+    revert: [OnceLock<Script>; SETS],
     refund: [OnceLock<Script>; SETS],
     reset: OnceLock<Script>,
 }
@@ -118,7 +118,7 @@ impl Scripts {
             one: [const { OnceLock::new() }; Algorithm::ALL.len()],
             group: [const { OnceLock::new() }; SETS],
             batch: [const { OnceLock::new() }; SETS],
-            give_back: [const { OnceLock::new() }; SETS],
+            revert: [const { OnceLock::new() }; SETS],
             refund: [const { OnceLock::new() }; SETS],
             reset: OnceLock::new(),
         }
@@ -143,8 +143,8 @@ impl Scripts {
     }
 
     /// Gives back what was charged under these algorithms.
-    pub fn give_back(&self, set: Set) -> &Script {
-        self.give_back[usize::from(set.0)].get_or_init(|| over(set, Deed::GiveBack, GIVE_BACK))
+    pub fn revert(&self, set: Set) -> &Script {
+        self.revert[usize::from(set.0)].get_or_init(|| over(set, Deed::Revert, GIVE_BACK))
     }
 
     /// Takes units off counters of these algorithms.
@@ -162,7 +162,7 @@ impl Scripts {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Deed {
     Decide,
-    GiveBack,
+    Revert,
     Refund,
 }
 
@@ -179,7 +179,7 @@ fn over(set: Set, deed: Deed, driver: &str) -> Script {
         // Writing into a string cannot fail.
         let _ = match deed {
             Deed::Decide => writeln!(text, "{family}[{number}] = decide"),
-            Deed::GiveBack => writeln!(text, "{}{family}[{number}] = give_back", twin.give_back),
+            Deed::Revert => writeln!(text, "{}{family}[{number}] = revert", twin.revert),
             Deed::Refund => writeln!(
                 text,
                 "{family}[{number}] = decide\n{}refunds[{number}] = refund",

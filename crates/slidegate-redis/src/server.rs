@@ -21,7 +21,7 @@ use crate::reply::{Answer, BYTES, Misread};
 use crate::script::Scripts;
 
 /// Hits that go in one call, at most; a request that has more goes alone.
-const MOST_HITS: usize = 512;
+const MAX_HITS: usize = 512;
 
 /// What all servers of a store have in common.
 #[derive(Clone, Debug)]
@@ -113,8 +113,8 @@ impl Server {
     }
 
     /// Whether the breaker is open, so that the server is not asked.
-    pub fn is_open(&self) -> bool {
-        self.breaker.is_open()
+    pub fn is_breaker_open(&self) -> bool {
+        self.breaker.is_breaker_open()
     }
 
     /// Returns whether there has been a connection and the breaker allows a call. It allows a call also when a probe is
@@ -139,7 +139,7 @@ impl Server {
     /// slow call is one failure, however many requests wait behind it.
     pub async fn decide(self: &Arc<Self>, lane: Lane, ask: &Arc<Ask>, until: Instant) -> Told {
         if self.breaker.refuses(self.manner.clocks.machine()) {
-            return Err(Failure::Down(StoreError::Open));
+            return Err(Failure::Down(StoreError::BreakerOpen));
         }
         match self.queue.enter(lane, (ask.clone(), until)) {
             Entered::Alone((ask, _)) => {
@@ -196,7 +196,7 @@ impl Server {
         let (ticket, is_probe) = match self.breaker.admit(self.manner.clocks.machine()) {
             Admit::Call(ticket) => (ticket, false),
             Admit::Probe(ticket) => (ticket, true),
-            Admit::Refuse => return Err(Failure::Down(StoreError::Open)),
+            Admit::Refuse => return Err(Failure::Down(StoreError::BreakerOpen)),
         };
         let answer = asking.await;
         let now = self.manner.clocks.machine();
@@ -257,7 +257,7 @@ impl Server {
             let mut hits = 0;
             let next = self.queue.leave(lane, |(ask, _)| {
                 hits += ask.hits.len();
-                !lane.alone && hits <= MOST_HITS
+                !lane.alone && hits <= MAX_HITS
             });
             let (now, came) = (Instant::now(), next.len());
             let mut waited_for = Vec::with_capacity(came);

@@ -13,7 +13,7 @@ use crate::reply::Answer;
 use crate::server::{Lane, Server, Told};
 
 /// How often an ask is sent on from one node to another.
-const MOST_MOVES: usize = 5;
+const MAX_MOVES: usize = 5;
 
 /// How long to wait while only some keys of an ask have been moved.
 const MOVING: Duration = Duration::from_millis(1);
@@ -40,10 +40,10 @@ impl Servers {
     }
 
     /// Whether nobody is asked, since all have failed of late.
-    pub fn is_open(&self) -> bool {
+    pub fn is_breaker_open(&self) -> bool {
         match self {
-            Self::One(server) => server.is_open(),
-            Self::Cluster(cluster) => cluster.is_open(),
+            Self::One(server) => server.is_breaker_open(),
+            Self::Cluster(cluster) => cluster.is_breaker_open(),
         }
     }
 
@@ -58,7 +58,7 @@ impl Servers {
     /// Whether whoever has a key is not asked.
     pub fn is_open_at(&self, key: &str) -> bool {
         match self {
-            Self::One(server) => server.is_open(),
+            Self::One(server) => server.is_breaker_open(),
             Self::Cluster(cluster) => cluster.is_open_at(slot_of(key)),
         }
     }
@@ -123,7 +123,7 @@ impl Servers {
                 done => return done,
             };
             match &failure {
-                Elsewhere::Moved(_) | Elsewhere::Asking(_) if moves == MOST_MOVES => {
+                Elsewhere::Moved(_) | Elsewhere::Asking(_) if moves == MAX_MOVES => {
                     return Err(Failure::Elsewhere(failure));
                 }
                 Elsewhere::Moved(address) => {

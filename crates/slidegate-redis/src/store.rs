@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, poll_immediate};
 use slidegate::store::Outcomes;
-use slidegate::{ChargeWhen, Clock, Hit, Outcome, Receipt, Store, StoreError, Taken, Veto};
+use slidegate::{ChargeResult, ChargeWhen, Clock, Hit, Outcome, Receipt, Store, StoreError, Veto};
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -107,8 +107,8 @@ impl RedisStore {
 
     /// Whether Redis is not asked, since it has failed too often of late. Of a Cluster: no node of it,
     /// also while none is known.
-    pub fn is_open(&self) -> bool {
-        self.inner.servers.is_open()
+    pub fn is_breaker_open(&self) -> bool {
+        self.inner.servers.is_breaker_open()
     }
 
     /// Returns whether there has been a connection and the breaker allows a call: it is closed, or it is time to try again.
@@ -123,8 +123,8 @@ fn one(source: crate::connect::Source, manner: Manner) -> Servers {
 }
 
 /// The answer to no hits.
-fn nothing() -> Taken {
-    Taken { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() }
+fn nothing() -> ChargeResult {
+    ChargeResult { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() }
 }
 
 /// Hits that a call may have at most: its format has 16 bits for their number.
@@ -157,7 +157,7 @@ impl Inner {
     async fn take_each(
         self: &Arc<Self>,
         asks: impl Iterator<Item = Hits>,
-    ) -> Vec<Result<Taken, StoreError>> {
+    ) -> Vec<Result<ChargeResult, StoreError>> {
         let (mut done, mut under_way) = (Vec::new(), Vec::new());
         let mut held = None;
         for (nth, hits) in asks.enumerate() {
@@ -182,7 +182,7 @@ impl Inner {
         done.into_iter().map(|(_, taken)| taken).collect()
     }
 
-    async fn take(self: &Arc<Self>, hits: Hits) -> Result<Taken, StoreError> {
+    async fn take(self: &Arc<Self>, hits: Hits) -> Result<ChargeResult, StoreError> {
         if hits.is_empty() {
             return Ok(nothing());
         }
@@ -202,7 +202,7 @@ impl Inner {
 
     /// Returns a denial from the [`deny_cache`](crate::deny_cache). Returns `None` if a hit is charged also when the
     /// request is denied, or is joint.
-    fn denied(&self, hits: &Hits) -> Option<Taken> {
+    fn denied(&self, hits: &Hits) -> Option<ChargeResult> {
         let is_charged = |hit: &Counted| hit.charge == ChargeWhen::Always && hit.cost > 0;
         // Whether joint hits deny depends on all of them.
         if hits.iter().any(|hit| is_charged(hit) || hit.veto == Veto::Jointly) {
@@ -231,10 +231,10 @@ impl Inner {
         };
         let outcomes: Outcomes =
             hits.iter().enumerate().map(&mut outcome).collect::<Option<_>>()?;
-        (!allowed).then(|| Taken { allowed, outcomes, receipt: Receipt::default() })
+        (!allowed).then(|| ChargeResult { allowed, outcomes, receipt: Receipt::default() })
     }
 
-    async fn charge(self: &Arc<Self>, hits: Hits) -> Result<Taken, StoreError> {
+    async fn charge(self: &Arc<Self>, hits: Hits) -> Result<ChargeResult, StoreError> {
         let ask = Ask { mode: Mode::Take, hits };
         match self.only_slot(&ask.hits) {
             Some(slot) => self.charge_one_slot(slot, ask).await.map_err(Failure::into_error),
@@ -267,13 +267,13 @@ impl Inner {
         others.iter().all(|hit| self.servers.slot(&hit.key) == slot).then_some(slot)
     }
 
-    async fn charge_one_slot(&self, slot: u16, ask: Ask) -> Result<Taken, Failure> {
+    async fn charge_one_slot(&self, slot: u16, ask: Ask) -> Result<ChargeResult, Failure> {
         let charging = self.deny_cache.charging(&ask.hits);
         let ask = Arc::new(ask);
         let (answer, asked_at) = self.servers.decide(slot, &ask, self.until()).await?;
         let marks = charging.answered(answer.said().iter().map(Said::is_charged));
         self.remember(&ask.hits, &answer, asked_at, &marks);
-        Ok(Taken {
+        Ok(ChargeResult {
             allowed: answer.admits(&ask.hits),
             outcomes: answer.outcomes(),
             receipt: answer.receipt(&ask.hits),
@@ -326,8 +326,8 @@ impl Inner {
         }
     }
 
-    async fn give_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        let given = errand::give_back(&self.servers, &receipt.charges, self.until()).await;
+    async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
+        let given = errand::revert(&self.servers, &receipt.charges, self.until()).await;
         // Whether or not it is known to be done.
         for (key, tag) in receipt.charges.iter().filter_map(|charge| key_and_tag(&charge.counter)) {
             self.deny_cache.forget(key, tag);
@@ -370,14 +370,14 @@ fn is_first(hits: &Hits, nth: usize) -> bool {
 }
 
 impl Store for RedisStore {
-    type Pace = slidegate::Awaited;
+    type Kind = slidegate::Asynchronous;
 
-    async fn take(&self, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
+    async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         numbered(hits)?;
         self.inner.take(self.inner.counted(hits)).await
     }
 
-    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<Taken>, StoreError> {
+    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
         asks.iter().try_for_each(|hits| numbered(hits))?;
         let asks = asks.iter().map(|hits| self.inner.counted(hits));
         let taken = self.inner.take_each(asks).await;
@@ -393,8 +393,8 @@ impl Store for RedisStore {
         self.inner.peek(hits).await
     }
 
-    async fn give_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        self.inner.give_back(receipt).await
+    async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
+        self.inner.revert(receipt).await
     }
 
     async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {

@@ -57,7 +57,7 @@ async fn by_a_user_who_has_the_rights_that_are_documented() {
         let hits = limits.each_ref().map(|limit| Hit::new(key, limit, 1));
         for hit in &hits {
             let taken = store.take(&[*hit]).await.unwrap();
-            store.give_back(&taken.receipt).await.unwrap();
+            store.revert(&taken.receipt).await.unwrap();
             store.peek(&[*hit]).await.unwrap();
             store.take(&[*hit]).await.unwrap();
             store.refund(&[*hit]).await.unwrap();
@@ -176,13 +176,13 @@ async fn a_wrong_password_is_told_in_the_log_and_to_callers_but_never_shown() {
             RedisStore::open(&address, Settings { timeout, ..Settings::default() }).unwrap();
         for _ in 0..7 {
             let error = take(&store).await.unwrap_err();
-            if error != StoreError::Open {
+            if error != StoreError::BreakerOpen {
                 let text = error.to_string().to_lowercase();
                 assert!(text.contains("auth"), "{text}");
                 assert!(!text.contains("wr0ng"), "{text}");
             }
         }
-        assert!(store.is_open());
+        assert!(store.is_breaker_open());
         assert!(!format!("{store:?}").contains("wr0ng"));
     }
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();

@@ -118,7 +118,7 @@ impl Pair {
         Self {
             redis,
             store,
-            model: MemoryStore::with(clock.clone(), 10),
+            model: MemoryStore::with_clock(clock.clone(), 10),
             clock,
             scope: Scope::new("logs", "rule", "limit", &["who"]),
             limit: Limit::new(quota, Algorithm::SlidingLog).unwrap(),
@@ -165,8 +165,8 @@ impl Pair {
     /// Reverts the nth charge, or some tenths of it.
     async fn revert(&mut self, nth: usize, tenths: u64) {
         let [store, model] = self.receipts.remove(nth);
-        self.store.give_back(&store.part(tenths, 10)).await.unwrap();
-        Store::give_back(&self.model, &model.part(tenths, 10)).await.unwrap();
+        self.store.revert(&store.part(tenths, 10)).await.unwrap();
+        Store::revert(&self.model, &model.part(tenths, 10)).await.unwrap();
     }
 
     async fn fill(&mut self, costs: &[u64]) {
@@ -351,7 +351,7 @@ async fn garbage_behind_valid_head_is_not_scanned() {
                 "take" => drop(log.store.take(&[hit(MAX)]).await),
                 "peek" => drop(log.store.peek(&[hit(MAX / 2)]).await),
                 "refund" => drop(log.store.refund(&[hit(MAX / 2)]).await),
-                _ => drop(log.store.give_back(&receipt).await),
+                _ => drop(log.store.revert(&receipt).await),
             }
             let work = monitor.work(&log.redis);
             let what = format!("{call}, head {:?}, then {:?}", &value[..48], value.last());

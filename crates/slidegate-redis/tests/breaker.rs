@@ -46,7 +46,7 @@ impl Bench {
 
     /// As many failures as it takes.
     fn open(&self) {
-        while !self.breaker.is_open() {
+        while !self.breaker.is_breaker_open() {
             self.fails(self.call());
         }
     }
@@ -100,7 +100,7 @@ fn once_the_store_can_be_reached_again_somebody_probes_without_a_wait() {
     assert!(waited <= Duration::from_secs(1), "{waited:?}");
     assert!(matches!(bench.succeeds(probe), Some(Change::Closed { .. })));
     bench.breaker.probe_soon(bench.clock.now());
-    assert!(!bench.breaker.is_open());
+    assert!(!bench.breaker.is_breaker_open());
     bench.call();
 }
 
@@ -113,7 +113,7 @@ fn a_success_between_failures_begins_the_row_anew() {
         (0..4).for_each(|_| assert_eq!(bench.fails(bench.call()), None));
         assert_eq!(bench.succeeds(bench.call()), None);
     }
-    assert!(!bench.breaker.is_open());
+    assert!(!bench.breaker.is_breaker_open());
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn it_opens_when_half_of_at_least_twenty_calls_within_a_second_fail() {
         let bench = bench();
         let told = (0..40).find_map(|nth| bench.report(bench.call(), nth % one_in == 0));
         assert!(matches!(told, Some(Change::Opened(Cause::Share { calls: 20.., .. }))), "{told:?}");
-        assert!(bench.breaker.is_open());
+        assert!(bench.breaker.is_breaker_open());
     }
     let third = bench();
     let told = (0..300).find_map(|nth| third.report(third.call(), nth % 3 > 0));
@@ -175,7 +175,7 @@ fn a_probe_that_succeeds_closes_it_and_the_next_outage_begins_anew() {
         let (probe, _) = bench.until_probe();
         let after = Duration::from_micros(bench.clock.now().as_micros() - began);
         assert_eq!(bench.succeeds(probe), Some(Change::Closed { after }));
-        assert!(!bench.breaker.is_open());
+        assert!(!bench.breaker.is_breaker_open());
         let told: Vec<_> = (0..4).map(|_| bench.fails(bench.call())).collect();
         assert_eq!(told, [None; 4], "what failed before is forgotten");
     }
@@ -201,7 +201,7 @@ fn a_probe_that_is_never_reported_makes_room_for_another() {
     let (probe, waited) = bench.until_probe();
     assert_eq!(waited, Duration::from_secs(1));
     assert_eq!(bench.succeeds(lost), None, "it is too late");
-    assert!(bench.breaker.is_open());
+    assert!(bench.breaker.is_breaker_open());
     assert!(bench.succeeds(probe).is_some());
 }
 
@@ -221,14 +221,14 @@ fn calls_begun_before_it_opened_neither_close_it_nor_open_it_again() {
     bench.open();
     assert_eq!(bench.succeeds(early.pop().unwrap()), None);
     assert_eq!(bench.fails(early.pop().unwrap()), None);
-    assert!(bench.breaker.is_open());
+    assert!(bench.breaker.is_breaker_open());
     let (probe, _) = bench.until_probe();
     assert_eq!(bench.succeeds(early.pop().unwrap()), None);
     assert_eq!(bench.fails(early.pop().unwrap()), None);
     assert_eq!(bench.admit(), Admit::Refuse, "the probe is still on its way");
     assert!(bench.succeeds(probe).is_some());
     assert!(early.into_iter().all(|call| bench.fails(call).is_none()));
-    assert!(!bench.breaker.is_open());
+    assert!(!bench.breaker.is_breaker_open());
     assert_eq!(bench.fails(bench.call()), None);
 }
 
@@ -366,7 +366,7 @@ proptest! {
                 }
                 Step::Report { .. } => {}
             }
-            prop_assert_eq!(bench.breaker.is_open(), model.open);
+            prop_assert_eq!(bench.breaker.is_breaker_open(), model.open);
         }
     }
 }

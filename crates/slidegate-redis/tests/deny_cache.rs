@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use slidegate::{
-    Algorithm, Clock, Hit, Key, Limit, ManualClock, Receipt, Scope, Store, Taken, Timestamp, Value,
-    Veto,
+    Algorithm, ChargeResult, Clock, Hit, Key, Limit, ManualClock, Receipt, Scope, Store, Timestamp,
+    Value, Veto,
 };
 use slidegate_redis::{RedisStore, Settings};
 
@@ -91,11 +91,11 @@ fn advance(rng: &mut Rng, clock: &ManualClock, waits: &mut Vec<Timestamp>) {
 }
 
 /// Asserts that a cached denial has the figures and the wait that Redis gives.
-fn assert_same_figures(hits: &[Hit<'_>], cached: &Taken, asked: &Taken) {
+fn assert_same_figures(hits: &[Hit<'_>], cached: &ChargeResult, asked: &ChargeResult) {
     for (cached, asked) in cached.outcomes.iter().zip(&asked.outcomes) {
         assert!(!cached.is_known() || cached == asked, "{cached:?}, {asked:?}");
     }
-    let wait = |taken: &Taken| {
+    let wait = |taken: &ChargeResult| {
         let enforced = hits.iter().zip(&taken.outcomes);
         let denies = enforced.filter(|(hit, outcome)| {
             hit.veto == Veto::Alone && outcome.is_known() && !outcome.fits()
@@ -135,8 +135,8 @@ async fn a_store_with_a_deny_cache_decides_as_one_without() {
             }
             if rng.u8(..12) == 0 && !receipts.is_empty() {
                 let (one, other) = receipts.swap_remove(rng.usize(..receipts.len()));
-                cached.give_back(&one).await.unwrap();
-                asked.give_back(&other).await.unwrap();
+                cached.revert(&one).await.unwrap();
+                asked.revert(&other).await.unwrap();
                 continue;
             }
             let more = rng.usize(..3);
@@ -202,7 +202,7 @@ async fn what_another_instance_gives_back_is_learnt_in_time() {
                 }
                 1 | 2 if !receipts.is_empty() => {
                     let (nth, receipt) = receipts.swap_remove(rng.usize(..receipts.len()));
-                    elsewhere.give_back(&receipt).await.unwrap();
+                    elsewhere.revert(&receipt).await.unwrap();
                     freed.insert(nth, clock.now());
                 }
                 3..6 => {
@@ -302,7 +302,8 @@ async fn a_wait_includes_the_limits_of_other_identities() {
     clock.advance(Duration::from_secs(30));
     assert!(store.take(&[hit(&shared, &limit, 5)]).await.unwrap().allowed);
     let before = calls(&redis);
-    let wait = |taken: &Taken| taken.outcomes.iter().map(|one| one.retry_after().unwrap()).max();
+    let wait =
+        |taken: &ChargeResult| taken.outcomes.iter().map(|one| one.retry_after().unwrap()).max();
     let denied = store.take(&hits).await.unwrap();
     assert_eq!(wait(&denied), Some(Duration::from_secs(30)));
     assert_eq!(calls(&redis), before, "the shared limit is known to have 5 units left");
@@ -337,7 +338,7 @@ async fn nothing_is_answered_here_while_redis_is_not_asked() {
     assert!(!store.take(&[hit(&scope, &limit, 1)]).await.unwrap().allowed, "it is known here");
     server::until("it is open", LONG, async || {
         store.take(&[hit(&scope, &limit, 2)]).await.unwrap_err();
-        store.is_open()
+        store.is_breaker_open()
     })
     .await;
     store.take(&[hit(&scope, &limit, 1)]).await.unwrap_err();
@@ -373,7 +374,7 @@ async fn no_denial_outlives_a_give_back_of_its_own_instance() {
                         store.take(&[hit(&scope, &limit, cost)]).await.unwrap();
                     }
                     let one = store.take(&[hit(&scope, &limit, 10)]).await.unwrap();
-                    store.give_back(&one.receipt).await.unwrap();
+                    store.revert(&one.receipt).await.unwrap();
                     // What is known here is answered without waiting for anybody.
                     tokio::task::yield_now().await;
                 }

@@ -7,7 +7,7 @@ use std::env;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use slidegate::testkit::laws::most_in_a_window;
+use slidegate::testkit::properties::max_units_in_window;
 use slidegate::{
     Algorithm, Clock, Hit, Key, Limit, Quota, Scope, Store, SystemClock, Timestamp, Value,
 };
@@ -147,7 +147,7 @@ fn hold(is_skewed: bool) {
         let allowed = raced(number, is_skewed);
         let most = match algorithm {
             Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => MAX,
-            _ => most_in_a_window(&limit(number)),
+            _ => max_units_in_window(&limit(number)),
         };
         assert!((MAX..=most).contains(&allowed), "{algorithm:?}: {allowed}, at most {most}");
     }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::{FutureExt, poll};
 use slidegate::{
-    Algorithm, Hit, Key, Limit, ManualClock, Scope, Store, StoreError, Taken, Timestamp, Value,
+    Algorithm, ChargeResult, Hit, Key, Limit, ManualClock, Scope, Store, StoreError, Timestamp,
+    Value,
 };
 use slidegate_redis::{RedisStore, Settings};
 
@@ -48,7 +49,7 @@ impl One {
         Hit::new(key, limit, cost)
     }
 
-    async fn take(&self, who: &str, limit: &Limit, cost: u64) -> Result<Taken, StoreError> {
+    async fn take(&self, who: &str, limit: &Limit, cost: u64) -> Result<ChargeResult, StoreError> {
         self.store.take(&[self.hit(&[who.into()], limit, cost)]).await
     }
 
@@ -142,7 +143,7 @@ async fn what_is_wrong_with_one_is_not_with_those_who_go_with_it() {
             assert_eq!(went, [fine, fine, None, None, None, fine, fine], "{limit}");
             assert_eq!(one.charged("good", &limit).await, 2, "{limit}");
             assert_eq!(one.charged("fine", &limit).await, 3, "{limit}");
-            assert!(!one.store.is_open());
+            assert!(!one.store.is_breaker_open());
         }
     }
 }

@@ -180,18 +180,18 @@ pub struct ServeArgs {
     pub ready_needs_store: bool,
 
     /// How much to tell on standard error: off, error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", env = "SLIDEGATE_LOG", default_value = "info")]
-    pub log: LevelFilter,
+    #[arg(long, value_name = "LEVEL", env = "SLIDEGATE_LOG_LEVEL", default_value = "info")]
+    pub log_level: LevelFilter,
 
     #[command(flatten)]
     pub telling: TellingArgs,
 }
 
 /// The longest that requests may go on.
-const MOST_GRACE: Duration = Duration::from_secs(600);
+const MAX_GRACE: Duration = Duration::from_secs(600);
 
 fn shutdown_grace(text: &str) -> Result<Duration, String> {
-    span(text, MOST_GRACE).ok_or_else(|| "write it as 500ms or 10s, from 0s to 600s".to_owned())
+    span(text, MAX_GRACE).ok_or_else(|| "write it as 500ms or 10s, from 0s to 600s".to_owned())
 }
 
 impl Args {

@@ -6,8 +6,8 @@ mod words;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use slidegate::policy::{Match, Misfit, Rule, RuleLimit};
-use slidegate::{ChargeWhen, Hit, Policy, Request, Ruling, Standing, Veto};
+use slidegate::policy::{Match, NoMatchReason, Rule, RuleLimit};
+use slidegate::{ChargeWhen, Hit, LimitStatus, Policy, Request, Ruling, Veto};
 
 use crate::millis::millis_up;
 use crate::words::override_name;
@@ -20,13 +20,13 @@ pub struct Explanation {
     /// Whether the store could not be asked, so that this is a guess.
     degraded: bool,
     /// What that hangs on, in words.
-    verdict: String,
+    summary: String,
     /// Milliseconds until it may pass if nobody else asks. Null if it may now, never can, or that is not known.
     retry_after_ms: Option<u64>,
     /// The route that its path gives it. Null if it gives none.
     route: Option<String>,
     /// Whether its path is of none of the policy's routes.
-    is_of_no_route: bool,
+    route_unmatched: bool,
     /// Every rule of its domain, in the order of the policy; once for each of the request's descriptors.
     rules: Vec<RuleExplained>,
 }
@@ -39,12 +39,12 @@ struct RuleExplained {
     descriptor: usize,
     applies: bool,
     /// Why it does not apply.
-    why: Option<String>,
+    no_match_reason: Option<String>,
     /// Which of its overrides holds.
     #[serde(rename = "override")]
     by_override: Option<String>,
     /// Whether it denies because an attribute is absent per which it counts.
-    lacks_attribute: bool,
+    missing_attribute: bool,
     /// The limits that hold; none: everything passes.
     limits: Vec<LimitExplained>,
 }
@@ -69,7 +69,7 @@ struct LimitExplained {
     /// Whether the cost is charged also if the request is denied, above max.
     charged_always: bool,
     /// Whose counts: every attribute that the rule counts per.
-    counted_per: BTreeMap<String, String>,
+    key_values: BTreeMap<String, String>,
     /// The name of the counter.
     key: String,
     /// The counts. Null if they were not asked for: the store does not answer, and the rule then does without.
@@ -112,9 +112,9 @@ impl Explanation {
             rules: rules.collect(),
             allowed: decision.is_allowed(),
             degraded: decision.is_degraded(),
-            verdict: words::verdict(ruling),
+            summary: words::verdict(ruling),
             retry_after_ms: retry_after.map(millis_up),
-            is_of_no_route: path.is_some() && route.is_none(),
+            route_unmatched: path.is_some() && route.is_none(),
             route,
         }
     }
@@ -133,14 +133,14 @@ fn routed_path<'r>(policy: &Policy, request: &'r Request<'_>) -> Option<&'r str>
 }
 
 impl RuleExplained {
-    fn does_not_apply(rule: &Rule, misfit: &Misfit<'_>) -> Self {
+    fn does_not_apply(rule: &Rule, misfit: &NoMatchReason<'_>) -> Self {
         Self {
             rule: rule.name().to_owned(),
             descriptor: 1,
             applies: false,
-            why: Some(words::misfit(misfit)),
+            no_match_reason: Some(words::misfit(misfit)),
             by_override: None,
-            lacks_attribute: false,
+            missing_attribute: false,
             limits: Vec::new(),
         }
     }
@@ -159,9 +159,9 @@ impl RuleExplained {
             rule: one.rule().name().to_owned(),
             descriptor: 1,
             applies: true,
-            why: None,
+            no_match_reason: None,
             by_override: one.chosen_override().map(|(nth, other)| override_name(nth, other)),
-            lacks_attribute: one.lacks_attribute(),
+            missing_attribute: one.lacks_attribute(),
             limits: limits.collect(),
         }
     }
@@ -172,7 +172,7 @@ impl LimitExplained {
         one: &Match<'_>,
         rule_limit: &RuleLimit,
         hit: &Hit<'_>,
-        standing: Option<Standing<'_>>,
+        standing: Option<LimitStatus<'_>>,
     ) -> Self {
         // Without the store each instance has its part of the limit.
         let limit = standing.map_or(rule_limit, |standing| standing.limit).limit();
@@ -188,7 +188,7 @@ impl LimitExplained {
             cost: hit.cost,
             required: hit.required,
             charged_always: hit.charge == ChargeWhen::Always,
-            counted_per: if one.lacks_attribute() { BTreeMap::new() } else { identity.collect() },
+            key_values: if one.lacks_attribute() { BTreeMap::new() } else { identity.collect() },
             key: hit.key.to_string(),
             to_pass: standing.and_then(|standing| words::to_pass(&standing, hit.required)),
             now: standing.map(|standing| {

@@ -46,7 +46,7 @@ struct StoreReadiness {
     /// `memory`, `redis` or `cluster`.
     kind: &'static str,
     /// Whether the store is available: false before the first connection, and while the circuit breaker refuses calls.
-    answers: bool,
+    reachable: bool,
 }
 
 impl Health {
@@ -91,7 +91,7 @@ impl Readiness {
                 observe: service.only_observes(),
                 problem: health.policy_problem().clone(),
             },
-            store: StoreReadiness { kind: store.kind(), answers },
+            store: StoreReadiness { kind: store.kind(), reachable: answers },
         }
     }
 

@@ -12,7 +12,7 @@ use slidegate::policy::{Override, Rule};
 use crate::words;
 
 /// Characters that are told of what was, and of what is: a condition may have thousands of networks.
-const MOST_TOLD: usize = 400;
+const MAX_TOLD: usize = 400;
 
 /// What changed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -139,7 +139,7 @@ fn shown(text: &str) -> String {
     let mut shown = String::new();
     for (nth, char) in text.chars().enumerate() {
         match char {
-            _ if nth == MOST_TOLD => return shown + "…",
+            _ if nth == MAX_TOLD => return shown + "…",
             char if char.is_control() => shown.extend(char.escape_default()),
             char => shown.push(char),
         }

@@ -29,7 +29,7 @@ enum Reason {
 }
 
 /// Says whether the store that is to count can do so by a limit, or else why not and what it could.
-pub type Bears = fn(&Limit) -> Result<(), String>;
+pub type LimitCheck = fn(&Limit) -> Result<(), String>;
 
 /// For commands that ask no store.
 pub fn any_limit(_: &Limit) -> Result<(), String> {
@@ -65,7 +65,7 @@ pub struct Meaning {
 /// A policy, and the source that it was read from.
 pub struct PolicyFile {
     pub source: PolicySource,
-    pub bears: Bears,
+    pub supports: LimitCheck,
     pub texts: Texts,
     pub policy: Policy,
     pub notes: Vec<String>,
@@ -73,10 +73,10 @@ pub struct PolicyFile {
 
 impl PolicyFile {
     /// Reads a source, for a store that bears these limits.
-    pub fn read(source: PolicySource, bears: Bears) -> Result<Self, PolicyFileError> {
+    pub fn read(source: PolicySource, supports: LimitCheck) -> Result<Self, PolicyFileError> {
         let texts = source.texts()?;
-        let Meaning { policy, notes } = source.meaning(&texts, bears)?;
-        Ok(Self { source, bears, texts, policy, notes })
+        let Meaning { policy, notes } = source.meaning(&texts, supports)?;
+        Ok(Self { source, supports, texts, policy, notes })
     }
 }
 
@@ -106,11 +106,15 @@ impl PolicySource {
     }
 
     /// The policy that texts of it are, for a store that bears these limits.
-    pub fn meaning(&self, texts: &[FileText], bears: Bears) -> Result<Meaning, PolicyFileError> {
+    pub fn meaning(
+        &self,
+        texts: &[FileText],
+        supports: LimitCheck,
+    ) -> Result<Meaning, PolicyFileError> {
         match (self, texts) {
             (Self::Policy(path), texts) => {
                 let text = texts.iter().map(|file| &*file.text).collect::<String>();
-                let policy = parse(path, &text, bears)?;
+                let policy = parse(path, &text, supports)?;
                 let line = |warning: &PolicyWarning| {
                     let (line, column) = (warning.line(), warning.column());
                     format!("{}:{line}:{column}: {}", path.display(), warning.message())
@@ -119,7 +123,7 @@ impl PolicySource {
                 Ok(Meaning { policy, notes })
             }
             (Self::Ratelimit { path, algorithm }, files) => {
-                let counting = Counting { algorithm: *algorithm, bears };
+                let counting = Counting { algorithm: *algorithm, supports };
                 let Converted { policy, notes, .. } = convert(path, files, counting)?;
                 Ok(Meaning { policy, notes: notes.iter().map(ToString::to_string).collect() })
             }
@@ -154,10 +158,10 @@ fn unreadable(path: &Path, error: io::Error) -> PolicyFileError {
 }
 
 /// The policy that a file's text says, for a store that bears these limits.
-fn parse(path: &Path, text: &str, bears: Bears) -> Result<Policy, PolicyFileError> {
+fn parse(path: &Path, text: &str, supports: LimitCheck) -> Result<Policy, PolicyFileError> {
     let error =
         |errors: PolicyErrors| PolicyFileError { path: path.to_owned(), reason: errors.into() };
-    Policy::from_yaml_for(text, bears).map_err(error)
+    Policy::from_yaml_for(text, supports).map_err(error)
 }
 
 impl PolicyFileError {
@@ -200,7 +204,7 @@ mod tests {
 
     /// What is wrong with texts for a store that has no log.
     fn wrong(source: &PolicySource, texts: &[&str]) -> Vec<String> {
-        let bears: Bears = |limit| match limit.algorithm() {
+        let supports: LimitCheck = |limit| match limit.algorithm() {
             Algorithm::SlidingLog => Err("`sliding_log` is not counted here".to_owned()),
             _ => Ok(()),
         };
@@ -209,7 +213,7 @@ mod tests {
             text: (**text).into(),
         };
         let texts: Vec<FileText> = texts.iter().enumerate().map(file).collect();
-        source.meaning(&texts, bears).err().map_or_else(Vec::new, |error| error.lines())
+        source.meaning(&texts, supports).err().map_or_else(Vec::new, |error| error.lines())
     }
 
     #[test]

@@ -21,13 +21,13 @@ use crate::watch::metrics::Reloaded;
 pub use self::watch::FileWatch;
 
 /// Lines of the log about one reload, of what changed or of what is wrong.
-const MOST_LINES: usize = 50;
+const MAX_LINES: usize = 50;
 
 /// Between two readings, which have to be equal.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// How often a file is read that is never the same twice.
-const MOST_READINGS: usize = 50;
+const MAX_READINGS: usize = 50;
 
 /// Until a file is read again that could not be: it may be that the system was short of something.
 const RETRY: Duration = Duration::from_secs(1);
@@ -155,7 +155,7 @@ impl Reader {
     /// What the file says, as soon as it says the same twice and nobody is writing.
     fn settled(&mut self) -> Option<Reading> {
         let mut before = read(&self.held.source);
-        for _ in 1..MOST_READINGS {
+        for _ in 1..MAX_READINGS {
             thread::sleep(PAUSE);
             self.note_pending();
             let now = read(&self.held.source);
@@ -176,7 +176,7 @@ impl Reader {
             Ok(texts) => texts,
             Err(wrong) => return self.refuse(&wrong),
         };
-        match self.held.source.meaning(&texts, self.held.bears) {
+        match self.held.source.meaning(&texts, self.held.supports) {
             Ok(meaning) => self.replace(texts, meaning),
             Err(error) => self.refuse(&error.lines()),
         }
@@ -214,7 +214,7 @@ impl Reader {
         };
         self.service.reloaded(Reloaded::Failed, Some(problem));
         in_log(wrong, |line| error!("{line}"));
-        error!("the policy goes on as it was: its file cannot be loaded");
+        error!("policy reload failed; keeping the current policy");
     }
 }
 
@@ -225,10 +225,10 @@ pub fn tell(notes: &[String]) {
 
 /// Some of the lines, and how many are left out.
 fn in_log(lines: &[String], log: impl Fn(&str)) {
-    for line in lines.iter().take(MOST_LINES) {
+    for line in lines.iter().take(MAX_LINES) {
         log(line);
     }
-    if let Some(more) = lines.len().checked_sub(MOST_LINES).filter(|more| *more > 0) {
+    if let Some(more) = lines.len().checked_sub(MAX_LINES).filter(|more| *more > 0) {
         log(&format!("and {more} more"));
     }
 }

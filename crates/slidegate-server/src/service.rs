@@ -47,7 +47,7 @@ impl Service {
     /// [`check`](Self::check) by a policy that the caller has looked at already.
     pub async fn check_by(&self, ruled: &Ruled, request: &Request<'_>) -> Ruling {
         let applied = ruled.gate.policy().apply(request);
-        let ruling = ruled.gate.check_applied(&applied).await;
+        let ruling = ruled.gate.check_matched(&applied).await;
         self.watch.decided(&ruled.tallies, request.domain(), &applied, &ruling);
         ruling
     }
@@ -67,7 +67,7 @@ impl Service {
         let ruled = self.ruled.load_full();
         let policy = ruled.gate.policy();
         let applied = policy.apply(request);
-        let ruling = ruled.gate.peek_applied(&applied).await;
+        let ruling = ruled.gate.peek_matched(&applied).await;
         Explanation::of(policy, request, &ruling)
     }
 
@@ -75,7 +75,7 @@ impl Service {
     pub fn replace(&self, policy: &Policy) {
         let policy = if self.observe { policy.observing() } else { policy.clone() };
         let tallies = self.watch.tallies(&policy);
-        let gate = self.ruled.load().gate.under(policy);
+        let gate = self.ruled.load().gate.with_policy(policy);
         self.ruled.store(Arc::new(Ruled::new(gate, tallies)));
     }
 

@@ -21,7 +21,7 @@ use crate::args::{
 };
 use crate::http::RepeatedHeaders;
 use crate::log::LogSettings;
-use crate::policy_file::{Bears, PolicyFile, PolicyFileError, any_limit};
+use crate::policy_file::{LimitCheck, PolicyFile, PolicyFileError, any_limit};
 use crate::tls::{Tls, TlsError, TlsFiles};
 use crate::watch::Redact;
 use crate::watch::traces::{CollectorUrlError, TraceSettings};
@@ -92,7 +92,7 @@ pub enum SettingsError {
     Store(#[from] AddressError),
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    #[error("--otlp (SLIDEGATE_OTLP) is no address of a collector: {0}")]
+    #[error("--otlp-endpoint (SLIDEGATE_OTLP_ENDPOINT) is no address of a collector: {0}")]
     Otlp(#[from] CollectorUrlError),
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -117,7 +117,7 @@ impl Settings {
         let expected_instances = args.store.expected_instances;
         let bounds = StoreBounds { max_keys: args.max_keys.get(), max_memory: args.max_memory };
         let store = StoreChoice::read(args.store, args.cluster, bounds)?;
-        let policy_file = PolicyFile::read(args.source.source(), store.bears())?;
+        let policy_file = PolicyFile::read(args.source.source(), store.supports())?;
         let (AddressOrNone(grpc), AddressOrNone(admin)) = (args.grpc, args.admin);
         Ok(Self {
             http: args.http,
@@ -136,7 +136,7 @@ impl Settings {
                 bounds,
                 ready_needs_store: args.ready_needs_store,
                 gathers: admin.is_some(),
-                denials_per_second: denials_per_second(&args.telling, args.log),
+                denials_per_second: denials_per_second(&args.telling, args.log_level),
                 redact: Redact::new(args.telling.redact_keys),
                 traces: traces(&args.telling)?,
             },
@@ -146,7 +146,7 @@ impl Settings {
                 patience: Duration::from_secs(args.client_timeout),
             },
             shutdown_grace: args.shutdown_grace,
-            log: LogSettings { level: args.log, format: args.telling.log_format },
+            log: LogSettings { level: args.log_level, format: args.telling.log_format },
         })
     }
 }
@@ -157,7 +157,7 @@ fn denials_per_second(args: &TellingArgs, level: LevelFilter) -> u16 {
 }
 
 fn traces(args: &TellingArgs) -> Result<Option<TraceSettings>, CollectorUrlError> {
-    let collector = args.otlp.as_deref().filter(|url| !url.is_empty()).map(str::parse);
+    let collector = args.otlp_endpoint.as_deref().filter(|url| !url.is_empty()).map(str::parse);
     let (sample, trust_forwarded) = (args.trace_sample.0, args.trust_traceparent);
     Ok(collector.transpose()?.map(|collector| TraceSettings { collector, sample, trust_forwarded }))
 }
@@ -195,10 +195,10 @@ impl StoreChoice {
     }
 
     /// The limits that it can count by.
-    fn bears(&self) -> Bears {
+    fn supports(&self) -> LimitCheck {
         match self {
             Self::Memory | Self::Redis { .. } => any_limit,
-            Self::Cluster(_) => slidegate_cluster::bears,
+            Self::Cluster(_) => slidegate_cluster::supports,
         }
     }
 }

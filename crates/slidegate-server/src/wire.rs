@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use slidegate::store::Outcomes;
 use slidegate::{
-    FollowingClock, Gate, Hit, MemoryStore, Receipt, StoreError, SystemClock, Taken, WallClock,
+    ChargeResult, DriftCorrectedClock, Gate, Hit, MemoryStore, Receipt, StoreError, SystemClock,
+    WallClock,
 };
 use slidegate_cluster::{ClusterStore, StartError};
 use slidegate_redis::{ConnectError, RedisStore};
@@ -19,7 +20,7 @@ use crate::watch::traces::TracesError;
 use crate::watch::{Denials, Metrics, Traces, Watch, Watched};
 
 /// A node of a cluster.
-pub type Node = ClusterStore<Arc<FollowingClock>>;
+pub type Node = ClusterStore<Arc<DriftCorrectedClock>>;
 
 /// Where counts live.
 pub enum Store {
@@ -42,9 +43,11 @@ pub enum ServiceError {
 /// Which flag says what a node cannot be.
 fn flag(error: &StartError) -> &'static str {
     match error {
-        StartError::Listen { .. } | StartError::NoKey(_) => "--listen (SLIDEGATE_LISTEN): ",
+        StartError::Listen { .. } | StartError::NoKey(_) => {
+            "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): "
+        }
         StartError::Key(_) => "--cluster-key (SLIDEGATE_CLUSTER_KEY): ",
-        StartError::Address(_) => "--advertise (SLIDEGATE_ADVERTISE): ",
+        StartError::Address(_) => "--cluster-advertise (SLIDEGATE_CLUSTER_ADVERTISE): ",
         StartError::Join(_) => "--store (SLIDEGATE_STORE): ",
     }
 }
@@ -81,7 +84,7 @@ impl Store {
     async fn open(choice: StoreChoice, bounds: StoreBounds) -> Result<Self, ServiceError> {
         let (address, settings, clock) = match choice {
             StoreChoice::Memory => {
-                let store = MemoryStore::with(SystemClock::new(), bounds.max_keys);
+                let store = MemoryStore::with_clock(SystemClock::new(), bounds.max_keys);
                 return Ok(Self::Memory(store.with_max_memory(bounds.max_memory)));
             }
             StoreChoice::Cluster(settings) => {
@@ -150,7 +153,7 @@ impl Store {
                 ..StoreFigures::default()
             },
             Self::Redis(store) => StoreFigures {
-                is_open: store.is_open(),
+                is_breaker_open: store.is_breaker_open(),
                 deny_cache_hits: store.deny_cache_hits(),
                 ..StoreFigures::default()
             },
@@ -161,9 +164,9 @@ impl Store {
 /// What asks Redis is in a box: it has much to remember, and would stand in the future of every decision, which is
 /// moved several times, also where counts live in memory.
 impl slidegate::Store for Store {
-    type Pace = slidegate::Awaited;
+    type Kind = slidegate::Asynchronous;
 
-    async fn take(&self, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
+    async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         match self {
             Self::Memory(store) => store.take(hits).await,
             Self::Redis(store) => Box::pin(store.take(hits)).await,
@@ -171,7 +174,7 @@ impl slidegate::Store for Store {
         }
     }
 
-    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<Taken>, StoreError> {
+    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
         match self {
             Self::Memory(store) => store.take_many(asks).await,
             Self::Redis(store) => Box::pin(store.take_many(asks)).await,
@@ -187,11 +190,11 @@ impl slidegate::Store for Store {
         }
     }
 
-    async fn give_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
+    async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
         match self {
-            Self::Memory(store) => store.give_back(receipt).await,
-            Self::Redis(store) => Box::pin(store.give_back(receipt)).await,
-            Self::Cluster(store) => store.give_back(receipt).await,
+            Self::Memory(store) => store.revert(receipt).await,
+            Self::Redis(store) => Box::pin(store.revert(receipt)).await,
+            Self::Cluster(store) => store.revert(receipt).await,
         }
     }
 

@@ -1,7 +1,9 @@
 //! A policy in words, for `validate`, `explain` and the log of a reload.
 
 use bytesize::ByteSize;
-use slidegate::policy::{Condition, Mode, OnStoreError, Override, Rule, Terms, When, WhenMissing};
+use slidegate::policy::{
+    Condition, Mode, OnStoreError, Override, Rule, RuleSettings, When, WhenMissing,
+};
 use slidegate::{Algorithm, Align, Limit, OnPartition, RuleCost};
 
 /// What a rule does, a line for each part.
@@ -27,7 +29,7 @@ pub fn own_terms(rule: &Rule) -> Vec<String> {
         true => lines.extend(requested(rule)),
         false => {
             lines.push(per(rule));
-            lines.extend(terms(rule.terms()));
+            lines.extend(settings(rule.settings()));
         }
     }
     lines.extend(charge(rule));
@@ -47,7 +49,7 @@ pub fn own_terms(rule: &Rule) -> Vec<String> {
 /// What a rule does that has no limits of its own.
 fn requested(rule: &Rule) -> [String; 2] {
     let own = "for limits that descriptors bring along, where no other rule applies".into();
-    let watches = match rule.terms().mode() {
+    let watches = match rule.settings().mode() {
         Mode::Enforce => "counted per all attributes",
         Mode::Off => "switched off",
         Mode::Jointly => "counted per all attributes; denies if no joint limit fits",
@@ -58,7 +60,7 @@ fn requested(rule: &Rule) -> [String; 2] {
 
 /// `if plan is pro: …`
 pub fn other_terms(other: &Override) -> String {
-    format!("if {}: {}", when(other.when()), terms(other.terms()).join("; "))
+    format!("if {}: {}", when(other.when()), settings(other.settings()).join("; "))
 }
 
 /// ``override `pro` ``, or by its place if it has no name.
@@ -155,22 +157,22 @@ fn cluster(rule: &Rule) -> Option<String> {
 /// Says how much memory a key of a rule takes at most, in all limits of the rule together. Nothing of a rule that counts
 /// nothing of its own.
 pub fn max_memory(rule: &Rule) -> Option<String> {
-    let bytes = |terms: &Terms| match terms.mode() {
+    let bytes = |settings: &RuleSettings| match settings.mode() {
         Mode::Off => 0,
         _ => {
-            let counted = terms.limits().iter().map(|one| one.limit());
+            let counted = settings.limits().iter().map(|one| one.limit());
             let counted = counted.filter(|limit| limit.capacity() > 0);
             counted.map(|limit| limit.max_state_bytes()).sum::<usize>()
         }
     };
-    let others = rule.overrides().iter().map(|other| bytes(other.terms()));
-    let most = others.fold(bytes(rule.terms()), usize::max);
+    let others = rule.overrides().iter().map(|other| bytes(other.settings()));
+    let most = others.fold(bytes(rule.settings()), usize::max);
     let size = ByteSize::b(most as u64).display().si();
     (most > 0).then(|| format!("at most {size} for each key in memory"))
 }
 
-fn terms(terms: &Terms) -> Vec<String> {
-    let mode = match terms.mode() {
+fn settings(settings: &RuleSettings) -> Vec<String> {
+    let mode = match settings.mode() {
         Mode::Off => return vec!["switched off".into()],
         Mode::Enforce => None,
         Mode::Jointly => Some("denies only if no joint limit fits".to_owned()),
@@ -179,7 +181,7 @@ fn terms(terms: &Terms) -> Vec<String> {
             Some(format!("denies for {share} of the keys, and watches the rest"))
         }
     };
-    match terms.limits() {
+    match settings.limits() {
         [] => vec!["everything passes".into()],
         limits => limits.iter().map(|one| limit(one.limit())).chain(mode).collect(),
     }

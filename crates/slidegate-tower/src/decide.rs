@@ -8,7 +8,7 @@ mod deciding;
 use std::sync::Arc;
 
 use http::request::Parts;
-use slidegate::{Pace, Ruling};
+use slidegate::{Ruling, StoreKind};
 
 use crate::extract::Head;
 use crate::question::{Kept, Malformed, Question};
@@ -43,12 +43,12 @@ pub struct Charge {
 
 /// A gate or a limiter.
 pub trait Judge: Send + Sync + 'static {
-    type Pace: Pace;
+    type Kind: StoreKind;
 
     /// None if it has to be waited for.
     #[inline]
     fn judge_now(&self, question: &Question, head: Head<'_>) -> Option<Decided> {
-        Self::Pace::begin(self.judge(question, head)).ok()
+        Self::Kind::begin(self.judge(question, head)).ok()
     }
 
     fn judge(&self, question: &Question, head: Head<'_>) -> impl Future<Output = Decided> + Send;

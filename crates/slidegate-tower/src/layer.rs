@@ -80,11 +80,11 @@ impl RateLimitLayer<()> {
     /// use slidegate_tower::{RateLimitLayer, extract};
     ///
     /// let limiter = Limiter::new(["10/s", "300/min"])?.named("per-key");
-    /// let layer = RateLimitLayer::per(limiter, extract::api_key(), WhenMissing::Deny);
+    /// let layer = RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Deny);
     /// # let _ = layer;
     /// # Ok::<(), slidegate::LimiterError>(())
     /// ```
-    pub fn per<S: Store>(
+    pub fn keyed_by<S: Store>(
         limiter: impl Into<Arc<Limiter<S>>>,
         key: impl Extract,
         when_missing: WhenMissing,
@@ -187,7 +187,7 @@ impl<D: Decide, R> RateLimitLayer<D, R> {
     /// # use slidegate::{Limiter, policy::WhenMissing};
     ///
     /// # let limiter = Limiter::new(["10/min"])?;
-    /// let layer = RateLimitLayer::per(limiter, extract::api_key(), WhenMissing::Skip)
+    /// let layer = RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Skip)
     ///     .respond_with(|denial: &Denial<'_>| {
     ///         let mut response = Response::new("come back later".to_owned());
     ///         *response.status_mut() = denial.status();
@@ -216,10 +216,10 @@ impl<D: Decide, R> RateLimitLayer<D, R> {
     ///
     /// // Five failed logins a minute; who logs in has no need to be counted.
     /// let limiter = Limiter::new(["5/min"])?.named("login");
-    /// let layer = RateLimitLayer::per(limiter, extract::header("x-user"), WhenMissing::Deny)
+    /// let layer = RateLimitLayer::keyed_by(limiter, extract::header("x-user"), WhenMissing::Deny)
     ///     .settle(|answer| match answer.status {
     ///         StatusCode::UNAUTHORIZED => Settle::Keep,
-    ///         _ => Settle::GiveBack,
+    ///         _ => Settle::Revert,
     ///     });
     /// # let _ = layer;
     /// # Ok::<(), slidegate::LimiterError>(())

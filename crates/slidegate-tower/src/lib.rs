@@ -8,7 +8,7 @@
 //! fn limits() -> Result<RateLimitLayer<impl Decide>, LimiterError> {
 //!     let limiter = Limiter::new(["10/s", "300/min"])?;      // sliding windows, in memory
 //!     let ip = extract::client_ip(TrustedProxies::none());
-//!     Ok(RateLimitLayer::per(limiter, ip, WhenMissing::Skip))
+//!     Ok(RateLimitLayer::keyed_by(limiter, ip, WhenMissing::Skip))
 //! }
 //! # assert!(limits().is_ok());
 //! ```

@@ -13,7 +13,7 @@ pub enum Settle {
     /// What it was charged.
     Keep,
     /// Nothing.
-    GiveBack,
+    Revert,
     /// So many units, even beyond what the limits hold: then its sender stays denied until enough has left the
     /// window.
     Cost(u64),
@@ -36,7 +36,7 @@ pub enum OnDrop {
     Keep,
     /// The charge is reverted, also if the call is dropped while it waits for the store. For a store that is not local, a tokio
     /// task does this; outside of a tokio runtime the charge stays.
-    GiveBack,
+    Revert,
 }
 
 /// The head of an answer: all but its body.
@@ -94,11 +94,11 @@ impl<D: Decides> Unsettled<D> {
 
 impl<D: Decides> Drop for Unsettled<D> {
     fn drop(&mut self) {
-        let Some(charge) = self.charge.take_if(|_| self.on_drop == OnDrop::GiveBack) else {
+        let Some(charge) = self.charge.take_if(|_| self.on_drop == OnDrop::Revert) else {
             return;
         };
         let question = self.question.clone();
-        let Err(settling) = self.decider.settle(question, *charge, Settle::GiveBack) else {
+        let Err(settling) = self.decider.settle(question, *charge, Settle::Revert) else {
             return;
         };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {

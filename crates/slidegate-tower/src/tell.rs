@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::header::Entry;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use slidegate::headers::{self, Style};
-use slidegate::{Jitter, Lengthening, Ruling, WallClock};
+use slidegate::{Jitter, JitterSample, Ruling, WallClock};
 
 /// The values of headers to be added to what is allowed, each at the place of its name. No style has more than three
 /// beside `Retry-After`, which is the last.
@@ -42,7 +42,7 @@ impl Tell {
     }
 
     /// How much longer the wait of one denial is, wherever it stands.
-    pub fn draw(&self) -> Lengthening {
+    pub fn draw(&self) -> JitterSample {
         self.retry_jitter.draw()
     }
 
@@ -50,7 +50,7 @@ impl Tell {
     #[inline]
     pub fn told(&self, ruling: &Ruling) -> Told {
         let mut told = Told::default();
-        self.each(ruling, Lengthening::NONE, |place, value| {
+        self.each(ruling, JitterSample::NONE, |place, value| {
             if let Some(told) = told.0.get_mut(place) {
                 *told = Some(value);
             }
@@ -68,7 +68,7 @@ impl Tell {
     }
 
     /// Adds what is told of a denial to the headers of its answer.
-    pub fn deny(&self, ruling: &Ruling, lengthening: Lengthening, headers: &mut HeaderMap) {
+    pub fn deny(&self, ruling: &Ruling, lengthening: JitterSample, headers: &mut HeaderMap) {
         self.each(ruling, lengthening, |place, value| self.put(place, value, headers));
     }
 
@@ -76,7 +76,7 @@ impl Tell {
     fn each(
         &self,
         ruling: &Ruling,
-        lengthening: Lengthening,
+        lengthening: JitterSample,
         mut tell: impl FnMut(usize, HeaderValue),
     ) {
         if let Some(policies) = self.policies(ruling) {
@@ -120,7 +120,7 @@ impl Tell {
 }
 
 /// When a denied request would fit, if ever.
-pub fn retry_after(ruling: &Ruling, lengthening: Lengthening) -> Option<Duration> {
+pub fn retry_after(ruling: &Ruling, lengthening: JitterSample) -> Option<Duration> {
     let wait = ruling.decision().retry_after()?;
     Some(lengthening.of(wait))
 }

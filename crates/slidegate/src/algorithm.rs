@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
-use crate::limit::Numbers;
+use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 
 use fixed_window::FixedWindow;
@@ -119,7 +119,7 @@ pub trait Counter: Copy {
 
     /// Takes back a charge of `cost` that was counted at `charged_at`; nothing of what has left the
     /// window since.
-    fn give_back(&self, state: &mut Self::State, charged_at: Timestamp, cost: u64);
+    fn revert(&self, state: &mut Self::State, charged_at: Timestamp, cost: u64);
 
     /// Takes `cost` units off what counts at `now`, the oldest first, or all if there are fewer. That makes room
     /// for exactly as many.
@@ -181,8 +181,14 @@ impl Scale {
         Self { window: window_us.div_ceil(tick_us) as u32, tick_us: tick_us as u32 }
     }
 
-    fn numbers(&self, max: u32, extra: u32) -> Numbers {
-        Numbers { max, extra, max_debt: 0, tick_us: u64::from(self.tick_us), window: self.window() }
+    fn params(&self, max: u32, extra: u32) -> LimitParams {
+        LimitParams {
+            max,
+            extra,
+            max_debt: 0,
+            tick_us: u64::from(self.tick_us),
+            window: self.window(),
+        }
     }
 
     /// Ticks in a window.

@@ -173,13 +173,13 @@ impl Clock for WallClock {
 /// it is told to [`follow`](Self::follow). What keeps the clocks of machines together adjusts the wall clock only, and
 /// to read that for each decision costs more.
 #[derive(Debug)]
-pub struct FollowingClock {
+pub struct DriftCorrectedClock {
     clock: SystemClock,
     /// What the wall clock is ahead, in microseconds.
     ahead_us: AtomicI64,
 }
 
-impl FollowingClock {
+impl DriftCorrectedClock {
     /// Starts a clock at the present wall time.
     pub fn new() -> Self {
         Self { clock: SystemClock::new(), ahead_us: AtomicI64::new(0) }
@@ -192,13 +192,13 @@ impl FollowingClock {
     }
 }
 
-impl Default for FollowingClock {
+impl Default for DriftCorrectedClock {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Clock for FollowingClock {
+impl Clock for DriftCorrectedClock {
     #[inline]
     fn now(&self) -> Timestamp {
         Timestamp(self.clock.now().0.saturating_add_signed(self.ahead_us.load(Ordering::Relaxed)))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::hit::{Hit, Veto};
 use crate::outcome::Outcome;
-use crate::store::{Outcomes, Receipt, Taken, TakenOne, admits};
+use crate::store::{ChargeResult, Outcomes, Receipt, SingleChargeResult, admits};
 
 /// What we say of a request: allowed or denied, by which limit, and how every limit stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,20 +19,20 @@ pub struct Decision {
 impl Decision {
     /// What a store did, seen as a decision.
     #[inline(always)]
-    pub(crate) fn of_taken(hits: &[Hit<'_>], taken: Taken) -> Self {
+    pub(crate) fn of_taken(hits: &[Hit<'_>], taken: ChargeResult) -> Self {
         let binding = binding(hits, &taken.outcomes, taken.allowed);
         Self::bound_by(binding, taken)
     }
 
     #[inline(always)]
-    fn bound_by(binding: Option<u16>, taken: Taken) -> Self {
-        let Taken { allowed, outcomes, receipt } = taken;
+    fn bound_by(binding: Option<u16>, taken: ChargeResult) -> Self {
+        let ChargeResult { allowed, outcomes, receipt } = taken;
         Self { allowed, degraded: false, binding, outcomes, receipt }
     }
 
     /// What a store did with a single hit, seen as a decision.
     #[inline(always)]
-    pub(crate) fn of_one(hit: &Hit<'_>, taken: TakenOne) -> Self {
+    pub(crate) fn of_one(hit: &Hit<'_>, taken: SingleChargeResult) -> Self {
         let taken = taken.into_taken(hit);
         Self::bound_by(binds_alone(hit, taken.allowed).then_some(0), taken)
     }
@@ -40,27 +40,28 @@ impl Decision {
     /// What a store would do, seen as a decision.
     pub(crate) fn of_peeked(hits: &[Hit<'_>], outcomes: Outcomes) -> Self {
         let allowed = admits(hits, &outcomes);
-        Self::of_taken(hits, Taken { allowed, outcomes, receipt: Receipt::default() })
+        Self::of_taken(hits, ChargeResult { allowed, outcomes, receipt: Receipt::default() })
     }
 
     /// By a limit that nothing fits: a denial, unless it observes.
     pub(crate) fn never(veto: Veto) -> Self {
         let outcomes = Outcomes::from_slice(&[Outcome::judge((0, 0), 1, 0, || 0)]);
         let allowed = veto == Veto::Never;
-        let taken = Taken { allowed, outcomes, receipt: Receipt::default() };
+        let taken = ChargeResult { allowed, outcomes, receipt: Receipt::default() };
         Self::bound_by((!allowed).then_some(0), taken)
     }
 
     /// What no rule applies to.
     pub(crate) fn unlimited() -> Self {
-        let taken = Taken { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() };
+        let taken =
+            ChargeResult { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() };
         Self::of_taken(&[], taken)
     }
 
     /// A denial because the store, which should have decided, did not answer.
     pub fn refused() -> Self {
         let taken =
-            Taken { allowed: false, outcomes: Outcomes::new(), receipt: Receipt::default() };
+            ChargeResult { allowed: false, outcomes: Outcomes::new(), receipt: Receipt::default() };
         Self::of_taken(&[], taken).degraded()
     }
 

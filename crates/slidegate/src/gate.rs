@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use crate::clock::{Clock, SystemClock};
 use crate::decision::Decision;
-use crate::policy::{Applied, OnStoreError, Origins, Policy, Rule};
+use crate::policy::{MatchedRules, OnStoreError, Origins, Policy, Rule};
 use crate::request::Request;
 use crate::store::memory::MemoryStore;
-use crate::store::{LocalStore, Receipt, Store, StoreError};
+use crate::store::{Receipt, Store, StoreError, SyncStore};
 
 use fallback::{Counts, Fallback, LocalBounds};
 
-pub use ruling::{Ruling, Standing};
+pub use ruling::{LimitStatus, Ruling};
 
 /// Policy and store: asks the store what the policy makes of a request.
 ///
@@ -65,12 +65,12 @@ impl<S> Gate<S> {
     /// let gate = Gate::new(policy("1/min")?, MemoryStore::new());
     /// let request = Request::new("default", Descriptor::new([]));
     /// assert!(gate.check_now(&request).decision().is_allowed());
-    /// let gate = gate.under(policy("3/min")?);
+    /// let gate = gate.with_policy(policy("3/min")?);
     /// assert_eq!(gate.check_now(&request).decision().remaining(), 1);
     /// # Ok::<(), slidegate::PolicyErrors>(())
     /// ```
     #[must_use]
-    pub fn under(&self, policy: Policy) -> Self {
+    pub fn with_policy(&self, policy: Policy) -> Self {
         Self {
             own_rules: policy.rules_shared_by(self.instances),
             policy,
@@ -129,22 +129,22 @@ impl<S> Gate<S> {
         self.fallback.present().map_or(0, |counts| counts.memory_bytes())
     }
 
-    fn rule(&self, applied: &Applied<'_>, decision: Decision) -> Ruling {
+    fn rule(&self, applied: &MatchedRules<'_>, decision: Decision) -> Ruling {
         Ruling::new(self.policy.shared_rules().clone(), applied.origins(), decision)
     }
 
     /// What the rules want when the store did not answer.
     fn without_store<'r>(
         &'r self,
-        applied: &Applied<'r>,
-        decide: impl FnOnce(&Counts, &Applied<'_>) -> Decision,
+        applied: &MatchedRules<'r>,
+        decide: impl FnOnce(&Counts, &MatchedRules<'_>) -> Decision,
     ) -> Ruling {
         let rules = self.own_rules.clone();
         let refuses = applied.on_store_error() == OnStoreError::Deny;
         let mut applied = applied.without_store(&self.own_rules, self.instances);
         if refuses {
             // What is given back has not been spent, whatever becomes of the rest.
-            applied = applied.giving_back();
+            applied = applied.as_refund();
         }
         let decision = match applied.has_hits() {
             true => self.fallback.decide(|counts| decide(counts, &applied), Decision::outcomes),
@@ -166,34 +166,34 @@ impl<S> Gate<S> {
 }
 
 #[inline]
-fn take_now<S: LocalStore + ?Sized>(store: &S, applied: &Applied<'_>) -> Decision {
-    if applied.gives_back() {
+fn take_now<S: SyncStore + ?Sized>(store: &S, applied: &MatchedRules<'_>) -> Decision {
+    if applied.is_refund() {
         return refund::take_now(store, applied);
     }
     let hits = applied.hits();
     Decision::of_taken(&hits, store.take_now(&hits))
 }
 
-fn peek_now<S: LocalStore>(store: &S, applied: &Applied<'_>) -> Decision {
+fn peek_now<S: SyncStore>(store: &S, applied: &MatchedRules<'_>) -> Decision {
     let hits = refund::looks(applied);
     refund::seen(applied, &hits, store.peek_now(&hits))
 }
 
 /// Over a store that answers without waiting and never fails.
-impl<S: LocalStore> Gate<S> {
+impl<S: SyncStore> Gate<S> {
     /// Takes what the request costs if every limit has room for it.
     pub fn check_now(&self, request: &Request<'_>) -> Ruling {
-        self.check_applied_now(&self.policy.apply(request))
+        self.check_matched_now(&self.policy.apply(request))
     }
 
     /// [`check_now`](Self::check_now), where it is known already how [the policy](Self::policy) applies.
-    pub fn check_applied_now(&self, applied: &Applied<'_>) -> Ruling {
+    pub fn check_matched_now(&self, applied: &MatchedRules<'_>) -> Ruling {
         self.rule(applied, take_now(&*self.store, applied))
     }
 
     /// Records units that have been consumed; see [`report`](Self::report).
     pub fn report_now(&self, request: &Request<'_>) -> Ruling {
-        self.check_applied_now(&self.policy.apply(request).reported())
+        self.check_matched_now(&self.policy.apply(request).reported())
     }
 
     /// What [`check_now`](Self::check_now) would say. Takes nothing.
@@ -208,22 +208,22 @@ impl<S: LocalStore> Gate<S> {
 /// [`expecting_instances`](Gate::expecting_instances).
 impl<S: Store> Gate<S> {
     /// Takes what the request costs if every limit has room for it. What descriptors
-    /// [give back](crate::Descriptor::giving_back) is taken off first, in a call of its own, and whether or not
+    /// [give back](crate::Descriptor::as_refund) is taken off first, in a call of its own, and whether or not
     /// the rest is denied.
     pub async fn check(&self, request: &Request<'_>) -> Ruling {
-        self.check_applied(&self.policy.apply(request)).await
+        self.check_matched(&self.policy.apply(request)).await
     }
 
     /// [`check`](Self::check), where it is known already how [the policy](Self::policy) applies.
-    pub async fn check_applied<'r>(&'r self, applied: &Applied<'r>) -> Ruling {
-        if let Some(store) = self.store.as_local() {
+    pub async fn check_matched<'r>(&'r self, applied: &MatchedRules<'r>) -> Ruling {
+        if let Some(store) = self.store.as_sync() {
             return self.rule(applied, take_now(store, applied));
         }
         let hits = applied.hits();
         if hits.is_empty() {
             return self.rule(applied, Decision::unlimited());
         }
-        let decision = match applied.gives_back() {
+        let decision = match applied.is_refund() {
             true => refund::take(&*self.store, applied).await,
             false => self.store.take(&hits).await.map(|taken| Decision::of_taken(&hits, taken)),
         };
@@ -235,11 +235,11 @@ impl<S: Store> Gate<S> {
 
     /// What [`check`](Self::check) would say. Takes nothing.
     pub async fn peek(&self, request: &Request<'_>) -> Ruling {
-        self.peek_applied(&self.policy.apply(request)).await
+        self.peek_matched(&self.policy.apply(request)).await
     }
 
     /// [`peek`](Self::peek), where it is known already how [the policy](Self::policy) applies.
-    pub async fn peek_applied<'r>(&'r self, applied: &Applied<'r>) -> Ruling {
+    pub async fn peek_matched<'r>(&'r self, applied: &MatchedRules<'r>) -> Ruling {
         let hits = refund::looks(applied);
         if hits.is_empty() {
             return self.rule(applied, Decision::unlimited());
@@ -255,7 +255,7 @@ impl<S: Store> Gate<S> {
     ///
     /// # Errors
     /// If the store did not answer.
-    pub async fn give_back(&self, decision: &Decision) -> Result<(), StoreError> {
+    pub async fn revert(&self, decision: &Decision) -> Result<(), StoreError> {
         self.give_back_part(decision, decision.receipt()).await
     }
 
@@ -266,10 +266,10 @@ impl<S: Store> Gate<S> {
     ) -> Result<(), StoreError> {
         if decision.is_degraded() {
             if let Some(counts) = self.fallback.present() {
-                counts.give_back_now(receipt);
+                counts.revert_now(receipt);
             }
             return Ok(());
         }
-        self.heard(self.store.give_back(receipt).await)
+        self.heard(self.store.revert(receipt).await)
     }
 }

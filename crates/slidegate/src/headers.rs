@@ -13,7 +13,7 @@
 //! neither. The limit is the max of the quota, so under a token bucket with a larger burst more may
 //! remain.
 //!
-//! A [`Lengthening`] makes a denial's wait longer wherever it stands, so that all of its headers speak of
+//! A [`JitterSample`] makes a denial's wait longer wherever it stands, so that all of its headers speak of
 //! one moment, and a client that reads only one of them is spread as well as the others. What an allowed
 //! answer says is not lengthened.
 //!
@@ -28,7 +28,7 @@ mod x;
 #[cfg(test)]
 mod examples;
 #[cfg(test)]
-mod laws;
+mod properties;
 
 use std::fmt;
 use std::str::FromStr;
@@ -37,8 +37,8 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::clock::{Clock, Timestamp};
-use crate::gate::{Ruling, Standing};
-use crate::jitter::Lengthening;
+use crate::gate::{LimitStatus, Ruling};
+use crate::jitter::JitterSample;
 
 pub use line::Line;
 
@@ -86,7 +86,7 @@ struct Row {
     /// The first of them, where it tells of limits and not of counts.
     write_policies: Option<fn(&Ruling) -> Line>,
     /// The others.
-    write: fn(&Answer<'_>, Tell<'_>),
+    write: fn(&HeaderContext<'_>, Tell<'_>),
 }
 
 /// The styles, in the order of the enum.
@@ -165,13 +165,13 @@ impl fmt::Display for Style {
 ///
 /// ```
 /// use slidegate::headers::{self, Style};
-/// use slidegate::{Descriptor, Gate, Lengthening, MemoryStore, Policy, Request, Timestamp};
+/// use slidegate::{Descriptor, Gate, JitterSample, MemoryStore, Policy, Request, Timestamp};
 ///
 /// let policy = Policy::from_yaml("rules: [{ name: all, limits: [100/min] }]")?;
 /// let gate = Gate::new(policy, MemoryStore::new());
 /// let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
 /// let now = Timestamp::from_secs(1_750_000_020);
-/// let headers = headers::write(Style::Ietf, &ruling, now, Lengthening::NONE);
+/// let headers = headers::write(Style::Ietf, &ruling, now, JitterSample::NONE);
 /// assert_eq!(headers[0], ("ratelimit-policy", "\"all\";q=100;w=60".to_owned()));
 /// assert!(headers[1].1.starts_with("\"all\";r=99;t="));
 /// # Ok::<(), slidegate::PolicyErrors>(())
@@ -180,7 +180,7 @@ pub fn write(
     style: Style,
     ruling: &Ruling,
     now: Timestamp,
-    lengthening: Lengthening,
+    lengthening: JitterSample,
 ) -> Vec<Header> {
     let mut headers = Vec::new();
     each(style, ruling, &Moment(now), lengthening, |name, value| {
@@ -195,7 +195,7 @@ pub fn each(
     style: Style,
     ruling: &Ruling,
     clock: &dyn Clock,
-    lengthening: Lengthening,
+    lengthening: JitterSample,
     mut tell: impl FnMut(&'static str, &str),
 ) {
     let names = style.header_names();
@@ -218,10 +218,10 @@ pub fn each_count(
     style: Style,
     ruling: &Ruling,
     clock: &dyn Clock,
-    lengthening: Lengthening,
+    lengthening: JitterSample,
     mut tell: impl FnMut(usize, &str),
 ) {
-    if let Some(answer) = Answer::of(ruling, clock, lengthening) {
+    if let Some(answer) = HeaderContext::of(ruling, clock, lengthening) {
         let row = style.row();
         (row.write)(&answer, &mut tell);
         if let Some(seconds) = answer.retry_after() {
@@ -241,17 +241,17 @@ impl Clock for Moment {
 }
 
 /// What every style says in its own way.
-struct Answer<'r> {
+struct HeaderContext<'r> {
     ruling: &'r Ruling,
-    binding: Standing<'r>,
+    binding: LimitStatus<'r>,
     /// Until the reset; none if it never comes.
     wait: Option<Duration>,
     clock: &'r dyn Clock,
 }
 
-impl<'r> Answer<'r> {
+impl<'r> HeaderContext<'r> {
     #[inline]
-    fn of(ruling: &'r Ruling, clock: &'r dyn Clock, lengthening: Lengthening) -> Option<Self> {
+    fn of(ruling: &'r Ruling, clock: &'r dyn Clock, lengthening: JitterSample) -> Option<Self> {
         let binding = ruling.binding()?;
         let wait = match ruling.decision().is_allowed() {
             true => Some(binding.outcome.reset_after()),
@@ -291,12 +291,12 @@ impl<'r> Answer<'r> {
 }
 
 /// The limits that a client has to know of: those that only watch deny nobody.
-pub(crate) fn shown(ruling: &Ruling) -> impl Iterator<Item = Standing<'_>> {
-    ruling.limits().filter(|standing| !standing.is_observed() && !standing.gives_back())
+pub(crate) fn shown(ruling: &Ruling) -> impl Iterator<Item = LimitStatus<'_>> {
+    ruling.limits().filter(|standing| !standing.is_observed() && !standing.is_refund())
 }
 
 /// The window of a limit in seconds. No draft has windows under a second.
-fn window(standing: &Standing<'_>) -> Option<u64> {
+fn window(standing: &LimitStatus<'_>) -> Option<u64> {
     let window = standing.limit.limit().quota().window();
     (window >= Duration::from_secs(1)).then(|| seconds_up(window))
 }

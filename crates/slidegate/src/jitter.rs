@@ -53,14 +53,14 @@ impl Jitter {
     }
 
     /// Draws by chance.
-    pub fn draw(self) -> Lengthening {
+    pub fn draw(self) -> JitterSample {
         self.drawn(fastrand::u32(..))
     }
 
     /// What the draw of this number says: 0 lengthens by nothing, `u32::MAX` by all that there is, the
     /// numbers between in proportion.
-    pub const fn drawn(self, lot: u32) -> Lengthening {
-        Lengthening { jitter: self, lot }
+    pub const fn drawn(self, lot: u32) -> JitterSample {
+        JitterSample { jitter: self, lot }
     }
 
     fn most(self, wait: Duration) -> Duration {
@@ -108,12 +108,12 @@ impl fmt::Display for Jitter {
 
 /// A [`Jitter`] that has been drawn. It lengthens all waits of one answer alike, so that they agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lengthening {
+pub struct JitterSample {
     jitter: Jitter,
     lot: u32,
 }
 
-impl Lengthening {
+impl JitterSample {
     /// By nothing.
     pub const NONE: Self = Jitter::NONE.drawn(0);
 

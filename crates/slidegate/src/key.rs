@@ -9,9 +9,9 @@ use std::sync::Arc;
 use fnv::FnvHasher;
 use sha2::{Digest as _, Sha256};
 
-use crate::cluster_terms::ClusterTerms;
+use crate::cluster_options::ClusterOptions;
 use crate::limit::Limit;
-use crate::redis_terms::RedisTerms;
+use crate::redis_options::RedisOptions;
 
 mod value;
 
@@ -35,8 +35,8 @@ pub struct Scope {
     limit: Box<str>,
     per: Box<[Box<str>]>,
     hash: u64,
-    redis: Option<Arc<RedisTerms>>,
-    cluster: Option<ClusterTerms>,
+    redis: Option<Arc<RedisOptions>>,
+    cluster: Option<ClusterOptions>,
 }
 
 impl Scope {
@@ -67,7 +67,7 @@ impl Scope {
     }
 
     /// The same with what stores that count in Redis are told. Who is counted does not change by it.
-    pub fn with_redis(self, terms: impl Into<Arc<RedisTerms>>) -> Self {
+    pub fn with_redis(self, terms: impl Into<Arc<RedisOptions>>) -> Self {
         let terms = terms.into();
         let known = |place: &usize| *place < self.per.len();
         debug_assert!(terms.slot_by().iter().all(known), "places of `per`");
@@ -75,7 +75,7 @@ impl Scope {
     }
 
     /// The same with what stores that count in a cluster are told. Who is counted does not change by it.
-    pub fn with_cluster(self, terms: impl Into<Option<ClusterTerms>>) -> Self {
+    pub fn with_cluster(self, terms: impl Into<Option<ClusterOptions>>) -> Self {
         Self { cluster: terms.into(), ..self }
     }
 
@@ -145,7 +145,7 @@ impl<'a> Key<'a> {
     }
 
     /// What its scope says to stores that count in Redis.
-    pub fn redis(&self) -> Option<&'a RedisTerms> {
+    pub fn redis(&self) -> Option<&'a RedisOptions> {
         match self.0 {
             Parts::Named { scope, .. } => scope.redis.as_deref(),
             Parts::Hashed { .. } => None,
@@ -153,7 +153,7 @@ impl<'a> Key<'a> {
     }
 
     /// What its scope says to stores that count in a cluster.
-    pub fn cluster(&self) -> Option<&'a ClusterTerms> {
+    pub fn cluster(&self) -> Option<&'a ClusterOptions> {
         match self.0 {
             Parts::Named { scope, .. } => scope.cluster.as_ref(),
             Parts::Hashed { .. } => None,
@@ -209,7 +209,7 @@ impl<'a> Key<'a> {
             let Parts::Named { scope, values, part } = key.0 else {
                 return write!(f, "{}", key.identity());
             };
-            let slot_by = key.redis().map_or(&[][..], RedisTerms::slot_by);
+            let slot_by = key.redis().map_or(&[][..], RedisOptions::slot_by);
             let pairs = || scope.per.iter().zip(values);
             f.write_str("{")?;
             match slot_by {
@@ -234,7 +234,7 @@ impl<'a> Key<'a> {
     /// hashed under the secret, joined to a hash of what the rule fixes.
     ///
     /// Stable: the same in every process, version and machine, if the secret hashes bytes alike there. Not so of the
-    /// keys of a [`Limiter`](crate::Limiter) over a store that answers [at once](crate::AtOnce), which have been hashed
+    /// keys of a [`Limiter`](crate::Limiter) over a store that answers [at once](crate::Synchronous), which have been hashed
     /// under a secret of that limiter alone: a store that shares its counts has to be one that is awaited.
     ///
     /// ```

@@ -56,7 +56,7 @@ pub mod store;
 pub mod testkit;
 
 mod clock;
-mod cluster_terms;
+mod cluster_options;
 mod decision;
 mod gate;
 mod hit;
@@ -69,24 +69,24 @@ mod outcome;
 mod problem;
 mod quota;
 mod reason;
-mod redis_terms;
+mod redis_options;
 mod request;
-#[cfg(test)]
-mod scripted;
 mod settle;
 mod sync;
+#[cfg(test)]
+mod test_util;
 
 pub use algorithm::{Algorithm, Align};
-pub use clock::{Clock, FollowingClock, ManualClock, SystemClock, Timestamp, WallClock};
-pub use cluster_terms::{ClusterTerms, ClusterTermsError, OnPartition};
+pub use clock::{Clock, DriftCorrectedClock, ManualClock, SystemClock, Timestamp, WallClock};
+pub use cluster_options::{ClusterOptions, ClusterOptionsError, OnPartition};
 pub use decision::{Decision, Verdict};
-pub use gate::{Gate, Ruling, Standing};
+pub use gate::{Gate, LimitStatus, Ruling};
 pub use hit::{ChargeWhen, Hit, Veto};
 pub use host::normal_host;
-pub use jitter::{Jitter, JitterError, Lengthening};
+pub use jitter::{Jitter, JitterError, JitterSample};
 pub use key::{Key, MAX_VALUE_BYTES, Scope, ShortenedValue, Value};
-pub use limit::{Limit, LimitError, Numbers};
-pub use limiter::{Limiter, LimiterError, NeverFits};
+pub use limit::{Limit, LimitError, LimitParams};
+pub use limiter::{CostExceedsMax, Limiter, LimiterError};
 pub use network::{Network, NetworkError};
 pub use outcome::Outcome;
 pub use policy::file::{PolicyError, PolicyErrors, PolicyWarning};
@@ -94,10 +94,12 @@ pub use policy::{Policy, RuleCost};
 pub use problem::Problem;
 pub use quota::{MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, QuotaError};
 pub use reason::Reason;
-pub use redis_terms::{RedisTerms, RedisTermsError};
+pub use redis_options::{RedisOptions, RedisOptionsError};
 pub use request::{DEFAULT_DOMAIN, Descriptor, Request};
 pub use store::memory::MemoryStore;
-pub use store::{AtOnce, Awaited, LocalStore, Pace, Receipt, Store, StoreError, Taken};
+pub use store::{
+    Asynchronous, ChargeResult, Receipt, Store, StoreError, StoreKind, SyncStore, Synchronous,
+};
 
 /// The README's Rust runs.
 #[cfg(doctest)]

@@ -37,7 +37,7 @@ pub struct Limit {
 
 /// A limit in numbers. Time is divided into ticks: `now_us / tick_us`, rounded down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Numbers {
+pub struct LimitParams {
     /// Units that fit in a window.
     pub max: u32,
     /// The burst of a token bucket; how many buckets `sliding_buckets` counts, the running one among them; 0
@@ -72,7 +72,7 @@ pub enum LimitError {
     #[error(
         "a precision of {} makes {buckets} buckets of the window of {window}: at most {most}",
         readable(*precision),
-        most = sliding_buckets::MOST_BUCKETS
+        most = sliding_buckets::MAX_BUCKETS
     )]
     Buckets {
         /// The precision asked for.
@@ -91,7 +91,7 @@ pub enum LimitError {
     /// The max is too large for a log.
     #[error(
         "a max of {0} is too large for sliding_log, which keeps every charge: at most {most}; sliding_buckets has no such bound",
-        most = sliding_log::MOST_ENTRIES
+        most = sliding_log::MAX_ENTRIES
     )]
     LongLog(u64),
 }
@@ -103,7 +103,7 @@ impl Limit {
     /// If the algorithm's own parameters do not go with the quota.
     pub fn new(quota: Quota, algorithm: Algorithm) -> Result<Self, LimitError> {
         let counter = match algorithm {
-            Algorithm::SlidingLog if quota.max() > sliding_log::MOST_ENTRIES => {
+            Algorithm::SlidingLog if quota.max() > sliding_log::MAX_ENTRIES => {
                 return Err(LimitError::LongLog(quota.max()));
             }
             Algorithm::SlidingLog => AnyCounter::SlidingLog(SlidingLog::new(&quota)),
@@ -212,8 +212,8 @@ impl Limit {
     }
 
     /// The limit in numbers, for a store that counts elsewhere.
-    pub fn numbers(&self) -> Numbers {
-        with_counter!(self.counter, counter => counter.numbers())
+    pub fn params(&self) -> LimitParams {
+        with_counter!(self.counter, counter => counter.params())
     }
 
     /// By how much, in microseconds, the clock of a key's counter is ahead: fixed windows begin at a phase
@@ -264,7 +264,7 @@ fn precision_us(quota: &Quota, precision: Option<Duration>) -> Result<u64, Limit
         return Err(wrong);
     }
     match window_us / precision_us {
-        buckets if buckets > sliding_buckets::MOST_BUCKETS => {
+        buckets if buckets > sliding_buckets::MAX_BUCKETS => {
             Err(LimitError::Buckets { precision, window: quota.window_text(), buckets })
         }
         _ => Ok(precision_us),

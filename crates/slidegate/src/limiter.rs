@@ -22,7 +22,7 @@ use crate::policy::{Mode, Rule};
 use crate::request::DEFAULT_DOMAIN;
 use crate::settle::{Settlement, settled};
 use crate::store::memory::MemoryStore;
-use crate::store::{LocalStore, Receipt};
+use crate::store::{Receipt, SyncStore};
 
 /// Keys that [`Limiter::check_many`] takes to the store at once.
 const BATCH: usize = 16;
@@ -75,7 +75,7 @@ pub enum LimiterError {
 /// The cost is over what one of the limits holds, so that it can never fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a cost of {0} is over what one of the limits holds: it can never fit")]
-pub struct NeverFits(pub u64);
+pub struct CostExceedsMax(pub u64);
 
 impl Limiter {
     /// A limiter over a memory store of its own. A limit is a [`Limit`], or text like `"100/min"`.
@@ -146,7 +146,7 @@ impl<S> Limiter<S> {
     /// Headers call its limits by that name, with `-` for what is not of `[a-z0-9._-]`.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        let rules = rules(name, &self.limits, self.rules[0].terms().mode());
+        let rules = rules(name, &self.limits, self.rules[0].settings().mode());
         Self { scope: scope(name), rules, ..self }
     }
 
@@ -170,11 +170,11 @@ impl<S> Limiter<S> {
     ///
     /// ```
     /// use slidegate::headers::{self, Style};
-    /// use slidegate::{Lengthening, Timestamp};
+    /// use slidegate::{JitterSample, Timestamp};
     ///
     /// let limiter = slidegate::Limiter::new(["100/min"])?.named("api");
     /// let ruling = limiter.ruling(limiter.check("acme").into());
-    /// let headers = headers::write(Style::Ietf, &ruling, Timestamp::from_secs(0), Lengthening::NONE);
+    /// let headers = headers::write(Style::Ietf, &ruling, Timestamp::from_secs(0), JitterSample::NONE);
     /// assert_eq!(headers[0], ("ratelimit-policy", "\"api\";q=100;w=60".to_owned()));
     /// # Ok::<(), slidegate::LimiterError>(())
     /// ```
@@ -257,7 +257,7 @@ impl<S> Limiter<S> {
     }
 
     #[inline]
-    fn check_in<K: Hash + ?Sized, L: LocalStore + ?Sized>(
+    fn check_in<K: Hash + ?Sized, L: SyncStore + ?Sized>(
         &self,
         store: &L,
         key: &K,
@@ -267,7 +267,7 @@ impl<S> Limiter<S> {
     }
 
     #[inline(always)]
-    fn decide_in<K: Hash + ?Sized, L: LocalStore + ?Sized>(
+    fn decide_in<K: Hash + ?Sized, L: SyncStore + ?Sized>(
         &self,
         store: &L,
         key: &K,
@@ -283,15 +283,15 @@ impl<S> Limiter<S> {
 
     fn settle_in<K: Hash + ?Sized>(
         &self,
-        store: &dyn LocalStore,
+        store: &dyn SyncStore,
         key: &K,
         decision: &Decision,
         cost: u64,
     ) {
         match Settlement::of(decision, decision.receipt().first_cost(), cost) {
             Settlement::Nothing => {}
-            Settlement::GiveBack { units, of } => {
-                store.give_back_now(&decision.receipt().part(units, of));
+            Settlement::Revert { units, of } => {
+                store.revert_now(&decision.receipt().part(units, of));
             }
             Settlement::Charge(extra) => {
                 store.take_now(&settled(self.hits(key, extra), decision));
@@ -330,7 +330,7 @@ impl<S> Limiter<S> {
 }
 
 /// Over a store that answers without waiting and never fails.
-impl<S: LocalStore> Limiter<S> {
+impl<S: SyncStore> Limiter<S> {
     /// Takes one unit of `key` if every limit has room for it.
     #[inline]
     pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Verdict {
@@ -390,8 +390,8 @@ impl<S: LocalStore> Limiter<S> {
     }
 
     /// Gives back what a decision's receipt says was charged. Once only.
-    pub fn give_back(&self, receipt: &Receipt) {
-        self.store.give_back_now(receipt);
+    pub fn revert(&self, receipt: &Receipt) {
+        self.store.revert_now(receipt);
     }
 
     /// Makes `cost` what an allowed request of `key` was charged, once it is known what it has cost: gives back
@@ -452,7 +452,7 @@ impl<S: LocalStore> Limiter<S> {
         key: &K,
         cost: u64,
         jitter: Jitter,
-    ) -> Result<Decision, NeverFits> {
+    ) -> Result<Decision, CostExceedsMax> {
         loop {
             match self.next_try(key, cost, jitter)? {
                 Try::Allowed(decision) => return Ok(decision),
@@ -471,7 +471,7 @@ impl<S: LocalStore> Limiter<S> {
         key: &K,
         cost: u64,
         jitter: Jitter,
-    ) -> Result<Decision, NeverFits> {
+    ) -> Result<Decision, CostExceedsMax> {
         loop {
             match self.next_try(key, cost, jitter)? {
                 Try::Allowed(decision) => return Ok(decision),
@@ -485,11 +485,11 @@ impl<S: LocalStore> Limiter<S> {
         key: &K,
         cost: u64,
         jitter: Jitter,
-    ) -> Result<Try, NeverFits> {
+    ) -> Result<Try, CostExceedsMax> {
         match self.check_cost(key, cost) {
             Verdict::Allowed(decision) => Ok(Try::Allowed(decision)),
             Verdict::Denied(decision) => {
-                let wait = decision.retry_after().ok_or(NeverFits(cost))?;
+                let wait = decision.retry_after().ok_or(CostExceedsMax(cost))?;
                 Ok(Try::After(jitter.draw().of(wait)))
             }
         }

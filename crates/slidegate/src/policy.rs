@@ -27,14 +27,14 @@ use route::Routes;
 
 pub use cost::RuleCost;
 pub(crate) use cost::{ChargeSettings, Costs};
-pub use matched::{Applied, Match};
+pub use matched::{Match, MatchedRules};
 pub(crate) use matched::{Origin, Origins};
 pub use mode::{Mode, OnStoreError, Share, ShareError, WhenMissing};
 pub use pattern::Condition;
 pub use per::{Alternatives, Per};
 pub use redis::RuleRedis;
 pub(crate) use rule::Chosen;
-pub use rule::{Misfit, Override, Rule, RuleLimit, Terms, When};
+pub use rule::{NoMatchReason, Override, Rule, RuleLimit, RuleSettings, When};
 
 /// What is to be enforced: rules, by domain. Read it from YAML with [`Policy::from_yaml`].
 #[derive(Clone, Debug, Default)]
@@ -142,7 +142,7 @@ impl Policy {
     }
 
     /// The rules that apply to a request, and whose counts they ask for.
-    pub fn apply<'r>(&'r self, request: &'r Request<'_>) -> Applied<'r> {
+    pub fn apply<'r>(&'r self, request: &'r Request<'_>) -> MatchedRules<'r> {
         let mut applied = self.matches(request);
         if applied.matches().any(|one| !one.rule().replaces.is_empty()) {
             applied.leave_out_replaced();
@@ -152,8 +152,8 @@ impl Policy {
 
     /// The rules that apply to any of the descriptors, each looked at alone.
     #[inline]
-    fn matches<'r>(&'r self, request: &'r Request<'_>) -> Applied<'r> {
-        let mut applied = Applied::new();
+    fn matches<'r>(&'r self, request: &'r Request<'_>) -> MatchedRules<'r> {
+        let mut applied = MatchedRules::new();
         let Some(domain) = self.by_domain.get(request.domain) else { return applied };
         for (place, descriptor) in (0..).zip(&request.descriptors) {
             let canonical = self.canonical(descriptor);
@@ -185,7 +185,7 @@ impl Policy {
     pub fn explain<'r>(
         &'r self,
         request: &'r Request<'_>,
-    ) -> impl Iterator<Item = (&'r Rule, Result<Match<'r>, Misfit<'r>>)> {
+    ) -> impl Iterator<Item = (&'r Rule, Result<Match<'r>, NoMatchReason<'r>>)> {
         let applied = self.matches(request);
         (0..).zip(&request.descriptors).flat_map(move |(place, descriptor)| {
             let canonical = self.canonical(descriptor);
@@ -195,7 +195,7 @@ impl Policy {
                 let own = |one: &&Match<'_>| one.nth() == nth && one.descriptor() == place as usize;
                 let replaced = applied.matches().find(|one| one.rule().replaces.contains(&nth));
                 let fit = match (applied.matches().find(own), replaced) {
-                    (Some(_), Some(other)) => Err(Misfit::Replaced(other.rule().name())),
+                    (Some(_), Some(other)) => Err(NoMatchReason::Replaced(other.rule().name())),
                     (Some(one), None) => Ok(one.clone()),
                     (None, _) => {
                         let fit = rule.fit(&attributes);

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::gate::{Ruling, Standing};
+use crate::gate::{LimitStatus, Ruling};
 use crate::reason::Reason;
 
 /// What the body of a denial says: serialize it as JSON, of type [`CONTENT_TYPE`](Self::CONTENT_TYPE).
@@ -47,7 +47,7 @@ impl Problem {
         if reason == Reason::StoreUnavailable {
             return Some(Self::REDUCED_CAPACITY);
         }
-        let violated = ruling.limits().filter(Standing::vetoes);
+        let violated = ruling.limits().filter(LimitStatus::is_denying);
         let violated_policies = violated.map(|one| one.policy_name().to_owned()).collect();
         Some(Self { violated_policies, reason, status: ruling.status(), ..Self::QUOTA_EXCEEDED })
     }
@@ -85,7 +85,7 @@ mod tests {
 
     use serde_json::json;
 
-    use crate::scripted::{self, Said};
+    use crate::test_util::{self, ScriptedOutcome};
 
     const POLICY: &str = "
 rules:
@@ -95,9 +95,14 @@ rules:
 
     #[test]
     fn a_denial_names_the_limits_in_which_it_did_not_fit() {
-        let denied = Said::Denied { remaining: 0, reset_us: 60_000_000, wait_us: Some(5_000_000) };
-        let fits = Said::Fits { remaining: 1, reset_us: 1 };
-        let of = |said: [Said; 3]| Problem::of(&scripted::ruling(POLICY, &said)).unwrap();
+        let denied = ScriptedOutcome::Denied {
+            remaining: 0,
+            reset_us: 60_000_000,
+            wait_us: Some(5_000_000),
+        };
+        let fits = ScriptedOutcome::Fits { remaining: 1, reset_us: 1 };
+        let of =
+            |said: [ScriptedOutcome; 3]| Problem::of(&test_util::ruling(POLICY, &said)).unwrap();
         let text = serde_json::to_string(&of([denied, fits, fits])).unwrap();
         let expected = concat!(
             r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
@@ -111,14 +116,14 @@ rules:
 
     #[test]
     fn what_is_allowed_is_no_problem() {
-        let fits = [Said::Fits { remaining: 0, reset_us: 1 }; 3];
-        assert_eq!(Problem::of(&scripted::ruling(POLICY, &fits)), None);
+        let fits = [ScriptedOutcome::Fits { remaining: 0, reset_us: 1 }; 3];
+        assert_eq!(Problem::of(&test_util::ruling(POLICY, &fits)), None);
     }
 
     #[test]
     fn a_denial_for_want_of_a_store_is_reduced_capacity_and_names_no_limit() {
         let policy = "rules: [{ name: a, limits: [1/s], on_store_error: deny }]";
-        let ruling = scripted::without_store(policy);
+        let ruling = test_util::without_store(policy);
         assert_eq!(
             serde_json::to_value(Problem::of(&ruling).unwrap()).unwrap(),
             json!({
@@ -142,27 +147,27 @@ rules:
 ";
         let denied = |wait_s: u64| {
             let us = 1_000_000 * wait_s;
-            Said::Denied { remaining: 0, reset_us: us, wait_us: Some(us) }
+            ScriptedOutcome::Denied { remaining: 0, reset_us: us, wait_us: Some(us) }
         };
-        let never = Said::Denied { remaining: 10, reset_us: 0, wait_us: None };
-        let fits = Said::Fits { remaining: 1, reset_us: 1 };
+        let never = ScriptedOutcome::Denied { remaining: 10, reset_us: 0, wait_us: None };
+        let fits = ScriptedOutcome::Fits { remaining: 1, reset_us: 1 };
         for (said, status, reason) in [
             ([denied(1), fits, fits], 420, Reason::LimitExceeded),
             ([denied(1), denied(2), fits], 409, Reason::LimitExceeded),
             ([denied(1), denied(2), denied(3)], 429, Reason::LimitExceeded),
             ([never, denied(2), denied(3)], 420, Reason::CostExceedsMax),
         ] {
-            let ruling = scripted::ruling(policy, &said);
+            let ruling = test_util::ruling(policy, &said);
             assert_eq!((ruling.status(), ruling.reason()), (status, Some(reason)), "{said:?}");
             assert_eq!(Problem::of(&ruling).map(|problem| problem.status()), Some(status));
         }
-        let allowed = scripted::ruling(policy, &[fits; 3]);
+        let allowed = test_util::ruling(policy, &[fits; 3]);
         assert_eq!((allowed.status(), allowed.reason()), (200, None));
     }
 
     #[test]
     fn a_degraded_denial_by_a_limit_is_still_a_quota_exceeded() {
-        let ruling = scripted::without_store("rules: [{ name: a, limits: [0/s] }]");
+        let ruling = test_util::without_store("rules: [{ name: a, limits: [0/s] }]");
         assert!(ruling.decision().is_degraded());
         assert_eq!(Problem::of(&ruling).map(|problem| problem.status()), Some(429));
     }

@@ -69,7 +69,7 @@ pub struct Descriptor<'a> {
     /// The bytes of values that are not UTF-8. Nearly always empty.
     bytes: Vec<(&'a str, &'a [u8])>,
     pub(crate) costs: Costs<'a>,
-    pub(crate) gives_back: bool,
+    pub(crate) is_refund: bool,
     pub(crate) exact: bool,
     pub(crate) limit: Option<Quota>,
     /// Canonical forms of the hosts, computed when a policy looks at hosts and one is not canonical.
@@ -83,7 +83,7 @@ impl<'a> Descriptor<'a> {
             attributes: attributes.into_iter().collect(),
             bytes: Vec::new(),
             costs: Costs::default(),
-            gives_back: false,
+            is_refund: false,
             exact: false,
             limit: None,
             hosts: OnceLock::new(),
@@ -156,8 +156,8 @@ impl<'a> Descriptor<'a> {
 
     /// The same, giving its cost back: so many units are taken off the counts, the oldest first. It denies
     /// nothing, and is done also if the request is denied: what it gives back has not been spent.
-    pub fn giving_back(self) -> Self {
-        Self { gives_back: true, ..self }
+    pub fn as_refund(self) -> Self {
+        Self { is_refund: true, ..self }
     }
 
     /// The same, for rules only that name every one of its attributes, and of whose `when` and `per` it has

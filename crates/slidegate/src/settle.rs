@@ -10,7 +10,7 @@ use crate::outcome::Outcome;
 pub enum Settlement {
     Nothing,
     /// Reverts `units` of every `of` units of each charge.
-    GiveBack {
+    Revert {
         units: u64,
         of: u64,
     },
@@ -26,7 +26,7 @@ impl Settlement {
         }
         match cost.checked_sub(asked) {
             Some(extra) => Self::Charge(extra),
-            None => Self::GiveBack { units: asked - cost, of: asked },
+            None => Self::Revert { units: asked - cost, of: asked },
         }
     }
 }

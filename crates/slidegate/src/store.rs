@@ -1,7 +1,7 @@
 //! Where counts live: the traits, the receipt, the error.
 
 pub mod memory;
-mod pace;
+mod store_kind;
 pub mod table;
 
 use std::future::{Future, ready};
@@ -14,7 +14,7 @@ use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::limit::Limit;
 use crate::outcome::Outcome;
 
-pub use pace::{AtOnce, Awaited, Pace};
+pub use store_kind::{Asynchronous, StoreKind, Synchronous};
 
 /// One outcome for each hit, in their order.
 pub type Outcomes = SmallVec<[Outcome; 2]>;
@@ -25,21 +25,24 @@ pub type Outcomes = SmallVec<[Outcome; 2]>;
 /// charged are.
 pub trait Store: Send + Sync + 'static {
     /// How it answers.
-    type Pace: Pace;
+    type Kind: StoreKind;
 
-    /// Itself, if it answers [at once](AtOnce).
-    fn as_local(&self) -> Option<&dyn LocalStore> {
+    /// Itself, if it answers [at once](Synchronous).
+    fn as_sync(&self) -> Option<&dyn SyncStore> {
         None
     }
 
     /// Charges the hits of one request, if none of them denies it. See [`Veto`] and [`ChargeWhen`].
-    fn take(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<Taken, StoreError>> + Send;
+    fn take(
+        &self,
+        hits: &[Hit<'_>],
+    ) -> impl Future<Output = Result<ChargeResult, StoreError>> + Send;
 
     /// Takes several independent requests at once, in their order.
     fn take_many(
         &self,
         asks: &[&[Hit<'_>]],
-    ) -> impl Future<Output = Result<Vec<Taken>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<ChargeResult>, StoreError>> + Send;
 
     /// What [`take`](Store::take) would find. Charges nothing.
     fn peek(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<Outcomes, StoreError>> + Send;
@@ -47,7 +50,7 @@ pub trait Store: Send + Sync + 'static {
     /// Gives back exactly what a receipt says was charged, and nothing of what has left its window.
     ///
     /// To give the same receipt back twice is the caller's mistake.
-    fn give_back(&self, receipt: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn revert(&self, receipt: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Takes each hit's cost off its counter, whatever its veto and charge: of the units that still count the oldest, or
     /// all if there are fewer. What has left the window is not given back, and no counter comes to be.
@@ -61,18 +64,18 @@ pub trait Store: Send + Sync + 'static {
 }
 
 /// A store that answers without waiting, and never fails. Every local store is a [`Store`].
-pub trait LocalStore: Send + Sync + 'static {
+pub trait SyncStore: Send + Sync + 'static {
     /// See [`Store::take`].
-    fn take_now(&self, hits: &[Hit<'_>]) -> Taken;
+    fn take_now(&self, hits: &[Hit<'_>]) -> ChargeResult;
 
     /// [`take_now`](Self::take_now) for one hit, which is the commonest request.
-    fn take_one_now(&self, hit: &Hit<'_>) -> TakenOne {
-        let Taken { outcomes, mut receipt, .. } = self.take_now(std::slice::from_ref(hit));
-        TakenOne { outcome: outcomes[0], charge: receipt.charges.pop() }
+    fn take_one_now(&self, hit: &Hit<'_>) -> SingleChargeResult {
+        let ChargeResult { outcomes, mut receipt, .. } = self.take_now(std::slice::from_ref(hit));
+        SingleChargeResult { outcome: outcomes[0], charge: receipt.charges.pop() }
     }
 
     /// Takes several requests of one hit each, in their order; hands over one answer for each.
-    fn take_each_now(&self, hits: &[Hit<'_>], mut answer: impl FnMut(TakenOne))
+    fn take_each_now(&self, hits: &[Hit<'_>], mut answer: impl FnMut(SingleChargeResult))
     where
         Self: Sized,
     {
@@ -80,15 +83,15 @@ pub trait LocalStore: Send + Sync + 'static {
     }
 
     /// See [`Store::take_many`]; hands over one answer for each request, in their order.
-    fn take_many_now(&self, asks: &[&[Hit<'_>]], answer: impl FnMut(Taken))
+    fn take_many_now(&self, asks: &[&[Hit<'_>]], answer: impl FnMut(ChargeResult))
     where
         Self: Sized;
 
     /// See [`Store::peek`].
     fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes;
 
-    /// See [`Store::give_back`].
-    fn give_back_now(&self, receipt: &Receipt);
+    /// See [`Store::revert`].
+    fn revert_now(&self, receipt: &Receipt);
 
     /// See [`Store::refund`].
     fn refund_now(&self, hits: &[Hit<'_>]) -> Outcomes;
@@ -97,21 +100,24 @@ pub trait LocalStore: Send + Sync + 'static {
     fn reset_now(&self, hits: &[Hit<'_>]);
 }
 
-impl<S: LocalStore> Store for S {
-    type Pace = AtOnce;
+impl<S: SyncStore> Store for S {
+    type Kind = Synchronous;
 
-    fn as_local(&self) -> Option<&dyn LocalStore> {
+    fn as_sync(&self) -> Option<&dyn SyncStore> {
         Some(self)
     }
 
-    fn take(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<Taken, StoreError>> + Send {
+    fn take(
+        &self,
+        hits: &[Hit<'_>],
+    ) -> impl Future<Output = Result<ChargeResult, StoreError>> + Send {
         ready(Ok(self.take_now(hits)))
     }
 
     fn take_many(
         &self,
         asks: &[&[Hit<'_>]],
-    ) -> impl Future<Output = Result<Vec<Taken>, StoreError>> + Send {
+    ) -> impl Future<Output = Result<Vec<ChargeResult>, StoreError>> + Send {
         let mut taken = Vec::with_capacity(asks.len());
         self.take_many_now(asks, |answer| taken.push(answer));
         ready(Ok(taken))
@@ -121,8 +127,8 @@ impl<S: LocalStore> Store for S {
         ready(Ok(self.peek_now(hits)))
     }
 
-    fn give_back(&self, receipt: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send {
-        self.give_back_now(receipt);
+    fn revert(&self, receipt: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send {
+        self.revert_now(receipt);
         ready(Ok(()))
     }
 
@@ -141,7 +147,7 @@ impl<S: LocalStore> Store for S {
 
 /// What a store did with the hits of one request.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Taken {
+pub struct ChargeResult {
     /// Whether no hit denies the request.
     pub allowed: bool,
     /// One for each hit.
@@ -152,18 +158,18 @@ pub struct Taken {
 
 /// What a store did with a single hit.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TakenOne {
+pub struct SingleChargeResult {
     /// How it stands.
     pub outcome: Outcome,
     /// What was charged.
     pub charge: Option<Charge>,
 }
 
-impl TakenOne {
+impl SingleChargeResult {
     /// The same as the answer to a request.
     #[inline(always)]
-    pub(crate) fn into_taken(self, hit: &Hit<'_>) -> Taken {
-        Taken {
+    pub(crate) fn into_taken(self, hit: &Hit<'_>) -> ChargeResult {
+        ChargeResult {
             allowed: self.outcome.fits() || hit.veto == Veto::Never,
             outcomes: Outcomes::from_buf_and_len([self.outcome; 2], 1),
             receipt: Receipt {
@@ -240,7 +246,7 @@ impl Receipt {
     /// ```
     /// let limiter = slidegate::Limiter::new(["100/min"])?;
     /// let verdict = limiter.check_cost("acme", 80);                   // what it may cost at most
-    /// limiter.give_back(&verdict.decision().receipt().part(50, 80));  // it has cost 30
+    /// limiter.revert(&verdict.decision().receipt().part(50, 80));  // it has cost 30
     /// assert_eq!(limiter.peek("acme", 1).decision().remaining(), 70);
     /// # Ok::<(), slidegate::LimiterError>(())
     /// ```
@@ -259,7 +265,7 @@ impl Receipt {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Charge {
     /// The counter, in the store's own words.
-    pub counter: CounterName,
+    pub counter: CounterId,
     /// The limit that it counts for.
     pub limit: Limit,
     /// The moment at which the charge is counted, on the counter's own clock.
@@ -270,7 +276,7 @@ pub struct Charge {
 
 /// How a store names the counter of a key and a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum CounterName {
+pub enum CounterId {
     /// By a fingerprint.
     Fingerprint(u64),
     /// By its text.
@@ -289,7 +295,7 @@ pub enum StoreError {
     TimedOut(String),
     /// It failed too often of late, so a circuit breaker is open and it was not asked: nothing was charged.
     #[error("the store is not asked: it has failed too often of late")]
-    Open,
+    BreakerOpen,
     /// It has no way to count by a limit, and says why: nothing was charged, and to ask again changes nothing. Limits of
     /// a policy can be tried before: see [`Policy::from_yaml_for`](crate::Policy::from_yaml_for).
     #[error("the store cannot count by this limit: {0}")]

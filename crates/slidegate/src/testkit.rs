@@ -2,13 +2,13 @@
 //! store that is awkward on purpose.
 //!
 //! To try a store of your own, hand it and the clock that it reads to [`conformance::hold`] and to each
-//! of the [`laws`].
+//! of the [`properties`].
 
-pub mod awkward;
 pub mod conformance;
-pub mod laws;
+pub mod faulty;
 pub mod model;
 pub mod oracle;
+pub mod properties;
 mod trace;
 
 use std::future::Future;

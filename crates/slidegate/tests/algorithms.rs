@@ -22,7 +22,7 @@ impl At {
     fn new(max: u64, window: Duration, algorithm: Algorithm) -> Self {
         let clock = ManualClock::at(START);
         let limit = Limit::new(Quota::new(max, window).unwrap(), algorithm).unwrap();
-        let store = MemoryStore::with(clock.clone(), 100);
+        let store = MemoryStore::with_clock(clock.clone(), 100);
         Self { limiter: Limiter::with_store([limit], store).unwrap(), clock }
     }
 
@@ -184,10 +184,10 @@ fn one_cost_of_10_000_is_one_entry() {
 /// The store keeps the counts; limiters with one secret would share them, so the keys are named.
 #[test]
 fn counts_survive_a_raised_and_a_lowered_max() {
-    use slidegate::{Hit, Key, LocalStore, Scope};
+    use slidegate::{Hit, Key, Scope, SyncStore};
     for algorithm in Algorithm::ALL {
         let clock = ManualClock::at(START);
-        let store = MemoryStore::with(clock.clone(), 100);
+        let store = MemoryStore::with_clock(clock.clone(), 100);
         let scope = Scope::new("domain", "rule", "limit", &["who"]);
         let allowed = |max: u64, units: u64| {
             let limit = Limit::new(Quota::new(max, MINUTE).unwrap(), algorithm).unwrap();
@@ -205,10 +205,10 @@ fn counts_survive_a_raised_and_a_lowered_max() {
 
 #[test]
 fn a_debt_is_paid_before_anything_fits() {
-    use slidegate::{Hit, Key, LocalStore, Scope};
+    use slidegate::{Hit, Key, Scope, SyncStore};
     for algorithm in Algorithm::ALL {
         let clock = ManualClock::at(START);
-        let store = MemoryStore::with(clock.clone(), 100);
+        let store = MemoryStore::with_clock(clock.clone(), 100);
         let scope = Scope::new("domain", "rule", "limit", &["who"]);
         let limit = Limit::new(Quota::new(10, MINUTE).unwrap(), algorithm).unwrap();
         let key = Key::new(&scope, &[Value::Text("key")]);
@@ -227,9 +227,9 @@ fn a_debt_is_paid_before_anything_fits() {
 
 #[test]
 fn many_small_debts_do_not_grow_a_log_without_end() {
-    use slidegate::{Hit, Key, LocalStore, Scope};
+    use slidegate::{Hit, Key, Scope, SyncStore};
     let clock = ManualClock::at(START);
-    let store = MemoryStore::with(clock.clone(), 100);
+    let store = MemoryStore::with_clock(clock.clone(), 100);
     let scope = Scope::new("domain", "rule", "limit", &["who"]);
     let limit = Limit::new(Quota::new(10, MINUTE).unwrap(), Algorithm::SlidingLog).unwrap();
     let key = Key::new(&scope, &[Value::Text("key")]);

@@ -4,10 +4,11 @@
 
 use std::num::NonZeroU32;
 
-use slidegate::testkit::awkward::{AwkwardStore, Faults};
 use slidegate::testkit::block_on;
+use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
-    Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Ruling, Standing, Store, Timestamp,
+    Descriptor, Gate, LimitStatus, ManualClock, MemoryStore, Policy, Request, Ruling, Store,
+    Timestamp,
 };
 
 const UP: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
@@ -22,7 +23,7 @@ fn clock() -> ManualClock {
 }
 
 fn gate(yaml: &str) -> Gate<MemoryStore<ManualClock>> {
-    Gate::new(policy(yaml), MemoryStore::with(clock(), 1_000))
+    Gate::new(policy(yaml), MemoryStore::with_clock(clock(), 1_000))
 }
 
 fn acme() -> Request<'static> {
@@ -42,14 +43,14 @@ fn counts_survive_another_policy_and_another_max() {
     let before =
         gate("rules: [{ name: a, per: [tenant], limits: [10/h], algorithm: sliding_log }]");
     (0..4).for_each(|_| assert!(check(&before).decision().is_allowed()));
-    let after = before.under(policy(
+    let after = before.with_policy(policy(
         "rules: [{ name: new, limits: [1000/s] }, { name: a, per: [tenant], limits: [5/h], algorithm: sliding_log }]",
     ));
     assert_eq!(left(&after), 1);
     assert!(check(&before).decision().is_allowed(), "what is under way counts on");
     assert_eq!(left(&after), 0);
     assert_eq!(
-        left(&after.under(policy("rules: [{ name: a, per: [tenant], limits: [10/m] }]"))),
+        left(&after.with_policy(policy("rules: [{ name: a, per: [tenant], limits: [10/m] }]"))),
         10
     );
 }
@@ -58,21 +59,21 @@ fn counts_survive_another_policy_and_another_max() {
 fn what_the_old_policy_charged_is_given_back_under_the_new_one() {
     let before = gate("rules: [{ name: a, per: [tenant], limits: [3/h] }]");
     let ruling = check(&before);
-    let after = before.under(policy("rules: [{ name: a, per: [tenant], limits: [2/h] }]"));
+    let after = before.with_policy(policy("rules: [{ name: a, per: [tenant], limits: [2/h] }]"));
     assert_eq!(left(&after), 1);
-    block_on(after.give_back(ruling.decision())).unwrap();
+    block_on(after.revert(ruling.decision())).unwrap();
     assert_eq!(left(&after), 2);
 }
 
 #[test]
 fn what_is_counted_locally_survives_too_and_so_does_the_part_of_an_instance() {
     let clock = clock();
-    let store = AwkwardStore::new(&clock, 1, DOWN, 1);
+    let store = FaultyStore::new(&clock, 1, DOWN, 1);
     let before = Gate::new(policy("rules: [{ name: a, limits: [8/h] }]"), store)
         .with_local_clock(clock)
         .expecting_instances(NonZeroU32::new(2).unwrap());
     assert_eq!((check(&before).decision().remaining(), before.local_keys()), (3, 1));
-    let after = before.under(policy("rules: [{ name: a, limits: [6/h] }]"));
+    let after = before.with_policy(policy("rules: [{ name: a, limits: [6/h] }]"));
     assert_eq!((check(&after).decision().remaining(), after.local_keys()), (1, 1));
 }
 
@@ -89,10 +90,10 @@ rules:
   - { name: lost, limits: [9/h], on_store_error: deny }
 ";
     let clock = clock();
-    let store = AwkwardStore::new(&clock, 1, UP, 1);
+    let store = FaultyStore::new(&clock, 1, UP, 1);
     let enforcing = Gate::new(policy(rules), store.clone());
     assert!(!check(&enforcing).decision().is_allowed());
-    let observing = enforcing.under(enforcing.policy().observing());
+    let observing = enforcing.with_policy(enforcing.policy().observing());
     assert!(check(&observing).decision().is_allowed());
     let ruling = check(&observing);
     assert!(ruling.decision().is_allowed() && ruling.binding().is_none());
@@ -126,10 +127,10 @@ rules:
 }
 
 /// The rule, and the tenant that was counted.
-fn asked_by(gate: &Gate<AwkwardStore>, request: &Request<'_>) -> Vec<(String, String)> {
+fn asked_by(gate: &Gate<FaultyStore>, request: &Request<'_>) -> Vec<(String, String)> {
     let applied = gate.policy().apply(request);
-    let ruling = block_on(gate.check_applied(&applied));
-    let who = |standing: Standing<'_>| {
+    let ruling = block_on(gate.check_matched(&applied));
+    let who = |standing: LimitStatus<'_>| {
         let one = standing.asked_by(&applied).unwrap();
         assert_eq!(one.rule().name(), standing.rule.name());
         let values = one.identity().map(|(_, value)| value.to_string());
@@ -146,7 +147,7 @@ rules:
   - { name: local, per: [tenant], limits: [5/h, 1/s] }
 ";
     let clock = clock();
-    let store = AwkwardStore::new(&clock, 1, UP, 1);
+    let store = FaultyStore::new(&clock, 1, UP, 1);
     let gate = Gate::new(policy(rules), store.clone()).with_local_clock(clock);
     let descriptors = ["acme", "bob"].map(|tenant| Descriptor::new([("tenant", tenant)]));
     let request = Request::of_descriptors("default", descriptors);

@@ -3,13 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 use slidegate::store::Outcomes;
-use slidegate::testkit::awkward::{AwkwardStore, Faults};
 use slidegate::testkit::block_on;
 use slidegate::testkit::conformance::{Difference, Tried, hold};
+use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::testkit::model::ModelStore;
 use slidegate::{
-    Algorithm, Awaited, Hit, LocalStore, ManualClock, MemoryStore, Receipt, Store, StoreError,
-    Taken,
+    Algorithm, Asynchronous, ChargeResult, Hit, ManualClock, MemoryStore, Receipt, Store,
+    StoreError, SyncStore,
 };
 
 /// Traces of each algorithm alone, and of all together.
@@ -46,20 +46,20 @@ fn add(sum: &mut Tried, more: Tried) {
 
 #[test]
 fn the_memory_store_does_what_the_model_does() {
-    let tried = hold_all(250, 1_000, |clock, _| MemoryStore::with(clock.clone(), 1_000));
+    let tried = hold_all(250, 1_000, |clock, _| MemoryStore::with_clock(clock.clone(), 1_000));
     assert!(tried.decisions >= 600_000, "at least 100,000 for each algorithm: {tried:?}");
 }
 
 /// A memory store that forgets whatever it may, whenever it is asked.
 struct Forgetful(MemoryStore<ManualClock>);
 
-impl LocalStore for Forgetful {
-    fn take_now(&self, hits: &[Hit<'_>]) -> Taken {
+impl SyncStore for Forgetful {
+    fn take_now(&self, hits: &[Hit<'_>]) -> ChargeResult {
         self.0.sweep();
         self.0.take_now(hits)
     }
 
-    fn take_many_now(&self, asks: &[&[Hit<'_>]], answer: impl FnMut(Taken)) {
+    fn take_many_now(&self, asks: &[&[Hit<'_>]], answer: impl FnMut(ChargeResult)) {
         self.0.sweep();
         self.0.take_many_now(asks, answer);
     }
@@ -69,8 +69,8 @@ impl LocalStore for Forgetful {
         self.0.peek_now(hits)
     }
 
-    fn give_back_now(&self, receipt: &Receipt) {
-        self.0.give_back_now(receipt);
+    fn revert_now(&self, receipt: &Receipt) {
+        self.0.revert_now(receipt);
     }
 
     fn refund_now(&self, hits: &[Hit<'_>]) -> Outcomes {
@@ -85,19 +85,19 @@ impl LocalStore for Forgetful {
 
 #[test]
 fn what_the_memory_store_forgets_is_not_missed() {
-    hold_all(40, 600, |clock, _| Forgetful(MemoryStore::with(clock.clone(), 1_000)));
+    hold_all(40, 600, |clock, _| Forgetful(MemoryStore::with_clock(clock.clone(), 1_000)));
 }
 
 #[test]
 fn the_awkward_store_does_what_the_model_does() {
     let calm = Faults::default();
-    hold_all(40, 600, |clock, seed| AwkwardStore::new(clock, 3, calm, seed));
+    hold_all(40, 600, |clock, seed| FaultyStore::new(clock, 3, calm, seed));
 }
 
 #[test]
 fn the_awkward_store_does_what_the_model_does_while_calls_fail() {
     let faults = Faults { unavailable: 10, lost_before: 10, lost_after: 10 };
-    let tried = hold_all(40, 600, |clock, seed| AwkwardStore::new(clock, 3, faults, seed));
+    let tried = hold_all(40, 600, |clock, seed| FaultyStore::new(clock, 3, faults, seed));
     assert!(tried.failures * 10 > tried.decisions, "{tried:?}");
 }
 
@@ -122,13 +122,13 @@ fn refuse<T>() -> Result<T, StoreError> {
 }
 
 impl Store for Unable {
-    type Pace = Awaited;
+    type Kind = Asynchronous;
 
-    async fn take(&self, _: &[Hit<'_>]) -> Result<Taken, StoreError> {
+    async fn take(&self, _: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         refuse()
     }
 
-    async fn take_many(&self, _: &[&[Hit<'_>]]) -> Result<Vec<Taken>, StoreError> {
+    async fn take_many(&self, _: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
         refuse()
     }
 
@@ -136,7 +136,7 @@ impl Store for Unable {
         refuse()
     }
 
-    async fn give_back(&self, _: &Receipt) -> Result<(), StoreError> {
+    async fn revert(&self, _: &Receipt) -> Result<(), StoreError> {
         refuse()
     }
 

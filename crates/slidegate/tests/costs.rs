@@ -11,7 +11,7 @@ type TestGate = Gate<MemoryStore<ManualClock>>;
 
 fn gate(yaml: &str) -> TestGate {
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-    Gate::new(Policy::from_yaml(yaml).unwrap(), MemoryStore::with(clock, 10_000))
+    Gate::new(Policy::from_yaml(yaml).unwrap(), MemoryStore::with_clock(clock, 10_000))
 }
 
 /// A gate with one rule of these fields.

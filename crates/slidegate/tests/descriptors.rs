@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
-use slidegate::policy::Misfit;
+use slidegate::policy::NoMatchReason;
 use slidegate::{
     Descriptor, Gate, ManualClock, MemoryStore, Policy, Quota, Request, Ruling, Timestamp,
 };
@@ -11,7 +11,7 @@ type TestGate = Gate<MemoryStore<ManualClock>>;
 
 fn gate(yaml: &str) -> TestGate {
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-    Gate::new(Policy::from_yaml(yaml).unwrap(), MemoryStore::with(clock, 10_000))
+    Gate::new(Policy::from_yaml(yaml).unwrap(), MemoryStore::with_clock(clock, 10_000))
 }
 
 fn descriptor<'a>(attributes: &[(&'a str, &'a str)]) -> Descriptor<'a> {
@@ -143,7 +143,7 @@ rules:
 
     let asked = request([descriptor(&[("read", "1")]), descriptor(&[("search", "1")])]);
     let why: Vec<_> = gate.policy().explain(&asked).filter_map(|(_, fit)| fit.err()).collect();
-    assert!(why.contains(&Misfit::Replaced("search")), "{why:?}");
+    assert!(why.contains(&NoMatchReason::Replaced("search")), "{why:?}");
 }
 
 #[test]

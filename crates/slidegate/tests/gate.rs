@@ -4,7 +4,7 @@
 
 use slidegate::headers::{self, Header, Style};
 use slidegate::{
-    Descriptor, Gate, Lengthening, ManualClock, MemoryStore, Policy, Request, Ruling, Timestamp,
+    Descriptor, Gate, JitterSample, ManualClock, MemoryStore, Policy, Request, Ruling, Timestamp,
 };
 
 const POLICY: &str = "
@@ -17,7 +17,7 @@ rules:
 
 fn gate() -> (ManualClock, Gate<MemoryStore<ManualClock>>) {
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-    let store = MemoryStore::with(clock.clone(), 1_000);
+    let store = MemoryStore::with_clock(clock.clone(), 1_000);
     (clock, Gate::new(Policy::from_yaml(POLICY).unwrap(), store))
 }
 
@@ -26,7 +26,7 @@ fn api<const N: usize>(attributes: [(&'static str, &'static str); N]) -> Request
 }
 
 fn ietf(ruling: &Ruling) -> Vec<Header> {
-    headers::write(Style::Ietf, ruling, Timestamp::default(), Lengthening::NONE)
+    headers::write(Style::Ietf, ruling, Timestamp::default(), JitterSample::NONE)
 }
 
 /// The names of the limits that applied, with whether each fits.

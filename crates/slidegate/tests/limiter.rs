@@ -4,16 +4,16 @@
 
 use std::time::Duration;
 
-use slidegate::testkit::awkward::{AwkwardStore, Faults};
 use slidegate::testkit::block_on;
+use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
-    Algorithm, Jitter, Limit, Limiter, LimiterError, ManualClock, MemoryStore, NeverFits,
+    Algorithm, CostExceedsMax, Jitter, Limit, Limiter, LimiterError, ManualClock, MemoryStore,
     StoreError, Timestamp, Verdict,
 };
 
 fn limiter(limits: &[&str]) -> (ManualClock, Limiter<MemoryStore<ManualClock>>) {
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-    let store = MemoryStore::with(clock.clone(), 1_000);
+    let store = MemoryStore::with_clock(clock.clone(), 1_000);
     (clock, Limiter::with_store(limits.iter().copied(), store).unwrap())
 }
 
@@ -65,7 +65,7 @@ fn peek_takes_nothing_give_back_and_reset_return() {
     assert_eq!(limiter.peek("key", 1).decision().remaining(), 2);
     let Verdict::Allowed(first) = limiter.check("key") else { panic!("the first fits") };
     assert_eq!(limiter.peek("key", 1).decision().remaining(), 1);
-    limiter.give_back(first.receipt());
+    limiter.revert(first.receipt());
     assert_eq!(limiter.peek("key", 1).decision().remaining(), 2);
     assert!(limiter.check_cost("key", 2).is_allowed());
     assert!(!limiter.check("key").is_allowed());
@@ -104,7 +104,7 @@ fn waiting_blocks_until_it_fits() {
     for _ in 0..6 {
         limiter.wait("key", 1, Jitter::NONE).unwrap();
     }
-    assert_eq!(limiter.wait("key", 6, Jitter::NONE), Err(NeverFits(6)));
+    assert_eq!(limiter.wait("key", 6, Jitter::NONE), Err(CostExceedsMax(6)));
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn jitter_only_ever_lengthens_a_wait() {
 fn a_failed_store_is_an_error_and_a_denial_is_not() {
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
     let ask = |faults: Faults| {
-        let store = AwkwardStore::new(&clock, 1, faults, 1);
+        let store = FaultyStore::new(&clock, 1, faults, 1);
         let limiter = Limiter::with_store(["1/min"], store).unwrap();
         block_on(async {
             let _ = limiter.try_check("key", 1).await?;
@@ -170,7 +170,7 @@ fn over_a_store_that_answers_at_once_every_way_to_ask_shares_the_counts() {
 
 #[test]
 fn a_store_that_has_to_be_waited_for_is_not_asked_without() {
-    let store = AwkwardStore::new(&ManualClock::default(), 1, Faults::default(), 1);
+    let store = FaultyStore::new(&ManualClock::default(), 1, Faults::default(), 1);
     let limiter = Limiter::with_store(["1/min"], store).unwrap();
     assert!(limiter.try_check_now("key", 1).is_none());
     assert!(block_on(limiter.try_check("key", 1)).unwrap().is_allowed());

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Hit, Key, Limit, Limiter, LocalStore, ManualClock, MemoryStore, Outcome, Scope,
+    Algorithm, Hit, Key, Limit, Limiter, ManualClock, MemoryStore, Outcome, Scope, SyncStore,
     Timestamp, Verdict,
 };
 
@@ -25,7 +25,7 @@ struct Numbered {
 impl Numbered {
     fn new(max_keys: usize) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-        let store = MemoryStore::with(clock.clone(), max_keys);
+        let store = MemoryStore::with_clock(clock.clone(), max_keys);
         Self { clock, store, scope: Scope::new("test", "memory", "limit", &["number"]) }
     }
 
@@ -41,8 +41,8 @@ impl Numbered {
         self.with_hit(limit, number, |hit| self.store.take_one_now(hit).charge.is_some())
     }
 
-    fn take_each(&self, limit: &Limit, numbers: Range<u64>) -> usize {
-        numbers.filter(|&number| self.take(limit, number)).count()
+    fn take_each(&self, limit: &Limit, params: Range<u64>) -> usize {
+        params.filter(|&number| self.take(limit, number)).count()
     }
 
     fn peek(&self, limit: &Limit, number: u64) -> Outcome {
@@ -53,8 +53,8 @@ impl Numbered {
         self.with_hit(limit, number, |hit| self.store.reset_now(std::slice::from_ref(hit)));
     }
 
-    fn denied(&self, limit: &Limit, numbers: Range<u64>) -> usize {
-        numbers.filter(|&number| !self.peek(limit, number).fits()).count()
+    fn denied(&self, limit: &Limit, params: Range<u64>) -> usize {
+        params.filter(|&number| !self.peek(limit, number).fits()).count()
     }
 }
 
@@ -232,7 +232,7 @@ fn what_was_given_back_can_go_before_what_is_being_denied() {
     // All are being denied, so one of them has to go, and the store has seen that in every shard.
     assert!(store.take(&new, 0));
     let denied = store.denied(&once, 0..990);
-    receipts.iter().for_each(|receipt| store.store.give_back_now(receipt));
+    receipts.iter().for_each(|receipt| store.store.revert_now(receipt));
     assert_eq!(store.take_each(&new, 1..9), 8);
     assert_eq!(store.denied(&once, 0..990), denied);
 }
@@ -284,7 +284,7 @@ fn a_flood_of_new_keys_frees_nobody() {
 
 #[test]
 fn a_key_may_be_of_any_length() {
-    let store = MemoryStore::with(ManualClock::default(), 100);
+    let store = MemoryStore::with_clock(ManualClock::default(), 100);
     let limiter = Limiter::with_store(["2/min"], store).unwrap();
     let key = |last: char| -> String { "k".repeat(1_000_000) + &last.to_string() };
     for _ in 0..2 {
@@ -311,7 +311,7 @@ fn a_reset_makes_room() {
 
 #[test]
 fn what_is_denied_or_peeked_takes_no_room() {
-    let store = MemoryStore::with(ManualClock::default(), 100);
+    let store = MemoryStore::with_clock(ManualClock::default(), 100);
     let limiter = Limiter::with_store(["2/min"], store).unwrap();
     assert!(matches!(limiter.peek("peeked", 1), Verdict::Allowed(_)));
     assert!(!limiter.check_cost("denied", 3).is_allowed());

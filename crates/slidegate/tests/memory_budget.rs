@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Hit, Key, Limit, LocalStore, ManualClock, MemoryStore, Scope, Timestamp,
+    Algorithm, Hit, Key, Limit, ManualClock, MemoryStore, Scope, SyncStore, Timestamp,
 };
 
 const MIB: usize = 1 << 20;
@@ -21,7 +21,7 @@ struct Numbered {
 impl Numbered {
     fn new(max_memory: usize) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-        let store = MemoryStore::with(clock.clone(), 10_000_000).with_max_memory(max_memory);
+        let store = MemoryStore::with_clock(clock.clone(), 10_000_000).with_max_memory(max_memory);
         Self { clock, store, scope: Scope::new("test", "memory", "limit", &["number"]) }
     }
 
@@ -37,8 +37,8 @@ impl Numbered {
         self.with_hit(limit, number, |hit| self.store.take_one_now(hit).charge.is_some())
     }
 
-    fn take_each(&self, limit: &Limit, numbers: Range<u64>) -> usize {
-        numbers.filter(|&number| self.take(limit, number)).count()
+    fn take_each(&self, limit: &Limit, params: Range<u64>) -> usize {
+        params.filter(|&number| self.take(limit, number)).count()
     }
 
     /// Charges units whether they fit or not.
@@ -58,13 +58,13 @@ impl Numbered {
         })
     }
 
-    fn denied(&self, limit: &Limit, numbers: Range<u64>) -> usize {
+    fn denied(&self, limit: &Limit, params: Range<u64>) -> usize {
         let is_denied = |&number: &u64| {
             self.with_hit(limit, number, |hit| {
                 !self.store.peek_now(std::slice::from_ref(hit))[0].fits()
             })
         };
-        numbers.filter(is_denied).count()
+        params.filter(is_denied).count()
     }
 }
 
@@ -252,7 +252,7 @@ fn bytes_are_counted_through_give_backs_and_refunds() {
                     store.store.take_now(std::slice::from_ref(hit)).receipt
                 });
                 match step % 3 {
-                    0 => store.store.give_back_now(&receipt),
+                    0 => store.store.revert_now(&receipt),
                     1 => drop(store.with_hit(&limit, number, |hit| {
                         store.store.refund_now(std::slice::from_ref(hit))
                     })),

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use slidegate::headers::{self, Style};
-use slidegate::testkit::awkward::{AwkwardStore, Faults};
 use slidegate::testkit::block_on;
+use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
-    Descriptor, Gate, Lengthening, ManualClock, Policy, Request, Ruling, Store, Timestamp,
+    Descriptor, Gate, JitterSample, ManualClock, Policy, Request, Ruling, Store, Timestamp,
 };
 
 const UP: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
@@ -21,14 +21,14 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// Instances that share a store, on a clock.
 struct Fleet {
     clock: ManualClock,
-    store: AwkwardStore,
-    instances: Vec<Gate<AwkwardStore>>,
+    store: FaultyStore,
+    instances: Vec<Gate<FaultyStore>>,
 }
 
 impl Fleet {
     fn new(instances: u32, policy: &str) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-        let store = AwkwardStore::new(&clock, 1, UP, 1);
+        let store = FaultyStore::new(&clock, 1, UP, 1);
         let gate = |_| {
             Gate::new(Policy::from_yaml(policy).unwrap(), store.clone())
                 .with_local_clock(clock.clone())
@@ -74,7 +74,7 @@ fn request() -> Request<'static> {
 }
 
 fn limit_header(ruling: &Ruling) -> String {
-    headers::write(Style::X, ruling, Timestamp::default(), Lengthening::NONE)[0].1.clone()
+    headers::write(Style::X, ruling, Timestamp::default(), JitterSample::NONE)[0].1.clone()
 }
 
 #[test]
@@ -92,7 +92,10 @@ fn without_the_store_each_instance_enforces_its_part_and_says_so() {
     assert_eq!(fleet.allowed(), [1, 2, 2, 2]);
     let denied = fleet.check(0);
     assert_eq!((denied.decision().remaining(), limit_header(&denied)), (0, "2".to_owned()));
-    assert_eq!(fleet.instances[0].policy().rules()[0].terms().limits()[0].limit().capacity(), 10);
+    assert_eq!(
+        fleet.instances[0].policy().rules()[0].settings().limits()[0].limit().capacity(),
+        10
+    );
 }
 
 #[test]
@@ -171,7 +174,7 @@ fn local_counts_stay_below_local_max_memory() {
     const MIB: usize = 1 << 20;
     let fleet = Fleet::of_limit(1, "2/d", "sliding_log");
     fleet.down();
-    let [gate] = <[Gate<AwkwardStore>; 1]>::try_from(fleet.instances).ok().unwrap();
+    let [gate] = <[Gate<FaultyStore>; 1]>::try_from(fleet.instances).ok().unwrap();
     let gate = gate.with_local_max_memory(MIB);
     let mut most = 0;
     for tenant in 0..20_000 {
@@ -205,7 +208,7 @@ fn any_answer_of_the_store_drops_counts_that_are_over() {
     let charged = fleet.check(0);
     let answers: [&dyn Fn(); 3] =
         [&|| drop(block_on(gate.peek(&request()))), &|| drop(fleet.check(0)), &|| {
-            block_on(gate.give_back(charged.decision())).unwrap()
+            block_on(gate.revert(charged.decision())).unwrap()
         }];
     for answer in answers {
         fleet.down();
@@ -236,20 +239,20 @@ fn what_was_charged_in_memory_is_given_back_there_and_only_there() {
     for faults in [DOWN, Faults { lost_before: 100, ..UP }] {
         let fleet = Fleet::of_limit(1, "2/d", "sliding_log");
         fleet.store.set_faults(faults);
-        let give_back = |ruling: &Ruling| {
-            block_on(fleet.instances[0].give_back(ruling.decision())).unwrap();
+        let revert = |ruling: &Ruling| {
+            block_on(fleet.instances[0].revert(ruling.decision())).unwrap();
         };
         let first = fleet.check(0);
         assert_eq!(fleet.allowed(), [1]);
-        give_back(&first);
+        revert(&first);
         assert_eq!(fleet.allowed(), [1], "given back where it was charged");
         fleet.up_for_two_days();
         assert_eq!(fleet.allowed(), [2]);
-        give_back(&first);
+        revert(&first);
         assert_eq!(fleet.allowed(), [0], "the store never charged it");
         fleet.store.set_faults(faults);
         assert_eq!(fleet.allowed(), [2]);
-        give_back(&first);
+        revert(&first);
         assert_eq!(fleet.allowed(), [0], "nor did the counts of this outage");
     }
 }

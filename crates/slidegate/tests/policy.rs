@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 use proptest::prelude::*;
-use slidegate::policy::Misfit;
-use slidegate::testkit::awkward::{AwkwardStore, Faults};
+use slidegate::policy::NoMatchReason;
 use slidegate::testkit::block_on;
+use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
     Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Ruling, Timestamp, Value,
 };
@@ -14,7 +14,7 @@ type TestGate = Gate<MemoryStore<ManualClock>>;
 
 fn gate(yaml: &str) -> TestGate {
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-    Gate::new(Policy::from_yaml(yaml).unwrap(), MemoryStore::with(clock, 10_000))
+    Gate::new(Policy::from_yaml(yaml).unwrap(), MemoryStore::with_clock(clock, 10_000))
 }
 
 /// A gate with one rule of these fields.
@@ -232,7 +232,7 @@ fn explained_host_is_canonical() {
     let attributes = [("host", "Other.example:80")];
     let asked = request(&attributes, 1);
     let (_, fit) = gate.policy().explain(&asked).next().unwrap();
-    let Err(Misfit::When { found, .. }) = fit else { panic!("it applies") };
+    let Err(NoMatchReason::When { found, .. }) = fit else { panic!("it applies") };
     assert_eq!(found, Some("other.example"));
     let attributes = [("host", SPELLINGS[4])];
     let asked = request(&attributes, 1);
@@ -409,10 +409,10 @@ fn the_first_override_that_matches_holds() {
 }
 
 /// A gate whose store does not answer.
-fn without_store(yaml: &str) -> Gate<AwkwardStore> {
+fn without_store(yaml: &str) -> Gate<FaultyStore> {
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
     let faults = Faults { unavailable: 100, ..Faults::default() };
-    Gate::new(Policy::from_yaml(yaml).unwrap(), AwkwardStore::new(&clock, 1, faults, 1))
+    Gate::new(Policy::from_yaml(yaml).unwrap(), FaultyStore::new(&clock, 1, faults, 1))
 }
 
 const WANTS: &str = "
@@ -477,14 +477,16 @@ rules:
     let told: Vec<_> = gate.policy().explain(&asked).collect();
     let names: Vec<&str> = told.iter().map(|(rule, _)| rule.name()).collect();
     assert_eq!(names, ["post", "key", "off", "all"]);
-    let Err(Misfit::When { attribute, wanted, found }) = told[0].1.clone() else { panic!("no") };
+    let Err(NoMatchReason::When { attribute, wanted, found }) = told[0].1.clone() else {
+        panic!("no")
+    };
     assert_eq!(
         (attribute, wanted.to_string(), found),
         ("method", "`POST`".to_owned(), Some("GET"))
     );
-    let Err(Misfit::Missing(lacking)) = told[1].1.clone() else { panic!("no") };
+    let Err(NoMatchReason::Missing(lacking)) = told[1].1.clone() else { panic!("no") };
     assert_eq!(lacking.to_string(), "api_key|ip");
-    assert_eq!(told[2].1.as_ref().unwrap_err(), &Misfit::Off);
+    assert_eq!(told[2].1.as_ref().unwrap_err(), &NoMatchReason::Off);
     assert!(told[3].1.is_ok());
     let asked = request(&[("ip", "::1")], 1);
     let (_, fit) = gate.policy().explain(&asked).nth(1).unwrap();

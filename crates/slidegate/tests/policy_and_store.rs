@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 
 use slidegate::{
-    Algorithm, ClusterTerms, Descriptor, Gate, Limit, MemoryStore, OnPartition, Policy, Request,
+    Algorithm, ClusterOptions, Descriptor, Gate, Limit, MemoryStore, OnPartition, Policy, Request,
 };
 
 fn request<'a>(attributes: &[(&'a str, &'a str)]) -> Request<'a> {
@@ -34,16 +34,16 @@ fn what_a_rule_says_to_clusters_rides_along_with_each_of_its_keys() {
         let hits = applied.hits();
         hits.iter().map(|hit| hit.key.cluster().copied()).collect::<Vec<_>>()
     };
-    let seven = ClusterTerms::new().with_max_unsynced(7).unwrap();
+    let seven = ClusterOptions::new().with_max_unsynced(7).unwrap();
     let a = Some(seven.with_on_partition(OnPartition::Available));
-    let b = Some(ClusterTerms::new().with_max_unsynced(3).unwrap());
+    let b = Some(ClusterOptions::new().with_max_unsynced(3).unwrap());
     assert_eq!(told(&request(&[("tenant", "t")])), [a, a, b, None]);
     assert_eq!(told(&request(&[("tenant", "t"), ("plan", "pro")])), [a, b, None]);
     let brought = |domain| {
         let descriptor = Descriptor::new([("tenant", "t")]).with_limit("9/s".parse().unwrap());
         told(&Request::new(domain, descriptor))
     };
-    let d = Some(ClusterTerms::new().with_on_partition(OnPartition::Available));
+    let d = Some(ClusterOptions::new().with_on_partition(OnPartition::Available));
     assert_eq!((brought("default"), brought("brought")), (vec![a, b, None], vec![d]));
     let rules = policy.rules();
     let of_rules: Vec<_> = rules.iter().map(|rule| rule.cluster().copied()).collect();
@@ -59,7 +59,7 @@ fn memory_enforces_the_whole_limit_whatever_is_said_to_clusters() {
 }
 
 /// A store that cannot count by two algorithms.
-fn bears(limit: &Limit) -> Result<(), String> {
+fn supports(limit: &Limit) -> Result<(), String> {
     match limit.algorithm() {
         Algorithm::SlidingLog | Algorithm::TokenBucket { .. } => {
             Err(format!("`{}` is not counted here", limit.algorithm()))
@@ -70,7 +70,7 @@ fn bears(limit: &Limit) -> Result<(), String> {
 
 /// `line:column: message`
 fn refused(yaml: &str) -> Vec<String> {
-    let errors = Policy::from_yaml_for(yaml, bears).err();
+    let errors = Policy::from_yaml_for(yaml, supports).err();
     let errors = errors.into_iter().flat_map(|errors| errors.0);
     errors.map(|error| format!("{}:{}: {}", error.line, error.column, error.message)).collect()
 }
@@ -130,13 +130,13 @@ fn what_the_store_refuses_is_told_with_all_else_that_is_wrong() {
 #[test]
 fn the_store_is_asked_for_limits_as_they_are_counted() {
     let asked = RefCell::new(Vec::new());
-    let bears = |limit: &Limit| {
+    let supports = |limit: &Limit| {
         asked.borrow_mut().push(limit.to_string());
         Ok::<(), String>(())
     };
     let yaml = "rules: [{ name: a, limits: [9/s, { max: 5, window: 1m, algorithm: sliding_buckets, precision: 5s }] }]";
-    let policy = Policy::from_yaml_for(yaml, bears).unwrap();
-    let counted = policy.rules()[0].terms().limits();
+    let policy = Policy::from_yaml_for(yaml, supports).unwrap();
+    let counted = policy.rules()[0].settings().limits();
     let counted: Vec<String> = counted.iter().map(|limit| limit.limit().to_string()).collect();
     assert_eq!(asked.into_inner(), counted);
 }

@@ -53,7 +53,7 @@ fn mistake(fields: &str) -> String {
 }
 
 fn limits(rule: &Rule) -> Vec<String> {
-    let limits = rule.terms().limits().iter();
+    let limits = rule.settings().limits().iter();
     limits.map(|limit| format!("{} {}", limit.id(), limit.limit())).collect()
 }
 
@@ -70,8 +70,8 @@ fn reads_every_field() {
     assert_eq!(login.when_missing(), WhenMissing::Deny);
     assert_eq!(client.on_store_error(), OnStoreError::Allow);
     assert_eq!(login.on_store_error(), OnStoreError::Deny);
-    assert_eq!(client.terms().mode(), Mode::EnforceFor("2.5%".parse().unwrap()));
-    assert_eq!(login.terms().mode(), Mode::Observe);
+    assert_eq!(client.settings().mode(), Mode::EnforceFor("2.5%".parse().unwrap()));
+    assert_eq!(login.settings().mode(), Mode::Observe);
     assert!(client.charges_always() && !login.charges_always());
     let when: Vec<String> =
         client.when().conditions().map(|(name, wanted)| format!("{name} {wanted}")).collect();
@@ -87,10 +87,10 @@ fn reads_every_field() {
     );
     assert_eq!(limits(client), ["1s 10/1s sliding_log", "1m 600/1m sliding_log"]);
     let [live, evil, paying] = client.overrides() else { panic!("three overrides") };
-    assert_eq!((live.name(), live.terms().limits().len()), (Some("live"), 0));
-    assert_eq!((evil.name(), evil.terms().mode()), (None, Mode::Enforce));
-    assert_eq!(evil.terms().limits()[0].limit().capacity(), 0);
-    let counted = |nth: usize| paying.terms().limits()[nth].limit().to_string();
+    assert_eq!((live.name(), live.settings().limits().len()), (Some("live"), 0));
+    assert_eq!((evil.name(), evil.settings().mode()), (None, Mode::Enforce));
+    assert_eq!(evil.settings().limits()[0].limit().capacity(), 0);
+    let counted = |nth: usize| paying.settings().limits()[nth].limit().to_string();
     assert_eq!([counted(0), counted(1)], ["10/1s fixed_window", "600/1m fixed_window"]);
     assert_eq!(
         limits(login),
@@ -101,7 +101,7 @@ fn reads_every_field() {
             "1w 9/1w token_bucket"
         ]
     );
-    let algorithm = |nth: usize| login.terms().limits()[nth].limit().algorithm();
+    let algorithm = |nth: usize| login.settings().limits()[nth].limit().algorithm();
     assert_eq!(algorithm(0), Algorithm::TokenBucket { burst: Some(8), max_debt: Some(10) });
     let hour = Some(Duration::from_secs(3_600));
     assert_eq!(algorithm(1), Algorithm::SlidingBuckets { precision: hour });

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use slidegate::store::Outcomes;
-use slidegate::testkit::awkward::{AwkwardStore, Faults};
 use slidegate::testkit::block_on;
+use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
-    Algorithm, Hit, Key, Limit, Limiter, LocalStore, ManualClock, MemoryStore, Receipt, Scope,
-    Store, Taken, Timestamp, Value, Verdict,
+    Algorithm, ChargeResult, Hit, Key, Limit, Limiter, ManualClock, MemoryStore, Receipt, Scope,
+    Store, SyncStore, Timestamp, Value, Verdict,
 };
 
 const THREADS: u64 = 8;
@@ -52,10 +52,10 @@ fn still_clock() -> ManualClock {
 }
 
 fn memory(max_keys: usize) -> MemoryStore<ManualClock> {
-    MemoryStore::with(still_clock(), max_keys)
+    MemoryStore::with_clock(still_clock(), max_keys)
 }
 
-fn under(quota: &str, algorithm: Algorithm) -> Limit {
+fn with_policy(quota: &str, algorithm: Algorithm) -> Limit {
     Limit::new(quota.parse().unwrap(), algorithm).unwrap()
 }
 
@@ -78,7 +78,7 @@ impl Ledgers {
         let mut all = Vec::new();
         for (nth, algorithm) in Algorithm::ALL.into_iter().enumerate() {
             for name in ["ada", "bob", "eve"] {
-                let limit = under(&format!("{}/h", 100 + 60 * nth), algorithm);
+                let limit = with_policy(&format!("{}/h", 100 + 60 * nth), algorithm);
                 all.push(Ledger { limit, values: [name.into()], charged: AtomicU64::new(0) });
             }
         }
@@ -103,7 +103,7 @@ impl Ledgers {
     }
 
     /// Notes what an answer says was charged. What is noted is never ahead of what is counted.
-    fn note(&self, ledgers: &[&Ledger], costs: &[u64], taken: &Taken) {
+    fn note(&self, ledgers: &[&Ledger], costs: &[u64], taken: &ChargeResult) {
         if !taken.allowed {
             assert!(taken.receipt.is_empty(), "a denied request charges nothing");
             assert!(taken.outcomes.iter().any(|outcome| !outcome.fits()));
@@ -133,7 +133,8 @@ impl Ledgers {
 fn exactly_max_are_allowed_on_one_key() {
     for algorithm in Algorithm::ALL {
         for _ in 0..10 {
-            let limiter = Limiter::with_store([under("1000/h", algorithm)], memory(100)).unwrap();
+            let limiter =
+                Limiter::with_store([with_policy("1000/h", algorithm)], memory(100)).unwrap();
             let shared = Arc::new((limiter, AtomicU64::new(0)));
             let threads = shared.clone();
             together(THREADS, move |_| {
@@ -183,7 +184,7 @@ fn crossing_batches_are_decided_request_by_request() {
                 let hits = ledgers.hits(&drawn, &costs);
                 if singly {
                     store.take_each_now(&hits, |taken| {
-                        answers.push(Taken {
+                        answers.push(ChargeResult {
                             allowed: taken.charge.is_some(),
                             outcomes: Outcomes::from_slice(&[taken.outcome]),
                             receipt: Receipt { charges: taken.charge.into_iter().collect() },
@@ -227,7 +228,7 @@ fn mix(limiter: &Limiter<MemoryStore<ManualClock>>, accounts: &[Account], max: u
             80..99 => {
                 if let Some((key, receipt)) = receipts.pop() {
                     accounts[key].given_back.fetch_add(1, Ordering::SeqCst);
-                    limiter.give_back(&receipt);
+                    limiter.revert(&receipt);
                 }
                 continue;
             }
@@ -254,7 +255,7 @@ fn mix(limiter: &Limiter<MemoryStore<ManualClock>>, accounts: &[Account], max: u
 fn batches_checks_returns_and_resets_together_are_never_above_max() {
     for limits in [&["50/min"][..], &["50/min", "200/h"]] {
         for algorithm in Algorithm::ALL {
-            let limits = limits.iter().map(|quota| under(quota, algorithm));
+            let limits = limits.iter().map(|quota| with_policy(quota, algorithm));
             let limiter = Limiter::with_store(limits, memory(10_000)).unwrap();
             let accounts: Vec<Account> = (0..40).map(|_| Account::default()).collect();
             let shared = Arc::new((limiter, accounts));
@@ -276,7 +277,7 @@ fn batches_checks_returns_and_resets_together_are_never_above_max() {
 #[test]
 fn what_all_give_back_leaves_the_count_as_it_was() {
     for algorithm in Algorithm::ALL {
-        let limiter = Limiter::with_store([under("20/h", algorithm)], memory(100)).unwrap();
+        let limiter = Limiter::with_store([with_policy("20/h", algorithm)], memory(100)).unwrap();
         for _ in 0..7 {
             assert!(limiter.check("key").is_allowed());
         }
@@ -290,7 +291,7 @@ fn what_all_give_back_leaves_the_count_as_it_was() {
                     let now_out = outstanding.fetch_add(cost, Ordering::SeqCst) + cost;
                     assert!(now_out <= 20, "{now_out}");
                     outstanding.fetch_sub(cost, Ordering::SeqCst);
-                    limiter.give_back(decision.receipt());
+                    limiter.revert(decision.receipt());
                 }
             }
         });
@@ -305,9 +306,9 @@ fn what_all_give_back_leaves_the_count_as_it_was() {
 fn too_many_keys_at_once_stay_within_the_bound() {
     const MAX_KEYS: usize = 200;
     let clock = still_clock();
-    let store = MemoryStore::with(clock.clone(), MAX_KEYS);
+    let store = MemoryStore::with_clock(clock.clone(), MAX_KEYS);
     let limits: Vec<Limit> = (Algorithm::ALL.into_iter())
-        .flat_map(|algorithm| [under("1/min", algorithm), under("3/h", algorithm)])
+        .flat_map(|algorithm| [with_policy("1/min", algorithm), with_policy("3/h", algorithm)])
         .collect();
     let shared = Arc::new((store, limits, Scope::new("test", "races", "limit", &["number"])));
     let threads = shared.clone();
@@ -332,7 +333,7 @@ fn too_many_keys_at_once_stay_within_the_bound() {
                 _ => {
                     let taken = store.take_now(&hits);
                     if rng.u32(..10) == 0 {
-                        store.give_back_now(&taken.receipt);
+                        store.revert_now(&taken.receipt);
                         store.reset_now(&hits);
                     }
                 }
@@ -351,7 +352,7 @@ fn too_many_keys_at_once_stay_within_the_bound() {
 fn requests_that_interleave_slot_by_slot_are_all_or_nothing_in_the_end() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for seed in 0..20 {
-        let store = AwkwardStore::new(&still_clock(), 4, Faults::default(), seed);
+        let store = FaultyStore::new(&still_clock(), 4, Faults::default(), seed);
         let shared = Rc::new((store, Ledgers::new()));
         let tasks = tokio::task::LocalSet::new();
         for task in 0..THREADS {

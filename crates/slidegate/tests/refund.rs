@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use slidegate::headers::{self, Style};
-use slidegate::testkit::awkward::{AwkwardStore, Faults};
 use slidegate::testkit::block_on;
+use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
-    Algorithm, Descriptor, Gate, Lengthening, Limit, Limiter, ManualClock, MemoryStore, Policy,
+    Algorithm, Descriptor, Gate, JitterSample, Limit, Limiter, ManualClock, MemoryStore, Policy,
     Request, Ruling, Timestamp,
 };
 
@@ -18,8 +18,8 @@ const DOWN: Faults = Faults { unavailable: 100, ..UP };
 /// One policy over a store in memory and over one that is awkward.
 struct Both {
     memory: Gate<MemoryStore<ManualClock>>,
-    awkward: Gate<AwkwardStore>,
-    faults: AwkwardStore,
+    faulty: Gate<FaultyStore>,
+    faults: FaultyStore,
     clock: ManualClock,
 }
 
@@ -29,22 +29,22 @@ fn of(tenant: &'static str, cost: u64) -> Descriptor<'static> {
 }
 
 fn back(tenant: &'static str, cost: u64) -> Descriptor<'static> {
-    of(tenant, cost).giving_back()
+    of(tenant, cost).as_refund()
 }
 
 /// What is left of each limit, with whether it was given back to.
 fn left(ruling: &Ruling) -> Vec<(bool, u64)> {
-    ruling.limits().map(|one| (one.gives_back(), one.outcome.remaining())).collect()
+    ruling.limits().map(|one| (one.is_refund(), one.outcome.remaining())).collect()
 }
 
 impl Both {
     fn new(policy: &str) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let policy = || Policy::from_yaml(policy).unwrap();
-        let faults = AwkwardStore::new(&clock, 3, UP, 1);
+        let faults = FaultyStore::new(&clock, 3, UP, 1);
         Self {
-            memory: Gate::new(policy(), MemoryStore::with(clock.clone(), 1_000)),
-            awkward: Gate::new(policy(), faults.clone()).with_local_clock(clock.clone()),
+            memory: Gate::new(policy(), MemoryStore::with_clock(clock.clone(), 1_000)),
+            faulty: Gate::new(policy(), faults.clone()).with_local_clock(clock.clone()),
             faults,
             clock,
         }
@@ -52,14 +52,14 @@ impl Both {
 
     fn check<const N: usize>(&self, descriptors: [Descriptor<'static>; N]) -> Ruling {
         let request = Request::of_descriptors("default", descriptors);
-        let ruling = block_on(self.awkward.check(&request));
+        let ruling = block_on(self.faulty.check(&request));
         assert_eq!(left(&ruling), left(&self.memory.check_now(&request)));
         ruling
     }
 
     fn peek<const N: usize>(&self, descriptors: [Descriptor<'static>; N]) -> Ruling {
         let request = Request::of_descriptors("default", descriptors);
-        let ruling = block_on(self.awkward.peek(&request));
+        let ruling = block_on(self.faulty.peek(&request));
         assert_eq!(left(&ruling), left(&self.memory.peek_now(&request)));
         ruling
     }
@@ -79,7 +79,9 @@ fn what_is_given_back_is_there_again_and_no_more_than_was_spent() {
     let given = both.check([back("acme", 4)]);
     assert!(given.decision().is_allowed() && given.decision().receipt().is_empty());
     assert_eq!(left(&given), [(true, 4), (true, 94)]);
-    assert!(given.limits().all(|one| one.outcome.fits() && !one.is_observed() && !one.vetoes()));
+    assert!(
+        given.limits().all(|one| one.outcome.fits() && !one.is_observed() && !one.is_denying())
+    );
     assert_eq!(left(&both.check([back("acme", u64::MAX)])), [(true, 10), (true, 100)]);
     assert_eq!(left(&both.check([back("acme", 0)])), [(true, 10), (true, 100)]);
     assert_eq!(left(&both.check([of("acme", 10)])), [(false, 0), (false, 90)]);
@@ -122,7 +124,7 @@ fn a_decision_hangs_on_nothing_that_is_given_back() {
     both.check([of("acme", 10)]);
     let given = both.check([back("acme", 1)]);
     assert!(given.binding().is_none());
-    assert_eq!(headers::write(Style::Ietf, &given, Timestamp::default(), Lengthening::NONE), []);
+    assert_eq!(headers::write(Style::Ietf, &given, Timestamp::default(), JitterSample::NONE), []);
     let allowed = both.check([back("acme", 1), of("other", 1)]);
     assert_eq!(allowed.binding().unwrap().descriptor(), 1, "though acme has less left");
     assert_eq!(allowed.decision().remaining(), 9);
@@ -188,7 +190,7 @@ rules:
     both.down();
     let alone = |descriptors: &[Descriptor<'static>]| {
         let request = Request::of_descriptors("default", descriptors.iter().cloned());
-        let ruling = block_on(both.awkward.check(&request));
+        let ruling = block_on(both.faulty.check(&request));
         assert!(ruling.decision().is_degraded());
         (ruling.decision().is_allowed(), left(&ruling))
     };
@@ -199,7 +201,7 @@ rules:
     assert_eq!(alone(&both_kinds), (true, vec![(false, 2), (true, 4)]));
     both.faults.set_faults(UP);
     let acme = Request::new("default", of("acme", 1));
-    let seen = block_on(both.awkward.peek(&acme));
+    let seen = block_on(both.faulty.peek(&acme));
     assert_eq!(left(&seen), [(false, 5), (false, 0)], "the store has not heard of it");
 }
 
@@ -215,7 +217,7 @@ rules:
     both.down();
     let check = |descriptors: &[Descriptor<'static>]| {
         let request = Request::of_descriptors("default", descriptors.iter().cloned());
-        block_on(both.awkward.check(&request))
+        block_on(both.faulty.check(&request))
     };
     assert!(check(&[back("strict", 1)]).decision().is_allowed());
     assert!(check(&[of("here", 10)]).decision().is_allowed());
@@ -230,7 +232,7 @@ rules:
 fn a_receipt_of_refunded_units_frees_no_more_than_it_says() {
     for algorithm in Algorithm::ALL {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-        let store = MemoryStore::with(clock.clone(), 1_000);
+        let store = MemoryStore::with_clock(clock.clone(), 1_000);
         let limit = Limit::new("10/min".parse().unwrap(), algorithm).unwrap();
         let limiter = Limiter::with_store([limit], store).unwrap();
         let first = limiter.check_cost("acme", 6);
@@ -238,14 +240,14 @@ fn a_receipt_of_refunded_units_frees_no_more_than_it_says() {
         clock.advance(Duration::from_millis(1));
         limiter.refund("acme", 6);
         assert!(limiter.check_cost("acme", 10).is_allowed());
-        limiter.give_back(first.decision().receipt());
+        limiter.revert(first.decision().receipt());
         let left = limiter.peek("acme", 1).decision().remaining();
         assert!(left <= 6, "{algorithm}: {left}");
         if algorithm == Algorithm::SlidingLog {
             assert_eq!(left, 0, "a log knows that the units are gone");
         }
         // However often it is reverted, a key never has more units than its limit.
-        limiter.give_back(first.decision().receipt());
+        limiter.revert(first.decision().receipt());
         assert!(limiter.peek("acme", 1).decision().remaining() <= 10);
     }
 }

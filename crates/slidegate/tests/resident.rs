@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Hit, Key, Limit, LocalStore, ManualClock, MemoryStore, Scope, Timestamp,
+    Algorithm, Hit, Key, Limit, ManualClock, MemoryStore, Scope, SyncStore, Timestamp,
 };
 
 /// Names the mix in the child.
@@ -60,7 +60,7 @@ impl Mix {
     fn measure(&self) {
         let limit = Limit::new(self.limit.parse().unwrap(), self.algorithm).unwrap();
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-        let store = MemoryStore::with(clock.clone(), 10_000_000);
+        let store = MemoryStore::with_clock(clock.clone(), 10_000_000);
         let scope = Scope::new("test", "resident", "limit", &["number"]);
         let before = resident();
         for _ in 0..self.charges {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 use proptest::prelude::*;
-use slidegate::testkit::awkward::{AwkwardStore, Faults};
+use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
     Decision, Descriptor, Gate, Limiter, ManualClock, MemoryStore, Policy, Request, Store,
 };
@@ -43,7 +43,7 @@ fn runtime() -> tokio::runtime::Runtime {
 #[tokio::test]
 async fn what_was_too_much_is_given_back_and_what_lacks_is_charged_even_beyond_max() {
     let clock = ManualClock::default();
-    let store = AwkwardStore::new(&clock, 1, Faults::default(), 1);
+    let store = FaultyStore::new(&clock, 1, Faults::default(), 1);
     let gate = Gate::new(policy(), store);
     assert_eq!(left(&gate, "as much", 8, 8).await, [92, 992, 2, 42]);
     assert_eq!(left(&gate, "less", 8, 3).await, [97, 997, 7, 47]);
@@ -66,7 +66,7 @@ async fn what_was_denied_has_cost_nothing() {
 #[tokio::test]
 async fn what_was_charged_without_the_store_is_settled_where_it_was_charged() {
     let lost = Faults { unavailable: 100, ..Faults::default() };
-    let gate = Gate::new(policy(), AwkwardStore::new(&ManualClock::default(), 1, lost, 1));
+    let gate = Gate::new(policy(), FaultyStore::new(&ManualClock::default(), 1, lost, 1));
     assert_eq!(left(&gate, "ann", 8, 3).await, [97, 997, 7, 47]);
     assert_eq!(left(&gate, "bob", 8, 300).await, [0, 700, 0, 0]);
 }
@@ -74,7 +74,7 @@ async fn what_was_charged_without_the_store_is_settled_where_it_was_charged() {
 proptest! {
     #[test]
     fn it_is_as_if_the_true_cost_had_been_known(asked in 0_u64..200, spent in 0_u64..300) {
-        let limiter = Limiter::with_store(["200/min", "250/h"], MemoryStore::with(ManualClock::default(), 100)).unwrap();
+        let limiter = Limiter::with_store(["200/min", "250/h"], MemoryStore::with_clock(ManualClock::default(), 100)).unwrap();
         let known = limiter.check_cost("known", spent);
         let guessed = limiter.check_cost("guessed", asked);
         limiter.settle("guessed", guessed.decision(), spent);

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use slidegate::{
-    Hit, Key, Limit, Limiter, LocalStore, ManualClock, MemoryStore, Scope, Timestamp, Value,
-    Verdict,
+    Hit, Key, Limit, Limiter, ManualClock, MemoryStore, Scope, SyncStore, Timestamp, Value, Verdict,
 };
 
 const ITERATIONS: usize = 2_000;
@@ -22,7 +21,7 @@ fn still_clock() -> ManualClock {
 }
 
 fn memory(max_keys: usize) -> Store {
-    MemoryStore::with(still_clock(), max_keys)
+    MemoryStore::with_clock(still_clock(), max_keys)
 }
 
 /// Runs a test under random schedules, and under such as find what takes few but awkward switches.
@@ -129,7 +128,7 @@ fn what_is_given_back_leaves_no_trace() {
         let threads = limiter.clone();
         together(3, move |_| {
             if let Verdict::Allowed(decision) = threads.check("key") {
-                threads.give_back(decision.receipt());
+                threads.revert(decision.receipt());
             }
         });
         assert_eq!(limiter.peek("key", 1).decision().remaining(), 2);
@@ -144,7 +143,7 @@ fn looking_for_room_elsewhere_waits_for_nobody() {
     explore(|| {
         let limit: Limit = "1/h".parse().unwrap();
         let clock = still_clock();
-        let store = Arc::new(MemoryStore::with(clock.clone(), 4));
+        let store = Arc::new(MemoryStore::with_clock(clock.clone(), 4));
         let threads = store.clone();
         together(3, move |nth| {
             take(&threads, &limit, &ASKS[nth]);
@@ -160,7 +159,7 @@ fn looking_for_room_elsewhere_waits_for_nobody() {
 fn the_count_of_keys_misses_none() {
     explore(|| {
         let clock = still_clock();
-        let store = MemoryStore::with(clock.clone(), 4);
+        let store = MemoryStore::with_clock(clock.clone(), 4);
         let limiter = Arc::new(Limiter::with_store(["2/s"], store).unwrap());
         let threads = limiter.clone();
         let moved = clock.clone();

@@ -5,12 +5,12 @@ use std::time::Duration;
 use slidegate::algorithm::additive::AnyAdditive;
 use slidegate::store::table::Slot;
 use slidegate::store::{
-    Charge, CounterName, Outcomes, Receipt, Taken, admits, is_charged, pending,
+    Charge, ChargeResult, CounterId, Outcomes, Receipt, admits, is_charged, pending,
 };
 use slidegate::{Hit, Outcome, StoreError, Timestamp, Veto};
 use smallvec::SmallVec;
 
-use super::{Aim, Counters, Held, Hot, Kept, KindId, Shard, shard_of_held};
+use super::{Counters, HasTable, HitLocation, Hot, KindId, LockedShards, Shard, shard_of_held};
 use crate::book::Book;
 use crate::overshoot::Over;
 use crate::terms::Terms;
@@ -19,7 +19,7 @@ use crate::terms::Terms;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attempt {
     /// It is decided.
-    Decided(Taken),
+    Decided(ChargeResult),
     /// It fits, but too much of what was charged before has not been acknowledged by every member. Nothing was
     /// charged. It may be tried again once they have answered.
     Unsynced,
@@ -65,12 +65,12 @@ impl Counters {
         at_cap: AtCap,
     ) -> Result<Attempt, StoreError> {
         if let [hit] = hits {
-            let aim = self.aim(hit)?;
-            let shard = &mut *self.shards[aim.shard].0.lock();
+            let location = self.location(hit)?;
+            let shard = &mut *self.shards[location.shard].0.lock();
             self.sweep_now_and_then(shard, now);
             let view = View { now, is_alone: self.progress.is_alone(), at_cap };
-            return with_counter!(aim.counter, counter => {
-                self.decide_one(shard, counter, hit, aim, view)
+            return with_counter!(location.counter, counter => {
+                self.decide_one(shard, counter, hit, location, view)
             });
         }
         self.take_several(hits, now, at_cap)
@@ -82,55 +82,56 @@ impl Counters {
         now: Timestamp,
         at_cap: AtCap,
     ) -> Result<Attempt, StoreError> {
-        let aims = self.aims(hits)?;
-        let mut held = self.lock(&aims);
+        let locations = self.locations(hits)?;
+        let mut held = self.lock(&locations);
         for (_, shard) in &mut held {
             self.sweep_now_and_then(shard, now);
         }
         let view = View { now, is_alone: self.progress.is_alone(), at_cap };
-        self.decide(&mut held, hits, &aims, view)
+        self.decide(&mut held, hits, &locations, view)
     }
 
     /// The commonest request, of one hit: one look-up.
     #[inline(always)]
-    fn decide_one<C: Kept>(
+    fn decide_one<C: HasTable>(
         &self,
         shard: &mut Shard,
         counter: C,
         hit: &Hit<'_>,
-        aim: Aim,
+        location: HitLocation,
         view: View,
     ) -> Result<Attempt, StoreError> {
-        let ask = Ask { hit, required: hit.required, now: aim.own(view.now) };
-        let slot = self.find(shard, counter, hit, aim, view.now)?;
-        let (mut outcome, is_capped) = self.look(shard, counter, slot, aim, ask, view);
+        let ask = Ask { hit, required: hit.required, now: location.own(view.now) };
+        let slot = self.find(shard, counter, hit, location, view.now)?;
+        let (mut outcome, is_capped) = self.look(shard, counter, slot, location, ask, view);
         if is_capped {
             if view.at_cap == AtCap::Wait {
                 return Ok(Attempt::Unsynced);
             }
-            outcome = self.at_cap(shard, aim, ask, &outcome, view);
+            outcome = self.at_cap(shard, location, ask, &outcome, view);
         }
         let allowed = outcome.fits() || hit.veto == Veto::Never;
         let receipt = match is_charged(hit, allowed, &outcome) {
             true => {
-                let charge = self.charge(shard, counter, slot, aim, (hit, &mut outcome), view)?;
+                let charge =
+                    self.charge(shard, counter, slot, location, (hit, &mut outcome), view)?;
                 Receipt { charges: SmallVec::from_buf([charge]) }
             }
             false => Receipt::default(),
         };
         let outcomes = Outcomes::from_buf_and_len([outcome; 2], 1);
-        Ok(Attempt::Decided(Taken { allowed, outcomes, receipt }))
+        Ok(Attempt::Decided(ChargeResult { allowed, outcomes, receipt }))
     }
 
     /// Decides one request whose shards are held.
     fn decide(
         &self,
-        held: &mut Held<'_>,
+        held: &mut LockedShards<'_>,
         hits: &[Hit<'_>],
-        aims: &[Aim],
+        locations: &[HitLocation],
         view: View,
     ) -> Result<Attempt, StoreError> {
-        let (mut outcomes, capped) = self.look_all(held, hits, aims, view)?;
+        let (mut outcomes, capped) = self.look_all(held, hits, locations, view)?;
         if !capped.is_empty() && admits(hits, &outcomes) {
             if view.at_cap == AtCap::Wait {
                 return Ok(Attempt::Unsynced);
@@ -141,16 +142,16 @@ impl Counters {
         }
         let allowed = admits(hits, &outcomes);
         let mut receipt = Receipt::default();
-        for ((hit, aim), outcome) in hits.iter().zip(aims).zip(&mut outcomes) {
+        for ((hit, location), outcome) in hits.iter().zip(locations).zip(&mut outcomes) {
             if is_charged(hit, allowed, outcome) {
-                let shard = shard_of_held(held, aim);
-                receipt.charges.push(with_counter!(aim.counter, counter => {
-                    let slot = self.find(shard, counter, hit, *aim, view.now)?;
-                    self.charge(shard, counter, slot, *aim, (hit, outcome), view)?
+                let shard = shard_of_held(held, location);
+                receipt.charges.push(with_counter!(location.counter, counter => {
+                    let slot = self.find(shard, counter, hit, *location, view.now)?;
+                    self.charge(shard, counter, slot, *location, (hit, outcome), view)?
                 }));
             }
         }
-        Ok(Attempt::Decided(Taken { allowed, outcomes, receipt }))
+        Ok(Attempt::Decided(ChargeResult { allowed, outcomes, receipt }))
     }
 
     /// How each hit would fare by the counts, if those before it were charged; and which of them may yet not be
@@ -158,25 +159,25 @@ impl Counters {
     #[expect(clippy::type_complexity, reason = "both are lists by place")]
     fn look_all(
         &self,
-        held: &mut Held<'_>,
+        held: &mut LockedShards<'_>,
         hits: &[Hit<'_>],
-        aims: &[Aim],
+        locations: &[HitLocation],
         view: View,
     ) -> Result<(Outcomes, SmallVec<[(usize, Outcome); 1]>), StoreError> {
         let mut outcomes = Outcomes::with_capacity(hits.len());
         let mut capped = SmallVec::new();
-        for (nth, (hit, aim)) in hits.iter().zip(aims).enumerate() {
-            let is_same = |earlier: usize| aims[earlier].fingerprint == aim.fingerprint;
+        for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
+            let is_same = |earlier: usize| locations[earlier].fingerprint == location.fingerprint;
             let pending = pending(&hits[..nth], &outcomes, is_same);
             let required = hit.required.saturating_add(pending);
-            let ask = Ask { hit, required, now: aim.own(view.now) };
-            let shard = shard_of_held(held, aim);
-            let (outcome, is_capped) = with_counter!(aim.counter, counter => {
-                let slot = self.find(shard, counter, hit, *aim, view.now)?;
-                self.look(shard, counter, slot, *aim, ask, view)
+            let ask = Ask { hit, required, now: location.own(view.now) };
+            let shard = shard_of_held(held, location);
+            let (outcome, is_capped) = with_counter!(location.counter, counter => {
+                let slot = self.find(shard, counter, hit, *location, view.now)?;
+                self.look(shard, counter, slot, *location, ask, view)
             });
             if is_capped {
-                capped.push((nth, self.at_cap(shard, *aim, ask, &outcome, view)));
+                capped.push((nth, self.at_cap(shard, *location, ask, &outcome, view)));
             }
             outcomes.push(outcome);
         }
@@ -188,25 +189,28 @@ impl Counters {
     /// # Errors
     /// As there.
     pub fn peek(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
-        let aims = self.aims(hits)?;
+        let locations = self.locations(hits)?;
         let view = View { now, is_alone: true, at_cap: AtCap::Deny };
-        Ok(self.look_all(&mut self.lock(&aims), hits, &aims, view)?.0)
+        Ok(self.look_all(&mut self.lock(&locations), hits, &locations, view)?.0)
     }
 
     /// Where a key's state is; made if others have told of it.
     #[inline(always)]
-    pub(super) fn find<C: Kept>(
+    pub(super) fn find<C: HasTable>(
         &self,
         shard: &mut Shard,
         _: C,
         hit: &Hit<'_>,
-        aim: Aim,
+        location: HitLocation,
         now: Timestamp,
     ) -> Result<Option<usize>, StoreError> {
-        let slot = C::table(&mut shard.states).find(aim.fingerprint);
-        if slot.is_none() && !shard.books.is_empty() && shard.books.get(aim.fingerprint).is_some() {
-            let kind = self.kinds.of(hit, aim.counter)?;
-            return Ok(Some(self.insert::<C>(shard, aim.fingerprint, kind, now)));
+        let slot = C::table(&mut shard.states).find(location.fingerprint);
+        if slot.is_none()
+            && !shard.books.is_empty()
+            && shard.books.get(location.fingerprint).is_some()
+        {
+            let kind = self.kinds.of(hit, location.counter)?;
+            return Ok(Some(self.insert::<C>(shard, location.fingerprint, kind, now)));
         }
         Ok(slot)
     }
@@ -214,12 +218,12 @@ impl Counters {
     /// How a hit would fare by the counts, and whether it may yet not be charged because the others do not know
     /// enough of what was.
     #[inline(always)]
-    fn look<C: Kept>(
+    fn look<C: HasTable>(
         &self,
         shard: &mut Shard,
         counter: C,
         slot: Option<usize>,
-        aim: Aim,
+        location: HitLocation,
         ask: Ask<'_>,
         view: View,
     ) -> (Outcome, bool) {
@@ -227,7 +231,7 @@ impl Counters {
             return (counter.peek(&C::State::default(), ask.now, ask.required), false);
         };
         if C::table(&mut shard.states).slot(slot).state.asks_book {
-            self.read_book(shard, counter, slot, aim, ask);
+            self.read_book(shard, counter, slot, location, ask);
         }
         let hot = &mut C::table(&mut shard.states).slot_mut(slot).state;
         let outcome = counter.peek(&hot.state, ask.now, ask.required);
@@ -239,22 +243,22 @@ impl Counters {
                 ask.required.max(1).saturating_add(hot.unsynced.into()),
                 self.progress.nodes(),
             )
-            && self.is_capped(shard, counter, slot, aim, ask, view);
+            && self.is_capped(shard, counter, slot, location, ask, view);
         (outcome, is_capped)
     }
 
     /// Makes the state anew of all that is known, if there is more than what stands in it.
     #[cold]
-    fn read_book<C: Kept>(
+    fn read_book<C: HasTable>(
         &self,
         shard: &mut Shard,
         counter: C,
         slot: usize,
-        aim: Aim,
+        location: HitLocation,
         ask: Ask<'_>,
     ) {
         let hot = &mut C::table(&mut shard.states).slot_mut(slot).state;
-        let Some(book) = shard.books.get(aim.fingerprint) else {
+        let Some(book) = shard.books.get(location.fingerprint) else {
             hot.asks_book = false;
             return;
         };
@@ -282,18 +286,18 @@ impl Counters {
 
     /// Looks closer how much the others do not know.
     #[cold]
-    fn is_capped<C: Kept>(
+    fn is_capped<C: HasTable>(
         &self,
         shard: &mut Shard,
         counter: C,
         slot: usize,
-        aim: Aim,
+        location: HitLocation,
         ask: Ask<'_>,
         view: View,
     ) -> bool {
         let terms = Terms::of(ask.hit);
         let hot = &mut C::table(&mut shard.states).slot_mut(slot).state;
-        let book = shard.books.of(aim.fingerprint, || Book::new(counter.shape()));
+        let book = shard.books.of(location.fingerprint, || Book::new(counter.shape()));
         book.enter(counter, &hot.state);
         let progress = self.progress.load();
         let span_us = counter.shape().span_us();
@@ -305,28 +309,28 @@ impl Counters {
 
     /// Charges the state in a slot, made if there is none; the outcome then says how its counter stands after it.
     #[inline(always)]
-    fn charge<C: Kept>(
+    fn charge<C: HasTable>(
         &self,
         shard: &mut Shard,
         counter: C,
         slot: Option<usize>,
-        aim: Aim,
+        location: HitLocation,
         (hit, outcome): (&Hit<'_>, &mut Outcome),
         view: View,
     ) -> Result<Charge, StoreError> {
-        let now = aim.own(view.now);
+        let now = location.own(view.now);
         let slot = match slot {
             Some(slot) => {
-                self.keep_rolled(shard, counter, slot, aim, now);
+                self.keep_rolled(shard, counter, slot, location, now);
                 slot
             }
             None => {
-                let kind = self.kinds.of(hit, aim.counter)?;
-                self.insert::<C>(shard, aim.fingerprint, kind, view.now)
+                let kind = self.kinds.of(hit, location.counter)?;
+                self.insert::<C>(shard, location.fingerprint, kind, view.now)
             }
         };
         if !view.is_alone {
-            note_charge::<C>(shard, slot, aim, hit.cost);
+            note_charge::<C>(shard, slot, location, hit.cost);
         }
         let (charged, grown) = C::table(&mut shard.states).change(slot, |slot| {
             let charged = counter.charge(&mut slot.state.state, now, hit.cost);
@@ -334,22 +338,22 @@ impl Counters {
             charged
         });
         if grown != 0 {
-            self.count_growth::<C>(shard, aim.fingerprint, grown, view.now);
+            self.count_growth::<C>(shard, location.fingerprint, grown, view.now);
         }
         *outcome = charged.after.charged_after(outcome);
-        let counter = CounterName::Fingerprint(aim.fingerprint);
+        let counter = CounterId::Fingerprint(location.fingerprint);
         Ok(Charge { counter, limit: *hit.limit, charged_at: charged.at, cost: hit.cost })
     }
 
     /// Enters what was charged to a state that is about to be charged in a later bucket, and so forgets an earlier one:
     /// that may still count where a clock is behind.
     #[inline(always)]
-    fn keep_rolled<C: Kept>(
+    fn keep_rolled<C: HasTable>(
         &self,
         shard: &mut Shard,
         counter: C,
         slot: usize,
-        aim: Aim,
+        location: HitLocation,
         now: Timestamp,
     ) {
         let state = &C::table(&mut shard.states).slot(slot).state.state;
@@ -357,8 +361,8 @@ impl Counters {
         let (ends_us, now_us) = ((running + 1).saturating_mul(bucket_us), now.as_micros());
         if now_us >= ends_us {
             let leaves_us = counter.shape().leaves_us(running);
-            if leaves_us.saturating_add(self.clocks_differ_us) > now_us {
-                Self::enter(shard, counter, aim.fingerprint);
+            if leaves_us.saturating_add(self.max_clock_skew_us) > now_us {
+                Self::enter(shard, counter, location.fingerprint);
             }
         }
     }
@@ -367,7 +371,7 @@ impl Counters {
     #[inline]
     fn date<S>(&self, slot: &mut Slot<Hot<S>>, after: &Outcome, now: Timestamp) {
         let coarse = |us: u64| self.coarse(now.as_micros().saturating_add(us)).saturating_add(1);
-        let expires = coarse(after.reset_after_us().saturating_add(self.clocks_differ_us));
+        let expires = coarse(after.reset_after_us().saturating_add(self.max_clock_skew_us));
         slot.expires = expires.max(slot.expires);
         slot.denied_until = match after.fits() {
             true => 0,
@@ -380,7 +384,7 @@ impl Counters {
     fn at_cap(
         &self,
         shard: &mut Shard,
-        aim: Aim,
+        location: HitLocation,
         ask: Ask<'_>,
         outcome: &Outcome,
         view: View,
@@ -389,7 +393,7 @@ impl Counters {
         let most = Terms::of(ask.hit).max_unsynced(progress.nodes);
         let cost = ask.required.max(1);
         let (mut room, mut wait) = (0, self.sync_interval);
-        if let Some(book) = shard.books.get(aim.fingerprint) {
+        if let Some(book) = shard.books.get(location.fingerprint) {
             room = most.saturating_sub(book.unsynced(ask.now)).min(cost - 1);
             let left =
                 Duration::from_micros(book.syncs_by_time_us(most.saturating_sub(cost), ask.now));
@@ -403,12 +407,12 @@ impl Counters {
 
 /// Notes that a key is about to be charged: something is to be told of it, and not all know of it.
 #[inline(always)]
-fn note_charge<C: Kept>(shard: &mut Shard, slot: usize, aim: Aim, cost: u64) {
+fn note_charge<C: HasTable>(shard: &mut Shard, slot: usize, location: HitLocation, cost: u64) {
     let hot = &mut C::table(&mut shard.states).slot_mut(slot).state;
     hot.unsynced = hot.unsynced.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
     if !hot.is_changed {
         hot.is_changed = true;
         let kind: KindId = hot.kind;
-        shard.books.push_changed(aim.fingerprint, kind);
+        shard.books.push_changed(location.fingerprint, kind);
     }
 }

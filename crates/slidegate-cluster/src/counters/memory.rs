@@ -3,13 +3,13 @@
 use std::sync::atomic::Ordering;
 
 use slidegate::Timestamp;
-use slidegate::store::table::{Coarse, PINNED};
+use slidegate::store::table::{CoarseTime, PINNED};
 
 use super::shard::States;
-use super::{Counters, Kept, Shard};
+use super::{Counters, HasTable, Shard};
 
 /// Keys that are evicted for one that comes or grows, at most.
-const MOST_AT_ONCE: usize = 16;
+const MAX_AT_ONCE: usize = 16;
 
 impl Counters {
     /// Returns whether the states may grow by `growth` bytes. Books cannot be evicted, since other nodes have to know
@@ -54,9 +54,9 @@ impl Counters {
 
     /// Evicts keys of a shard until there is memory for the slot of one more. Of keys that are all being denied one
     /// goes, as if there were too many.
-    pub(super) fn make_memory<C: Kept>(&self, shard: &mut Shard, key: u64, now: Timestamp) {
+    pub(super) fn make_memory<C: HasTable>(&self, shard: &mut Shard, key: u64, now: Timestamp) {
         let now = self.coarse(now.as_micros());
-        for nth in 0..MOST_AT_ONCE {
+        for nth in 0..MAX_AT_ONCE {
             let states = &mut shard.states;
             if self.has_memory(C::table(states).growth(key)) {
                 return;
@@ -73,7 +73,7 @@ impl Counters {
 
     /// Counts by how many bytes the state of a key has grown, and evicts others if that is too much.
     #[cold]
-    pub(super) fn count_growth<C: Kept>(
+    pub(super) fn count_growth<C: HasTable>(
         &self,
         shard: &mut Shard,
         key: u64,
@@ -86,12 +86,12 @@ impl Counters {
         }
         // The key stays: if a growing key were evicted, it would never be denied.
         let denied_until = set_denied_until::<C>(shard, key, PINNED);
-        self.shed(shard, self.coarse(now.as_micros()), MOST_AT_ONCE);
+        self.shed(shard, self.coarse(now.as_micros()), MAX_AT_ONCE);
         set_denied_until::<C>(shard, key, denied_until);
     }
 
     /// Evicts keys of a shard that are not being denied, while memory is short: at most `most`.
-    pub(super) fn shed(&self, shard: &mut Shard, now: Coarse, most: usize) {
+    pub(super) fn shed(&self, shard: &mut Shard, now: CoarseTime, most: usize) {
         for _ in 0..most {
             let evict = |states: &mut States| states.evict_undenied(now);
             if self.has_memory(0) || !self.evict_one(&mut shard.states, now, evict) {
@@ -104,8 +104,8 @@ impl Counters {
     pub(super) fn evict_one(
         &self,
         states: &mut States,
-        now: Coarse,
-        evict: impl FnOnce(&mut States) -> Option<Coarse>,
+        now: CoarseTime,
+        evict: impl FnOnce(&mut States) -> Option<CoarseTime>,
     ) -> bool {
         let expires = self.change(states, |states| {
             let expires = evict(states);
@@ -122,7 +122,11 @@ impl Counters {
 }
 
 /// Replaces the moment until which a key is being denied; returns the one before.
-fn set_denied_until<C: Kept>(shard: &mut Shard, key: u64, denied_until: Coarse) -> Coarse {
+fn set_denied_until<C: HasTable>(
+    shard: &mut Shard,
+    key: u64,
+    denied_until: CoarseTime,
+) -> CoarseTime {
     let table = C::table(&mut shard.states);
     let slot = table.find(key);
     slot.map_or(0, |at| std::mem::replace(&mut table.slot_mut(at).denied_until, denied_until))

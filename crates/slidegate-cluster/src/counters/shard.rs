@@ -9,7 +9,7 @@ use slidegate::algorithm::fixed_window::FixedWindow;
 use slidegate::algorithm::sliding_buckets::SlidingBuckets;
 use slidegate::algorithm::sliding_window::SlidingWindow;
 use slidegate::heap::HeapSize;
-use slidegate::store::table::{Coarse, Forgets, Slot, Table, Victim, WIDTH};
+use slidegate::store::table::{CoarseTime, Evict, EvictionCandidate, Slot, Table, WIDTH};
 
 use super::kinds::KindId;
 use crate::book::Book;
@@ -35,7 +35,7 @@ impl<S: HeapSize> HeapSize for Hot<S> {
 }
 
 /// An algorithm that has a table of its own.
-pub(super) trait Kept: Additive {
+pub(super) trait HasTable: Additive {
     fn table(states: &mut States) -> &mut Table<Hot<Self::State>>;
 }
 
@@ -64,21 +64,21 @@ struct Others {
     fixed_window: Table<Hot<State<FixedWindow>>>,
 }
 
-impl Kept for SlidingWindow {
+impl HasTable for SlidingWindow {
     #[inline(always)]
     fn table(states: &mut States) -> &mut Table<Hot<Self::State>> {
         &mut states.sliding_window
     }
 }
 
-impl Kept for SlidingBuckets {
+impl HasTable for SlidingBuckets {
     #[inline]
     fn table(states: &mut States) -> &mut Table<Hot<Self::State>> {
         &mut states.others.get_or_insert_default().sliding_buckets
     }
 }
 
-impl Kept for FixedWindow {
+impl HasTable for FixedWindow {
     #[inline]
     fn table(states: &mut States) -> &mut Table<Hot<Self::State>> {
         &mut states.others.get_or_insert_default().fixed_window
@@ -86,27 +86,27 @@ impl Kept for FixedWindow {
 }
 
 impl States {
-    fn tables(&mut self) -> impl Iterator<Item = &mut dyn Forgets> {
-        let first: &mut dyn Forgets = &mut self.sliding_window;
-        let others = self.others.iter_mut().flat_map(|others| -> [&mut dyn Forgets; 2] {
+    fn tables(&mut self) -> impl Iterator<Item = &mut dyn Evict> {
+        let first: &mut dyn Evict = &mut self.sliding_window;
+        let others = self.others.iter_mut().flat_map(|others| -> [&mut dyn Evict; 2] {
             [&mut others.sliding_buckets, &mut others.fixed_window]
         });
         std::iter::once(first).chain(others)
     }
 
     /// Forgets what has expired in the next block of each table; says how many.
-    pub(super) fn sweep(&mut self, now: Coarse) -> usize {
+    pub(super) fn sweep(&mut self, now: CoarseTime) -> usize {
         self.tables().map(|table| table.sweep(now)).sum()
     }
 
     /// Lets a key go: of a few the one that expires soonest, and never one that is being denied while another can
     /// go. Says when it would have expired.
-    pub(super) fn evict(&mut self, now: Coarse) -> Option<Coarse> {
+    pub(super) fn evict(&mut self, now: CoarseTime) -> Option<CoarseTime> {
         self.evict_undenied(now).or_else(|| self.evict_by(|table| table.soonest_freed()))
     }
 
     /// Evicts as [`evict`](Self::evict) does, but no key that is being denied.
-    pub(super) fn evict_undenied(&mut self, now: Coarse) -> Option<Coarse> {
+    pub(super) fn evict_undenied(&mut self, now: CoarseTime) -> Option<CoarseTime> {
         self.evict_by(|table| table.victim(now))
     }
 
@@ -128,7 +128,10 @@ impl States {
         self.sliding_window.bytes() + others
     }
 
-    fn evict_by(&mut self, of: impl Fn(&mut dyn Forgets) -> Option<Victim>) -> Option<Coarse> {
+    fn evict_by(
+        &mut self,
+        of: impl Fn(&mut dyn Evict) -> Option<EvictionCandidate>,
+    ) -> Option<CoarseTime> {
         let victims = self.tables().filter_map(|table| Some((of(table)?, table)));
         let (victim, table) = victims.min_by_key(|(victim, _)| victim.expires)?;
         table.remove(victim.at);
@@ -157,7 +160,7 @@ impl States {
     }
 
     /// Has a key's state ask its book at the next look, and not expire before that moment.
-    pub(super) fn mark(&mut self, key: u64, expires: Coarse) {
+    pub(super) fn mark(&mut self, key: u64, expires: CoarseTime) {
         mark(&mut self.sliding_window, key, expires);
         if let Some(others) = &mut self.others {
             mark(&mut others.sliding_buckets, key, expires);
@@ -176,7 +179,7 @@ fn note_changed<S: Default + HeapSize>(
     Some((hot.kind, !std::mem::replace(&mut hot.is_changed, true)))
 }
 
-fn mark<S: Default + HeapSize>(table: &mut Table<Hot<S>>, key: u64, expires: Coarse) {
+fn mark<S: Default + HeapSize>(table: &mut Table<Hot<S>>, key: u64, expires: CoarseTime) {
     if let Some(at) = table.find(key) {
         let slot: &mut Slot<Hot<S>> = table.slot_mut(at);
         slot.state.asks_book = true;

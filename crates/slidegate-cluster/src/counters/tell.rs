@@ -2,10 +2,10 @@
 
 use slidegate::algorithm::Counter;
 use slidegate::algorithm::additive::AnyAdditive;
-use slidegate::store::{CounterName, Outcomes, Receipt};
+use slidegate::store::{CounterId, Outcomes, Receipt};
 use slidegate::{Hit, StoreError, Timestamp};
 
-use super::{Aim, Counters, Kept, KindId, Shard};
+use super::{Counters, HasTable, HitLocation, KindId, Shard};
 use crate::book::Book;
 use crate::counts::{Incarnation, Shape, Tally, Told};
 use crate::ledger::{Flush, Ledger};
@@ -21,7 +21,7 @@ struct Changed {
 impl Counters {
     /// Enters in the book of a key what was charged to its state, if it has one.
     #[cold]
-    pub(super) fn enter<C: Kept>(shard: &mut Shard, counter: C, key: u64) {
+    pub(super) fn enter<C: HasTable>(shard: &mut Shard, counter: C, key: u64) {
         let table = C::table(&mut shard.states);
         if let Some(at) = table.find(key) {
             let book = shard.books.of(key, || Book::new(counter.shape()));
@@ -30,7 +30,7 @@ impl Counters {
     }
 
     /// Takes something off a key that is there, on its counter's own clock.
-    fn take_off<C: Kept>(
+    fn take_off<C: HasTable>(
         &self,
         shard: &mut Shard,
         counter: C,
@@ -66,9 +66,9 @@ impl Counters {
     }
 
     /// Gives back exactly what a receipt says was charged here, and nothing of what has left its window.
-    pub fn give_back(&self, receipt: &Receipt, now: Timestamp) {
+    pub fn revert(&self, receipt: &Receipt, now: Timestamp) {
         for charge in &receipt.charges {
-            let (CounterName::Fingerprint(key), Some(counter)) =
+            let (CounterId::Fingerprint(key), Some(counter)) =
                 (&charge.counter, charge.limit.additive())
             else {
                 continue;
@@ -78,7 +78,7 @@ impl Counters {
             let now = now.max(charge.charged_at);
             with_counter!(counter, counter => {
                 self.take_off(shard, counter, *key, now, |state| {
-                    counter.give_back(state, charge.charged_at, charge.cost);
+                    counter.revert(state, charge.charged_at, charge.cost);
                 });
             });
         }
@@ -89,19 +89,19 @@ impl Counters {
     /// # Errors
     /// If one of the limits cannot be counted by several nodes.
     pub fn refund(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
-        let aims = self.aims(hits)?;
-        let refund = |(hit, aim): (&Hit<'_>, &Aim)| {
-            let own = aim.own(now);
-            with_counter!(aim.counter, counter => {
-                let shard = &mut *self.shards[aim.shard].0.lock();
-                self.find(shard, counter, hit, *aim, now)?;
-                self.take_off(shard, counter, aim.fingerprint, own, |state| {
+        let locations = self.locations(hits)?;
+        let refund = |(hit, location): (&Hit<'_>, &HitLocation)| {
+            let own = location.own(now);
+            with_counter!(location.counter, counter => {
+                let shard = &mut *self.shards[location.shard].0.lock();
+                self.find(shard, counter, hit, *location, now)?;
+                self.take_off(shard, counter, location.fingerprint, own, |state| {
                     counter.refund(state, own, hit.cost);
                 });
             });
             Ok(self.peek(&[Hit { cost: 0, required: 1, ..*hit }], now)?[0])
         };
-        hits.iter().zip(&aims).map(refund).collect()
+        hits.iter().zip(&locations).map(refund).collect()
     }
 
     /// Takes all off that is known of these hits' keys, on every node.
@@ -109,11 +109,11 @@ impl Counters {
     /// # Errors
     /// If one of the limits cannot be counted by several nodes.
     pub fn reset(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<(), StoreError> {
-        for (hit, aim) in hits.iter().zip(&self.aims(hits)?) {
-            let shard = &mut *self.shards[aim.shard].0.lock();
-            with_counter!(aim.counter, counter => {
-                self.find(shard, counter, hit, *aim, now)?;
-                self.take_off(shard, counter, aim.fingerprint, aim.own(now), forget);
+        for (hit, location) in hits.iter().zip(&self.locations(hits)?) {
+            let shard = &mut *self.shards[location.shard].0.lock();
+            with_counter!(location.counter, counter => {
+                self.find(shard, counter, hit, *location, now)?;
+                self.take_off(shard, counter, location.fingerprint, location.own(now), forget);
             });
         }
         Ok(())
@@ -141,7 +141,7 @@ impl Counters {
     }
 
     /// Tells what has changed of one key.
-    fn tell_changed<C: Kept>(
+    fn tell_changed<C: HasTable>(
         shard: &mut Shard,
         counter: C,
         key: u64,
@@ -179,7 +179,7 @@ impl Counters {
         }
         let Some(book) = shard.books.get(told.key) else { return };
         if book.merge_given_back(told.bucket, told.tally.given_back) {
-            let expires_us = leaves_us.saturating_add(self.clocks_differ_us);
+            let expires_us = leaves_us.saturating_add(self.max_clock_skew_us);
             shard.states.mark(told.key, self.coarse(expires_us).saturating_add(1));
         }
     }
@@ -201,7 +201,7 @@ fn forget<S: Default>(state: &mut S) {
 }
 
 /// How near a key is to its limit: the smaller, the nearer.
-fn nearness<C: Kept>(shard: &mut Shard, counter: C, key: u64) -> u64 {
+fn nearness<C: HasTable>(shard: &mut Shard, counter: C, key: u64) -> u64 {
     let table = C::table(&mut shard.states);
     let Some(at) = table.find(key) else { return u64::MAX };
     let state = &table.slot(at).state.state;
@@ -292,7 +292,7 @@ impl Ledger for Counters {
             let book = shard.books.of(told.key, || Book::new(told.shape));
             if book.merge(told.incarnation, told.bucket, &told.tally) {
                 book.forget(kept_since);
-                let expires_us = leaves_us.saturating_add(self.clocks_differ_us);
+                let expires_us = leaves_us.saturating_add(self.max_clock_skew_us);
                 shard.states.mark(told.key, self.coarse(expires_us).saturating_add(1));
             }
             self.count_books(shard);

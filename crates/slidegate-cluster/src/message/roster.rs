@@ -5,7 +5,7 @@ use super::varint::{Reader, put};
 use crate::counts::Incarnation;
 
 /// No roster lists more.
-pub const MOST_LISTED: usize = 200;
+pub const MAX_LISTED: usize = 200;
 
 /// No name has more bytes: so a full roster fits into a frame.
 const LONGEST_NAME: usize = 255;
@@ -37,7 +37,7 @@ pub struct Listed {
 impl Roster {
     /// Writes it; of too many members the first, and of a name that is too long its beginning.
     pub(super) fn put(&self, bytes: &mut Vec<u8>) {
-        let listed = &self.listed[..self.listed.len().min(MOST_LISTED)];
+        let listed = &self.listed[..self.listed.len().min(MAX_LISTED)];
         bytes.push(u8::from(self.is_settled));
         put(bytes, listed.len() as u64);
         for Listed { incarnation, name, has_left } in listed {
@@ -51,7 +51,7 @@ impl Roster {
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, MessageError> {
         let is_settled = read_flag(reader)?;
         let count = reader.count(SHORTEST_ENTRY)?;
-        if count > MOST_LISTED {
+        if count > MAX_LISTED {
             return Err(MessageError::Roster);
         }
         let listed = (0..count).map(|_| Listed::read(reader)).collect::<Result<_, _>>()?;

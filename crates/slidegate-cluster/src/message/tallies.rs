@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use slidegate::algorithm::sliding_buckets::MOST_BUCKETS;
+use slidegate::algorithm::sliding_buckets::MAX_BUCKETS;
 
 use super::MessageError;
 use super::varint::{LONGEST, Reader, folded, put, unfolded};
@@ -59,15 +59,15 @@ impl Lines {
     pub(super) fn push(&mut self, told: &Told) {
         let slot = self.slot(told);
         let same_key = if self.last_key == Some(told.key) { SAME_KEY } else { 0 };
-        let gives_back = if told.tally.given_back > 0 { GIVES_BACK } else { 0 };
+        let is_refund = if told.tally.given_back > 0 { GIVES_BACK } else { 0 };
         let bytes = &mut self.line_bytes;
-        put(bytes, slot.number << SLOT_SHIFT | same_key | gives_back);
+        put(bytes, slot.number << SLOT_SHIFT | same_key | is_refund);
         if same_key == 0 {
             bytes.extend_from_slice(&told.key.to_le_bytes());
         }
         put(bytes, folded(slot.first_bucket, told.bucket));
         put(bytes, told.tally.charged);
-        if gives_back != 0 {
+        if is_refund != 0 {
             put(bytes, told.tally.given_back);
         }
         self.last_key = Some(told.key);
@@ -123,7 +123,7 @@ fn read_slot(reader: &mut Reader<'_>) -> Result<(Shape, Incarnation, u64), Messa
     let bucket_us = reader.number()?;
     // The running bucket counts, too.
     let buckets = u32::try_from(reader.number()?).map_err(|_| MessageError::Shape)?;
-    if bucket_us == 0 || buckets == 0 || u64::from(buckets) > MOST_BUCKETS + 1 {
+    if bucket_us == 0 || buckets == 0 || u64::from(buckets) > MAX_BUCKETS + 1 {
         return Err(MessageError::Shape);
     }
     Ok((Shape { bucket_us, buckets }, Incarnation(reader.number()?), reader.number()?))

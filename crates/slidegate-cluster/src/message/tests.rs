@@ -136,7 +136,7 @@ fn what_does_not_fit_into_one_frame_goes_into_several() {
     let place = Position { epoch: u64::MAX, seq: u64::MAX };
     let frames = bodies.iter().map(|body| body.frame(place));
     let back = frames.flat_map(|frame| {
-        assert!(frame.len() <= MOST_BYTES);
+        assert!(frame.len() <= MAX_BYTES);
         counts(&frame).tallies
     });
     assert!(back.eq(tallies));
@@ -152,9 +152,9 @@ fn the_largest_roster_fits_into_a_frame() {
     let roster = Roster { is_settled: true, listed: (0..300).map(listed).collect() };
     let place = Position { epoch: u64::MAX, seq: u64::MAX };
     let frame = Body::of_roster(&roster, true).frame(place);
-    assert!(frame.len() <= MOST_BYTES);
+    assert!(frame.len() <= MAX_BYTES);
     let back = counts(&frame).roster.unwrap();
-    assert_eq!(back.listed.len(), MOST_LISTED);
+    assert_eq!(back.listed.len(), MAX_LISTED);
     assert_eq!(&*back.listed[0].name, "ä".repeat(127), "whole letters, as many as have room");
 }
 
@@ -168,7 +168,7 @@ fn what_is_wrong_is_told() {
         decode(&frame)
     };
     assert_eq!(decode(&[]), Err(MessageError::Truncated));
-    assert_eq!(decode(&vec![0; MOST_BYTES + 1]), Err(MessageError::TooLong(MOST_BYTES + 1)));
+    assert_eq!(decode(&vec![0; MAX_BYTES + 1]), Err(MessageError::TooLong(MAX_BYTES + 1)));
     assert_eq!(with(0, 2), Err(MessageError::Version(2)));
     assert_eq!(with(1, 3), Err(MessageError::Kind(3)));
     assert_eq!(with(1, ACK | COMPLETE), Err(MessageError::Kind(ACK | COMPLETE)));

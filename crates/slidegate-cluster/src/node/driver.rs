@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{Clock, FollowingClock, Timestamp};
+use slidegate::{Clock, DriftCorrectedClock, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
@@ -30,7 +30,7 @@ pub(super) type Leave = oneshot::Sender<()>;
 pub(super) struct Driver<T> {
     pub(super) engine: Engine,
     pub(super) counters: Arc<Counters>,
-    pub(super) clock: Arc<FollowingClock>,
+    pub(super) clock: Arc<DriftCorrectedClock>,
     pub(super) transport: T,
     pub(super) membership: Membership,
     pub(super) sync: Sync,

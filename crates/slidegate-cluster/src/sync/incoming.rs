@@ -6,10 +6,10 @@ use crate::ledger::Flush;
 use crate::message::Position;
 
 /// Frames that came out of order are remembered, so many at most; beyond it they have to come again.
-const MOST_AHEAD: usize = 1024;
+const MAX_AHEAD: usize = 1024;
 
 /// Acknowledgements that wait for what they depend on, so many at most.
-const MOST_WAITING: usize = 8;
+const MAX_WAITING: usize = 8;
 
 /// What a peer has acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Incoming {
         if is_complete {
             self.complete_seq = Some(at.seq);
         }
-        if at.seq > self.heard.seq && self.ahead.len() < MOST_AHEAD {
+        if at.seq > self.heard.seq && self.ahead.len() < MAX_AHEAD {
             self.ahead.insert(at.seq);
         }
         // The next one always finds its way.
@@ -75,7 +75,7 @@ impl Incoming {
 
     /// Keeps an acknowledgement until it may be honoured. Where there is no room it takes the place of the newest.
     pub fn keep(&mut self, acknowledged: Acknowledged) {
-        if self.waiting.len() >= MOST_WAITING {
+        if self.waiting.len() >= MAX_WAITING {
             self.waiting.pop_back();
         }
         self.waiting.push_back(acknowledged);
@@ -139,9 +139,9 @@ mod tests {
     fn far_too_much_out_of_order_is_not_remembered_and_harms_nothing() {
         let mut stream = Incoming::default();
         (2..5_000).for_each(|seq| stream.hear(place(1, seq), false));
-        assert!(stream.ahead.len() <= MOST_AHEAD);
+        assert!(stream.ahead.len() <= MAX_AHEAD);
         stream.hear(place(1, 1), false);
-        assert_eq!(stream.heard, place(1, MOST_AHEAD as u64 + 1));
+        assert_eq!(stream.heard, place(1, MAX_AHEAD as u64 + 1));
         stream.hear(place(1, u64::MAX), false);
         stream.hear(place(u64::MAX, u64::MAX), true);
         assert!(!stream.is_complete());

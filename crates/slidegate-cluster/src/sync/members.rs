@@ -9,12 +9,12 @@ use super::settings::{Node, micros, since_us};
 use super::{Addressed, Engine};
 use crate::counts::Incarnation;
 use crate::ledger::Ledger;
-use crate::message::{Listed, MOST_LISTED, Roster};
+use crate::message::{Listed, MAX_LISTED, Roster};
 
 /// So many that have left are remembered, so that nobody takes them for members again.
-const MOST_DEPARTED: usize = 1024;
+const MAX_DEPARTED: usize = 1024;
 /// Of those, so many are told to others.
-const MOST_TOLD: usize = 32;
+const MAX_TOLD: usize = 32;
 
 /// Those that have left, the last of them first.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ impl Departed {
     fn note(&mut self, incarnation: Incarnation, name: &str, is_forgotten: bool) {
         self.0.retain(|gone| gone.incarnation != incarnation);
         self.0.push_front(Gone { incarnation, name: name.into(), is_forgotten });
-        self.0.truncate(MOST_DEPARTED);
+        self.0.truncate(MAX_DEPARTED);
     }
 
     fn has(&self, incarnation: Incarnation) -> bool {
@@ -93,7 +93,7 @@ impl Engine {
         peer.node.address = node.address;
         if was_silent || peer.outgoing.sent.epoch == 0 {
             peer.link_up();
-            peer.outgoing.make_room(self.settings.interval_bytes);
+            peer.outgoing.evict_if_full(self.settings.interval_bytes);
             // Before anything is told to it: what is charged later must not take this node for alone.
             self.publish(now);
             self.begin(ledger, node.incarnation, now);
@@ -168,7 +168,7 @@ impl Engine {
             if has_left && incarnation != self.me.incarnation {
                 self.left(incarnation, now);
                 self.departed.note(incarnation, &name, false);
-            } else if !has_left && self.peers.len() < MOST_LISTED {
+            } else if !has_left && self.peers.len() < MAX_LISTED {
                 let node = Node { incarnation, name: (*name).into(), address: None };
                 self.introduce(&node, Some(now), now);
             }
@@ -184,7 +184,7 @@ impl Engine {
         };
         let nodes = self.peers.values().map(|peer| &peer.node).chain([&self.me]);
         let members = nodes.map(|node| listed(node.incarnation, &node.name, false));
-        let departed = self.departed.left().take(MOST_TOLD);
+        let departed = self.departed.left().take(MAX_TOLD);
         let departed = departed.map(|gone| listed(gone.incarnation, &gone.name, true));
         Roster { is_settled: self.is_settled, listed: members.chain(departed).collect() }
     }

@@ -11,7 +11,7 @@ use crate::message::{Body, Position};
 
 /// So many frames may wait beyond what the stream begins with. Each tick adds less than it sends, but for what is
 /// passed on.
-const MOST_WAITING: usize = 256;
+const MAX_WAITING: usize = 256;
 
 /// What waits to be sent.
 #[derive(Clone, Debug)]
@@ -80,7 +80,7 @@ impl Outgoing {
     /// Has something told after all that waits. If what was told first has been sent, and yet too much waits, the
     /// stream has to begin anew.
     pub fn push(&mut self, body: &Arc<Body>, covers: Flush) {
-        self.is_overfull |= self.waiting.len() >= MOST_WAITING && self.has_told_first();
+        self.is_overfull |= self.waiting.len() >= MAX_WAITING && self.has_told_first();
         if !self.is_overfull {
             self.waiting.push_back(Waiting { body: Arc::clone(body), covers });
         }
@@ -103,7 +103,7 @@ impl Outgoing {
     }
 
     /// A new interval: so many bytes may be sent.
-    pub fn make_room(&mut self, bytes: usize) {
+    pub fn evict_if_full(&mut self, bytes: usize) {
         self.room = bytes;
     }
 
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn what_has_arrived_covers_its_flushes() {
         let mut stream = Outgoing::default();
-        stream.make_room(1_000_000);
+        stream.evict_if_full(1_000_000);
         stream.begin(1, vec![waiting(0), waiting(7)]);
         while stream.next_frame(at(1)).is_some() {}
         assert_eq!(stream.sent, place(1, 2));
@@ -190,10 +190,10 @@ mod tests {
     fn what_has_no_room_waits_for_the_next_interval() {
         let mut stream = Outgoing::default();
         stream.begin(1, vec![waiting(0), waiting(7)]);
-        stream.make_room(waiting(0).body.frame_bytes() + 1);
+        stream.evict_if_full(waiting(0).body.frame_bytes() + 1);
         assert!(stream.next_frame(at(1)).is_some() && stream.next_frame(at(1)).is_none());
         assert_eq!(stream.promised(), Some(place(1, 2)), "what it begins with is promised");
-        stream.make_room(1_000_000);
+        stream.evict_if_full(1_000_000);
         assert!(stream.next_frame(at(2)).is_some());
     }
 
@@ -204,17 +204,17 @@ mod tests {
         let body = waiting(0).body;
         stream.push(&body, 1_000);
         assert!(!stream.is_stuck(at(1), 1), "it may begin with a lot");
-        stream.make_room(1_000_000);
+        stream.evict_if_full(1_000_000);
         while stream.next_frame(at(1)).is_some() {}
         stream.arrived(place(1, 1_001), at(1));
         (0..1_000).for_each(|_| stream.push(&body, 1_001));
-        assert!(stream.waiting.len() <= MOST_WAITING && stream.is_stuck(at(1), 1));
+        assert!(stream.waiting.len() <= MAX_WAITING && stream.is_stuck(at(1), 1));
     }
 
     #[test]
     fn it_is_stuck_when_nothing_arrives_for_long_although_something_was_sent() {
         let mut stream = Outgoing::default();
-        stream.make_room(1_000_000);
+        stream.evict_if_full(1_000_000);
         assert!(!stream.is_stuck(at(9), 1), "nothing was sent");
         stream.begin(1, vec![waiting(0), waiting(7)]);
         while stream.next_frame(at(10)).is_some() {}

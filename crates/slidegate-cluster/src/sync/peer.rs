@@ -13,7 +13,7 @@ use crate::message::Ack;
 const LONGEST_ROUND_TRIP_US: u64 = 2_000_000;
 
 /// So often the time after which a stream is stuck may double while nothing is heard of the peer.
-const MOST_DOUBLINGS: u32 = 4;
+const MAX_DOUBLINGS: u32 = 4;
 
 /// One other member.
 #[derive(Debug)]
@@ -150,7 +150,7 @@ impl Peer {
         let after_us = after_us.max(self.round_trip_us.saturating_mul(2));
         let is_stuck = self.outgoing.is_stuck(now, after_us.saturating_mul(1 << self.doublings));
         if is_stuck {
-            self.doublings = (self.doublings + 1).min(MOST_DOUBLINGS);
+            self.doublings = (self.doublings + 1).min(MAX_DOUBLINGS);
         }
         is_stuck
     }

@@ -16,13 +16,13 @@ use crate::message::{Bodies, Body, ack_frame};
 const BYTES_PER_KEY: usize = 16;
 
 /// The times of so many flushes are kept, for the lag of members.
-const MOST_TOLD_AT: usize = 4096;
+const MAX_TOLD_AT: usize = 4096;
 
 /// Tallies that are passed on in an interval, at most.
-const MOST_PASSED_ON: usize = 16_384;
+const MAX_PASSED_ON: usize = 16_384;
 
 /// So many incarnations are remembered whose counts were told to all, or wait for it.
-const MOST_RELAYED: usize = 64;
+const MAX_RELAYED: usize = 64;
 
 impl Engine {
     /// Tells all members that are alive what has changed here.
@@ -57,7 +57,7 @@ impl Engine {
     pub(super) fn pass_on(&mut self, tallies: &[Told]) {
         for told in tallies {
             let is_alive = self.peers.get(&told.incarnation).is_some_and(Peer::is_alive);
-            if !is_alive && self.to_pass_on.len() < MOST_PASSED_ON {
+            if !is_alive && self.to_pass_on.len() < MAX_PASSED_ON {
                 self.to_pass_on.push(*told);
             } else if !is_alive {
                 self.relay(told.incarnation);
@@ -67,7 +67,7 @@ impl Engine {
 
     /// Has the counts of an incarnation told to all at the next tick.
     pub(super) fn relay(&mut self, incarnation: Incarnation) {
-        if !self.to_relay.contains(&incarnation) && self.to_relay.len() < MOST_RELAYED {
+        if !self.to_relay.contains(&incarnation) && self.to_relay.len() < MAX_RELAYED {
             self.to_relay.push(incarnation);
         }
     }
@@ -92,12 +92,12 @@ impl Engine {
 
     fn note_told(&mut self, of: &[Incarnation], now: Timestamp) {
         self.told_at.insert(self.flush, now);
-        if self.told_at.len() > MOST_TOLD_AT {
+        if self.told_at.len() > MAX_TOLD_AT {
             self.told_at.pop_first();
         }
         self.relayed.retain(|(incarnation, _)| !of.contains(incarnation));
         self.relayed.extend(of.iter().map(|incarnation| (*incarnation, self.flush)));
-        let too_many = self.relayed.len().saturating_sub(MOST_RELAYED);
+        let too_many = self.relayed.len().saturating_sub(MAX_RELAYED);
         self.relayed.drain(..too_many);
     }
 

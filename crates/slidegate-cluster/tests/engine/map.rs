@@ -16,11 +16,11 @@ pub type Tallies = BTreeMap<(u64, Incarnation, u64), Tally>;
 #[derive(Debug)]
 pub struct Map {
     me: Incarnation,
-    kept: Mutex<Kept>,
+    kept: Mutex<HasTable>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct HasTable {
     tallies: Tallies,
     /// The flush that last told of an own key; none: something of it is to be told.
     told_in: BTreeMap<u64, Option<Flush>>,
@@ -53,7 +53,7 @@ impl Map {
 
     fn tell(
         &self,
-        kept: &Kept,
+        kept: &HasTable,
         tells: impl Fn(u64, Incarnation) -> bool,
         tell: &mut dyn FnMut(Told),
     ) {

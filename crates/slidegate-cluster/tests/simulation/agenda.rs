@@ -16,7 +16,7 @@ pub enum Event {
     Beat(usize, Incarnation),
     Ask(usize),
     AskAgain { site: usize, life: Incarnation, key: usize, cost: u64 },
-    GiveBack { site: usize, life: Incarnation, key: usize, nth: usize, receipt: Receipt },
+    Revert { site: usize, life: Incarnation, key: usize, nth: usize, receipt: Receipt },
     TakeOff,
     Weather,
     Death,

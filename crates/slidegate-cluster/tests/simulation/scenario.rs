@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use fastrand::Rng;
-use slidegate::{Algorithm, Align, ClusterTerms, Limit, OnPartition};
+use slidegate::{Algorithm, Align, ClusterOptions, Limit, OnPartition};
 use slidegate_cluster::bound;
 
 /// One run: the cluster, the limit and who asks.
@@ -20,7 +20,7 @@ pub struct Scenario {
     /// Requests per second that each site gets, at most.
     pub rate: u64,
     /// What the rule says to the cluster.
-    pub terms: ClusterTerms,
+    pub terms: ClusterOptions,
     /// Every so many-th charge is given back.
     pub given_back_every: Option<u64>,
     /// Whether several nodes reset and refund counts at the same time.
@@ -90,12 +90,12 @@ fn draw_limit(rng: &mut Rng, is_hot: bool) -> Limit {
     Limit::new(format!("{max}/{window}").parse().unwrap(), algorithm).unwrap()
 }
 
-fn strict_terms() -> ClusterTerms {
-    ClusterTerms::new().with_max_unsynced(1).unwrap()
+fn strict_terms() -> ClusterOptions {
+    ClusterOptions::new().with_max_unsynced(1).unwrap()
 }
 
-fn draw_terms(rng: &mut Rng, max: u64) -> ClusterTerms {
-    let terms = ClusterTerms::new();
+fn draw_terms(rng: &mut Rng, max: u64) -> ClusterOptions {
+    let terms = ClusterOptions::new();
     let on_partition =
         if rng.u32(..10) == 0 { OnPartition::Available } else { OnPartition::Bounded };
     let terms = terms.with_on_partition(on_partition);

@@ -46,7 +46,7 @@ impl Life {
         let settings = CounterSettings {
             me: incarnation,
             secret: SECRET.into(),
-            clocks_differ_us: MAX_CLOCK_SKEW.as_micros() as u64,
+            max_clock_skew_us: MAX_CLOCK_SKEW.as_micros() as u64,
             sync_interval: scenario.interval,
             max_keys: 10_000,
             max_memory: 1 << 30,

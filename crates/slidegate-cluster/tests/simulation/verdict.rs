@@ -86,7 +86,7 @@ pub fn hold_bound(limit: &Limit, charges: &[Charged], seen: &mut Seen) -> Result
     let mut kept: Vec<&Charged> = charges.iter().filter(|charged| !charged.is_given_back).collect();
     kept.sort_by_key(|charged| charged.date_us);
     let window_us = limit.quota().window().as_micros() as u64;
-    let promise = bound::most_in_a_window(limit, 1, 0, 0);
+    let promise = bound::max_units_in_window(limit, 1, 0, 0);
     let mut most = 0;
     for (nth, last) in kept.iter().enumerate() {
         let is_last_of_its_moment =
@@ -129,7 +129,7 @@ fn bound_of(limit: &Limit, unseen: &BTreeMap<Incarnation, u64>) -> u64 {
     let mut unseen: Vec<u64> = unseen.values().copied().collect();
     unseen.sort_unstable();
     let of_others = unseen.iter().skip(1).map(|units| bound::overshoot_bound(limit, 2, *units, 0));
-    bound::most_in_a_window(limit, 1, 0, 0) + of_others.sum::<u64>()
+    bound::max_units_in_window(limit, 1, 0, 0) + of_others.sum::<u64>()
 }
 
 fn by_the_oracle(limit: &Limit, charges: &[&Charged]) -> u64 {
@@ -137,7 +137,7 @@ fn by_the_oracle(limit: &Limit, charges: &[&Charged]) -> u64 {
     for charged in charges {
         oracle.charge(Timestamp::from_micros(charged.date_us), charged.units);
     }
-    oracle.most_in_any_window(limit.quota().window())
+    oracle.max_units_in_any_window(limit.quota().window())
 }
 
 /// Holds each window of a fixed window by itself against its bound, which is stricter than that of any window.

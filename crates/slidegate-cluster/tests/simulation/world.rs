@@ -137,14 +137,14 @@ impl World {
                     self.ask(site, key, cost, AtCap::Deny);
                 }
             }
-            Event::GiveBack { site, life, key, nth, receipt } => {
+            Event::Revert { site, life, key, nth, receipt } => {
                 // The receipt of units that were refunded already would free other units.
                 if self.lives_at(site, life)
                     && !self.is_quiet
                     && !self.charges[key][nth].is_given_back
                     && let Some(living) = &mut self.sites[site]
                 {
-                    living.counters.give_back(&receipt, living.now(self.now_us));
+                    living.counters.revert(&receipt, living.now(self.now_us));
                     self.charges[key][nth].is_given_back = true;
                 }
             }
@@ -369,7 +369,7 @@ impl World {
             let window_us = self.scenario.window().as_micros() as u64;
             let after_us = self.rng.u64(..window_us);
             let life = charged.by;
-            self.at(after_us, Event::GiveBack { site, life, key, nth, receipt });
+            self.at(after_us, Event::Revert { site, life, key, nth, receipt });
         }
     }
 

@@ -72,7 +72,7 @@ impl Tally {
 
 impl Window {
     const COUNT_BITS: u32 = 20;
-    const MOST: u32 = (1 << Self::COUNT_BITS) - 1;
+    const MAX: u32 = (1 << Self::COUNT_BITS) - 1;
     const NTH_BITS: u32 = 64 - 2 * Self::COUNT_BITS;
 
     fn with(self, now: Timestamp, failed: u32) -> Self {
@@ -80,7 +80,7 @@ impl Window {
         let Self { calls, failed: before, .. } =
             if nth == self.nth { self } else { Self { nth, calls: 0, failed: 0 } };
         // A window is judged by its first million calls.
-        if calls == Self::MOST {
+        if calls == Self::MAX {
             return self;
         }
         Self { nth, calls: calls + 1, failed: before + failed }
@@ -92,7 +92,7 @@ impl Window {
     }
 
     fn unpack(packed: u64) -> Self {
-        let count = |packed: u64| packed as u32 & Self::MOST;
+        let count = |packed: u64| packed as u32 & Self::MAX;
         Self {
             nth: packed >> (2 * Self::COUNT_BITS),
             calls: count(packed >> Self::COUNT_BITS),

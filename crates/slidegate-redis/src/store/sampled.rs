@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use slidegate::{ChargeWhen, Outcome, StoreError, Taken};
+use slidegate::{ChargeResult, ChargeWhen, Outcome, StoreError};
 use smallvec::SmallVec;
 
 use super::{Hits, Inner, nothing};
@@ -11,7 +11,10 @@ use crate::deny_cache::{Known, Mark};
 
 impl Inner {
     /// Charges hits, some of them for one request in so many only; the others pass.
-    pub(super) async fn charge_sampled(self: &Arc<Self>, hits: Hits) -> Result<Taken, StoreError> {
+    pub(super) async fn charge_sampled(
+        self: &Arc<Self>,
+        hits: Hits,
+    ) -> Result<ChargeResult, StoreError> {
         let now = self.clocks.here();
         // One draw, so that rules of one sample ask together.
         let drawn = fastrand::u32(..);
@@ -33,7 +36,7 @@ impl Inner {
             true => outcomes.next().unwrap_or_else(Outcome::not_asked),
             false => Outcome::not_asked(),
         };
-        Ok(Taken { outcomes: asks.iter().map(outcome).collect(), ..taken })
+        Ok(ChargeResult { outcomes: asks.iter().map(outcome).collect(), ..taken })
     }
 
     /// The sampled ones of hits in several slots, by their places.
@@ -44,7 +47,7 @@ impl Inner {
 
     /// Whether they fitted: a denial may have been for what another request was charged in vain, so it is not
     /// believed, but nobody passes unasked after it.
-    pub(super) fn remember_doubts(&self, doubts: &[(usize, Counted, Mark)], taken: &Taken) {
+    pub(super) fn remember_doubts(&self, doubts: &[(usize, Counted, Mark)], taken: &ChargeResult) {
         let now = self.clocks.here();
         for (place, hit, mark) in doubts {
             match taken.outcomes.get(*place) {

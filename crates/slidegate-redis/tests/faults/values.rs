@@ -65,7 +65,7 @@ async fn another_type_at_a_key_is_an_error_for_that_key_alone() {
                 one.store.refund(&[bad]).await.unwrap_err();
                 one.store.take_many(&[&[good], &[bad]]).await.unwrap_err();
             }
-            assert!(!one.store.is_open(), "others are well");
+            assert!(!one.store.is_breaker_open(), "others are well");
             one.store.take(&[good]).await.unwrap();
             redis.command(&["DEL", &key]);
             one.store.take(&[bad]).await.unwrap();
@@ -101,7 +101,7 @@ async fn a_string_that_is_not_ours_is_an_error_for_that_key_alone() {
                     let stands: Vec<u8> =
                         redis::cmd("GET").arg(&key).query(&mut connection).unwrap();
                     assert_eq!(stands, value, "{what}");
-                    assert!(!one.store.is_open(), "{what}");
+                    assert!(!one.store.is_breaker_open(), "{what}");
                 }
             }
             // Of nothing at all one may think as one likes, but it does not stay.
@@ -130,7 +130,7 @@ async fn under_load_another_type_at_a_key_degrades_that_key_alone() {
         degraded += u64::from(gate.check(&request("spoilt")).await.decision().is_degraded());
     }
     assert!(degraded >= 198, "{degraded}");
-    assert!(!gate.store().is_open());
+    assert!(!gate.store().is_breaker_open());
     trial.recovers().await;
     trial.end(&redis, false).await;
 }
@@ -151,7 +151,7 @@ async fn while_redis_answers_others_a_key_without_it_is_limited_all_the_same() {
         let spoilt = gate.check(&request("spoilt")).await;
         allowed += u64::from(spoilt.decision().is_allowed());
         let well = gate.check(&request("ann")).await;
-        assert!(!well.decision().is_degraded() || gate.store().is_open());
+        assert!(!well.decision().is_degraded() || gate.store().is_breaker_open());
     }
     assert!(allowed <= 2 * MAX_A_DAY, "{allowed} allowed");
 }
@@ -184,7 +184,7 @@ async fn every_key_that_is_written_expires() {
                 one.store.take(&both).await.unwrap();
                 redis.assert_all_expire();
                 for receipt in receipts {
-                    one.store.give_back(&receipt).await.unwrap();
+                    one.store.revert(&receipt).await.unwrap();
                 }
                 redis.assert_all_expire();
                 one.store.reset(&[one.hit(&limit)]).await.unwrap();

@@ -105,8 +105,10 @@ fn shares(tenants: &[Tenant], traffic: Traffic, offered: f64) -> (f64, f64) {
 async fn a_split_allows_what_the_table_says_of_what_a_whole_limit_allows() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let split = instance(POLICY, &redis.address(), &clock);
-    let whole =
-        Gate::new(Policy::from_yaml(POLICY).unwrap(), MemoryStore::with(clock.clone(), 1_000));
+    let whole = Gate::new(
+        Policy::from_yaml(POLICY).unwrap(),
+        MemoryStore::with_clock(clock.clone(), 1_000),
+    );
     let mut tenants: Vec<Tenant> = [Traffic::Uniform, Traffic::Zipf]
         .into_iter()
         .flat_map(|traffic| OFFERED.map(|offered| (traffic, offered)))

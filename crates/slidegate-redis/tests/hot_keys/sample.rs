@@ -72,7 +72,7 @@ async fn what_is_given_back_without_a_receipt_is_right_on_average() {
             // First what is spent: there is rarely less than what is given back.
             let descriptor = match nth < REQUESTS {
                 true => descriptor.cost(3),
-                false => descriptor.cost(1).giving_back(),
+                false => descriptor.cost(1).as_refund(),
             };
             let ruling = instance.check(&Request::new("default", descriptor)).await;
             assert!(ruling.decision().is_allowed() && !ruling.decision().is_degraded());
@@ -197,7 +197,7 @@ async fn while_redis_does_not_answer_the_policy_holds_for_all() {
     let instance = Gate::new(Policy::from_yaml(&rules).unwrap(), store);
     counted(&instance, "acme", 1_000).await;
     redis.kill();
-    while !instance.store().is_open() {
+    while !instance.store().is_breaker_open() {
         instance.check(&request("acme", "")).await;
     }
     for _ in 0..1_000 {

@@ -131,7 +131,7 @@ async fn what_is_given_back_goes_to_the_sub_key_that_was_charged() {
     for (part, route) in &routes {
         assert_eq!(exhaust(&instance, route).await, share(*part) - u64::from(*part == 3));
     }
-    instance.give_back(ruling.decision()).await.unwrap();
+    instance.revert(ruling.decision()).await.unwrap();
     for (part, route) in &routes {
         assert_eq!(exhaust(&instance, route).await, u64::from(*part == 3), "{part}");
     }
@@ -146,7 +146,7 @@ async fn what_is_given_back_without_a_receipt_goes_to_the_sub_key_that_the_reque
         assert_eq!(exhaust(&instance, route).await, share(*part));
     }
     let descriptor = Descriptor::new([("tenant", "acme"), ("route", &*routes[&3])]);
-    let back = Request::new("default", descriptor.cost(4).giving_back());
+    let back = Request::new("default", descriptor.cost(4).as_refund());
     assert_eq!(instance.check(&back).await.limits().next().unwrap().outcome.remaining(), 4);
     for (part, route) in &routes {
         assert_eq!(exhaust(&instance, route).await, if *part == 3 { 4 } else { 0 }, "{part}");
@@ -192,7 +192,7 @@ async fn the_sub_keys_of_a_cluster_are_spread_over_its_masters_and_reset_togethe
 fn memory_enforces_the_whole_limit() {
     for algorithm in ALGORITHMS {
         let policy = Policy::from_yaml(&policy(algorithm)).unwrap();
-        let gate = Gate::new(policy, MemoryStore::with(ManualClock::default(), 1_000));
+        let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 1_000));
         let routes = routes();
         let asks = (0..3 * MAX as usize).map(|nth| &routes[nth % 2]);
         let passes =

@@ -142,7 +142,7 @@ pub async fn take(store: &RedisStore, person: &Person) -> Answer {
         Ok(taken) if taken.allowed => Answer::Allowed,
         Ok(_) => Answer::Denied,
         Err(StoreError::TimedOut(_)) => Answer::TimedOut,
-        Err(StoreError::Open) => Answer::Open,
+        Err(StoreError::BreakerOpen) => Answer::Open,
         Err(_) => Answer::Unavailable,
     }
 }

@@ -19,61 +19,61 @@ pub struct ClusterArgs {
     #[arg(
         long,
         value_name = "IP:PORT",
-        env = "SLIDEGATE_LISTEN",
+        env = "SLIDEGATE_CLUSTER_LISTEN",
         default_value = "127.0.0.1:7946"
     )]
-    pub listen: SocketAddr,
+    pub cluster_listen: SocketAddr,
 
-    /// What to tell other nodes instead of --listen, where that is not the way here; port 0 stands for its port.
+    /// What to tell other nodes instead of --cluster-listen, where that is not the way here; port 0 stands for its port.
     /// If neither names one machine, the address by which the first seed is reached is told
-    #[arg(long, value_name = "IP:PORT", env = "SLIDEGATE_ADVERTISE")]
-    pub advertise: Option<SocketAddr>,
+    #[arg(long, value_name = "IP:PORT", env = "SLIDEGATE_CLUSTER_ADVERTISE")]
+    pub cluster_advertise: Option<SocketAddr>,
 
     /// Where other nodes may be, with commas between: some of them are enough, this one may be among them, and
     /// all addresses of a name are asked
     #[arg(
         long,
         value_name = "HOST:PORT,…",
-        env = "SLIDEGATE_SEEDS",
+        env = "SLIDEGATE_CLUSTER_SEEDS",
         default_value = "",
         hide_default_value = true
     )]
-    pub seeds: Seeds,
+    pub cluster_seeds: Seeds,
 
     /// What the others call this node, also after a restart; no other may be called so. Without it, its address
-    #[arg(long, value_name = "NAME", env = "SLIDEGATE_NODE_NAME", value_parser = node_name)]
-    pub node_name: Option<String>,
+    #[arg(long, value_name = "NAME", env = "SLIDEGATE_CLUSTER_NODE_NAME", value_parser = cluster_node_name)]
+    pub cluster_node_name: Option<String>,
 
     /// How often nodes tell each other what they have counted, such as 50ms or 1s
     #[arg(
         long,
         value_name = "SPAN",
-        env = "SLIDEGATE_SYNC_INTERVAL",
+        env = "SLIDEGATE_CLUSTER_SYNC_INTERVAL",
         default_value = "250ms",
-        value_parser = sync_interval
+        value_parser = cluster_sync_interval
     )]
-    pub sync_interval: Duration,
+    pub cluster_sync_interval: Duration,
 
     /// How long a request may wait for other nodes where too much was let pass that they do not know of; then it
     /// is denied. 0ms waits for none
     #[arg(
         long,
         value_name = "SPAN",
-        env = "SLIDEGATE_SYNC_WAIT",
+        env = "SLIDEGATE_CLUSTER_SYNC_WAIT",
         default_value = "20ms",
-        value_parser = sync_wait
+        value_parser = cluster_sync_wait
     )]
-    pub sync_wait: Duration,
+    pub cluster_sync_wait: Duration,
 
     /// How far the clocks of nodes may be apart: so much longer they keep what was counted
     #[arg(
         long,
         value_name = "SPAN",
-        env = "SLIDEGATE_MAX_CLOCK_SKEW",
+        env = "SLIDEGATE_CLUSTER_MAX_CLOCK_SKEW",
         default_value = "2s",
-        value_parser = max_clock_skew
+        value_parser = cluster_max_clock_skew
     )]
-    pub max_clock_skew: Duration,
+    pub cluster_max_clock_skew: Duration,
 
     // What a variable holds would stand in the help.
     /// What all nodes of the cluster know and nobody else: any text of 16 bytes or more. Give it by the
@@ -122,12 +122,12 @@ impl FromStr for Seeds {
         if text.trim().is_empty() {
             return Ok(Self(Vec::new()));
         }
-        let seeds = text.split(',').map(str::trim);
-        let seeds = seeds.map(|seed| match is_seed(seed) {
+        let cluster_seeds = text.split(',').map(str::trim);
+        let cluster_seeds = cluster_seeds.map(|seed| match is_seed(seed) {
             true => Ok(seed.to_owned()),
             false => Err(SeedsError(seed.to_owned())),
         });
-        seeds.collect::<Result<_, _>>().map(Self)
+        cluster_seeds.collect::<Result<_, _>>().map(Self)
     }
 }
 
@@ -144,32 +144,32 @@ fn is_seed(text: &str) -> bool {
 }
 
 /// Bytes that a name may have: it stands in every datagram.
-const MOST_NAME: usize = 64;
+const MAX_NAME: usize = 64;
 
 /// A name is told in logs and in JSON.
-fn node_name(text: &str) -> Result<String, String> {
-    if (1..=MOST_NAME).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+fn cluster_node_name(text: &str) -> Result<String, String> {
+    if (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Ok(text.to_owned());
     }
-    Err(format!("use 1 to {MOST_NAME} printable ASCII characters, none of them a space"))
+    Err(format!("use 1 to {MAX_NAME} printable ASCII characters, none of them a space"))
 }
 
 const INTERVALS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(10)];
-const MOST_WAIT: Duration = Duration::from_secs(1);
-const MOST_SKEW: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(1);
+const MAX_SKEW: Duration = Duration::from_secs(60);
 
-fn sync_interval(text: &str) -> Result<Duration, String> {
+fn cluster_sync_interval(text: &str) -> Result<Duration, String> {
     let [least, most] = INTERVALS;
     let form = || "write it as 250ms or 1s, from 10ms to 10s".to_owned();
     span(text, most).filter(|span| *span >= least).ok_or_else(form)
 }
 
-fn sync_wait(text: &str) -> Result<Duration, String> {
-    span(text, MOST_WAIT).ok_or_else(|| "write it as 20ms or 1s, from 0ms to 1s".to_owned())
+fn cluster_sync_wait(text: &str) -> Result<Duration, String> {
+    span(text, MAX_WAIT).ok_or_else(|| "write it as 20ms or 1s, from 0ms to 1s".to_owned())
 }
 
-fn max_clock_skew(text: &str) -> Result<Duration, String> {
-    span(text, MOST_SKEW).ok_or_else(|| "write it as 500ms or 2s, from 0s to 60s".to_owned())
+fn cluster_max_clock_skew(text: &str) -> Result<Duration, String> {
+    span(text, MAX_SKEW).ok_or_else(|| "write it as 500ms or 2s, from 0s to 60s".to_owned())
 }
 
 #[cfg(test)]
@@ -178,15 +178,15 @@ mod tests {
 
     #[test]
     fn seeds_are_hosts_with_ports_and_commas_between() {
-        for (text, seeds) in [
+        for (text, cluster_seeds) in [
             ("", &[][..]),
             (" ", &[]),
             ("a:1", &["a:1"]),
             ("slidegate-nodes.prod_1:7946", &["slidegate-nodes.prod_1:7946"]),
             ("192.0.2.7:7946, [2001:db8::7]:65535", &["192.0.2.7:7946", "[2001:db8::7]:65535"]),
         ] {
-            let seeds = seeds.iter().map(|seed| (*seed).to_owned()).collect();
-            assert_eq!(text.parse(), Ok(Seeds(seeds)), "{text}");
+            let cluster_seeds = cluster_seeds.iter().map(|seed| (*seed).to_owned()).collect();
+            assert_eq!(text.parse(), Ok(Seeds(cluster_seeds)), "{text}");
         }
         for wrong in [
             "a",
@@ -225,8 +225,11 @@ mod tests {
             ("1m", None, None, None),
             ("", None, None, None),
         ] {
-            let parsed =
-                (sync_interval(text).ok(), sync_wait(text).ok(), max_clock_skew(text).ok());
+            let parsed = (
+                cluster_sync_interval(text).ok(),
+                cluster_sync_wait(text).ok(),
+                cluster_max_clock_skew(text).ok(),
+            );
             assert_eq!(parsed, (interval, wait, skew), "{text}");
         }
     }
@@ -234,10 +237,10 @@ mod tests {
     #[test]
     fn a_name_can_be_told_on_one_line() {
         for right in ["a", "slidegate-0", "192.0.2.7:7946", "[::1]:1", &"x".repeat(64)] {
-            assert_eq!(node_name(right).as_deref(), Ok(right));
+            assert_eq!(cluster_node_name(right).as_deref(), Ok(right));
         }
         for wrong in ["", "a b", "a\n", "ä", "\u{1b}[2J", &"x".repeat(65)] {
-            assert!(node_name(wrong).is_err(), "{wrong}");
+            assert!(cluster_node_name(wrong).is_err(), "{wrong}");
         }
     }
 }

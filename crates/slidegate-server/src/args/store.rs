@@ -15,7 +15,7 @@ use super::span::span;
 #[derive(Debug, clap::Args)]
 pub struct StoreArgs {
     // What a variable holds would stand in the help.
-    /// Where counts live: memory; cluster://, the memory of instances that tell each other (--seeds); or the
+    /// Where counts live: memory; cluster://, the memory of instances that tell each other (--cluster-seeds); or the
     /// Redis that all instances share, as redis://host:6379/0, rediss://… (TLS), unix:///path,
     /// redis+sentinel://host:26379,host:26379/service or redis+cluster://host:6379,host:6379. If the address
     /// has a password, give it by the environment: every user of the machine can read a command line
@@ -108,28 +108,28 @@ pub enum RedisClock {
 }
 
 /// The longest that a request may wait for Redis, or that a denial is believed.
-const MOST_SPAN: Duration = Duration::from_secs(60);
+const MAX_SPAN: Duration = Duration::from_secs(60);
 
 fn redis_timeout(text: &str) -> Result<Duration, String> {
     let form = || "write it as 15ms or 1s, from 1ms to 60s".to_owned();
-    span(text, MOST_SPAN).filter(|span| !span.is_zero()).ok_or_else(form)
+    span(text, MAX_SPAN).filter(|span| !span.is_zero()).ok_or_else(form)
 }
 
 fn deny_cache_ttl(text: &str) -> Result<Duration, String> {
-    span(text, MOST_SPAN).ok_or_else(|| "write it as 500ms or 1s, from 0ms to 60s".to_owned())
+    span(text, MAX_SPAN).ok_or_else(|| "write it as 500ms or 1s, from 0ms to 60s".to_owned())
 }
 
 /// Bytes that a prefix may have.
-const MOST_PREFIX: usize = 64;
+const MAX_PREFIX: usize = 64;
 
 /// A prefix goes into globs and before the hash tag, and neither may read it as its own.
 fn redis_prefix(text: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_graphic() && !br"{}*?[]\^".contains(&byte);
-    if !text.is_empty() && text.len() <= MOST_PREFIX && text.bytes().all(plain) {
+    if !text.is_empty() && text.len() <= MAX_PREFIX && text.bytes().all(plain) {
         return Ok(text.to_owned());
     }
     Err(format!(
-        r"use 1 to {MOST_PREFIX} printable ASCII characters, none of them a space or one of {{ }} * ? [ ] ^ \, for example `slidegate:eu:`"
+        r"use 1 to {MAX_PREFIX} printable ASCII characters, none of them a space or one of {{ }} * ? [ ] ^ \, for example `slidegate:eu:`"
     ))
 }
 

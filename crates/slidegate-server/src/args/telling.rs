@@ -35,8 +35,8 @@ pub struct TellingArgs {
 
     // What a variable holds would stand in the help.
     /// The collector that is told of decisions as traces, by OTLP over HTTP, such as http://127.0.0.1:4318
-    #[arg(long, value_name = "URL", env = "SLIDEGATE_OTLP", hide_env_values = true)]
-    pub otlp: Option<String>,
+    #[arg(long, value_name = "URL", env = "SLIDEGATE_OTLP_ENDPOINT", hide_env_values = true)]
+    pub otlp_endpoint: Option<String>,
 
     /// The share of decisions that are traced where the caller's traceparent does not say
     #[arg(long, value_name = "PERCENT", env = "SLIDEGATE_TRACE_SAMPLE", default_value = "1%")]

@@ -33,7 +33,7 @@ pub fn run(args: ConvertArgs) -> Result<(), Box<dyn Error>> {
     for path in args.files {
         texts.extend_from_slice(&read(path, algorithm)?);
     }
-    let counting = Counting { algorithm, bears: policy_file::any_limit };
+    let counting = Counting { algorithm, supports: policy_file::any_limit };
     print(&policy_file::convert(Path::new(""), &texts, counting)?.text)?;
     Ok(())
 }

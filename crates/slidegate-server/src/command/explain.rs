@@ -182,7 +182,7 @@ enum ExplainError {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Bytes of an answer that are read at most: a policy has many rules.
-const MOST_BYTES: u64 = 64 * 1024 * 1024;
+const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
 pub fn run(args: ExplainArgs) -> Result<(), Box<dyn Error>> {
     let descriptors = descriptors(&args)?;
@@ -282,7 +282,7 @@ fn by_server(
     let strange = |reason: String| ExplainError::Strange { url: url.clone(), reason };
     let mut response = config.new_agent().post(&url).send_json(ask).map_err(unreachable)?;
     let status = response.status().as_u16();
-    let body = response.body_mut().with_config().limit(MOST_BYTES).read_to_string();
+    let body = response.body_mut().with_config().limit(MAX_BYTES).read_to_string();
     let body = body.map_err(unreachable)?;
     if status == 200 {
         return serde_json::from_str(&body).map_err(|error| strange(error.to_string()));

@@ -88,7 +88,7 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let threads = threads("http")?;
     let http = Face::new(http, Connections::new(protocol, threads, on(Spoken::Http), clients));
     if let Some(grpc) = &grpc {
-        info!("gRPC is asked at {}", grpc.address()?);
+        info!("gRPC listening on {}", grpc.address()?);
     }
     let scheme = if tls.is_some() { "https" } else { "http" };
     info!(rules, %store, "listening on {scheme}://{}", http.address()?);

@@ -8,7 +8,7 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(route) = &self.route {
             writeln!(f, "its path gives it the route `{route}`")?;
-        } else if self.is_of_no_route {
+        } else if self.route_unmatched {
             f.write_str("its path is of none of `routes`\n")?;
         }
         let are_several = self.rules.iter().any(|rule| rule.descriptor > 1);
@@ -20,20 +20,20 @@ impl fmt::Display for Explanation {
             }
             rule.fmt(f)?;
         }
-        writeln!(f, "{}", self.verdict)
+        writeln!(f, "{}", self.summary)
     }
 }
 
 impl fmt::Display for RuleExplained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(why) = &self.why {
+        if let Some(why) = &self.no_match_reason {
             return writeln!(f, "{}: does not apply: {why}", self.rule);
         }
         write!(f, "{}: applies", self.rule)?;
         if let Some(name) = &self.by_override {
             write!(f, ", by {name}")?;
         }
-        if self.lacks_attribute {
+        if self.missing_attribute {
             f.write_str(", and lacks what it counts per")?;
         }
         f.write_str(if self.limits.is_empty() { ": everything passes\n" } else { "\n" })?;

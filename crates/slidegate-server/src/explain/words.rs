@@ -2,30 +2,32 @@
 
 use std::time::Duration;
 
-use slidegate::policy::Misfit;
-use slidegate::{Limit, Ruling, Standing};
+use slidegate::policy::NoMatchReason;
+use slidegate::{Limit, LimitStatus, Ruling};
 
 use crate::words;
 
 /// Why a rule does not apply.
-pub fn misfit(misfit: &Misfit<'_>) -> String {
+pub fn misfit(misfit: &NoMatchReason<'_>) -> String {
     match misfit {
-        Misfit::When { attribute, wanted, found } => match found {
+        NoMatchReason::When { attribute, wanted, found } => match found {
             Some(found) => format!("{attribute} is `{found}`, and {}", words::must(wanted)),
             None => format!("there is no {attribute}, and it {}", words::must(wanted)),
         },
-        Misfit::Missing(entry) => {
+        NoMatchReason::Missing(entry) => {
             let names: Vec<&str> = entry.names().collect();
             format!("there is no {}, per which it counts", names.join(" or "))
         }
-        Misfit::Unnamed(name) => format!("it does not name {name}, which the descriptor has"),
-        Misfit::Descriptor(names) => {
+        NoMatchReason::Unnamed(name) => {
+            format!("it does not name {name}, which the descriptor has")
+        }
+        NoMatchReason::Descriptor(names) => {
             format!("it is for descriptors of exactly {}, in this order", names.join(", "))
         }
-        Misfit::NotRequested => {
+        NoMatchReason::NotRequested => {
             "it is for limits that descriptors bring along, where no other rule applies".into()
         }
-        Misfit::Replaced(other) => format!("{other} applies, and replaces it"),
+        NoMatchReason::Replaced(other) => format!("{other} applies, and replaces it"),
         _ => "it is switched off".into(),
     }
 }
@@ -39,7 +41,7 @@ pub fn limit(limit: &Limit) -> String {
 }
 
 /// Returns what would have to happen for the required units to be free; `None` if they are.
-pub fn to_pass(standing: &Standing<'_>, required: u64) -> Option<String> {
+pub fn to_pass(standing: &LimitStatus<'_>, required: u64) -> Option<String> {
     let (limit, outcome) = (standing.limit.limit(), standing.outcome);
     if outcome.fits() {
         return None;

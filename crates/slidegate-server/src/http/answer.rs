@@ -8,7 +8,7 @@ use axum::response::Response;
 use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::headers::{self, Header, Style};
-use slidegate::{Clock, Jitter, Lengthening, Problem as Denial, Reason, Ruling, WallClock};
+use slidegate::{Clock, Jitter, JitterSample, Problem as Denial, Reason, Ruling, WallClock};
 
 use super::problem::{PROBLEM_JSON, Problem};
 use crate::millis::millis_up;
@@ -89,12 +89,12 @@ impl Answers {
     }
 
     /// How much longer the wait of one answer shall be, wherever it stands.
-    pub fn draw(&self) -> Lengthening {
+    pub fn draw(&self) -> JitterSample {
         self.retry_jitter.draw()
     }
 
     /// The headers that tell of a ruling.
-    pub fn headers(&self, ruling: &Ruling, lengthening: Lengthening) -> Vec<Header> {
+    pub fn headers(&self, ruling: &Ruling, lengthening: JitterSample) -> Vec<Header> {
         headers::write(self.style, ruling, WallClock.now(), lengthening)
     }
 }
@@ -188,8 +188,8 @@ impl<'r> Answer<'r> {
 }
 
 impl<'r> Standing<'r> {
-    fn of(standing: slidegate::Standing<'r>) -> Self {
-        let slidegate::Standing { rule, limit: rule_limit, outcome, .. } = standing;
+    fn of(standing: slidegate::LimitStatus<'r>) -> Self {
+        let slidegate::LimitStatus { rule, limit: rule_limit, outcome, .. } = standing;
         let limit = rule_limit.limit();
         let quota = limit.quota();
         let wait = outcome.retry_after().filter(|_| !outcome.fits());
@@ -212,7 +212,7 @@ impl<'r> Standing<'r> {
 
 #[cfg(test)]
 mod tests {
-    use slidegate::testkit::awkward::{AwkwardStore, Faults};
+    use slidegate::testkit::faulty::{Faults, FaultyStore};
     use slidegate::{Descriptor, Gate, ManualClock, Policy, Request};
 
     use super::*;
@@ -222,7 +222,7 @@ mod tests {
         let policy =
             format!("rules: [{{ name: a, limits: [1/s], on_store_error: {on_store_error} }}]");
         let lost = Faults { unavailable: 100, ..Faults::default() };
-        let store = AwkwardStore::new(&ManualClock::default(), 1, lost, 1);
+        let store = FaultyStore::new(&ManualClock::default(), 1, lost, 1);
         let gate = Gate::new(Policy::from_yaml(&policy).unwrap(), store);
         let ruling = gate.check(&Request::new("default", Descriptor::new([]))).await;
         Answers::new(Style::Ietf, Jitter::NONE).respond(&ruling).unwrap().response.status()

@@ -81,7 +81,7 @@ impl Believed {
         );
         // Most proxies do not show the answer to anybody.
         if let Some(untold) = self.told.next(self.clock.now()) {
-            warn!(untold, "a proxy was turned away: {problem}");
+            warn!(untold, "rejected forward-auth request from untrusted address: {problem}");
         }
         Err(Problem::bad_request(problem))
     }
@@ -111,7 +111,7 @@ impl<'q> Terms<'q> {
 struct DenyStatus(StatusCode);
 
 const LEAST: u16 = 400;
-const MOST: u16 = 599;
+const MAX: u16 = 599;
 
 impl<'de> Deserialize<'de> for DenyStatus {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -121,13 +121,13 @@ impl<'de> Deserialize<'de> for DenyStatus {
             type Value = DenyStatus;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a status from {LEAST} to {MOST}")
+                write!(f, "a status from {LEAST} to {MAX}")
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<DenyStatus, E> {
                 let digits = text.bytes().all(|byte| byte.is_ascii_digit());
                 let status =
-                    text.parse().ok().filter(|status| digits && (LEAST..=MOST).contains(status));
+                    text.parse().ok().filter(|status| digits && (LEAST..=MAX).contains(status));
                 let status = status.and_then(|status| StatusCode::from_u16(status).ok());
                 status.map(DenyStatus).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
             }
@@ -147,6 +147,6 @@ impl JsonSchema for DenyStatus {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "integer", "minimum": LEAST, "maximum": MOST })
+        json_schema!({ "type": "integer", "minimum": LEAST, "maximum": MAX })
     }
 }

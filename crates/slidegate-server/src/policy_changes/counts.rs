@@ -1,7 +1,7 @@
 //! Which counts of a rule outlive its change. A count belongs to the rule, what it is counted per, and the
 //! name and shape of the limit: algorithm, window, and how that is divided. Not to max or burst.
 
-use slidegate::policy::{Override, Rule, RuleLimit, Terms};
+use slidegate::policy::{Override, Rule, RuleLimit, RuleSettings};
 
 use super::key;
 
@@ -9,7 +9,7 @@ use super::key;
 pub fn of(old: &Rule, new: &Rule) -> Option<String> {
     let (before, after) = (identities(old), identities(new));
     if !after.iter().any(|one| before.contains(one)) {
-        return Some("counts begin anew".into());
+        return Some("counters reset".into());
     }
     let mut told = Vec::new();
     let lost = |one: &&String| !before.contains(one);
@@ -29,8 +29,8 @@ pub fn of(old: &Rule, new: &Rule) -> Option<String> {
 
 /// The limits of a rule as they are counted, in print.
 pub fn print(rule: &Rule) -> Vec<String> {
-    let all = [rule.terms()].into_iter().chain(rule.overrides().iter().map(Override::terms));
-    let limits = all.flat_map(Terms::limits);
+    let all = [rule.settings()].into_iter().chain(rule.overrides().iter().map(Override::settings));
+    let limits = all.flat_map(RuleSettings::limits);
     limits.map(|limit| format!("`{}` counted as {}", limit.id(), shape(limit))).collect()
 }
 
@@ -59,11 +59,11 @@ fn placed(rule: &Rule) -> (Vec<usize>, Option<u32>, Vec<String>) {
 
 fn of_limits(old: &Rule, new: &Rule) -> Option<String> {
     let mut seen = Seen::default();
-    seen.terms(old.terms(), new.terms());
+    seen.settings(old.settings(), new.settings());
     for other in new.overrides() {
         // Whom a new override is for, the rule's own terms were for.
         let before = old.overrides().iter().find(|before| key(before) == key(other));
-        seen.terms(before.map_or(old.terms(), Override::terms), other.terms());
+        seen.settings(before.map_or(old.settings(), Override::settings), other.settings());
     }
     seen.told()
 }
@@ -77,7 +77,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn terms(&mut self, old: &Terms, new: &Terms) {
+    fn settings(&mut self, old: &RuleSettings, new: &RuleSettings) {
         for limit in new.limits().iter().filter(|limit| limit.limit().capacity() > 0) {
             let same =
                 |before: &&RuleLimit| (before.id(), shape(before)) == (limit.id(), shape(limit));
@@ -101,7 +101,7 @@ impl Seen {
         match (go_on.is_empty(), anew.is_empty()) {
             (true, true) => None,
             (false, true) => Some("counts go on".into()),
-            (true, false) if !self.as_they_were => Some("counts begin anew".into()),
+            (true, false) if !self.as_they_were => Some("counters reset".into()),
             (true, false) => Some(format!("counts of {anew} begin anew")),
             (false, false) => Some(format!("counts of {go_on} go on, of {anew} begin anew")),
         }

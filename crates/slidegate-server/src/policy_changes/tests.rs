@@ -72,12 +72,12 @@ fn counts_go_on_under_another_max_and_begin_anew_under_another_window_or_algorit
     assert_told(
         "limits: [10/min]",
         "limits: [10/h]",
-        "was [about 10 in any 1m (10/1m sliding_window)], is [about 10 in any 1h (10/1h sliding_window)]; counts begin anew",
+        "was [about 10 in any 1m (10/1m sliding_window)], is [about 10 in any 1h (10/1h sliding_window)]; counters reset",
     );
     assert_told(
         "limits: [10/min]",
         "limits: [10/min], algorithm: sliding_log",
-        "was [about 10 in any 1m (10/1m sliding_window)], is [never more than 10 in any 1m (10/1m sliding_log)]; counts begin anew",
+        "was [about 10 in any 1m (10/1m sliding_window)], is [never more than 10 in any 1m (10/1m sliding_log)]; counters reset",
     );
     assert_told(
         "limits: [10/min, 5/s, 9/h]",
@@ -109,12 +109,12 @@ fn names_and_precisions_of_limits_are_told_too() {
     assert_told(
         "limits: [{ max: 9, window: 1s }]",
         "limits: [{ max: 9, window: 1s, name: few }]",
-        "was [`1s` counted as sliding_window:1s], is [`few` counted as sliding_window:1s]; counts begin anew",
+        "was [`1s` counted as sliding_window:1s], is [`few` counted as sliding_window:1s]; counters reset",
     );
     assert_told(
         "limits: [{ max: 9, window: 1h, algorithm: sliding_buckets }]",
         "limits: [{ max: 9, window: 1h, algorithm: sliding_buckets, precision: 1m }]",
-        "was [`1h` counted as sliding_buckets:1h:6m], is [`1h` counted as sliding_buckets:1h:1m]; counts begin anew",
+        "was [`1h` counted as sliding_buckets:1h:6m], is [`1h` counted as sliding_buckets:1h:1m]; counters reset",
     );
 }
 
@@ -125,7 +125,7 @@ fn counts_begin_anew_where_others_are_counted() {
         "limits: [9/s], per: [tenant]",
         "limits: [9/s], per: [user]",
         &format!(
-            "was [counted per tenant; {missing}], is [counted per user; {missing}]; counts begin anew"
+            "was [counted per tenant; {missing}], is [counted per user; {missing}]; counters reset"
         ),
     );
     assert_told(

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 
-use super::finding::{Findings, Place};
+use super::finding::{Findings, SourcePosition};
 use super::node::{Kind, Node, START};
 use super::scalar::Scalar;
 use super::unit::Unit;
@@ -13,7 +13,7 @@ use super::words::{self, OF_DESCRIPTOR, OF_FILE, OF_RATE_LIMIT, OF_REPLACED};
 /// A domain, as one file has it.
 #[derive(Debug)]
 pub struct DomainEntry {
-    pub place: Place,
+    pub place: SourcePosition,
     pub name: String,
     pub descriptors: Vec<DescriptorEntry>,
 }
@@ -21,15 +21,15 @@ pub struct DomainEntry {
 /// A key, perhaps with a value, and what holds for it.
 #[derive(Debug)]
 pub struct DescriptorEntry {
-    pub place: Place,
+    pub place: SourcePosition,
     pub key: String,
     /// Empty: whatever the value is.
     pub value: String,
-    pub value_place: Place,
+    pub value_place: SourcePosition,
     pub limit: Option<LimitEntry>,
     pub shadow: bool,
     /// Where `quota_mode: true` stands.
-    pub quota: Option<Place>,
+    pub quota: Option<SourcePosition>,
     /// Whether all values of a wildcard count as one.
     pub shared: bool,
     pub descriptors: Vec<DescriptorEntry>,
@@ -42,13 +42,13 @@ pub struct LimitEntry {
     pub name: String,
     /// None: unlimited.
     pub quota: Option<QuotaEntry>,
-    pub replaces: Vec<(Place, String)>,
+    pub replaces: Vec<(SourcePosition, String)>,
 }
 
 /// So many in each unit of time.
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaEntry {
-    pub place: Place,
+    pub place: SourcePosition,
     pub max: u32,
     pub unit: &'static Unit,
 }
@@ -75,8 +75,8 @@ struct Reader<'f> {
 
 /// The fields of a map.
 struct Fields<'n> {
-    place: Place,
-    entries: Vec<(&'n str, Place, &'n Node)>,
+    place: SourcePosition,
+    entries: Vec<(&'n str, SourcePosition, &'n Node)>,
 }
 
 impl<'n> Fields<'n> {
@@ -84,17 +84,17 @@ impl<'n> Fields<'n> {
         self.entries.iter().find(|(name, ..)| *name == field).map(|(_, _, node)| *node)
     }
 
-    fn place_of(&self, field: &str) -> Place {
+    fn place_of(&self, field: &str) -> SourcePosition {
         self.get(field).map_or(self.place, |node| node.place)
     }
 }
 
 impl Reader<'_> {
-    fn wrong(&mut self, place: Place, message: impl fmt::Display) {
+    fn wrong(&mut self, place: SourcePosition, message: impl fmt::Display) {
         self.findings.wrong(self.path, place, message);
     }
 
-    fn note(&mut self, place: Place, message: impl fmt::Display) {
+    fn note(&mut self, place: SourcePosition, message: impl fmt::Display) {
         self.findings.note(self.path, place, message);
     }
 
@@ -117,7 +117,7 @@ impl Reader<'_> {
     }
 
     fn descriptors(&mut self, fields: &Fields<'_>) -> Vec<DescriptorEntry> {
-        let mut known: HashMap<String, Place> = HashMap::new();
+        let mut known: HashMap<String, SourcePosition> = HashMap::new();
         let mut descriptors = Vec::new();
         for node in self.list(fields, "descriptors") {
             let Some(descriptor) = self.descriptor(node) else { continue };
@@ -128,7 +128,7 @@ impl Reader<'_> {
                 value => format!("{key}_{value}"),
             };
             match known.get(&joined) {
-                Some(Place { line, .. }) if !key.is_empty() => {
+                Some(SourcePosition { line, .. }) if !key.is_empty() => {
                     let message = format_args!(
                         "`{joined}` stands in this list already, in line {line} (the reference server joins a key and its value by `_`)"
                     );
@@ -226,7 +226,7 @@ impl Reader<'_> {
         Some(LimitEntry { name, quota, replaces })
     }
 
-    fn replaces(&mut self, fields: &Fields<'_>, own: &str) -> Vec<(Place, String)> {
+    fn replaces(&mut self, fields: &Fields<'_>, own: &str) -> Vec<(SourcePosition, String)> {
         let mut replaces = Vec::new();
         for node in self.list(fields, "replaces") {
             let Some(fields) = self.fields(node, OF_REPLACED, "a map with the `name` of a limit")

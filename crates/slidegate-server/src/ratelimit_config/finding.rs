@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Where something stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct SourcePosition {
     /// From 1.
     pub line: u64,
     /// From 1, in characters.
@@ -16,7 +16,7 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub path: PathBuf,
-    pub place: Place,
+    pub place: SourcePosition,
     pub message: String,
 }
 
@@ -30,12 +30,12 @@ pub struct Findings {
 }
 
 impl Findings {
-    pub fn wrong(&mut self, path: &Path, place: Place, message: impl fmt::Display) {
+    pub fn wrong(&mut self, path: &Path, place: SourcePosition, message: impl fmt::Display) {
         self.mistakes.push(Finding::new(path, place, message));
     }
 
     /// Notes it once for each file.
-    pub fn note(&mut self, path: &Path, place: Place, message: impl fmt::Display) {
+    pub fn note(&mut self, path: &Path, place: SourcePosition, message: impl fmt::Display) {
         let note = Finding::new(path, place, message);
         let same = |other: &Finding| other.path == note.path && other.message == note.message;
         if !self.notes.iter().any(same) {
@@ -45,7 +45,7 @@ impl Findings {
 }
 
 impl Finding {
-    fn new(path: &Path, place: Place, message: impl fmt::Display) -> Self {
+    fn new(path: &Path, place: SourcePosition, message: impl fmt::Display) -> Self {
         Self { path: path.to_owned(), place, message: printable(&message.to_string()) }
     }
 }
@@ -53,7 +53,7 @@ impl Finding {
 /// `FILE:line:column: message`
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { line, column } = self.place;
+        let SourcePosition { line, column } = self.place;
         write!(f, "{}:{line}:{column}: {}", self.path.display(), self.message)
     }
 }

@@ -24,10 +24,10 @@ use std::path::{Path, PathBuf};
 
 use slidegate::{Algorithm, Policy};
 
-use finding::{Findings, Place};
+use finding::{Findings, SourcePosition};
 use print::Printed;
 
-use crate::policy_file::{Bears, FileText};
+use crate::policy_file::{FileText, LimitCheck};
 
 pub use finding::Finding;
 
@@ -46,12 +46,12 @@ pub struct Converted {
 pub struct Counting {
     pub algorithm: Algorithm,
     /// By which limits the store can count.
-    pub bears: Bears,
+    pub supports: LimitCheck,
 }
 
 /// Makes a policy of reference files, whose limits are counted so; or tells all that is wrong with them.
 pub fn convert(files: &[FileText], counting: Counting) -> Result<Converted, Vec<Finding>> {
-    let Counting { algorithm, bears } = counting;
+    let Counting { algorithm, supports } = counting;
     let mut findings = Findings::default();
     let mut known: HashMap<String, String> = HashMap::new();
     let mut domains = Vec::new();
@@ -80,7 +80,7 @@ pub fn convert(files: &[FileText], counting: Counting) -> Result<Converted, Vec<
     let sources = files.iter().map(|file| file.path.display().to_string()).collect();
     let notes = findings.notes;
     let text = Printed { sources, notes: &notes, algorithm, domains: &domains }.to_string();
-    match Policy::from_yaml_for(&text, bears) {
+    match Policy::from_yaml_for(&text, supports) {
         Ok(policy) => Ok(Converted { policy, text, notes }),
         Err(errors) => Err(unsaid(files, &errors.0)),
     }
@@ -98,7 +98,7 @@ fn unsaid(files: &[FileText], errors: &[slidegate::PolicyError]) -> Vec<Finding>
     let path = files.first().map_or_else(PathBuf::new, |file| file.path.clone());
     for error in errors {
         let message = format_args!("cannot be expressed: of the policy it makes, {error}");
-        findings.wrong(&path, Place { line: 1, column: 1 }, message);
+        findings.wrong(&path, SourcePosition { line: 1, column: 1 }, message);
     }
     findings.mistakes
 }

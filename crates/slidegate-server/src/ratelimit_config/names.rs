@@ -7,7 +7,7 @@ use std::hash::Hasher;
 pub const REQUESTED: &str = "requested";
 
 /// Bytes that a name may have.
-const MOST_BYTES: usize = 128;
+const MAX_BYTES: usize = 128;
 
 /// Gives names to the rules of a domain.
 pub struct Names {
@@ -43,11 +43,11 @@ impl Names {
         let plain = plain(path);
         let mut name = plain.clone();
         for salt in 0u32.. {
-            if name.len() <= MOST_BYTES && self.taken.insert(name.clone()) {
+            if name.len() <= MAX_BYTES && self.taken.insert(name.clone()) {
                 break;
             }
             let hash = format!("-{:08x}", hash(path, salt));
-            let most = plain.len().min(MOST_BYTES - hash.len());
+            let most = plain.len().min(MAX_BYTES - hash.len());
             name = format!("{}{hash}", &plain[..most]);
         }
         name
@@ -59,7 +59,7 @@ fn is_plain(char: char) -> bool {
 }
 
 fn is_name(text: &str) -> bool {
-    (1..=MOST_BYTES).contains(&text.len()) && text.chars().all(is_plain)
+    (1..=MAX_BYTES).contains(&text.len()) && text.chars().all(is_plain)
 }
 
 /// In lower case, with `-` for what cannot stand in a name.
@@ -109,7 +109,7 @@ mod tests {
     fn a_long_path_and_requested_get_a_hash() {
         let long = "a".repeat(200);
         let all = names(&[("", &long), ("", "requested")]);
-        assert_eq!(all[0].len(), MOST_BYTES);
+        assert_eq!(all[0].len(), MAX_BYTES);
         assert!(all[0].starts_with("aaaa") && all[0].as_bytes()[119] == b'-');
         assert!(all[1].starts_with("requested-"));
     }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
-use super::finding::{Findings, Place};
+use super::finding::{Findings, SourcePosition};
 use super::scalar::Scalar;
 
 /// Nodes that a file may have.
@@ -16,7 +16,7 @@ const MAX_NODES: usize = 600_000;
 /// One value of a file, and where it stands.
 #[derive(Debug)]
 pub struct Node {
-    pub place: Place,
+    pub place: SourcePosition,
     pub kind: Kind,
 }
 
@@ -26,7 +26,7 @@ pub enum Kind {
     Scalar(Scalar, Box<str>),
     List(Vec<Node>),
     /// Keys and values in their order.
-    Map(Vec<(Place, Box<str>, Node)>),
+    Map(Vec<(SourcePosition, Box<str>, Node)>),
 }
 
 impl Node {
@@ -57,17 +57,17 @@ impl Node {
 }
 
 /// Where a file begins.
-pub const START: Place = Place { line: 1, column: 1 };
+pub const START: SourcePosition = SourcePosition { line: 1, column: 1 };
 
-fn wrong_yaml(message: &str, place: Place) -> String {
+fn wrong_yaml(message: &str, place: SourcePosition) -> String {
     // The place is told in front.
     let behind = format!(" at line {}, column {}", place.line, place.column);
     let message = message.strip_suffix(&behind).unwrap_or(message);
     format!("this is not YAML as it should be: {message}")
 }
 
-fn place(location: &Location) -> Place {
-    Place { line: location.line().max(1), column: location.column().max(1) }
+fn place(location: &Location) -> SourcePosition {
+    SourcePosition { line: location.line().max(1), column: location.column().max(1) }
 }
 
 fn node(raw: Spanned<Raw>, source: &str) -> Node {

@@ -13,12 +13,12 @@ use slidegate::{Limit, MAX_UNITS, Quota};
 
 use super::Counting;
 use super::entries::{DescriptorEntry, DomainEntry, LimitEntry, QuotaEntry};
-use super::finding::{Findings, Place};
+use super::finding::{Findings, SourcePosition};
 use super::names::Names;
 use super::values;
 
 /// Values that all rules of a domain may name for which they are off: about as many as a policy may have.
-const MOST_ELSEWHERE: usize = 500_000;
+const MAX_ELSEWHERE: usize = 500_000;
 
 /// A rule of a policy, of a domain.
 #[derive(Debug)]
@@ -158,8 +158,8 @@ impl<'e> Making<'_, 'e> {
         let Some(terms) = self.terms(limit) else { return };
         let before = self.elsewhere;
         self.elsewhere += steps.iter().map(|step| step.elsewhere.len()).sum::<usize>();
-        if self.elsewhere > MOST_ELSEWHERE {
-            if before <= MOST_ELSEWHERE {
+        if self.elsewhere > MAX_ELSEWHERE {
+            if before <= MAX_ELSEWHERE {
                 let message = "cannot be expressed: too many values go before others in this file";
                 self.findings.wrong(self.path, entry.place, message);
             }
@@ -192,7 +192,7 @@ impl<'e> Making<'_, 'e> {
     }
 
     /// Whether more can be left out than is counted.
-    fn too_many(&mut self, place: Place, max: u64, is_short: bool) -> bool {
+    fn too_many(&mut self, place: SourcePosition, max: u64, is_short: bool) -> bool {
         if is_short {
             let message =
                 format_args!("{max} is more than is counted here: {MAX_UNITS} holds instead");
@@ -247,7 +247,7 @@ impl Counting {
         let unsaid = |error: &dyn fmt::Display| format!("cannot be expressed: {error}");
         let quota: Quota = format!("{max}/{window}").parse().map_err(|error| unsaid(&error))?;
         let limit = Limit::new(quota, self.algorithm).map_err(|error| unsaid(&error))?;
-        (self.bears)(&limit).map_err(|why| format!("{why} (--ratelimit-algorithm)"))
+        (self.supports)(&limit).map_err(|why| format!("{why} (--ratelimit-algorithm)"))
     }
 }
 

@@ -14,7 +14,7 @@ fn files(texts: &[&str]) -> Vec<FileText> {
     texts.iter().enumerate().map(file).collect()
 }
 
-const BY_DEFAULT: Counting = Counting { algorithm: Algorithm::SlidingWindow, bears: any_limit };
+const BY_DEFAULT: Counting = Counting { algorithm: Algorithm::SlidingWindow, supports: any_limit };
 
 fn converted(text: &str) -> Converted {
     let told = |wrong: Vec<_>| panic!("{wrong:#?}\nin\n{text}");

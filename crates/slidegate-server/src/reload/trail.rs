@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::ratelimit_config::folder;
 
 /// Links that are followed, as many as by the system.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 
 /// The entries of directories on which it depends where a path leads: the links on its way, and at last what
 /// it leads to, or the first that is not there. No directory of theirs is reached by a link.
@@ -35,7 +35,7 @@ impl Trail {
     /// The trail of an absolute path.
     pub fn of(path: &Path) -> Self {
         let (mut entries, mut at, mut ahead) = (Vec::new(), PathBuf::new(), path.to_owned());
-        while entries.len() <= MOST_LINKS {
+        while entries.len() <= MAX_LINKS {
             let mut components = ahead.components();
             let Some(next) = components.next() else { break };
             let rest = components.as_path().to_owned();
@@ -154,7 +154,7 @@ mod tests {
         fs::write(root.join("file"), "").unwrap();
         assert_leads_over(&root.join("file/c"), &[root.join("file")]);
         symlink("circle", root.join("circle")).unwrap();
-        assert_eq!(Trail::of(&root.join("circle")).entries.len(), MOST_LINKS + 1);
+        assert_eq!(Trail::of(&root.join("circle")).entries.len(), MAX_LINKS + 1);
         fs::remove_dir_all(root).unwrap();
     }
 }

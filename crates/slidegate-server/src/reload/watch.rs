@@ -18,7 +18,7 @@ use super::trail::Trail;
 const TELLS_OF_CLOSING: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
 /// How often the trail is followed that is never the same twice.
-const MOST_TRAILS: usize = 10;
+const MAX_TRAILS: usize = 10;
 
 /// Watches where a file is, or a folder of files.
 pub struct FileWatch {
@@ -105,7 +105,7 @@ impl FileWatch {
 
     /// Watches all directories on the way as it is now.
     fn follow(&mut self) {
-        for _ in 0..MOST_TRAILS {
+        for _ in 0..MAX_TRAILS {
             let trail = Trail::of_all(&self.path);
             self.watch_all(&trail);
             // It may have changed before it was watched.

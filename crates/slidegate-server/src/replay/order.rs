@@ -9,7 +9,7 @@ use super::fields::Fields;
 use super::line::Line;
 
 /// However long the span, hardly more lines are held; the earliest go on then.
-const MOST_HELD: usize = 1_000_000;
+const MAX_HELD: usize = 1_000_000;
 
 /// Lines that wait for earlier ones.
 pub struct Order {
@@ -53,7 +53,7 @@ impl Order {
     pub fn pop_due(&mut self) -> Option<Moment> {
         let (earliest, _) = self.held.first_key_value()?;
         let is_due = earliest.as_micros().saturating_add(self.span_us) <= self.newest.as_micros();
-        if is_due || self.lines > MOST_HELD { self.pop() } else { None }
+        if is_due || self.lines > MAX_HELD { self.pop() } else { None }
     }
 
     /// The lines of the earliest time, when no more are to come.

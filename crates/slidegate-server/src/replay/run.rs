@@ -114,11 +114,14 @@ impl<'a> Replay<'a> {
         self.clock.set(now);
         self.tally.note_time(line.time);
         let gate = self.gate.get_or_insert_with(|| {
-            Gate::new(self.policy.clone(), MemoryStore::with(self.clock.clone(), self.max_keys))
+            Gate::new(
+                self.policy.clone(),
+                MemoryStore::with_clock(self.clock.clone(), self.max_keys),
+            )
         });
         let request = Request::new(self.domain, Descriptor::new(line.attributes()));
         let applied = gate.policy().apply(&request);
-        let ruling = gate.check_applied_now(&applied);
+        let ruling = gate.check_matched_now(&applied);
         self.tally.count(now, &applied, &ruling);
     }
 }

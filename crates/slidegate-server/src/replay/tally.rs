@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use serde::Serialize;
-use slidegate::policy::{Applied, Match, Rule, RuleLimit};
-use slidegate::{Policy, Ruling, Standing, Timestamp, Value, Veto};
+use slidegate::policy::{Match, MatchedRules, Rule, RuleLimit};
+use slidegate::{LimitStatus, Policy, Ruling, Timestamp, Value, Veto};
 
 use super::accuracy::{Accuracy, Deviation, Said};
 use super::demand::Demand;
@@ -87,7 +87,7 @@ impl Tally {
     }
 
     /// Counts what the gate said of a request at a moment, and how the policy applied to it.
-    pub fn count(&mut self, at: Timestamp, applied: &Applied<'_>, ruling: &Ruling) {
+    pub fn count(&mut self, at: Timestamp, applied: &MatchedRules<'_>, ruling: &Ruling) {
         let allowed = ruling.decision().is_allowed();
         self.counts.count(allowed, if allowed { Fit::Yes } else { Fit::Denied });
         let mut standings = ruling.limits();
@@ -122,7 +122,7 @@ fn key_values<'a>(one: &'a Match<'_>) -> impl Iterator<Item = (&'a str, Cow<'a, 
 }
 
 /// Whether a limit was charged. One that only observes is not, where it would have denied.
-fn is_charged(standing: &Standing<'_>, allowed: bool) -> bool {
+fn is_charged(standing: &LimitStatus<'_>, allowed: bool) -> bool {
     standing.rule.charges_always() || (allowed && standing.outcome.fits())
 }
 
@@ -136,7 +136,7 @@ enum Fit {
 }
 
 impl Fit {
-    fn of(standing: &Standing<'_>) -> Self {
+    fn of(standing: &LimitStatus<'_>) -> Self {
         match (standing.outcome.fits(), standing.veto) {
             (true, _) => Self::Yes,
             (false, Veto::Alone | Veto::Jointly) => Self::Denied,
@@ -156,7 +156,7 @@ impl Counts {
 
 impl RuleTally {
     fn new(rule: &Rule, demand: Option<Demand>) -> Self {
-        let limits = rule.terms().limits().iter().map(LimitTally::new);
+        let limits = rule.settings().limits().iter().map(LimitTally::new);
         Self {
             counts: Counts::default(),
             deviation: Deviation::default(),
@@ -168,7 +168,7 @@ impl RuleTally {
     /// Counts how the limits of this rule stand; says whether the request fits in all.
     fn count<'s>(
         &mut self,
-        standings: impl Iterator<Item = Standing<'s>>,
+        standings: impl Iterator<Item = LimitStatus<'s>>,
         decided: Decided,
     ) -> Fit {
         let (mut fit, mut has_room) = (Fit::Yes, true);
@@ -205,7 +205,7 @@ impl LimitTally {
     }
 
     /// Counts how the limit stands; says whether an exact log has room, if the key is known.
-    fn count(&mut self, standing: &Standing<'_>, decided: Decided) -> bool {
+    fn count(&mut self, standing: &LimitStatus<'_>, decided: Decided) -> bool {
         let Decided { at, allowed, key, cost, required } = decided;
         let fits = standing.outcome.fits();
         self.counts.count(allowed, Fit::of(standing));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use slidegate::headers::Header;
-use slidegate::{Lengthening, Problem, Ruling, Standing};
+use slidegate::{JitterSample, LimitStatus, Problem, Ruling};
 
 use super::messages::envoy::config::core::v3::HeaderValue;
 use super::messages::envoy::service::ratelimit::v3::RateLimitResponse;
@@ -47,7 +47,7 @@ fn header((key, value): Header) -> HeaderValue {
 fn statuses(
     descriptors: usize,
     ruling: &Ruling,
-    lengthening: Lengthening,
+    lengthening: JitterSample,
 ) -> Vec<DescriptorStatus> {
     let decision = ruling.decision();
     // What only the lack of a store denies may pass by none of them.
@@ -55,7 +55,7 @@ fn statuses(
         let over = DescriptorStatus { code: code(true), ..DescriptorStatus::default() };
         return vec![over; descriptors];
     }
-    let mut binding: Vec<Option<Standing<'_>>> = vec![None; descriptors];
+    let mut binding: Vec<Option<LimitStatus<'_>>> = vec![None; descriptors];
     for standing in ruling.limits() {
         let Some(bound) = binding.get_mut(standing.descriptor()) else { continue };
         if bound.as_ref().is_none_or(|bound| binds_more(&standing, bound)) {
@@ -63,8 +63,8 @@ fn statuses(
         }
     }
     // An answer that allows is told as it is: those who may pass need not be spread.
-    let lengthening = if decision.is_allowed() { Lengthening::NONE } else { lengthening };
-    let status = |(nth, bound): (usize, &Option<Standing<'_>>)| match bound {
+    let lengthening = if decision.is_allowed() { JitterSample::NONE } else { lengthening };
+    let status = |(nth, bound): (usize, &Option<LimitStatus<'_>>)| match bound {
         Some(standing) => status(standing, lengthening),
         None => DescriptorStatus {
             code: code(false),
@@ -77,7 +77,7 @@ fn statuses(
 
 /// Whether a descriptor hangs on one limit rather than on another: on one in which it does not fit, before all
 /// on the one with the longest wait; else on the one with the least remaining share.
-fn binds_more(one: &Standing<'_>, other: &Standing<'_>) -> bool {
+fn binds_more(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> bool {
     let (fits, other_fits) = (one.outcome.fits(), other.outcome.fits());
     if fits != other_fits {
         return other_fits;
@@ -86,18 +86,18 @@ fn binds_more(one: &Standing<'_>, other: &Standing<'_>) -> bool {
         return left(one, other) < left(other, one);
     }
     // "Never" is the longest.
-    let wait = |standing: &Standing<'_>| standing.outcome.retry_after().unwrap_or(Duration::MAX);
+    let wait = |standing: &LimitStatus<'_>| standing.outcome.retry_after().unwrap_or(Duration::MAX);
     wait(one) > wait(other)
 }
 
 /// What is left of one limit, to be compared with what is left of another.
-fn left(one: &Standing<'_>, other: &Standing<'_>) -> u64 {
-    let capacity = |standing: &Standing<'_>| standing.limit.limit().capacity();
+fn left(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> u64 {
+    let capacity = |standing: &LimitStatus<'_>| standing.limit.limit().capacity();
     one.outcome.remaining().min(capacity(one)).saturating_mul(capacity(other))
 }
 
-fn status(standing: &Standing<'_>, lengthening: Lengthening) -> DescriptorStatus {
-    let Standing { limit, outcome, .. } = standing;
+fn status(standing: &LimitStatus<'_>, lengthening: JitterSample) -> DescriptorStatus {
+    let LimitStatus { limit, outcome, .. } = standing;
     let quota = limit.limit().quota();
     let (unit, units) = unit::of_window(quota.window());
     let wait = match outcome.fits() {

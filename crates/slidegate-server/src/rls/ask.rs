@@ -34,7 +34,7 @@ struct AskedDescriptor {
     /// The bytes of values that are not UTF-8, with the positions of their entries.
     bytes: Vec<(usize, Vec<u8>)>,
     cost: DescriptorCost,
-    gives_back: bool,
+    is_refund: bool,
     /// The limit that it brings along.
     limit: Option<Quota>,
 }
@@ -115,7 +115,7 @@ impl AskedDescriptor {
             entries,
             bytes,
             cost: descriptor.hits_addend.map_or(cost, DescriptorCost::Own),
-            gives_back: descriptor.is_negative_hits,
+            is_refund: descriptor.is_negative_hits,
             limit: descriptor.limit.map(|limit| quota(nth, limit)).transpose()?,
         })
     }
@@ -131,8 +131,8 @@ impl AskedDescriptor {
         for (place, bytes) in &self.bytes {
             descriptor = descriptor.with_bytes(&self.entries[*place].0, bytes);
         }
-        if self.gives_back {
-            descriptor = descriptor.giving_back();
+        if self.is_refund {
+            descriptor = descriptor.as_refund();
         }
         match self.limit {
             Some(limit) => descriptor.with_limit(limit),

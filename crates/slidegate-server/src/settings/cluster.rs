@@ -16,7 +16,7 @@ const LEAST_KEY: usize = 16;
 #[derive(Debug, Error)]
 pub enum ClusterError {
     #[error(
-        "--store (SLIDEGATE_STORE) `cluster://` has nothing behind it: give `{0}` by --seeds (SLIDEGATE_SEEDS)"
+        "--store (SLIDEGATE_STORE) `cluster://` has nothing behind it: give `{0}` by --cluster-seeds (SLIDEGATE_CLUSTER_SEEDS)"
     )]
     Nodes(String),
     #[error(
@@ -30,7 +30,7 @@ pub enum ClusterError {
     )]
     ShortKey(&'static str, usize),
     #[error(
-        "--listen (SLIDEGATE_LISTEN): {0}: give it by --cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE) or SLIDEGATE_CLUSTER_KEY"
+        "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): {0}: give it by --cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE) or SLIDEGATE_CLUSTER_KEY"
     )]
     NoKey(StartError),
 }
@@ -50,18 +50,18 @@ pub fn read(
 
 fn settings(args: ClusterArgs, bounds: StoreBounds) -> Result<Settings, ClusterError> {
     let key = key(args.cluster_key, args.cluster_key_file.as_deref())?;
-    if key.is_none() && !args.listen.ip().is_loopback() {
-        return Err(ClusterError::NoKey(StartError::NoKey(args.listen)));
+    if key.is_none() && !args.cluster_listen.ip().is_loopback() {
+        return Err(ClusterError::NoKey(StartError::NoKey(args.cluster_listen)));
     }
     Ok(Settings {
-        listen: args.listen,
-        advertise: args.advertise,
-        seeds: args.seeds.0,
-        name: args.node_name,
+        listen: args.cluster_listen,
+        advertise: args.cluster_advertise,
+        seeds: args.cluster_seeds.0,
+        name: args.cluster_node_name,
         key,
-        sync_interval: args.sync_interval,
-        sync_wait: args.sync_wait,
-        max_clock_skew: args.max_clock_skew,
+        sync_interval: args.cluster_sync_interval,
+        sync_wait: args.cluster_sync_wait,
+        max_clock_skew: args.cluster_max_clock_skew,
         max_keys: bounds.max_keys,
         max_memory: bounds.max_memory,
     })
@@ -111,7 +111,10 @@ mod tests {
     #[test]
     fn nodes_are_no_part_of_the_address() {
         let error = read("cluster://a:1,b:1", &[]).unwrap().unwrap_err();
-        assert!(error.ends_with("give `a:1,b:1` by --seeds (SLIDEGATE_SEEDS)"), "{error}");
+        assert!(
+            error.ends_with("give `a:1,b:1` by --cluster-seeds (SLIDEGATE_CLUSTER_SEEDS)"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -128,14 +131,14 @@ mod tests {
     #[test]
     fn where_others_hear_it_a_node_needs_a_key() {
         for listen in ["0.0.0.0:1", "192.0.2.7:1", "[::]:1"] {
-            let error = read("cluster://", &["--listen", listen]).unwrap().unwrap_err();
-            assert!(
-                error.starts_with(&format!("--listen (SLIDEGATE_LISTEN): to listen on {listen}"))
-            );
-            let key = ["--listen", listen, "--cluster-key", "sixteen letters."];
+            let error = read("cluster://", &["--cluster-listen", listen]).unwrap().unwrap_err();
+            assert!(error.starts_with(&format!(
+                "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): to listen on {listen}"
+            )));
+            let key = ["--cluster-listen", listen, "--cluster-key", "sixteen letters."];
             assert!(read("cluster://", &key).unwrap().is_ok());
         }
-        assert!(read("cluster://", &["--listen", "[::1]:1"]).unwrap().is_ok());
+        assert!(read("cluster://", &["--cluster-listen", "[::1]:1"]).unwrap().is_ok());
     }
 
     #[test]

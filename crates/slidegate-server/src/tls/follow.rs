@@ -17,7 +17,7 @@ use crate::reload::FileWatch;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// How often files are read that are never the same twice, before somebody is told.
-const MOST_READINGS: usize = 40;
+const MAX_READINGS: usize = 40;
 
 /// Until files are read again that could not be used: certificate and key are not replaced at once.
 const RETRY: Duration = Duration::from_secs(1);
@@ -125,7 +125,7 @@ impl Follower {
     /// What the files say, as soon as they say the same twice and nobody is writing.
     fn settled(&mut self) -> Result<Texts, TlsError> {
         let mut before = self.tls.files.texts();
-        for _ in 1..MOST_READINGS {
+        for _ in 1..MAX_READINGS {
             thread::sleep(PAUSE);
             self.sees_pending();
             let now = self.tls.files.texts();

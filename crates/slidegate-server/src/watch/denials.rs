@@ -3,8 +3,8 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
-use slidegate::policy::{Applied, Match};
-use slidegate::{Clock, Ruling, Standing, SystemClock};
+use slidegate::policy::{Match, MatchedRules};
+use slidegate::{Clock, LimitStatus, Ruling, SystemClock};
 use tracing::info;
 
 use super::pace::Pace;
@@ -30,19 +30,19 @@ impl Denials {
     }
 
     /// Tells of a decision, if it denies, or if a rule that only watches would have.
-    pub fn decided(&self, applied: &Applied<'_>, ruling: &Ruling) {
+    pub fn decided(&self, applied: &MatchedRules<'_>, ruling: &Ruling) {
         let decision = ruling.decision();
         if !decision.is_allowed() {
             self.denied(applied, ruling);
         }
-        for standing in ruling.limits().filter(Standing::is_observed) {
+        for standing in ruling.limits().filter(LimitStatus::is_observed) {
             if Verdict::of(&standing, decision.is_allowed()) == Some(Verdict::Observed) {
                 self.observed(&standing, applied, decision.is_degraded());
             }
         }
     }
 
-    fn denied(&self, applied: &Applied<'_>, ruling: &Ruling) {
+    fn denied(&self, applied: &MatchedRules<'_>, ruling: &Ruling) {
         let Some(unlogged) = self.pace.next(self.clock.now()) else { return };
         let degraded = ruling.decision().is_degraded();
         match ruling.binding() {
@@ -55,13 +55,19 @@ impl Denials {
         }
     }
 
-    fn observed(&self, standing: &Standing<'_>, applied: &Applied<'_>, degraded: bool) {
+    fn observed(&self, standing: &LimitStatus<'_>, applied: &MatchedRules<'_>, degraded: bool) {
         if let Some(unlogged) = self.pace.next(self.clock.now()) {
             self.tell(standing, applied, degraded, unlogged);
         }
     }
 
-    fn tell(&self, standing: &Standing<'_>, applied: &Applied<'_>, degraded: bool, unlogged: u64) {
+    fn tell(
+        &self,
+        standing: &LimitStatus<'_>,
+        applied: &MatchedRules<'_>,
+        degraded: bool,
+        unlogged: u64,
+    ) {
         let asked_by = standing.asked_by(applied);
         let key = asked_by.map(|one| self.key(one).to_string()).filter(|key| !key.is_empty());
         let cost = asked_by.and_then(|one| one.hits().next()).map(|hit| hit.cost);

@@ -83,7 +83,7 @@ pub struct StoreFigures {
     /// Keys that had to go before they expired.
     pub evicted_keys: u64,
     /// Whether the store is not asked, since it has failed too often of late.
-    pub is_open: bool,
+    pub is_breaker_open: bool,
     /// Denials that were known without asking.
     pub deny_cache_hits: u64,
 }
@@ -146,13 +146,13 @@ struct DomainLabels {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
-    face: &'static str,
+    protocol: &'static str,
     result: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct FaceLabels {
-    face: &'static str,
+    protocol: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -181,7 +181,7 @@ impl Answered {
         match self {
             Self::Allowed => "allowed",
             Self::Denied => "denied",
-            Self::Refused => "refused",
+            Self::Refused => "store_unavailable",
             Self::Invalid => "invalid",
             Self::Error => "error",
         }
@@ -300,13 +300,13 @@ impl Metrics {
 
     /// What is counted of a face.
     pub fn face(&self, face: Face) -> FaceMetrics {
-        let face = face.name();
+        let protocol = face.name();
         let result = |result: Answered| {
-            self.requests.get_or_create(&RequestLabels { face, result: result.name() }).clone()
+            self.requests.get_or_create(&RequestLabels { protocol, result: result.name() }).clone()
         };
         FaceMetrics {
             results: Answered::ALL.map(result),
-            seconds: self.request_seconds.get_or_create(&FaceLabels { face }).clone(),
+            seconds: self.request_seconds.get_or_create(&FaceLabels { protocol }).clone(),
         }
     }
 
@@ -374,7 +374,7 @@ impl StoreMetrics {
             seconds: seconds.get_or_create(&StoreLabels { store }).clone(),
             unavailable: of("unavailable"),
             timed_out: of("timed_out"),
-            open: of("open"),
+            open: of("breaker_open"),
             unsupported: of("unsupported"),
         }
     }
@@ -385,7 +385,7 @@ impl StoreMetrics {
         let counter = match error {
             None => return,
             Some(StoreError::TimedOut(_)) => &self.timed_out,
-            Some(StoreError::Open) => &self.open,
+            Some(StoreError::BreakerOpen) => &self.open,
             Some(StoreError::Unsupported(_)) => &self.unsupported,
             Some(_) => &self.unavailable,
         };
@@ -426,11 +426,12 @@ impl StoreGauges {
     }
 
     fn set(&self, store: StoreFigures) {
-        let StoreFigures { keys, memory_bytes, evicted_keys, is_open, deny_cache_hits } = store;
+        let StoreFigures { keys, memory_bytes, evicted_keys, is_breaker_open, deny_cache_hits } =
+            store;
         self.keys.set(i64::try_from(keys).unwrap_or(i64::MAX));
         self.memory_bytes.set(i64::try_from(memory_bytes).unwrap_or(i64::MAX));
         self.evicted_keys.inner().fetch_max(evicted_keys, Ordering::Relaxed);
-        self.breaker_open.set(i64::from(is_open));
+        self.breaker_open.set(i64::from(is_breaker_open));
         self.deny_cache_hits.inner().fetch_max(deny_cache_hits, Ordering::Relaxed);
     }
 }

@@ -14,7 +14,7 @@ mod verdict;
 
 use std::collections::HashMap;
 
-use slidegate::policy::Applied;
+use slidegate::policy::MatchedRules;
 use slidegate::{Clock, Policy, Ruling, SystemClock, Timestamp};
 
 pub use self::denials::Denials;
@@ -107,7 +107,13 @@ impl Watch {
     }
 
     /// Records the decision about a request of a domain, to which `applied` applied.
-    pub fn decided(&self, tallies: &Tallies, domain: &str, applied: &Applied<'_>, ruling: &Ruling) {
+    pub fn decided(
+        &self,
+        tallies: &Tallies,
+        domain: &str,
+        applied: &MatchedRules<'_>,
+        ruling: &Ruling,
+    ) {
         if applied.matches().next().is_none() {
             self.unmatched(tallies, domain);
         }
@@ -138,7 +144,7 @@ impl Gathered {
     fn count(
         &self,
         tallies: &Tallies,
-        applied: &Applied<'_>,
+        applied: &MatchedRules<'_>,
         ruling: &Ruling,
         now: impl Fn() -> Timestamp,
     ) {

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use quanta::Instant;
 use slidegate::store::Outcomes;
-use slidegate::{Hit, Receipt, Store, StoreError, Taken};
+use slidegate::{ChargeResult, Hit, Receipt, Store, StoreError};
 
 use super::metrics::StoreMetrics;
 use super::traces::StoreTraces;
@@ -46,13 +46,13 @@ impl<S> Watched<S> {
 }
 
 impl<S: Store> Store for Watched<S> {
-    type Pace = slidegate::Awaited;
+    type Kind = slidegate::Asynchronous;
 
-    async fn take(&self, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
+    async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         self.watch(self.store.take(hits)).await
     }
 
-    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<Taken>, StoreError> {
+    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
         self.watch(self.store.take_many(asks)).await
     }
 
@@ -60,8 +60,8 @@ impl<S: Store> Store for Watched<S> {
         self.watch(self.store.peek(hits)).await
     }
 
-    async fn give_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        self.watch(self.store.give_back(receipt)).await
+    async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
+        self.watch(self.store.revert(receipt)).await
     }
 
     async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {

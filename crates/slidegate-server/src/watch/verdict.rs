@@ -1,6 +1,6 @@
 //! What one limit had to say of a request.
 
-use slidegate::{Standing, Veto};
+use slidegate::{LimitStatus, Veto};
 
 /// A limit's own verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +17,8 @@ pub enum Verdict {
 
 impl Verdict {
     /// None if the request fits, and another limit denied it; or if units were given back.
-    pub fn of(standing: &Standing<'_>, is_allowed: bool) -> Option<Self> {
-        if standing.gives_back() {
+    pub fn of(standing: &LimitStatus<'_>, is_allowed: bool) -> Option<Self> {
+        if standing.is_refund() {
             return None;
         }
         let fits = standing.outcome.fits();
@@ -35,7 +35,7 @@ impl Verdict {
     }
 }
 
-fn is_near(standing: &Standing<'_>) -> bool {
+fn is_near(standing: &LimitStatus<'_>) -> bool {
     standing.outcome.remaining().saturating_mul(5) < standing.limit.limit().capacity()
 }
 
@@ -54,7 +54,7 @@ rules:
     #[test]
     fn each_limit_has_a_verdict_of_its_own() {
         let policy = Policy::from_yaml(POLICY).unwrap();
-        let gate = Gate::new(policy, MemoryStore::with(ManualClock::default(), 10));
+        let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 10));
         let next = || {
             let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
             let allowed = ruling.decision().is_allowed();
@@ -81,7 +81,7 @@ rules:
         };
         let policy = format!("rules: [{}, {}]", rule("small", 1), rule("large", 2));
         let policy = Policy::from_yaml(&policy).unwrap();
-        let gate = Gate::new(policy, MemoryStore::with(ManualClock::default(), 10));
+        let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 10));
         let next = || {
             let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
             let allowed = ruling.decision().is_allowed();
@@ -96,9 +96,9 @@ rules:
     #[test]
     fn what_is_given_back_has_no_verdict() {
         let policy = Policy::from_yaml(POLICY).unwrap();
-        let gate = Gate::new(policy, MemoryStore::with(ManualClock::default(), 10));
+        let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 10));
         for cost in [3, 10] {
-            let back = Descriptor::new([]).cost(cost).giving_back();
+            let back = Descriptor::new([]).cost(cost).as_refund();
             let ruling = gate.check_now(&Request::new("default", back));
             assert_eq!(ruling.limits().count(), 2);
             assert!(ruling.limits().all(|standing| Verdict::of(&standing, true).is_none()));

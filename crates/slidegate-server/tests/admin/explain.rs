@@ -53,7 +53,7 @@ fn every_rule_says_why_it_applies_what_it_has_counted_and_what_it_would_take() {
     let limits = rules[0]["limits"].as_array().unwrap();
     let (hour, seconds) = (&limits[0], &limits[1]);
     assert_eq!(hour["key"], "default:per-tenant:1h:{tenant=acme}");
-    assert_eq!(hour["counted_per"], json!({ "tenant": "acme" }));
+    assert_eq!(hour["key_values"], json!({ "tenant": "acme" }));
     let counts = |limit: &Value| (limit["now"]["used"].clone(), limit["now"]["remaining"].clone());
     assert_eq!(counts(hour), (json!(3), json!(0)));
     assert_eq!(counts(seconds), (json!(3), json!(1)));
@@ -62,9 +62,9 @@ fn every_rule_says_why_it_applies_what_it_has_counted_and_what_it_would_take() {
     assert!(to_pass.starts_with("one more unit has to become free: in "), "{to_pass}");
     assert!(to_pass.contains(" min "), "{to_pass}");
     assert_eq!(explained["retry_after_ms"], hour["now"]["retry_after_ms"]);
-    assert_eq!(rules[1]["why"], "route is `/users/{id}`, and must be `/login`");
+    assert_eq!(rules[1]["no_match_reason"], "route is `/users/{id}`, and must be `/login`");
     assert_eq!(
-        (&rules[2]["limits"][0]["observed"], &rules[3]["why"]),
+        (&rules[2]["limits"][0]["observed"], &rules[3]["no_match_reason"]),
         (&json!(true), &json!("it is switched off"))
     );
 }
@@ -111,7 +111,7 @@ fn what_never_passes_says_so() {
     let limit = &costly["rules"][0]["limits"][0];
     assert_eq!(limit["to_pass"], "it never passes at this cost: at most 3 fit");
     assert_eq!(
-        (&costly["verdict"], &costly["retry_after_ms"]),
+        (&costly["summary"], &costly["retry_after_ms"]),
         (&json!("denied by per-tenant.1h, for ever"), &Value::Null)
     );
 }

@@ -22,7 +22,7 @@ fn a_server_is_ready_on_both_addresses_and_says_by_what() {
             "ready": true,
             "draining": false,
             "policy": { "rules": 2, "observe": false, "problem": null },
-            "store": { "kind": "memory", "answers": true },
+            "store": { "kind": "memory", "reachable": true },
         });
         assert_eq!(ready.json(), expected);
     }
@@ -86,7 +86,7 @@ fn a_store_that_was_never_reached_does_not_answer_and_the_log_says_so() {
     let needs = Server::start_with_admin(POLICY, &["--store", &address, "--ready-needs-store"]);
     for (server, status) in [(&without, 200), (&needs, 503)] {
         let ready = Client::of(server).call("GET", "/readyz");
-        assert_eq!((ready.status, &ready.json()["store"]["answers"]), (status, &json!(false)));
+        assert_eq!((ready.status, &ready.json()["store"]["reachable"]), (status, &json!(false)));
         if !server.starting().concat().contains("Redis was never reached so far") {
             server.wait_for_log("Redis was never reached so far");
         }
@@ -94,7 +94,7 @@ fn a_store_that_was_never_reached_does_not_answer_and_the_log_says_so() {
     redis.restart();
     wait_until_ready(&needs);
     needs.wait_for_log("Redis is reached for the first time");
-    assert_eq!(Client::of(&needs).call("GET", "/readyz").json()["store"]["answers"], true);
+    assert_eq!(Client::of(&needs).call("GET", "/readyz").json()["store"]["reachable"], true);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_lost_store_is_told_and_keeps_from_being_ready_only_who_needs_it() {
         let client = Client::of(server);
         let lost = || {
             Some(client.call("GET", "/readyz"))
-                .filter(|one| one.json()["store"]["answers"] == false)
+                .filter(|one| one.json()["store"]["reachable"] == false)
         };
         let ready = loop {
             client.post("/v1/check", r#"{"attributes":{}}"#);

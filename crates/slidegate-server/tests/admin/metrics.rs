@@ -110,11 +110,11 @@ fn requests_are_counted_by_their_answer_also_those_that_make_no_sense() {
     client.call("GET", "/nowhere");
     let samples = Samples::of(&server);
     let requests = |result: &str| {
-        samples.get(&format!(r#"slidegate_requests_total{{face="http",result="{result}"}}"#))
+        samples.get(&format!(r#"slidegate_requests_total{{protocol="http",result="{result}"}}"#))
     };
-    let results = ["allowed", "denied", "refused", "invalid", "error"].map(requests);
+    let results = ["allowed", "denied", "store_unavailable", "invalid", "error"].map(requests);
     assert_eq!(results, [2.0, 2.0, 0.0, 3.0, 0.0]);
-    let took = r#"slidegate_request_seconds_count{face="http"}"#;
+    let took = r#"slidegate_request_seconds_count{protocol="http"}"#;
     assert_eq!(samples.get(took), 5.0, "every question that came whole");
     let decided = samples.sum("slidegate_decisions_total", r#"rule="one""#);
     assert_eq!(decided, 3.0, "who only peeks is not decided");
@@ -188,8 +188,8 @@ fn the_store_tells_how_it_fares() {
     let errors = |kind: &str| {
         samples.get(&format!(r#"slidegate_store_errors_total{{store="redis",kind="{kind}"}}"#))
     };
-    assert_eq!(errors("timed_out") + errors("open"), degraded + 1.0);
-    assert!(errors("timed_out") >= 5.0 && errors("open") >= 1.0);
+    assert_eq!(errors("timed_out") + errors("breaker_open"), degraded + 1.0);
+    assert!(errors("timed_out") >= 5.0 && errors("breaker_open") >= 1.0);
     assert_eq!(samples.get("slidegate_keys"), 3.0, "what is counted here meanwhile");
     redis.resume();
 }

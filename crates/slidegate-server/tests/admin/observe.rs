@@ -54,7 +54,7 @@ fn whoever_starts_it_is_told_that_it_denies_nothing() {
     let mut command = crate::common::slidegate();
     let policy = crate::common::TempFile::new(".yaml", POLICY);
     command.arg("serve").arg("--policy").arg(policy.path());
-    command.args(["--http", "127.0.0.1:0", "--observe"]).env("SLIDEGATE_LOG", "warn");
+    command.args(["--http", "127.0.0.1:0", "--observe"]).env("SLIDEGATE_LOG_LEVEL", "warn");
     let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     let stderr = child.stderr.take().unwrap();

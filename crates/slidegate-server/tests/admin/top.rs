@@ -28,7 +28,7 @@ fn top(server: &Server, query: &str) -> Value {
 }
 
 fn key(tenant: &str, count: u64) -> Value {
-    json!({ "key": { "tenant": tenant, "ip": "2001:db8::/64" }, "count": count, "error": 0 })
+    json!({ "key": { "tenant": tenant, "ip": "2001:db8::/64" }, "count": count, "max_overcount": 0 })
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn it_tells_who_was_denied_nearly_denied_and_would_have_been() {
     check(&server, "dave", 1);
     let mut told = top(&server, "");
     assert!(told["since_seconds"].take().is_u64());
-    let watched = |tenant: &str, count: u64| json!({ "key": { "tenant": tenant }, "count": count, "error": 0 });
+    let watched = |tenant: &str, count: u64| json!({ "key": { "tenant": tenant }, "count": count, "max_overcount": 0 });
     let expected = json!([
         {
             "domain": "api",

@@ -33,7 +33,7 @@ fn what_a_killed_node_has_told_counts_on_and_it_comes_back_as_another() {
     // Nobody knows what it may still have allowed: beyond what they may be ahead of it, they wait.
     let bounded = a.allows("bounded", 20) + c.allows("bounded", 20);
     assert_eq!(bounded, 10);
-    assert!(a.metric("slidegate_cluster_capped_total", "") > 0.0);
+    assert!(a.metric("slidegate_cluster_unsynced_denials_total", "") > 0.0);
     // Unless they shall not.
     let available = a.allows("available", 20) + c.allows("available", 20);
     assert_eq!(available, 40);

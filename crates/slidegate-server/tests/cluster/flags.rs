@@ -16,7 +16,7 @@ fn stderr(output: &Output) -> &str {
     str::from_utf8(&output.stderr).unwrap()
 }
 
-const FREE: [&str; 4] = ["--store", "cluster://", "--listen", "127.0.0.1:0"];
+const FREE: [&str; 4] = ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0"];
 
 #[test]
 fn what_does_not_fit_together_is_told_in_a_line() {
@@ -24,14 +24,30 @@ fn what_does_not_fit_together_is_told_in_a_line() {
     let short = short.path().to_str().unwrap();
     let taken = Server::start_with(
         &rule(9, 1),
-        &["--store", "cluster://", "--listen", &address().to_string()],
+        &["--store", "cluster://", "--cluster-listen", &address().to_string()],
     );
     let place = format!("127.0.0.1:{}", taken.address().port());
     for (flags, flag, told) in [
-        (&["--store", "cluster://a:1"][..], "--store (SLIDEGATE_STORE)", "give `a:1` by --seeds"),
-        (&["--listen", "0.0.0.0:0"], "--listen (SLIDEGATE_LISTEN)", "a cluster needs a key"),
-        (&["--listen", "192.0.2.1:0"], "--listen (SLIDEGATE_LISTEN)", "--cluster-key-file"),
-        (&["--listen", &place], "--listen (SLIDEGATE_LISTEN)", "cannot listen on"),
+        (
+            &["--store", "cluster://a:1"][..],
+            "--store (SLIDEGATE_STORE)",
+            "give `a:1` by --cluster-seeds",
+        ),
+        (
+            &["--cluster-listen", "0.0.0.0:0"],
+            "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN)",
+            "a cluster needs a key",
+        ),
+        (
+            &["--cluster-listen", "192.0.2.1:0"],
+            "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN)",
+            "--cluster-key-file",
+        ),
+        (
+            &["--cluster-listen", &place],
+            "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN)",
+            "cannot listen on",
+        ),
         (
             &["--cluster-key", "fifteen letters"],
             "--cluster-key (SLIDEGATE_CLUSTER_KEY)",
@@ -48,8 +64,8 @@ fn what_does_not_fit_together_is_told_in_a_line() {
             "`/nowhere/key` cannot be read",
         ),
         (
-            &["--advertise", "0.0.0.0:0"],
-            "--advertise (SLIDEGATE_ADVERTISE)",
+            &["--cluster-advertise", "0.0.0.0:0"],
+            "--cluster-advertise (SLIDEGATE_CLUSTER_ADVERTISE)",
             "cannot reach this node at",
         ),
     ] {
@@ -69,13 +85,13 @@ fn what_does_not_fit_together_is_told_in_a_line() {
 #[test]
 fn wrong_flags_are_told_with_what_would_be_right() {
     for (flag, wrong, told) in [
-        ("--listen", "localhost:1", "invalid socket address"),
-        ("--seeds", "a", "slidegate-nodes:7946"),
-        ("--seeds", "a:1,,b:1", "with commas between"),
-        ("--node-name", "two words", "printable ASCII"),
-        ("--sync-interval", "9ms", "from 10ms to 10s"),
-        ("--sync-wait", "2s", "from 0ms to 1s"),
-        ("--max-clock-skew", "2m", "from 0s to 60s"),
+        ("--cluster-listen", "localhost:1", "invalid socket address"),
+        ("--cluster-seeds", "a", "slidegate-nodes:7946"),
+        ("--cluster-seeds", "a:1,,b:1", "with commas between"),
+        ("--cluster-node-name", "two words", "printable ASCII"),
+        ("--cluster-sync-interval", "9ms", "from 10ms to 10s"),
+        ("--cluster-sync-wait", "2s", "from 0ms to 1s"),
+        ("--cluster-max-clock-skew", "2m", "from 0s to 60s"),
     ] {
         let output = serve(&[flag, wrong]);
         assert_eq!(output.status.code(), Some(2), "{flag} {wrong}");
@@ -85,7 +101,8 @@ fn wrong_flags_are_told_with_what_would_be_right() {
 
 #[test]
 fn other_stores_do_not_look_at_what_is_for_nodes() {
-    let flags = ["--listen", "0.0.0.0:0", "--cluster-key", "short", "--seeds", "a:1"];
+    let flags =
+        ["--cluster-listen", "0.0.0.0:0", "--cluster-key", "short", "--cluster-seeds", "a:1"];
     drop(Server::start_with(&rule(9, 1), &flags));
 }
 
@@ -97,8 +114,10 @@ fn the_key_is_shown_nowhere() {
     let key = TempFile::new(".key", format!("{secret}\r\n"));
     let key = key.path().to_str().unwrap();
     for given in [["--cluster-key", secret], ["--cluster-key-file", key]] {
-        let server =
-            Server::start_with(&rule(9, 1), &[&FREE[..], &given, &["--log", "trace"]].concat());
+        let server = Server::start_with(
+            &rule(9, 1),
+            &[&FREE[..], &given, &["--log-level", "trace"]].concat(),
+        );
         let told = server.starting().concat();
         assert!(!told.contains(secret), "{told}");
     }

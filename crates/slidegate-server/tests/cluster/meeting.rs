@@ -46,12 +46,13 @@ fn a_lone_client_of_a_small_limit_is_not_denied_for_nothing() {
     assert_eq!(left, [5, 4, 3, 2, 1, 0]);
     agree_on(&nodes.each_ref(), "default", 0);
     assert!(nodes.iter().all(|node| !node.check("default").allowed));
-    assert_eq!(nodes[1].metric("slidegate_cluster_capped_total", ""), 0.0);
+    assert_eq!(nodes[1].metric("slidegate_cluster_unsynced_denials_total", ""), 0.0);
 }
 
 #[test]
 fn alone_a_node_is_a_cluster_of_one() {
-    let flags = ["--store", "cluster://", "--listen", "127.0.0.1:0", "--node-name", "only"];
+    let flags =
+        ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0", "--cluster-node-name", "only"];
     let server = Server::start_with_admin(&rule(50, 1), &flags);
     assert!(server.listening().contains("store=cluster://"), "{}", server.listening());
     let node = Node::of(server);
@@ -64,14 +65,14 @@ fn alone_a_node_is_a_cluster_of_one() {
 
 #[test]
 fn a_name_with_a_port_that_was_free_is_a_seed_too() {
-    let common = ["--store", "cluster://", "--listen", "127.0.0.1:0"];
+    let common = ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0"];
     let start = |more: &[&str]| {
         Node::of(Server::start_with_admin(&rule(9, 1), &[&common[..], more].concat()))
     };
     let first = start(&[]);
     let address = first.status()["address"].as_str().unwrap().to_owned();
     let (_, port) = address.rsplit_once(':').unwrap();
-    let second = start(&["--seeds", &format!("localhost:{port}")]);
+    let second = start(&["--cluster-seeds", &format!("localhost:{port}")]);
     know_each_other(&[&first, &second]);
     assert_eq!(second.others("alive"), [address], "without a name, its address is one");
 }

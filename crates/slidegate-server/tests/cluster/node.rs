@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use slidegate::{Algorithm, Limit};
-use slidegate_cluster::bound::most_in_a_window;
+use slidegate_cluster::bound::max_units_in_window;
 
 use crate::client::Client;
 use crate::common::Server;
@@ -19,7 +19,7 @@ pub const KEY: &str = "a key that only the nodes of tests know";
 
 /// Between two looks at what is waited for, and how often to look: 40 seconds, far more than anything takes.
 const PAUSE: Duration = Duration::from_millis(20);
-const MOST_LOOKS: usize = 2_000;
+const MAX_LOOKS: usize = 2_000;
 
 /// A loopback address that no other test has, and no other process of tests.
 pub fn address() -> SocketAddr {
@@ -69,14 +69,21 @@ impl Plan {
     pub fn start(&self) -> Node {
         let (listen, advertise) =
             (self.listen.to_string(), self.advertise.map(|at| at.to_string()));
-        let mut flags = vec!["--store", "cluster://", "--listen", &listen, "--seeds", &self.seeds];
-        flags.extend(["--node-name", &self.name, "--sync-wait", self.sync_wait]);
-        flags.extend(["--sync-interval", self.sync_interval]);
+        let mut flags = vec![
+            "--store",
+            "cluster://",
+            "--cluster-listen",
+            &listen,
+            "--cluster-seeds",
+            &self.seeds,
+        ];
+        flags.extend(["--cluster-node-name", &self.name, "--cluster-sync-wait", self.sync_wait]);
+        flags.extend(["--cluster-sync-interval", self.sync_interval]);
         if !self.key.is_empty() {
             flags.extend(["--cluster-key", self.key]);
         }
         if let Some(advertise) = &advertise {
-            flags.extend(["--advertise", advertise]);
+            flags.extend(["--cluster-advertise", advertise]);
         }
         Node::of(Server::start_with_admin(&self.policy, &flags))
     }
@@ -173,7 +180,7 @@ impl Node {
 /// Waits until this holds; what is shown if it never does.
 #[track_caller]
 pub fn wait_until<T: Debug>(what: &str, look: impl Fn() -> T, holds: impl Fn(&T) -> bool) -> T {
-    for _ in 0..MOST_LOOKS {
+    for _ in 0..MAX_LOOKS {
         let seen = look();
         if holds(&seen) {
             return seen;
@@ -211,7 +218,7 @@ pub fn agree_on(nodes: &[&Node], domain: &str, remaining: u64) {
 pub fn bound(max: u64, incarnations: u64, max_unsynced: u64) -> u64 {
     let buckets = Algorithm::SlidingBuckets { precision: None };
     let limit = Limit::new(format!("{max}/h").parse().unwrap(), buckets).unwrap();
-    most_in_a_window(&limit, incarnations, max_unsynced, 1)
+    max_units_in_window(&limit, incarnations, max_unsynced, 1)
 }
 
 /// A rule that never lets more than max pass in an hour, but for what nodes do not know of each other: of those that

@@ -88,6 +88,6 @@ fn what_slipped_through_is_told() {
     assert_eq!(b.metric("slidegate_cluster_overshoot_ratio_sum", ""), 1.0, "as much as max");
     let overshoot = b.status()["overshoot"].clone();
     let beyond = &overshoot[8];
-    assert!(beyond["up_to"].is_null() && beyond["times"] == 1, "{overshoot}");
+    assert!(beyond["le"].is_null() && beyond["count"] == 1, "{overshoot}");
     assert_eq!(bound(20, 2, 20), 40, "it is the bound");
 }

@@ -10,7 +10,7 @@ fn a_server_with_another_key_stays_out_and_is_counted() {
     let plans = plans::<3>(&rule(50, 5));
     let nodes = start(&plans);
     let refused =
-        || nodes[0].metric("slidegate_cluster_refused_frames_total", r#"reason="wrong_mac""#);
+        || nodes[0].metric("slidegate_cluster_rejected_frames_total", r#"reason="wrong_mac""#);
     for (name, key) in [("other", "a key that only strangers know"), ("none", "")] {
         let (name, listen, before) = (name.to_owned(), address(), refused());
         let stranger = Plan { name, listen, key, ..plans[0].clone() }.start();
@@ -28,7 +28,7 @@ fn noise_is_counted_and_disturbs_nobody() {
     let nodes = start(&plans);
     let at = plans[0].listen;
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let refused = || nodes[0].metric("slidegate_cluster_refused_frames_total", "");
+    let refused = || nodes[0].metric("slidegate_cluster_rejected_frames_total", "");
     let before = refused();
     for length in [0, 1, 50, 200, 1_400, 60_000] {
         socket.send_to(&vec![0xA5; length], at).unwrap();

@@ -130,7 +130,7 @@ impl Server {
         };
         loop {
             let line = server.next_log(PATIENCE).unwrap();
-            if let Some((_, address)) = line.split_once("gRPC is asked at ") {
+            if let Some((_, address)) = line.split_once("gRPC listening on ") {
                 server.grpc = address.split('"').next().map(|address| address.parse().unwrap());
             }
             let told = ["http://", "https://"].iter().find_map(|scheme| line.split(scheme).nth(1));

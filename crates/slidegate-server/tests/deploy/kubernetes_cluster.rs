@@ -100,11 +100,11 @@ fn pods_find_and_reach_each_other_and_nobody_else_gets_there() {
     }
     let variables = environment();
     let variable = |name: &str| variables.iter().find(|variable| variable["name"] == name).unwrap();
-    assert_eq!(variable("SLIDEGATE_LISTEN")["value"], "$(POD_IP):7946");
+    assert_eq!(variable("SLIDEGATE_CLUSTER_LISTEN")["value"], "$(POD_IP):7946");
     let seeds = format!("{}:7946", text(&service["metadata"]["name"]));
-    assert_eq!(variable("SLIDEGATE_SEEDS")["value"], *seeds);
+    assert_eq!(variable("SLIDEGATE_CLUSTER_SEEDS")["value"], *seeds);
     let place = |name: &str| variables.iter().position(|variable| variable["name"] == name);
-    assert!(place("POD_IP") < place("SLIDEGATE_LISTEN"), "else it stands for nothing");
+    assert!(place("POD_IP") < place("SLIDEGATE_CLUSTER_LISTEN"), "else it stands for nothing");
     let key = &variable("SLIDEGATE_CLUSTER_KEY")["valueFrom"]["secretKeyRef"];
     let create =
         format!("secret generic {} --from-literal={}=", text(&key["name"]), text(&key["key"]));
@@ -129,7 +129,7 @@ fn a_server_with_the_settings_of_a_pod_is_a_node() {
     let [second, third] = std::process::id().to_be_bytes()[2..] else { panic!("four bytes") };
     let known = BTreeMap::from([
         ("POD_IP", format!("127.{}.{third}.77", second.max(1))),
-        ("SLIDEGATE_NODE_NAME", "slidegate-7d9c-x2b4p".to_owned()),
+        ("SLIDEGATE_CLUSTER_NODE_NAME", "slidegate-7d9c-x2b4p".to_owned()),
         ("SLIDEGATE_CLUSTER_KEY", "as `openssl rand -hex 32` prints".to_owned()),
         ("SLIDEGATE_POLICY", policy.path().display().to_string()),
         ("SLIDEGATE_HTTP", "127.0.0.1:0".to_owned()),
@@ -137,7 +137,7 @@ fn a_server_with_the_settings_of_a_pod_is_a_node() {
         ("SLIDEGATE_GRPC", "none".to_owned()),
         ("SLIDEGATE_LOG_FORMAT", "text".to_owned()),
         // The name of the service is one of Kubernetes.
-        ("SLIDEGATE_SEEDS", "localhost:7946".to_owned()),
+        ("SLIDEGATE_CLUSTER_SEEDS", "localhost:7946".to_owned()),
     ]);
     let server = Server::spawn(slidegate().envs(settings(&known)).arg("serve"));
     let url = format!("http://{}/v1/cluster", server.admin());

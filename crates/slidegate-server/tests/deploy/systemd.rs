@@ -9,7 +9,7 @@ use crate::{read, run};
 const UNIT: &str = "deploy/systemd/slidegate.service";
 
 /// The most that `systemd-analyze security` may count against it, of 100. Without any hardening it is 96.
-const MOST_EXPOSED: &str = "15";
+const MAX_EXPOSED: &str = "15";
 
 /// Runs systemd-analyze on the unit, with the program where it is here.
 fn analyze(folder: &str, arguments: &[&str]) -> String {
@@ -31,7 +31,7 @@ fn systemd_has_nothing_against_the_unit() {
 
 #[test]
 fn the_service_can_do_little_but_serve() {
-    analyze("systemd-security", &["security", "--offline=true", "--threshold", MOST_EXPOSED]);
+    analyze("systemd-security", &["security", "--offline=true", "--threshold", MAX_EXPOSED]);
 }
 
 /// The value of a setting.

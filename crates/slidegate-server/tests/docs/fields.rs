@@ -7,7 +7,7 @@ use slidegate::policy::file::{
     CLIENT_CHOSEN, MAX_COMBINATIONS, MAX_LIMITS, MAX_OVERRIDES, MAX_PER, MAX_POLICY_BYTES,
     MAX_RULES, MAX_SPLIT_BY, schema,
 };
-use slidegate::{MAX_UNITS, Policy, RedisTerms};
+use slidegate::{MAX_UNITS, Policy, RedisOptions};
 
 use crate::read;
 
@@ -156,11 +156,11 @@ fn the_bounds_are_those_of_the_program() {
         ("overrides of a rule", MAX_OVERRIDES as u64),
         ("attributes in `per`", MAX_PER as u64),
         ("attributes in `by`", MAX_SPLIT_BY as u64),
-        ("parts of a split", RedisTerms::MOST_PARTS.into()),
+        ("parts of a split", RedisOptions::MAX_PARTS.into()),
         ("combinations of names", MAX_COMBINATIONS as u64),
         ("`max`, `burst`, `max_debt`, `cost`, `required`, `max_unsynced`", MAX_UNITS),
-        ("`max` of `sliding_log`", slidegate::algorithm::sliding_log::MOST_ENTRIES),
-        ("buckets", slidegate::algorithm::sliding_buckets::MOST_BUCKETS),
+        ("`max` of `sliding_log`", slidegate::algorithm::sliding_log::MAX_ENTRIES),
+        ("buckets", slidegate::algorithm::sliding_buckets::MAX_BUCKETS),
     ] {
         let row = format!("\n| {what} | {} |", thousands(most));
         assert!(section.contains(&row), "should have{row}");

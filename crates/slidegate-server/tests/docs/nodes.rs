@@ -14,7 +14,7 @@ const USUAL: &str = "127.0.0.1:7946";
 
 /// Between two looks, and how many: half a minute, far more than it takes.
 const PAUSE: Duration = Duration::from_millis(20);
-const MOST_LOOKS: usize = 1_500;
+const MAX_LOOKS: usize = 1_500;
 
 /// The nodes of a document, on a loopback address that nobody else has.
 pub struct Nodes {
@@ -41,11 +41,11 @@ impl Nodes {
         if !self.starts {
             return;
         }
-        if !flags.iter().any(|flag| flag == "--listen") {
-            flags.extend(["--listen".to_owned(), USUAL.to_owned()]);
+        if !flags.iter().any(|flag| flag == "--cluster-listen") {
+            flags.extend(["--cluster-listen".to_owned(), USUAL.to_owned()]);
         }
         for at in 1..flags.len() {
-            if ["--listen", "--seeds"].contains(&flags[at - 1].as_str()) {
+            if ["--cluster-listen", "--cluster-seeds"].contains(&flags[at - 1].as_str()) {
                 flags[at] = flags[at].replace("127.0.0.1", &self.address);
             }
         }
@@ -61,7 +61,7 @@ impl Nodes {
         let knows = |status: &Value| {
             status["members"].as_array().map_or(0, Vec::len) == others && status["joining"] == false
         };
-        for _ in 0..MOST_LOOKS {
+        for _ in 0..MAX_LOOKS {
             if self.started.iter().all(|node| knows(&status(*node))) {
                 return;
             }

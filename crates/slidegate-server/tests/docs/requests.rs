@@ -58,7 +58,7 @@ pub fn check(policy: &Block, requests: &Block) -> Result<(), String> {
     let policy =
         Policy::from_yaml(&policies::whole(policy)).map_err(|errors| errors.to_string())?;
     let clock = ManualClock::at(START);
-    let gate = Gate::new(policy, MemoryStore::with(clock.clone(), 1_000));
+    let gate = Gate::new(policy, MemoryStore::with_clock(clock.clone(), 1_000));
     let mut asked = 0;
     for text in requests.text.lines().map(str::trim) {
         if text.is_empty() || text.starts_with('#') {

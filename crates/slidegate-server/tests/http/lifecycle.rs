@@ -87,7 +87,7 @@ fn with_the_log_off_only_the_error_that_ends_it_is_told() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut command = slidegate();
     command.arg("serve").arg("--policy").arg(policy.path());
-    command.args(["--log", "off", "--http", &taken.local_addr().unwrap().to_string()]);
+    command.args(["--log-level", "off", "--http", &taken.local_addr().unwrap().to_string()]);
     let output = command.output().unwrap();
     assert_eq!(stderr(&output).lines().count(), 1);
 }

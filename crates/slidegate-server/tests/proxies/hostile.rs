@@ -445,11 +445,11 @@ const REJECTIONS: [&str; 8] = [
 const FAILURES: [Option<&str>; 6] =
     [Some("500 Error"), Some("502 Error"), Some("503 Error"), Some("504 Error"), Some(""), None];
 
-/// Asserts that rejections deny, and that failures pass if `is_open`, with these edits of the proxy's file.
+/// Asserts that rejections deny, and that failures pass if `is_breaker_open`, with these edits of the proxy's file.
 fn only_chosen_failures_pass(
     start: fn(&Behind) -> Proxy,
     edits: &'static [(&'static str, &'static str)],
-    is_open: bool,
+    is_breaker_open: bool,
 ) {
     let ask = |response| {
         let (upstream, slidegate) = (Upstream::start(), StandIn::start(response));
@@ -474,7 +474,7 @@ fn only_chosen_failures_pass(
         let (status, has_passed) = ask(failure);
         assert_eq!(
             (has_passed, status == Some(200)),
-            (is_open, is_open),
+            (is_breaker_open, is_breaker_open),
             "{failure:?}: {status:?}"
         );
     }

@@ -22,7 +22,7 @@ pub fn heard_and_told(store: &str) -> (bool, String) {
     let policy = TempFile::new(".yaml", POLICY);
     let mut command = slidegate();
     command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
-    command.args(["--log", "trace", "--redis-timeout", "2s"]).env("SLIDEGATE_STORE", store);
+    command.args(["--log-level", "trace", "--redis-timeout", "2s"]).env("SLIDEGATE_STORE", store);
     let server = Server::spawn(command.stdout(Stdio::null()));
     let client = Client::of(&server);
     let answers = [(); 6].map(|()| client.check(&json!({"attributes": {}})));

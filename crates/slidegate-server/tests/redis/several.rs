@@ -107,7 +107,7 @@ fn who_is_not_there_does_not_keep_the_server_from_starting() {
         if !server.starting().concat().contains("not asked") {
             server.wait_for_log("not asked");
         }
-        assert_eq!(Client::of(&server).call("GET", "/readyz").json()["store"]["answers"], false);
+        assert_eq!(Client::of(&server).call("GET", "/readyz").json()["store"]["reachable"], false);
         server.signal("TERM");
         while server.next_log(Duration::from_secs(10)).is_some() {}
         assert_eq!(server.exit_code(), Some(0));

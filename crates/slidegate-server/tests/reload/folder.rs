@@ -143,7 +143,7 @@ impl Followed {
     /// Waits until a file was refused: the problem, which is in the log, too.
     #[track_caller]
     pub fn await_refusal(&self) -> String {
-        self.server.wait_for_log("the policy goes on as it was");
+        self.server.wait_for_log("policy reload failed");
         assert_eq!(self.metric("slidegate_policy_stale"), 1);
         self.policy()["problem"].as_str().unwrap().to_owned()
     }

@@ -187,7 +187,7 @@ fn a_reload_every_50_ms_under_full_load_fails_no_request_and_loses_no_count() {
         assert_eq!(told, *count, "{rule} {outcome}");
     }
     for (result, count) in &seen.requests {
-        let name = format!(r#"slidegate_requests_total{{face="http",result="{result}"}}"#);
+        let name = format!(r#"slidegate_requests_total{{protocol="http",result="{result}"}}"#);
         assert_eq!(followed.metric(&name), *count, "{result}");
     }
     assert_eq!(followed.metric("slidegate_requests_total"), seen.total());

@@ -27,7 +27,7 @@ pub fn traced(url: &str, flags: &[&str], environment: &[(&str, &str)]) -> Server
     let mut command = slidegate();
     command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
     if !url.is_empty() {
-        command.args(["--otlp", url]);
+        command.args(["--otlp-endpoint", url]);
     }
     command.args(flags).env("OTEL_BSP_SCHEDULE_DELAY", "50");
     Server::spawn(command.envs(environment.iter().copied()))
@@ -288,11 +288,11 @@ fn an_address_that_leads_to_no_collector_is_refused_at_the_start() {
     ] {
         let policy = TempFile::new(".yaml", POLICY);
         let mut command = slidegate();
-        command.arg("serve").arg("--policy").arg(policy.path()).args(["--otlp", url]);
+        command.arg("serve").arg("--policy").arg(policy.path()).args(["--otlp-endpoint", url]);
         let output = command.output().unwrap();
         let told = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1));
-        assert!(told.contains("--otlp") && told.contains(why), "{told}");
+        assert!(told.contains("--otlp-endpoint") && told.contains(why), "{told}");
         assert!(!told.contains("secret"), "{told}");
     }
 }

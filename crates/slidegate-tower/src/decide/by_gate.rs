@@ -21,7 +21,7 @@ impl<S> ByGate<S> {
 }
 
 impl<S: Store> Judge for ByGate<S> {
-    type Pace = S::Pace;
+    type Kind = S::Kind;
 
     async fn judge(&self, question: &Question, head: Head<'_>) -> Decided {
         let costs = match question.costs_of(head) {
@@ -38,7 +38,7 @@ impl<S: Store> Judge for ByGate<S> {
     async fn settle(&self, question: &Question, charge: &Charge, settle: Settle) {
         let decision = charge.ruling.decision();
         let _ = match (settle, &charge.kept) {
-            (Settle::GiveBack, _) => self.gate.give_back(decision).await,
+            (Settle::Revert, _) => self.gate.revert(decision).await,
             (Settle::Cost(cost), Some(kept)) => {
                 self.gate.settle(&kept.request(&question.domain), decision, cost).await
             }

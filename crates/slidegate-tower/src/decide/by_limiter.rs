@@ -46,12 +46,12 @@ impl<S, K> ByLimiter<S, K> {
 }
 
 impl<S: Store, K: Extract> Judge for ByLimiter<S, K> {
-    type Pace = S::Pace;
+    type Kind = S::Kind;
 
     /// Without a future, whose values would be moved about.
     #[inline]
     fn judge_now(&self, question: &Question, head: Head<'_>) -> Option<Decided> {
-        self.limiter.store().as_local()?;
+        self.limiter.store().as_sync()?;
         let cost = match question.cost_of(head) {
             Ok(cost) => cost,
             Err(malformed) => return Some(Decided::Malformed(malformed)),
@@ -94,7 +94,7 @@ impl<S: Store, K: Extract> Judge for ByLimiter<S, K> {
 async fn settle_in<S: Store>(limiter: &Limiter<S>, charge: &Charge, settle: Settle) {
     let decision = charge.ruling.decision();
     let _ = match (settle, &charge.kept) {
-        (Settle::GiveBack, _) => limiter.try_give_back(decision.receipt()).await,
+        (Settle::Revert, _) => limiter.try_revert(decision.receipt()).await,
         (Settle::Cost(cost), Some(kept)) => limiter.try_settle(kept.key(), decision, cost).await,
         (Settle::Report { units, .. }, Some(kept)) => {
             limiter.try_report(kept.key(), units).await.map(drop)

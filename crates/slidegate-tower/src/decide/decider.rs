@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::request::Parts;
-use slidegate::Pace;
+use slidegate::StoreKind;
 
 use super::{Charge, Decide, Decided, Decides, Judge};
 use crate::extract::Head;
@@ -42,11 +42,11 @@ where
     B: Fn(Arc<J>, Arc<Question>, Charge, Settle) -> G + Copy + Send + Sync + 'static,
     F: Future<Output = (Parts, Decided)> + Send,
     G: Future<Output = ()> + Send,
-    <J::Pace as Pace>::Wait<F>: 'static,
-    <J::Pace as Pace>::Wait<G>: 'static,
+    <J::Kind as StoreKind>::Wait<F>: 'static,
+    <J::Kind as StoreKind>::Wait<G>: 'static,
 {
-    type Deciding = <J::Pace as Pace>::Wait<F>;
-    type Settling = <J::Pace as Pace>::Wait<G>;
+    type Deciding = <J::Kind as StoreKind>::Wait<F>;
+    type Settling = <J::Kind as StoreKind>::Wait<G>;
 
     #[inline]
     fn decide_now(&self, question: &Question, head: Head<'_>) -> Option<Decided> {
@@ -58,7 +58,7 @@ where
         question: Arc<Question>,
         parts: Parts,
     ) -> Result<(Parts, Decided), Self::Deciding> {
-        J::Pace::begin((self.decide)(self.judge.clone(), question, parts))
+        J::Kind::begin((self.decide)(self.judge.clone(), question, parts))
     }
 
     fn settle(
@@ -67,7 +67,7 @@ where
         charge: Charge,
         settle: Settle,
     ) -> Result<(), Self::Settling> {
-        J::Pace::begin((self.settle)(self.judge.clone(), question, charge, settle))
+        J::Kind::begin((self.settle)(self.judge.clone(), question, charge, settle))
     }
 }
 

@@ -46,7 +46,7 @@ impl<D: Decides> Deciding<D> {
         on_drop: OnDrop,
     ) -> Self {
         match Handle::try_current() {
-            Ok(runtime) if on_drop == OnDrop::GiveBack => {
+            Ok(runtime) if on_drop == OnDrop::Revert => {
                 let (decider, question) = (decider.clone(), question.clone());
                 let deciding = Some(runtime.spawn(deciding));
                 Self::InTask { task: Task { deciding, decider, question, runtime } }
@@ -86,7 +86,7 @@ impl<D: Decides> Drop for Task<D> {
                 return;
             }
             let charge = Charge { ruling, kept };
-            if let Err(settling) = decider.settle(question, charge, Settle::GiveBack) {
+            if let Err(settling) = decider.settle(question, charge, Settle::Revert) {
                 settling.await;
             }
         });

@@ -41,7 +41,7 @@ impl Server {
         let rule = format!("{{ name: all, limits: [{limit}], algorithm: sliding_log }}");
         let policy = Policy::from_yaml(&format!("rules: [{rule}]")).unwrap();
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
-        let gate = Gate::new(policy, MemoryStore::with(clock.clone(), 10));
+        let gate = Gate::new(policy, MemoryStore::with_clock(clock.clone(), 10));
         let began = Instant::now();
         Self { gate, clock, began, retry_jitter, arrivals: Mutex::default() }
     }

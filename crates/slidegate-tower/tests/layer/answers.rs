@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Response};
 use serde_json::json;
 use slidegate::headers::{self, Style};
-use slidegate::{Clock, Jitter, Lengthening, Store, WallClock};
+use slidegate::{Clock, Jitter, JitterSample, Store, WallClock};
 use slidegate_tower::{Attributes, Denial, RateLimitLayer, WhenMissing, extract};
 
 use crate::rig::{Http, MINUTE, Rig, TICK, hello, serve};
@@ -15,7 +15,8 @@ use crate::rig::{Http, MINUTE, Rig, TICK, hello, serve};
 /// Two requests a minute for each `x-api-key`.
 async fn two_a_minute(rig: &Rig<impl Store>, style: Style) -> Http {
     let limiter = rig.limiter(2, MINUTE).named("per-key");
-    let layer = RateLimitLayer::per(limiter, extract::api_key(), WhenMissing::Deny).headers(style);
+    let layer =
+        RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Deny).headers(style);
     serve(hello().layer(layer)).await
 }
 
@@ -117,7 +118,7 @@ async fn each_answer_tells_of_its_own_limits_whoever_came_first() {
             let layer =
                 RateLimitLayer::new(gate, attributes).headers(style).inspect(move |_, ruling| {
                     let now = WallClock.now();
-                    *tell.lock().unwrap() = headers::write(style, ruling, now, Lengthening::NONE);
+                    *tell.lock().unwrap() = headers::write(style, ruling, now, JitterSample::NONE);
                 });
             let http = serve(hello().layer(layer)).await;
             for nth in 0..60 {
@@ -187,7 +188,7 @@ async fn who_comes_back_when_told_to_passes_and_who_comes_a_tick_before_does_not
 async fn jitter_only_lengthens_and_all_headers_speak_of_one_moment() {
     with_both!(|rig| {
         let limiter = rig.limiter(1, MINUTE).named("per-key");
-        let layer = RateLimitLayer::per(limiter, extract::api_key(), WhenMissing::Deny)
+        let layer = RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Deny)
             .retry_jitter(Jitter::up_to_percent(100))
             .respond_with(|denial: &Denial<'_>| {
                 let mut response = Response::new(Body::empty());
@@ -221,7 +222,7 @@ async fn jitter_only_lengthens_and_all_headers_speak_of_one_moment() {
 async fn ones_own_answer_keeps_what_it_says_and_gets_the_headers() {
     with_both!(|rig| {
         let limiter = rig.limiter(1, MINUTE).named("per-key");
-        let layer = RateLimitLayer::per(limiter, extract::api_key(), WhenMissing::Deny)
+        let layer = RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Deny)
             .respond_with(|denial: &Denial<'_>| {
                 let body = format!("{} is over", denial.head().uri.path());
                 let response = Response::builder().status(420).header("retry-after", "7");

@@ -10,7 +10,7 @@ use crate::rig::{Answer, Http, MINUTE, Rig, hello, serve};
 /// Ten units a minute for everybody, over a limiter and over a gate, at a cost that `x-cost` says.
 async fn by_header(rig: &Rig<impl Store>) -> [Http; 2] {
     let limiter = rig.limiter(10, MINUTE).named("all");
-    let limiter = RateLimitLayer::per(limiter, extract::value("all"), WhenMissing::Deny);
+    let limiter = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny);
     let gate = rig.gate("rules: [{ name: all, limits: [10/min], algorithm: sliding_log }]");
     let gate = RateLimitLayer::new(gate, Attributes::new());
     [
@@ -87,7 +87,7 @@ async fn a_function_says_what_a_request_costs() {
     }
     with_both!(|rig| {
         let limiter = rig.limiter(10, MINUTE).named("all");
-        let layer = RateLimitLayer::per(limiter, extract::value("all"), WhenMissing::Deny);
+        let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny);
         let http = serve(hello().layer(layer.cost(cost))).await;
         for (path, expected) in [("/", "9"), ("/?search", "5"), ("/", "4"), ("/?search", "0")] {
             assert_eq!(left(&http.get(path).await), expected, "{rig:?}");
@@ -98,6 +98,6 @@ async fn a_function_says_what_a_request_costs() {
 #[test]
 fn a_header_that_cannot_be_is_an_error() {
     let limiter = slidegate::Limiter::new(["1/s"]).unwrap();
-    let layer = RateLimitLayer::per(limiter, extract::api_key(), WhenMissing::Skip);
+    let layer = RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Skip);
     assert!(layer.cost_header("x cost").is_err());
 }

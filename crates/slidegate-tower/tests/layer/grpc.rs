@@ -52,7 +52,7 @@ async fn ask(client: &mut Client, service: &str) -> Result<MetadataMap, Status> 
 fn per_ip(rig: &Rig<impl Store>) -> RateLimitLayer<impl Decide, Grpc> {
     let ip = extract::client_ip(TrustedProxies::none());
     let limiter = rig.limiter(2, MINUTE).named("per-ip");
-    RateLimitLayer::per(limiter, ip, WhenMissing::Deny).respond_with(Grpc)
+    RateLimitLayer::keyed_by(limiter, ip, WhenMissing::Deny).respond_with(Grpc)
 }
 
 #[tokio::test]
@@ -118,7 +118,7 @@ async fn calls_are_settled_by_the_code_of_their_answer() {
     with_both!(|rig| {
         let layer = per_ip(&rig).settle(|answer| match answer.grpc_status() {
             Some(_) => Settle::Keep,
-            None => Settle::GiveBack,
+            None => Settle::Revert,
         });
         let mut client = client(serve_tonic(layer).await).await;
         for _ in 0..5 {

@@ -11,7 +11,7 @@ const TRUSTED: &str = "127.0.0.1,10.0.0.0/8";
 /// One request a minute for each key, over a limiter and over a gate.
 fn per_key(rig: &Rig<impl Store>, when_missing: WhenMissing) -> [Router; 2] {
     let limiter = rig.limiter(1, MINUTE).named("per-key");
-    let limiter = RateLimitLayer::per(limiter, extract::api_key(), when_missing);
+    let limiter = RateLimitLayer::keyed_by(limiter, extract::api_key(), when_missing);
     let gate = rig.gate(&format!(
         "rules: [{{ name: per-key, per: [api_key], limits: [1/min], when_missing: {} }}]",
         match when_missing {
@@ -27,7 +27,7 @@ fn per_key(rig: &Rig<impl Store>, when_missing: WhenMissing) -> [Router; 2] {
 fn per_address(rig: &Rig<impl Store>, trusted: &str) -> [Router; 2] {
     let ip = || extract::client_ip(trusted.parse::<TrustedProxies>().unwrap());
     let limiter = rig.limiter(1, MINUTE).named("per-ip");
-    let limiter = RateLimitLayer::per(limiter, ip(), WhenMissing::Deny);
+    let limiter = RateLimitLayer::keyed_by(limiter, ip(), WhenMissing::Deny);
     let gate =
         rig.gate("rules: [{ name: per-ip, per: [ip], limits: [1/min], when_missing: deny }]");
     let gate = RateLimitLayer::new(gate, Attributes::new().with("ip", ip()));
@@ -91,7 +91,7 @@ async fn a_server_that_does_not_tell_its_peers_makes_no_500_whatever_headers_say
         }
         let limiter = rig.limiter(1, MINUTE);
         let ip = extract::client_ip(TrustedProxies::none());
-        let skipping = RateLimitLayer::per(limiter, ip, WhenMissing::Skip);
+        let skipping = RateLimitLayer::keyed_by(limiter, ip, WhenMissing::Skip);
         let http = serve_without_peers(hello().layer(skipping)).await;
         for _ in 0..3 {
             assert_eq!(http.get("/").await.status, 200, "{rig:?}");

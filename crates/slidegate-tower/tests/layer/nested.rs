@@ -11,10 +11,13 @@ use crate::rig::{Http, MINUTE, Rig, serve};
 /// Four requests a minute for all, within that two for `/costly`.
 async fn nested(rig: &Rig<impl Store>, style: Style) -> Http {
     let everybody = || extract::value("everybody");
-    let all =
-        RateLimitLayer::per(rig.limiter(4, MINUTE).named("all"), everybody(), WhenMissing::Deny);
+    let all = RateLimitLayer::keyed_by(
+        rig.limiter(4, MINUTE).named("all"),
+        everybody(),
+        WhenMissing::Deny,
+    );
     let costly = rig.limiter(2, MINUTE).named("costly");
-    let costly = RateLimitLayer::per(costly, everybody(), WhenMissing::Deny);
+    let costly = RateLimitLayer::keyed_by(costly, everybody(), WhenMissing::Deny);
     let app = Router::new()
         .route("/costly", get(|| async { "costly" }).layer(costly.headers(style)))
         .route("/cheap", get(|| async { "cheap" }))
@@ -73,10 +76,10 @@ async fn the_outer_one_can_give_back_what_the_inner_one_denies() {
     with_both!(|rig| {
         let everybody = || extract::value("everybody");
         let all = rig.limiter(3, MINUTE).named("all");
-        let all = RateLimitLayer::per(all, everybody(), WhenMissing::Deny)
-            .settle(|answer| if answer.status == 429 { Settle::GiveBack } else { Settle::Keep });
+        let all = RateLimitLayer::keyed_by(all, everybody(), WhenMissing::Deny)
+            .settle(|answer| if answer.status == 429 { Settle::Revert } else { Settle::Keep });
         let costly = rig.limiter(1, MINUTE).named("costly");
-        let costly = RateLimitLayer::per(costly, everybody(), WhenMissing::Deny);
+        let costly = RateLimitLayer::keyed_by(costly, everybody(), WhenMissing::Deny);
         let app = Router::new()
             .route("/costly", get(|| async { "costly" }).layer(costly))
             .route("/cheap", get(|| async { "cheap" }))

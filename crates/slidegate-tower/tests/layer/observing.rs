@@ -45,7 +45,7 @@ async fn a_limiter_that_observes_denies_nobody_and_what_it_would_have_denied_is_
     with_both!(|rig| {
         let limiter = rig.limiter(2, MINUTE).named("trial").observing();
         let count = Arc::new(AtomicUsize::new(0));
-        let layer = RateLimitLayer::per(limiter, extract::value("all"), WhenMissing::Deny)
+        let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
             .inspect(watching(&count));
         let http = serve(hello().layer(layer)).await;
         for nth in 1..=5 {
@@ -67,7 +67,7 @@ async fn who_observes_denies_nobody_for_want_of_a_key_either() {
         let count = Arc::new(AtomicUsize::new(0));
         let gate = RateLimitLayer::new(gate, attributes).inspect(watching(&count));
         let limiter = rig.limiter(2, MINUTE).observing();
-        let limiter = RateLimitLayer::per(limiter, extract::api_key(), WhenMissing::Deny)
+        let limiter = RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Deny)
             .inspect(watching(&count));
         for app in [hello().layer(gate), hello().layer(limiter)] {
             let http = serve(app).await;
@@ -82,13 +82,14 @@ async fn who_observes_denies_nobody_for_want_of_a_key_either() {
 async fn what_is_seen_is_every_ruling_with_the_request_it_is_of() {
     with_both!(|rig| {
         let (sender, receiver) = mpsc::channel();
-        let layer =
-            RateLimitLayer::per(rig.limiter(1, MINUTE), extract::value("all"), WhenMissing::Deny)
-                .inspect(move |head, ruling| {
-                    sender
-                        .send((head.uri.path().to_owned(), ruling.decision().is_allowed()))
-                        .unwrap();
-                });
+        let layer = RateLimitLayer::keyed_by(
+            rig.limiter(1, MINUTE),
+            extract::value("all"),
+            WhenMissing::Deny,
+        )
+        .inspect(move |head, ruling| {
+            sender.send((head.uri.path().to_owned(), ruling.decision().is_allowed())).unwrap();
+        });
         let http = serve(hello().layer(layer)).await;
         http.get("/nowhere").await;
         http.get("/").await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use serde_json::json;
-use slidegate::testkit::awkward::{AwkwardStore, Faults};
+use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate_tower::{Attributes, OnStoreError, RateLimitLayer, Settle, WhenMissing, extract};
 
 use crate::rig::{Answer, Http, Rig, hello, serve};
@@ -20,7 +20,7 @@ const LATE: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 100 };
 const NONE: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
 
 /// A store that does not answer, in each of three ways.
-fn outages() -> [Rig<AwkwardStore>; 3] {
+fn outages() -> [Rig<FaultyStore>; 3] {
     [UNREACHABLE, SILENT, LATE].map(|faults| {
         let rig = Rig::awaited();
         rig.set_faults(faults);
@@ -29,9 +29,9 @@ fn outages() -> [Rig<AwkwardStore>; 3] {
 }
 
 /// Two a day for all.
-async fn two_a_day(rig: &Rig<AwkwardStore>, on_store_error: OnStoreError) -> Http {
+async fn two_a_day(rig: &Rig<FaultyStore>, on_store_error: OnStoreError) -> Http {
     let limiter = rig.limiter(2, DAY).named("all");
-    let layer = RateLimitLayer::per(limiter, extract::value("all"), WhenMissing::Deny)
+    let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
         .on_store_error(on_store_error);
     serve(hello().layer(layer)).await
 }
@@ -84,7 +84,7 @@ async fn a_limiter_denies_what_it_cannot_count_where_that_is_the_choice() {
 async fn a_limiter_counts_in_memory_meanwhile_if_nothing_else_is_said() {
     for rig in outages() {
         let limiter = rig.limiter(2, DAY).named("all");
-        let layer = RateLimitLayer::per(limiter, extract::value("all"), WhenMissing::Deny)
+        let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
             .inspect(|_, ruling| assert!(ruling.decision().is_degraded()));
         let http = serve(hello().layer(layer)).await;
         for (status, left) in [(200, 1), (200, 0), (429, 0)] {
@@ -103,7 +103,7 @@ async fn a_limiter_enforces_its_share_in_memory() {
     let four = NonZeroU32::new(4).unwrap();
     for rig in outages() {
         let limiter = rig.limiter(8, DAY).named("all").expecting_instances(four);
-        let layer = RateLimitLayer::per(limiter, extract::value("all"), WhenMissing::Deny);
+        let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny);
         let http = serve(hello().layer(layer)).await;
         for status in [200, 200, 429] {
             let answer = http.get("/").await;
@@ -166,10 +166,10 @@ async fn an_outage_leaves_nothing_in_the_headers_that_no_longer_holds() {
 async fn what_was_counted_in_memory_is_settled_there() {
     for rig in outages() {
         let gate = rig.gate("rules: [{ name: all, limits: [2/d] }]");
-        let gate = RateLimitLayer::new(gate, Attributes::new()).settle(|_| Settle::GiveBack);
+        let gate = RateLimitLayer::new(gate, Attributes::new()).settle(|_| Settle::Revert);
         let limiter = rig.limiter(2, DAY);
-        let limiter = RateLimitLayer::per(limiter, extract::value("all"), WhenMissing::Deny)
-            .settle(|_| Settle::GiveBack);
+        let limiter = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
+            .settle(|_| Settle::Revert);
         for app in [hello().layer(gate), hello().layer(limiter)] {
             let http = serve(app).await;
             for _ in 0..5 {
@@ -184,7 +184,7 @@ async fn a_charge_that_the_store_does_not_settle_stays_and_the_answer_comes_all_
     let rig = Rig::awaited();
     let gate = rig.gate("rules: [{ name: all, limits: [2/d], algorithm: sliding_log }]");
     let fails_meanwhile = rig.clone();
-    let layer = RateLimitLayer::new(gate, Attributes::new()).settle(|_| Settle::GiveBack);
+    let layer = RateLimitLayer::new(gate, Attributes::new()).settle(|_| Settle::Revert);
     let handler = async move || {
         fails_meanwhile.set_faults(UNREACHABLE);
         "hello"

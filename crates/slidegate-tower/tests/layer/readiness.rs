@@ -48,7 +48,7 @@ impl Service<Request<Body>> for Reserving {
 }
 
 fn two_a_minute(rig: &Rig<impl Store>) -> RateLimitLayer<impl Decide> {
-    RateLimitLayer::per(rig.limiter(2, MINUTE), extract::value("all"), WhenMissing::Deny)
+    RateLimitLayer::keyed_by(rig.limiter(2, MINUTE), extract::value("all"), WhenMissing::Deny)
 }
 
 fn request() -> Request<Body> {

@@ -13,7 +13,7 @@ use axum::routing::get;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use slidegate::testkit::awkward::{AwkwardStore, Faults};
+use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
     Algorithm, Gate, Limit, Limiter, ManualClock, MemoryStore, Policy, Quota, Store, Timestamp,
 };
@@ -52,16 +52,16 @@ impl Rig<MemoryStore<ManualClock>> {
     pub fn at_once() -> Self {
         let clock = clock();
         let of_store = clock.clone();
-        let store = Arc::new(move || MemoryStore::with(of_store.clone(), 10_000));
+        let store = Arc::new(move || MemoryStore::with_clock(of_store.clone(), 10_000));
         Self { clock, name: "a store that answers at once", store }
     }
 }
 
-impl Rig<AwkwardStore> {
+impl Rig<FaultyStore> {
     /// One store for all.
     pub fn awaited() -> Self {
         let clock = clock();
-        let store = AwkwardStore::new(&clock, 3, Faults::default(), 1);
+        let store = FaultyStore::new(&clock, 3, Faults::default(), 1);
         Self { clock, name: "a store that is awaited", store: Arc::new(move || store.clone()) }
     }
 

@@ -25,7 +25,7 @@ fn units(extensions: &Extensions) -> Settle {
 /// it has cost: as many as `/{units}`.
 async fn costing(rig: &Rig<impl Store>, expected: u64) -> [Http; 2] {
     let limiter = rig.limiter(10, MINUTE).named("tokens");
-    let limiter = RateLimitLayer::per(limiter, extract::header("x-user"), WhenMissing::Deny);
+    let limiter = RateLimitLayer::keyed_by(limiter, extract::header("x-user"), WhenMissing::Deny);
     let gate = rig
         .gate("rules: [{ name: tokens, per: [user], limits: [10/min], algorithm: sliding_log }]");
     let attributes = Attributes::new().with("user", extract::header("x-user"));
@@ -90,7 +90,7 @@ async fn each_is_settled_for_who_has_asked() {
 fn failed_alone(answer: &Answer<'_>) -> Settle {
     match answer.status {
         StatusCode::UNAUTHORIZED => Settle::Keep,
-        _ => Settle::GiveBack,
+        _ => Settle::Revert,
     }
 }
 
@@ -105,7 +105,7 @@ async fn log_in(request: Request) -> StatusCode {
 async fn only_failed_logins_are_counted() {
     with_both!(|rig| {
         let limiter = rig.limiter(3, MINUTE).named("login");
-        let layer = RateLimitLayer::per(limiter, extract::header("x-user"), WhenMissing::Deny)
+        let layer = RateLimitLayer::keyed_by(limiter, extract::header("x-user"), WhenMissing::Deny)
             .settle(failed_alone);
         let http = serve(Router::new().route("/", get(log_in)).layer(layer)).await;
         let log_in = async |password: &str| {
@@ -129,12 +129,11 @@ async fn only_failed_logins_are_counted() {
 async fn a_failure_of_the_service_can_be_given_back_and_all_else_be_kept() {
     with_both!(|rig| {
         let limiter = rig.limiter(3, MINUTE).named("all");
-        let layer = RateLimitLayer::per(limiter, extract::value("all"), WhenMissing::Deny).settle(
-            |answer| match answer.status.is_server_error() {
-                true => Settle::GiveBack,
+        let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
+            .settle(|answer| match answer.status.is_server_error() {
+                true => Settle::Revert,
                 false => Settle::Keep,
-            },
-        );
+            });
         let app = Router::new()
             .route("/", post(async || "done"))
             .route("/broken", get(async || StatusCode::INTERNAL_SERVER_ERROR.into_response()));
@@ -155,12 +154,12 @@ async fn what_was_denied_or_not_counted_is_not_settled() {
         let settled = Arc::new(AtomicUsize::new(0));
         let count = settled.clone();
         let layer =
-            RateLimitLayer::per(rig.limiter(1, MINUTE), extract::api_key(), WhenMissing::Skip)
+            RateLimitLayer::keyed_by(rig.limiter(1, MINUTE), extract::api_key(), WhenMissing::Skip)
                 .cost_header("x-cost")
                 .unwrap()
                 .settle(move |_| {
                     count.fetch_add(1, Ordering::Relaxed);
-                    Settle::GiveBack
+                    Settle::Revert
                 });
         let http = serve(Router::new().route("/", get(async || "hello")).layer(layer)).await;
         assert_eq!(http.get("/").await.status, 200);

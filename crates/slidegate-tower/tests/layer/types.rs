@@ -35,8 +35,8 @@ fn layers_and_services_are_cloned_and_sent_between_threads_and_so_are_futures() 
     let limiter = || Limiter::new(["10/s"]).unwrap();
     holds!(RateLimitLayer::new(gate(), Attributes::new()));
     holds!(RateLimitLayer::new(Arc::new(gate()), Attributes::new()));
-    holds!(RateLimitLayer::per(limiter(), extract::api_key(), WhenMissing::Skip));
-    holds!(RateLimitLayer::per(Arc::new(limiter()), extract::api_key(), WhenMissing::Deny));
+    holds!(RateLimitLayer::keyed_by(limiter(), extract::api_key(), WhenMissing::Skip));
+    holds!(RateLimitLayer::keyed_by(Arc::new(limiter()), extract::api_key(), WhenMissing::Deny));
     let awaited = crate::rig::Rig::awaited();
     let over_any = awaited.gate("rules: [{ name: all, limits: [10/s] }]");
     holds!(RateLimitLayer::new(over_any, Attributes::new()).respond_with(Grpc));

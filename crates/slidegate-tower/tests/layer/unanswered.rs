@@ -10,7 +10,7 @@ use axum::http::{Request, Response};
 use axum::routing::get;
 use slidegate::store::Outcomes;
 use slidegate::{
-    Awaited, Hit, Limiter, LocalStore, MemoryStore, Receipt, Store, StoreError, Taken,
+    Asynchronous, ChargeResult, Hit, Limiter, MemoryStore, Receipt, Store, StoreError, SyncStore,
 };
 use slidegate_tower::{Decide, OnDrop, RateLimitLayer, Settle, WhenMissing, extract};
 use tokio::sync::{mpsc, oneshot};
@@ -32,7 +32,7 @@ impl<S: Store> Three<S> {
     }
 
     fn layer(&self) -> RateLimitLayer<impl Decide> {
-        RateLimitLayer::per(self.limiter.clone(), extract::value(KEY), WhenMissing::Deny)
+        RateLimitLayer::keyed_by(self.limiter.clone(), extract::value(KEY), WhenMissing::Deny)
     }
 
     async fn left(&self) -> u64 {
@@ -88,7 +88,7 @@ async fn who_hangs_up_has_been_charged() {
     with_both!(|rig| {
         let three = Three::of(rig);
         // To settle alone gives no back door.
-        for layer in [three.layer(), three.layer().settle(|_| Settle::GiveBack)] {
+        for layer in [three.layer(), three.layer().settle(|_| Settle::Revert)] {
             let before = three.left().await;
             let (app, mut calls) = silent();
             let http = serve(app.layer(layer)).await;
@@ -106,7 +106,7 @@ async fn who_hangs_up_gets_it_back_where_that_is_the_choice() {
     with_both!(|rig| {
         let three = Three::of(rig);
         let (app, mut calls) = silent();
-        let http = serve(app.layer(three.layer().on_drop(OnDrop::GiveBack))).await;
+        let http = serve(app.layer(three.layer().on_drop(OnDrop::Revert))).await;
         for _ in 0..5 {
             hang_up(&http, &mut calls).await;
             three.has_left(3).await;
@@ -117,7 +117,7 @@ async fn who_hangs_up_gets_it_back_where_that_is_the_choice() {
 #[tokio::test]
 async fn a_call_is_given_back_at_once_where_the_store_does_not_wait() {
     let three = Three::of(Rig::at_once());
-    let layer = three.layer().on_drop(OnDrop::GiveBack);
+    let layer = three.layer().on_drop(OnDrop::Revert);
     let pending = layer.layer(service_fn(|_: Request<Body>| {
         std::future::pending::<Result<Response<Body>, Infallible>>()
     }));
@@ -137,7 +137,7 @@ async fn an_answer_that_was_given_is_no_dropped_call() {
     with_both!(|rig| {
         let three = Three::of(rig);
         let app = Router::new().route("/", get(async || "hello"));
-        let http = serve(app.layer(three.layer().on_drop(OnDrop::GiveBack))).await;
+        let http = serve(app.layer(three.layer().on_drop(OnDrop::Revert))).await;
         for status in [200, 200, 200, 429] {
             assert_eq!(http.get("/").await.status, status, "{:?}", three.rig);
         }
@@ -153,9 +153,9 @@ async fn a_handler_that_panics_has_been_charged() {
     with_both!(|rig| {
         let three = Three::of(rig);
         for (layer, left) in [
-            (three.layer().settle(|_| Settle::GiveBack), 2),
+            (three.layer().settle(|_| Settle::Revert), 2),
             (three.layer(), 1),
-            (three.layer().on_drop(OnDrop::GiveBack), 1),
+            (three.layer().on_drop(OnDrop::Revert), 1),
         ] {
             let app = Router::new().route("/", get(panicking));
             let http = serve(app.layer(layer)).await;
@@ -170,8 +170,8 @@ async fn a_service_that_fails_without_an_answer_has_been_charged() {
     with_both!(|rig| {
         let three = Three::of(rig);
         for (layer, left) in [
-            (three.layer().settle(|_| Settle::GiveBack), 2),
-            (three.layer().on_drop(OnDrop::GiveBack), 1),
+            (three.layer().settle(|_| Settle::Revert), 2),
+            (three.layer().on_drop(OnDrop::Revert), 1),
         ] {
             let failing = layer.layer(service_fn(async |_: Request<Body>| {
                 Err::<Response<Body>, _>(io::Error::other("as arranged"))
@@ -193,9 +193,9 @@ struct Late {
 }
 
 impl Store for Late {
-    type Pace = Awaited;
+    type Kind = Asynchronous;
 
-    async fn take(&self, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
+    async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         let taken = self.store.take_now(hits);
         let (answer, is_told_to) = oneshot::channel();
         self.charged.send(answer).unwrap();
@@ -203,7 +203,7 @@ impl Store for Late {
         Ok(taken)
     }
 
-    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<Taken>, StoreError> {
+    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
         self.store.take_many(asks).await
     }
 
@@ -211,8 +211,8 @@ impl Store for Late {
         self.store.peek(hits).await
     }
 
-    async fn give_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        self.store.give_back(receipt).await
+    async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
+        self.store.revert(receipt).await
     }
 
     async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
@@ -229,8 +229,8 @@ async fn who_hangs_up_while_the_store_is_asked_gets_it_back_where_that_is_the_ch
     let (charged, mut charges) = mpsc::unbounded_channel();
     let late = Late { store: MemoryStore::new(), charged };
     let limiter = Arc::new(Limiter::with_store(["3/min"], late).unwrap());
-    let layer = RateLimitLayer::per(limiter.clone(), extract::value(KEY), WhenMissing::Deny)
-        .on_drop(OnDrop::GiveBack);
+    let layer = RateLimitLayer::keyed_by(limiter.clone(), extract::value(KEY), WhenMissing::Deny)
+        .on_drop(OnDrop::Revert);
     let service = layer.layer(service_fn(async |_: Request<Body>| {
         Ok::<_, Infallible>(Response::new(Body::empty()))
     }));

@@ -7,7 +7,7 @@ use super::additive::{Additive, Shape};
 use super::{Align, Charged, Counter, lasts_us, saturate};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
-use crate::limit::Numbers;
+use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 
@@ -38,8 +38,8 @@ impl FixedWindow {
         Quota::of_parts(self.max, self.window_us)
     }
 
-    pub(crate) fn numbers(&self) -> Numbers {
-        Numbers { max: self.max, extra: 0, max_debt: 0, tick_us: 1, window: self.window_us }
+    pub(crate) fn params(&self) -> LimitParams {
+        LimitParams { max: self.max, extra: 0, max_debt: 0, tick_us: 1, window: self.window_us }
     }
 
     fn max(&self) -> u64 {
@@ -77,7 +77,7 @@ impl Counter for FixedWindow {
         Charged { at, after: self.peek(state, now, 1) }
     }
 
-    fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
+    fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
         let end_us = self.end_us(state);
         if charged_at.as_micros() + self.window_us >= end_us {
             state.count = state.count.saturating_sub(saturate(cost));

@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    const MOST: usize = 50;
+    const MAX: usize = 50;
 
     proptest! {
         #[test]
@@ -138,8 +138,8 @@ mod tests {
                         ring.remove(at, count);
                         deque.drain(at..at + count);
                     }
-                    _ if deque.len() < MOST => {
-                        ring.push(nth as u64, MOST);
+                    _ if deque.len() < MAX => {
+                        ring.push(nth as u64, MAX);
                         deque.push_back(nth as u64);
                         // A push leaves no more than three quarters of the capacity unused, beyond the smallest.
                         prop_assert!(ring.room.len() <= (4 * deque.len()).max(4));
@@ -148,7 +148,7 @@ mod tests {
                 }
                 prop_assert_eq!(ring.iter().collect::<Vec<_>>(), deque.iter().copied().collect::<Vec<_>>());
                 prop_assert_eq!(ring.get(at), deque.get(at).copied());
-                prop_assert!(ring.heap_bytes() <= max_heap_bytes::<u64>(MOST));
+                prop_assert!(ring.heap_bytes() <= max_heap_bytes::<u64>(MAX));
             }
         }
     }

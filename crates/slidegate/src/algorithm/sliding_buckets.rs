@@ -14,12 +14,12 @@ use super::ring::{Ring, max_heap_bytes};
 use super::{Charged, Counter, lasts_us, saturate};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
-use crate::limit::Numbers;
+use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 
 /// A window has at most this many buckets.
-pub const MOST_BUCKETS: u64 = 1_440;
+pub const MAX_BUCKETS: u64 = 1_440;
 
 /// A quota, counted in buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,9 +116,9 @@ impl SlidingBuckets {
         Quota::of_parts(self.max, self.precision_us * u64::from(self.buckets))
     }
 
-    pub(crate) fn numbers(&self) -> Numbers {
+    pub(crate) fn params(&self) -> LimitParams {
         let (max, extra) = (self.max, u32::from(self.buckets) + 1);
-        Numbers {
+        LimitParams {
             max,
             extra,
             max_debt: 0,
@@ -240,7 +240,7 @@ impl Counter for SlidingBuckets {
         Charged { at, after: self.peek(state, now, 1) }
     }
 
-    fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
+    fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
         if let Some(nth) = self.find(state, self.bucket(charged_at.as_micros())) {
             let count = state.entries.get(nth).map_or(0, |entry| entry.count);
             state.take_off(nth, cost.min(count.into()));

@@ -12,18 +12,18 @@ use super::ring::{Ring, max_heap_bytes};
 use super::{Charged, Counter, Scale, lasts_us, saturate};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
-use crate::limit::Numbers;
+use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 
 /// A window is at most this many ticks: half of what a word can tell apart.
-const MOST_TICKS: u32 = 1 << 30;
+const MAX_TICKS: u32 = 1 << 30;
 
 /// Set in both words of an entry that has a cost, so that it can be read from either end.
 const HAS_COST: u32 = 1 << 31;
 
 /// The largest max of a log: a key that is full of single units then takes 4 MB.
-pub const MOST_ENTRIES: u64 = 1_000_000;
+pub const MAX_ENTRIES: u64 = 1_000_000;
 
 /// A quota, held against a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -194,15 +194,15 @@ impl State {
 
 impl SlidingLog {
     pub(crate) fn new(quota: &Quota) -> Self {
-        Self { max: quota.max() as u32, scale: Scale::new(quota.window_us(), MOST_TICKS) }
+        Self { max: quota.max() as u32, scale: Scale::new(quota.window_us(), MAX_TICKS) }
     }
 
     pub(crate) fn quota(&self) -> Quota {
         Quota::of_parts(self.max, self.scale.window_us())
     }
 
-    pub(crate) fn numbers(&self) -> Numbers {
-        self.scale.numbers(self.max, 0)
+    pub(crate) fn params(&self) -> LimitParams {
+        self.scale.params(self.max, 0)
     }
 
     /// No log is longer than this. What fits in it never is; beyond, debts are merged into the newest
@@ -283,7 +283,7 @@ impl Counter for SlidingLog {
         }
     }
 
-    fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
+    fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
         let charged_at = self.scale.tick(charged_at);
         let mut later = Vec::new();
         while state.newest_tick().is_some_and(|newest| newest > charged_at) {

@@ -8,12 +8,12 @@ use super::additive::{Additive, Shape};
 use super::{Charged, Counter, Scale, saturate};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
-use crate::limit::Numbers;
+use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 
 /// A window is at most this many ticks, so that a count times a window stays within 2^53.
-const MOST_TICKS: u32 = 1 << 24;
+const MAX_TICKS: u32 = 1 << 24;
 
 /// A quota, counted over two windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,15 +46,15 @@ struct View {
 
 impl SlidingWindow {
     pub(crate) fn new(quota: &Quota) -> Self {
-        Self { max: quota.max() as u32, scale: Scale::new(quota.window_us(), MOST_TICKS) }
+        Self { max: quota.max() as u32, scale: Scale::new(quota.window_us(), MAX_TICKS) }
     }
 
     pub(crate) fn quota(&self) -> Quota {
         Quota::of_parts(self.max, self.scale.window_us())
     }
 
-    pub(crate) fn numbers(&self) -> Numbers {
-        self.scale.numbers(self.max, 0)
+    pub(crate) fn params(&self) -> LimitParams {
+        self.scale.params(self.max, 0)
     }
 
     fn max(&self) -> u64 {
@@ -145,7 +145,7 @@ impl Counter for SlidingWindow {
         }
     }
 
-    fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
+    fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
         let start = state.last - state.last % self.scale.window();
         let charged_at = self.scale.tick(charged_at);
         let count = if charged_at >= start {

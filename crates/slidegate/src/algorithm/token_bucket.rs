@@ -13,12 +13,12 @@
 use super::{Charged, Counter, Scale, lasts_us};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
-use crate::limit::Numbers;
+use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, Quota};
 
 /// A window is at most this many ticks, so that a level stays within 2^53.
-const MOST_TICKS: u32 = 1 << 24;
+const MAX_TICKS: u32 = 1 << 24;
 
 /// A quota, enforced as a steady rate with a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,7 +48,7 @@ impl TokenBucket {
             max: quota.max() as u32,
             burst: burst.min(MAX_UNITS) as u32,
             max_debt: max_debt.min(MAX_UNITS) as u32,
-            scale: Scale::new(quota.window_us(), MOST_TICKS),
+            scale: Scale::new(quota.window_us(), MAX_TICKS),
         }
     }
 
@@ -56,8 +56,8 @@ impl TokenBucket {
         Quota::of_parts(self.max, self.scale.window_us())
     }
 
-    pub(crate) fn numbers(&self) -> Numbers {
-        Numbers { max_debt: self.max_debt, ..self.scale.numbers(self.max, self.burst) }
+    pub(crate) fn params(&self) -> LimitParams {
+        LimitParams { max_debt: self.max_debt, ..self.scale.params(self.max, self.burst) }
     }
 
     pub(crate) fn burst(&self) -> u64 {
@@ -126,7 +126,7 @@ impl Counter for TokenBucket {
         }
     }
 
-    fn give_back(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
+    fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
         // A charge leaves by leaking: what of it may have leaked by the last charge has left.
         let elapsed = state.last.saturating_sub(self.scale.tick(charged_at));
         let charged = cost.min(MAX_UNITS) * self.scale.window();

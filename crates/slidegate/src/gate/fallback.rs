@@ -96,7 +96,8 @@ impl Fallback {
     #[cold]
     fn begin(&self) -> Arc<Counts> {
         let LocalBounds { max_keys, max_memory } = self.bounds;
-        let fresh = MemoryStore::with(self.clock.clone(), max_keys).with_max_memory(max_memory);
+        let fresh =
+            MemoryStore::with_clock(self.clock.clone(), max_keys).with_max_memory(max_memory);
         let fresh = Arc::new(fresh);
         let none: Option<Arc<Counts>> = None;
         let before = self.counts.compare_and_swap(&none, Some(fresh.clone()));

@@ -5,8 +5,8 @@ use smallvec::SmallVec;
 use crate::decision::Decision;
 use crate::hit::Hit;
 use crate::outcome::Outcome;
-use crate::policy::Applied;
-use crate::store::{LocalStore, Outcomes, Receipt, Store, StoreError, Taken};
+use crate::policy::MatchedRules;
+use crate::store::{ChargeResult, Outcomes, Receipt, Store, StoreError, SyncStore};
 
 type Hits<'h> = SmallVec<[Hit<'h>; 3]>;
 
@@ -14,43 +14,45 @@ type Hits<'h> = SmallVec<[Hit<'h>; 3]>;
 struct Parts<'h> {
     all: Hits<'h>,
     /// Which of them give back.
-    gives_back: SmallVec<[bool; 8]>,
+    is_refund: SmallVec<[bool; 8]>,
     given: Hits<'h>,
     asked: Hits<'h>,
 }
 
 impl<'h> Parts<'h> {
-    fn of(applied: &'h Applied<'_>) -> Self {
+    fn of(applied: &'h MatchedRules<'_>) -> Self {
         let all = applied.hits();
-        let gives_back: SmallVec<_> = applied.gives_back_each().collect();
+        let is_refund: SmallVec<_> = applied.gives_back_each().collect();
         let part = |wanted| {
-            let both = all.iter().zip(&gives_back);
+            let both = all.iter().zip(&is_refund);
             both.filter(|(_, gives)| **gives == wanted).map(|(hit, _)| *hit).collect()
         };
-        Self { given: part(true), asked: part(false), gives_back, all }
+        Self { given: part(true), asked: part(false), is_refund, all }
     }
 
     /// One decision again, each outcome in its place.
-    fn decision(&self, given: Outcomes, taken: Taken) -> Decision {
+    fn decision(&self, given: Outcomes, taken: ChargeResult) -> Decision {
         let (mut given, mut asked) = (given.into_iter(), taken.outcomes.into_iter());
-        let outcomes = self.gives_back.iter().filter_map(|gives| match gives {
+        let outcomes = self.is_refund.iter().filter_map(|gives| match gives {
             // It denies nothing, however its counter stands.
             true => given.next().map(Outcome::charged),
             false => asked.next(),
         });
-        Decision::of_taken(&self.all, Taken { outcomes: outcomes.collect(), ..taken })
+        Decision::of_taken(&self.all, ChargeResult { outcomes: outcomes.collect(), ..taken })
     }
 }
 
 /// Takes what a request costs, after it has given back.
 pub(super) async fn take<S: Store>(
     store: &S,
-    applied: &Applied<'_>,
+    applied: &MatchedRules<'_>,
 ) -> Result<Decision, StoreError> {
     let parts = Parts::of(applied);
     let given = store.refund(&parts.given).await?;
     let taken = match parts.asked.is_empty() {
-        true => Taken { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() },
+        true => {
+            ChargeResult { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() }
+        }
         false => store.take(&parts.asked).await?,
     };
     Ok(parts.decision(given, taken))
@@ -58,14 +60,14 @@ pub(super) async fn take<S: Store>(
 
 /// [`take`] without waiting.
 #[cold]
-pub(super) fn take_now<S: LocalStore + ?Sized>(store: &S, applied: &Applied<'_>) -> Decision {
+pub(super) fn take_now<S: SyncStore + ?Sized>(store: &S, applied: &MatchedRules<'_>) -> Decision {
     let parts = Parts::of(applied);
     let given = store.refund_now(&parts.given);
     parts.decision(given, store.take_now(&parts.asked))
 }
 
 /// The hits of a request as they are looked at: to see where something would be given back, one unit is asked for.
-pub(super) fn looks<'h>(applied: &'h Applied<'_>) -> Hits<'h> {
+pub(super) fn looks<'h>(applied: &'h MatchedRules<'_>) -> Hits<'h> {
     let mut hits = applied.hits();
     for (hit, _) in hits.iter_mut().zip(applied.gives_back_each()).filter(|(_, gives)| *gives) {
         (hit.cost, hit.required) = (0, 1);
@@ -74,7 +76,11 @@ pub(super) fn looks<'h>(applied: &'h Applied<'_>) -> Hits<'h> {
 }
 
 /// What was seen of them.
-pub(super) fn seen(applied: &Applied<'_>, hits: &[Hit<'_>], mut outcomes: Outcomes) -> Decision {
+pub(super) fn seen(
+    applied: &MatchedRules<'_>,
+    hits: &[Hit<'_>],
+    mut outcomes: Outcomes,
+) -> Decision {
     let given = outcomes.iter_mut().zip(applied.gives_back_each()).filter(|(_, gives)| *gives);
     given.for_each(|(outcome, _)| *outcome = outcome.charged());
     Decision::of_peeked(hits, outcomes)

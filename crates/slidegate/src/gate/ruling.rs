@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::decision::Decision;
 use crate::hit::Veto;
 use crate::outcome::Outcome;
-use crate::policy::{Applied, Chosen, Match, Mode, Origin, Origins, Rule, RuleLimit};
+use crate::policy::{Chosen, Match, MatchedRules, Mode, Origin, Origins, Rule, RuleLimit};
 use crate::reason::Reason;
 
 /// A decision, and the rules that it comes from.
@@ -21,7 +21,7 @@ pub struct Ruling {
 
 /// How one limit of one rule stands after a decision.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing<'r> {
+pub struct LimitStatus<'r> {
     /// The rule.
     pub rule: &'r Rule,
     /// The limit of the rule.
@@ -30,20 +30,20 @@ pub struct Standing<'r> {
     pub outcome: &'r Outcome,
     /// Whether it denies the request if it does not fit.
     pub veto: Veto,
-    /// The place in [`Applied::matches`] of what asked for it.
+    /// The place in [`MatchedRules::matches`] of what asked for it.
     matched: u32,
     descriptor: u32,
-    gives_back: bool,
+    is_refund: bool,
     is_reported: bool,
 }
 
-impl<'r> Standing<'r> {
+impl<'r> LimitStatus<'r> {
     /// The limit's name in headers: that of the rule, or `rule.id` where several limits hold.
     pub fn policy_name(&self) -> &'r str {
         self.limit.policy_name()
     }
 
-    /// The place in [`Applied::matches`] of what asked for it.
+    /// The place in [`MatchedRules::matches`] of what asked for it.
     pub fn matched(&self) -> usize {
         self.matched as usize
     }
@@ -54,24 +54,24 @@ impl<'r> Standing<'r> {
     }
 
     /// What asked for it. Good only among what the decision was about.
-    pub fn asked_by<'a, 'm>(&self, applied: &'a Applied<'m>) -> Option<&'a Match<'m>> {
+    pub fn asked_by<'a, 'm>(&self, applied: &'a MatchedRules<'m>) -> Option<&'a Match<'m>> {
         applied.matches().nth(self.matched())
     }
 
     /// Whether it only watches: it never denies.
     pub fn is_observed(&self) -> bool {
-        self.veto == Veto::Never && !self.gives_back && !self.is_reported
+        self.veto == Veto::Never && !self.is_refund && !self.is_reported
     }
 
-    /// Whether units were [given back](crate::Descriptor::giving_back) to it: then nothing was asked of it, and
+    /// Whether units were [given back](crate::Descriptor::as_refund) to it: then nothing was asked of it, and
     /// what is said of it is how it stands.
-    pub fn gives_back(&self) -> bool {
-        self.gives_back
+    pub fn is_refund(&self) -> bool {
+        self.is_refund
     }
 
     /// Whether it denies the request. A [joint](Veto::Jointly) limit does so only if no other joint limit fits, so for those
     /// it means that it would.
-    pub fn vetoes(&self) -> bool {
+    pub fn is_denying(&self) -> bool {
         self.veto != Veto::Never && !self.outcome.fits()
     }
 }
@@ -79,7 +79,7 @@ impl<'r> Standing<'r> {
 /// Returns the veto of a rule that is fixed in code.
 #[inline]
 fn veto_of(rule: &Rule) -> Veto {
-    match rule.terms().mode() {
+    match rule.settings().mode() {
         Mode::Observe => Veto::Never,
         _ => Veto::Alone,
     }
@@ -96,7 +96,7 @@ impl Ruling {
         let veto = veto_of(&rules[0]);
         let mut hits = SmallVec::new();
         // A decision may be another limiter's.
-        let asked = decision.outcomes().len().min(rules[0].terms().limits().len());
+        let asked = decision.outcomes().len().min(rules[0].settings().limits().len());
         for limit in 0..asked as u16 {
             hits.push(Origin::fixed(limit, veto));
         }
@@ -117,7 +117,7 @@ impl Ruling {
 
     /// How every limit stands that applies, in the order of the policy; without those that the store did not
     /// have to ask.
-    pub fn limits(&self) -> impl Iterator<Item = Standing<'_>> {
+    pub fn limits(&self) -> impl Iterator<Item = LimitStatus<'_>> {
         self.standings().filter(|standing| standing.outcome.is_known())
     }
 
@@ -138,21 +138,21 @@ impl Ruling {
         rare.is_some_and(|rare| rare.unlimited.iter().any(|&place| place as usize == descriptor))
     }
 
-    fn standings(&self) -> impl Iterator<Item = Standing<'_>> {
+    fn standings(&self) -> impl Iterator<Item = LimitStatus<'_>> {
         let both = self.origins.hits.iter().zip(self.decision.outcomes());
         both.map(|(origin, outcome)| self.standing(origin, outcome))
     }
 
     #[inline]
-    fn standing<'r>(&'r self, origin: &Origin, outcome: &'r Outcome) -> Standing<'r> {
+    fn standing<'r>(&'r self, origin: &Origin, outcome: &'r Outcome) -> LimitStatus<'r> {
         let rule = &self.rules[origin.rule as usize];
         let nth = usize::from(origin.limit);
         let limit = match &self.origins.rare {
             Some(rare) if origin.is_requested => &rare.requested[nth],
             _ => &rule.limits(origin.chosen)[nth],
         };
-        let Origin { veto, matched, descriptor, gives_back, is_reported, .. } = *origin;
-        Standing { rule, limit, outcome, veto, matched, descriptor, gives_back, is_reported }
+        let Origin { veto, matched, descriptor, is_refund, is_reported, .. } = *origin;
+        LimitStatus { rule, limit, outcome, veto, matched, descriptor, is_refund, is_reported }
     }
 
     /// Returns why the request is denied; `None` if it is allowed.
@@ -201,11 +201,11 @@ impl Ruling {
     }
 
     /// The limit that the decision hangs on; none if no rule applies, or the store was not asked for any limit.
-    pub fn binding(&self) -> Option<Standing<'_>> {
+    pub fn binding(&self) -> Option<LimitStatus<'_>> {
         self.bound().map(|(_, standing)| standing)
     }
 
-    fn bound(&self) -> Option<(&Origin, Standing<'_>)> {
+    fn bound(&self) -> Option<(&Origin, LimitStatus<'_>)> {
         let nth = self.decision.binding()?;
         let origin = self.origins.hits.get(nth)?;
         Some((origin, self.standing(origin, self.decision.outcomes().get(nth)?)))

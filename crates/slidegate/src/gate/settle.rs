@@ -5,10 +5,10 @@ use smallvec::SmallVec;
 use super::{Gate, Ruling};
 use crate::decision::Decision;
 use crate::hit::Hit;
-use crate::policy::Applied;
+use crate::policy::MatchedRules;
 use crate::request::Request;
 use crate::settle::{Settlement, was_charged};
-use crate::store::{LocalStore, Receipt, Store, StoreError, is_charged};
+use crate::store::{Receipt, Store, StoreError, SyncStore, is_charged};
 
 impl<S: Store> Gate<S> {
     /// Corrects the charges of an allowed request to `cost`, once that is known: reverts what was too much, or charges the
@@ -43,7 +43,7 @@ impl<S: Store> Gate<S> {
         let asked = request.descriptors().first().map_or(0, |descriptor| descriptor.plain_cost());
         match Settlement::of(decision, asked, cost) {
             Settlement::Nothing => Ok(()),
-            Settlement::GiveBack { units, of } => {
+            Settlement::Revert { units, of } => {
                 let applied = self.applied_to(request, decision);
                 let receipt = receipt_of_request_costs(&applied, decision).part(units, of);
                 self.give_back_part(decision, &receipt).await
@@ -53,7 +53,7 @@ impl<S: Store> Gate<S> {
     }
 
     /// Returns how the policy applied to a request when it was decided.
-    fn applied_to<'r>(&'r self, request: &'r Request<'_>, decision: &Decision) -> Applied<'r> {
+    fn applied_to<'r>(&'r self, request: &'r Request<'_>, decision: &Decision) -> MatchedRules<'r> {
         let applied = self.policy.apply(request);
         match decision.is_degraded() {
             true => applied.without_store(&self.own_rules, self.instances),
@@ -112,22 +112,22 @@ impl<S: Store> Gate<S> {
     /// # }
     /// ```
     pub async fn report(&self, request: &Request<'_>) -> Ruling {
-        self.report_applied(self.policy.apply(request)).await
+        self.report_matched(self.policy.apply(request)).await
     }
 
     /// [`report`](Self::report), where it is known already how [the policy](Self::policy) applies.
-    pub async fn report_applied<'r>(&'r self, applied: Applied<'r>) -> Ruling {
-        self.check_applied(&applied.reported()).await
+    pub async fn report_matched<'r>(&'r self, applied: MatchedRules<'r>) -> Ruling {
+        self.check_matched(&applied.reported()).await
     }
 }
 
 /// Returns the charges of rules that state no cost of their own.
-fn receipt_of_request_costs(applied: &Applied<'_>, decision: &Decision) -> Receipt {
+fn receipt_of_request_costs(applied: &MatchedRules<'_>, decision: &Decision) -> Receipt {
     let hits = applied.hits();
     let all = (hits.iter().zip(decision.outcomes()))
         .zip(applied.has_request_cost_each().zip(applied.gives_back_each()));
-    let charged = all.filter(|((hit, outcome), (_, gives_back))| {
-        !gives_back && outcome.is_known() && is_charged(hit, decision.is_allowed(), outcome)
+    let charged = all.filter(|((hit, outcome), (_, is_refund))| {
+        !is_refund && outcome.is_known() && is_charged(hit, decision.is_allowed(), outcome)
     });
     let both = charged.zip(&decision.receipt().charges);
     let own = both.filter(|((_, (has_request_cost, _)), _)| *has_request_cost);

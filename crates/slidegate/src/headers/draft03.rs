@@ -1,11 +1,11 @@
 //! draft-ietf-httpapi-ratelimit-headers-03: three fields, the limits after the one that binds.
 
-use super::{Answer, Line, RETRY_AFTER, Tell, integer, shown, text, window};
+use super::{HeaderContext, Line, RETRY_AFTER, Tell, integer, shown, text, window};
 
 pub const NAMES: [&str; 4] =
     ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset", RETRY_AFTER];
 
-pub fn write(answer: &Answer<'_>, tell: Tell<'_>) {
+pub fn write(answer: &HeaderContext<'_>, tell: Tell<'_>) {
     tell(0, limits(answer).text());
     tell(1, text!(answer.remaining()));
     if let Some(seconds) = answer.reset_in() {
@@ -14,7 +14,7 @@ pub fn write(answer: &Answer<'_>, tell: Tell<'_>) {
 }
 
 /// `100, 100;w=60, 5000;w=3600`. A policy needs its `w`: those under a second are left out.
-fn limits(answer: &Answer<'_>) -> Line {
+fn limits(answer: &HeaderContext<'_>) -> Line {
     let mut limits = Line::default();
     limits.push(text!(answer.max()));
     for standing in shown(answer.ruling) {

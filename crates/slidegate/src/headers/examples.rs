@@ -4,31 +4,35 @@
 use sfv::{FieldType, List, ListEntry, Parser};
 
 use super::*;
-use crate::scripted::{self, Said};
+use crate::test_util::{self, ScriptedOutcome};
 
 /// The canonical form of a list, by the independent parser.
 fn canonical(list: &str) -> String {
     Parser::new(list).parse::<List>().unwrap().serialize().unwrap()
 }
 
-fn written(style: Style, policy: &str, said: &[Said]) -> Vec<Header> {
-    let ruling = scripted::ruling(policy, said);
-    super::write(style, &ruling, Timestamp::default(), Lengthening::NONE)
+fn written(style: Style, policy: &str, said: &[ScriptedOutcome]) -> Vec<Header> {
+    let ruling = test_util::ruling(policy, said);
+    super::write(style, &ruling, Timestamp::default(), JitterSample::NONE)
 }
 
 fn value<'h>(headers: &'h [Header], name: &str) -> Option<&'h str> {
     headers.iter().find(|header| header.0 == name).map(|header| &*header.1)
 }
 
-const FREE: Said = Said::Fits { remaining: 1_000_000, reset_us: 1_000_000 };
+const FREE: ScriptedOutcome = ScriptedOutcome::Fits { remaining: 1_000_000, reset_us: 1_000_000 };
 
-const fn fits(remaining: u32, seconds: u64) -> Said {
-    Said::Fits { remaining, reset_us: seconds * 1_000_000 }
+const fn fits(remaining: u32, seconds: u64) -> ScriptedOutcome {
+    ScriptedOutcome::Fits { remaining, reset_us: seconds * 1_000_000 }
 }
 
-const fn denied(seconds: u64) -> Said {
+const fn denied(seconds: u64) -> ScriptedOutcome {
     // The reset is later, so that the two cannot be confused.
-    Said::Denied { remaining: 0, reset_us: 3_600_000_000, wait_us: Some(seconds * 1_000_000) }
+    ScriptedOutcome::Denied {
+        remaining: 0,
+        reset_us: 3_600_000_000,
+        wait_us: Some(seconds * 1_000_000),
+    }
 }
 
 /// `(name, quota)` of rules of one limit each.
@@ -41,7 +45,7 @@ fn rules(limits: &[(&str, &str)]) -> String {
 /// if it gives one.
 type Example = (
     &'static [(&'static str, &'static str)],
-    &'static [Said],
+    &'static [ScriptedOutcome],
     Option<&'static str>,
     Option<&'static str>,
 );
@@ -150,10 +154,10 @@ fn the_examples_of_the_third_draft_round_trip() {
 #[test]
 fn the_documents_show_what_every_style_writes() {
     let document = include_str!("../../../../docs/HTTP.md");
-    let ruling = scripted::ruling(&rules(&[("per-tenant", "100/min")]), &[fits(99, 60)]);
+    let ruling = test_util::ruling(&rules(&[("per-tenant", "100/min")]), &[fits(99, 60)]);
     let now = Timestamp::from_secs(1_750_000_020);
     for style in Style::ALL {
-        let headers = super::write(style, &ruling, now, Lengthening::NONE);
+        let headers = super::write(style, &ruling, now, JitterSample::NONE);
         let shown: String =
             headers.iter().map(|(name, value)| format!("`{name}: {value}` ")).collect();
         let row = format!("| `{style}` | {shown}|\n");

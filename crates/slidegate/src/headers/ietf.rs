@@ -1,8 +1,8 @@
 //! draft-ietf-httpapi-ratelimit-headers-10: structured fields (RFC 9651), Lists of Strings with
 //! parameters. Later drafts may rename the parameters; this is the only place to change.
 
-use super::{Answer, Line, RETRY_AFTER, Tell, integer, shown, text, window};
-use crate::gate::{Ruling, Standing};
+use super::{HeaderContext, Line, RETRY_AFTER, Tell, integer, shown, text, window};
+use crate::gate::{LimitStatus, Ruling};
 
 pub const NAMES: [&str; 3] = ["ratelimit-policy", "ratelimit", RETRY_AFTER];
 
@@ -17,7 +17,7 @@ pub fn policies(ruling: &Ruling) -> Line {
     policies
 }
 
-pub fn write(answer: &Answer<'_>, tell: Tell<'_>) {
+pub fn write(answer: &HeaderContext<'_>, tell: Tell<'_>) {
     let mut limit = Line::default();
     push_name(&mut limit, &answer.binding);
     limit.push(";r=").push(text!(answer.remaining()));
@@ -28,7 +28,7 @@ pub fn write(answer: &Answer<'_>, tell: Tell<'_>) {
 }
 
 /// One item of `RateLimit-Policy`.
-fn push_policy(policies: &mut Line, standing: &Standing<'_>) {
+fn push_policy(policies: &mut Line, standing: &LimitStatus<'_>) {
     push_name(policies, standing);
     policies.push(";q=").push(text!(integer(standing.limit.limit().quota().max())));
     if let Some(window) = window(standing) {
@@ -38,6 +38,6 @@ fn push_policy(policies: &mut Line, standing: &Standing<'_>) {
 
 /// Names need no escape: they are of `[a-z0-9._-]`.
 #[inline]
-fn push_name(item: &mut Line, standing: &Standing<'_>) {
+fn push_name(item: &mut Line, standing: &LimitStatus<'_>) {
     item.push("\"").push(standing.policy_name()).push("\"");
 }

@@ -14,7 +14,7 @@ fn writes_what_peers_confuse_apart() {
 }
 
 fn slotted(slot_by: &[usize]) -> Scope {
-    let terms = RedisTerms::new(&Limit::denied());
+    let terms = RedisOptions::new(&Limit::denied());
     let terms = if slot_by.is_empty() { terms } else { terms.with_slot_by(slot_by).unwrap() };
     Scope::new("d", "r", "1s", &["tenant", "route", "ip"]).with_redis(terms)
 }
@@ -71,7 +71,7 @@ fn terms_and_parts_change_only_where_the_key_is_placed() {
 #[test]
 fn a_part_has_its_share_and_a_key_without_one_the_whole_limit() {
     let limit: Limit = "10/s".parse().unwrap();
-    let terms = RedisTerms::new(&limit).with_split(4).unwrap();
+    let terms = RedisOptions::new(&limit).with_split(4).unwrap();
     let scope = Scope::new("d", "r", "1s", &["a"]).with_redis(terms.clone());
     let key = Key::new(&scope, &[Value::Text("x")]);
     assert_eq!((key.redis(), key.part(), key.share()), (Some(&terms), None, None));

@@ -25,7 +25,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// If the store did not answer.
     pub async fn try_check(&self, key: &str, cost: u64) -> Result<Verdict, StoreError> {
-        if let Some(store) = self.store.as_local() {
+        if let Some(store) = self.store.as_sync() {
             return Ok(self.check_in(store, key, cost));
         }
         let value = [Value::from(key)];
@@ -38,7 +38,7 @@ impl<S: Store> Limiter<S> {
     /// store has to be waited for.
     #[inline]
     pub fn try_check_now(&self, key: &str, cost: u64) -> Option<Ruling> {
-        let store = self.store.as_local()?;
+        let store = self.store.as_sync()?;
         Some(self.ruling(self.decide_in(store, key, cost)))
     }
 
@@ -47,7 +47,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// If the store did not answer.
     pub async fn try_peek(&self, key: &str, cost: u64) -> Result<Verdict, StoreError> {
-        if let Some(store) = self.store.as_local() {
+        if let Some(store) = self.store.as_sync() {
             let hits = self.hits(key, cost);
             return Ok(Decision::of_peeked(&hits, store.peek_now(&hits)).into());
         }
@@ -61,8 +61,8 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// If the store did not answer.
-    pub async fn try_give_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        self.store.give_back(receipt).await
+    pub async fn try_revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
+        self.store.revert(receipt).await
     }
 
     /// Makes `cost` what an allowed request of `key` was charged: see [`settle`](Limiter::settle).
@@ -75,14 +75,14 @@ impl<S: Store> Limiter<S> {
         decision: &Decision,
         cost: u64,
     ) -> Result<(), StoreError> {
-        if let Some(store) = self.store.as_local() {
+        if let Some(store) = self.store.as_sync() {
             self.settle_in(store, key, decision, cost);
             return Ok(());
         }
         match Settlement::of(decision, decision.receipt().first_cost(), cost) {
             Settlement::Nothing => Ok(()),
-            Settlement::GiveBack { units, of } => {
-                self.store.give_back(&decision.receipt().part(units, of)).await
+            Settlement::Revert { units, of } => {
+                self.store.revert(&decision.receipt().part(units, of)).await
             }
             Settlement::Charge(extra) => {
                 let value = [Value::from(key)];
@@ -97,7 +97,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// If the store did not answer.
     pub async fn try_report(&self, key: &str, cost: u64) -> Result<Decision, StoreError> {
-        if let Some(store) = self.store.as_local() {
+        if let Some(store) = self.store.as_sync() {
             let hits = self.reported_hits(key, cost);
             return Ok(Decision::of_taken(&hits, store.take_now(&hits)));
         }
@@ -114,7 +114,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// If the store did not answer.
     pub async fn try_refund(&self, key: &str, cost: u64) -> Result<(), StoreError> {
-        if let Some(store) = self.store.as_local() {
+        if let Some(store) = self.store.as_sync() {
             store.refund_now(&self.hits(key, cost));
             return Ok(());
         }
@@ -127,7 +127,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// If the store did not answer.
     pub async fn try_reset(&self, key: &str) -> Result<(), StoreError> {
-        if let Some(store) = self.store.as_local() {
+        if let Some(store) = self.store.as_sync() {
             store.reset_now(&self.hits(key, 1));
             return Ok(());
         }

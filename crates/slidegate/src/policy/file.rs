@@ -1,34 +1,34 @@
 //! The policy file: YAML, read with places.
 //!
-//! Reading takes three steps: `node` makes a tree of the text, `reading` makes entries of the tree
-//! (what the file *says*, in the types of `entries`), and `reader` makes rules of the entries (what it
+//! Reading takes three steps: `node` makes a tree of the text, `deserialize` makes entries of the tree
+//! (what the file *says*, in the types of `spec`), and `compile` makes rules of the entries (what it
 //! *means*). The last two note every mistake, not the first only.
 
 mod advice;
 mod charge;
 mod cluster;
+mod compile;
 mod condition;
 mod descriptor;
-mod entries;
+mod deserialize;
 mod error;
-mod frame;
-mod hint;
 mod limits;
 mod node;
 mod overrides;
-mod reader;
-mod reading;
 mod redis;
+mod rule_context;
+mod spec;
+mod suggest;
 
 use std::convert::Infallible;
 use std::fmt;
 
 use super::Policy;
 use crate::limit::Limit;
-use entries::PolicyEntry;
-use error::{Mistakes, Place};
+use compile::Compiler;
+use error::{Diagnostics, SourceSpan};
 use node::{Kind, Node};
-use reader::Reader;
+use spec::PolicySpec;
 
 pub use advice::CLIENT_CHOSEN;
 pub use error::{PolicyError, PolicyErrors, PolicyWarning};
@@ -72,7 +72,7 @@ pub const MAX_SCOPES: usize = 500_000;
 pub const MAX_HITS: usize = 65_535;
 
 /// Says whether a store can count by a limit, or else why not.
-type Bears<'b> = dyn Fn(&Limit) -> Result<(), String> + 'b;
+type LimitCheck<'b> = dyn Fn(&Limit) -> Result<(), String> + 'b;
 
 impl Policy {
     /// Reads a policy; `docs/POLICY.md` tells what it may say.
@@ -91,18 +91,18 @@ impl Policy {
         Self::from_yaml_for(text, |_| Ok::<(), Infallible>(()))
     }
 
-    /// [`from_yaml`](Self::from_yaml), for a store that cannot count by every limit: `bears` says whether it can by this
+    /// [`from_yaml`](Self::from_yaml), for a store that cannot count by every limit: `supports` says whether it can by this
     /// one, or else why not and what it could. What it refuses is a mistake of the policy, at the place of the limit.
     ///
     /// ```
     /// use slidegate::{Algorithm, Limit, Policy};
     ///
-    /// let bears = |limit: &Limit| match limit.algorithm() {
+    /// let supports = |limit: &Limit| match limit.algorithm() {
     ///     Algorithm::SlidingLog => Err("`sliding_log` is not counted here: take `sliding_buckets`"),
     ///     _ => Ok(()),
     /// };
     /// let text = "rules: [{ name: a, limits: [10/min, 5/s], algorithm: sliding_log }]";
-    /// let errors = Policy::from_yaml_for(text, bears).unwrap_err();
+    /// let errors = Policy::from_yaml_for(text, supports).unwrap_err();
     /// assert_eq!(errors.0.iter().map(|error| error.column).collect::<Vec<_>>(), [29, 37]);
     /// ```
     ///
@@ -114,32 +114,32 @@ impl Policy {
     /// If it is not YAML, or has mistakes: all of them.
     pub fn from_yaml_for<E: fmt::Display>(
         text: &str,
-        bears: impl Fn(&Limit) -> Result<(), E>,
+        supports: impl Fn(&Limit) -> Result<(), E>,
     ) -> Result<Self, PolicyErrors> {
-        let mistakes = Mistakes::new(text);
-        let bears = |limit: &Limit| bears(limit).map_err(|error| error.to_string());
-        let policy = read(text, &mistakes, &bears);
-        mistakes.into_errors().map_or_else(|| policy.ok_or_else(PolicyErrors::unknown), Err)
+        let diagnostics = Diagnostics::new(text);
+        let supports = |limit: &Limit| supports(limit).map_err(|error| error.to_string());
+        let policy = read(text, &diagnostics, &supports);
+        diagnostics.into_errors().map_or_else(|| policy.ok_or_else(PolicyErrors::unknown), Err)
     }
 }
 
 /// The policy that a text says, with its warnings; none, or an incomplete one, only if something is wrong.
-fn read(text: &str, mistakes: &Mistakes<'_>, bears: &Bears) -> Option<Policy> {
+fn read(text: &str, diagnostics: &Diagnostics<'_>, supports: &LimitCheck) -> Option<Policy> {
     if text.len() > MAX_POLICY_BYTES {
         let message = format_args!("a policy has at most {MAX_POLICY_BYTES} bytes");
-        mistakes.note(Place::default(), message);
+        diagnostics.note(SourceSpan::default(), message);
         return None;
     }
-    let node = Node::read(text, mistakes)?;
+    let node = Node::read(text, diagnostics)?;
     if matches!(node.kind, Kind::Null) {
         let message = "the policy is empty: it needs `rules:`, a list of rules";
-        mistakes.note(Place::default(), message);
+        diagnostics.note(SourceSpan::default(), message);
         return None;
     }
-    let entry = reading::read::<PolicyEntry>(&node, mistakes)?;
-    let (rules, routes) = Reader::new(mistakes, bears).policy(&entry, node.place);
+    let entry = deserialize::read::<PolicySpec>(&node, diagnostics)?;
+    let (rules, routes) = Compiler::new(diagnostics, supports).policy(&entry, node.place);
     let mut policy = Policy::new(rules, routes);
-    if mistakes.is_empty() {
+    if diagnostics.is_empty() {
         policy.warnings = advice::warnings(text, &entry, &policy);
     }
     Some(policy)
@@ -148,5 +148,5 @@ fn read(text: &str, mistakes: &Mistakes<'_>, bears: &Bears) -> Option<Policy> {
 /// The JSON Schema (draft 2020-12) of policy files: editors complete and check with it.
 #[cfg(feature = "schema")]
 pub fn schema() -> schemars::Schema {
-    schemars::schema_for!(PolicyEntry)
+    schemars::schema_for!(PolicySpec)
 }

@@ -17,7 +17,7 @@ use crate::request::Descriptor;
 
 /// The rules that apply to a request.
 #[derive(Clone, Debug)]
-pub struct Applied<'r>(SmallVec<[Match<'r>; 2]>);
+pub struct MatchedRules<'r>(SmallVec<[Match<'r>; 2]>);
 
 /// A rule that applies to a request, and how.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct Match<'r> {
     /// The descriptor's place in the request.
     descriptor: u32,
     charge: RuleCharge,
-    gives_back: bool,
+    is_refund: bool,
     /// Whether its cost has been consumed, and is only recorded.
     is_reported: bool,
 }
@@ -65,7 +65,7 @@ pub(crate) struct Origin {
     /// The limit's place in the terms, or among those that were brought along.
     pub(crate) limit: u16,
     pub(crate) is_requested: bool,
-    pub(crate) gives_back: bool,
+    pub(crate) is_refund: bool,
     pub(crate) is_reported: bool,
     pub(crate) veto: Veto,
 }
@@ -80,7 +80,7 @@ impl Origin {
             chosen: Chosen::Base,
             limit,
             is_requested: false,
-            gives_back: false,
+            is_refund: false,
             is_reported: false,
             veto,
         }
@@ -99,7 +99,7 @@ impl Origins {
     }
 }
 
-impl<'r> Applied<'r> {
+impl<'r> MatchedRules<'r> {
     pub(super) fn new() -> Self {
         Self(SmallVec::new())
     }
@@ -139,26 +139,26 @@ impl<'r> Applied<'r> {
         self.0.iter()
     }
 
-    /// Whether any of them [gives back](Match::gives_back).
+    /// Whether any of them [gives back](Match::is_refund).
     #[inline]
-    pub(crate) fn gives_back(&self) -> bool {
-        self.0.iter().any(|one| one.gives_back)
+    pub(crate) fn is_refund(&self) -> bool {
+        self.0.iter().any(|one| one.is_refund)
     }
 
     /// Of each hit, whether it gives back.
     pub(crate) fn gives_back_each(&self) -> impl Iterator<Item = bool> {
-        self.0.iter().flat_map(|one| repeat_n(one.gives_back, one.limits().len()))
+        self.0.iter().flat_map(|one| repeat_n(one.is_refund, one.limits().len()))
     }
 
     /// Those of them that give back.
-    pub(crate) fn giving_back(&self) -> Self {
-        Self(self.0.iter().filter(|one| one.gives_back).cloned().collect())
+    pub(crate) fn as_refund(&self) -> Self {
+        Self(self.0.iter().filter(|one| one.is_refund).cloned().collect())
     }
 
     /// Returns for each hit whether it charges the cost of the request: not one that the rule states, and not a refund.
     pub(crate) fn has_request_cost_each(&self) -> impl Iterator<Item = bool> {
         let has_request_cost =
-            |one: &Match<'_>| *one.rule.cost() == RuleCost::Request && !one.gives_back;
+            |one: &Match<'_>| *one.rule.cost() == RuleCost::Request && !one.is_refund;
         self.0.iter().flat_map(move |one| repeat_n(has_request_cost(one), one.limits().len()))
     }
 
@@ -167,7 +167,7 @@ impl<'r> Applied<'r> {
     pub(crate) fn reported(mut self) -> Self {
         self.0.retain(|one| {
             let counts = one.limits().iter().all(|limit| limit.limit.capacity() > 0);
-            one.charge.is_carried && one.charge.cost > 0 && counts && !one.gives_back
+            one.charge.is_carried && one.charge.cost > 0 && counts && !one.is_refund
         });
         for (order, one) in (0..).zip(&mut self.0) {
             one.order = order;
@@ -237,12 +237,12 @@ impl<'r> Match<'r> {
         descriptor: u32,
         of: &Descriptor<'_>,
     ) -> Self {
-        if of.gives_back {
+        if of.is_refund {
             // It denies nothing, and a decision does not hang on it.
             fit.veto = Veto::Never;
         }
-        let (charge, gives_back) = (rule.charge.charge(of), of.gives_back);
-        Self { order: 0, nth, rule, fit, descriptor, charge, gives_back, is_reported: false }
+        let (charge, is_refund) = (rule.charge.charge(of), of.is_refund);
+        Self { order: 0, nth, rule, fit, descriptor, charge, is_refund, is_reported: false }
     }
 
     /// The same under a copy of the policy's rules, each as one of so many instances enforces it.
@@ -264,7 +264,7 @@ impl<'r> Match<'r> {
             chosen: self.fit.chosen,
             limit: 0,
             is_requested: self.fit.requested.is_some(),
-            gives_back: self.gives_back,
+            is_refund: self.is_refund,
             is_reported: self.is_reported,
             veto: self.fit.veto,
         }
@@ -310,9 +310,9 @@ impl<'r> Match<'r> {
         !self.limits().is_empty() && self.fit.veto != Veto::Never
     }
 
-    /// Whether its cost is taken off the counts: see [`Descriptor::giving_back`].
-    pub fn gives_back(&self) -> bool {
-        self.gives_back
+    /// Whether its cost is taken off the counts: see [`Descriptor::as_refund`].
+    pub fn is_refund(&self) -> bool {
+        self.is_refund
     }
 
     /// The limits that hold; none if all pass.
@@ -333,7 +333,7 @@ impl<'r> Match<'r> {
         scope.names().zip(values.iter().copied())
     }
 
-    /// One hit for each limit. What [gives back](Self::gives_back) is for [`Store::refund`](crate::Store::refund).
+    /// One hit for each limit. What [gives back](Self::is_refund) is for [`Store::refund`](crate::Store::refund).
     pub fn hits(&self) -> impl Iterator<Item = Hit<'_>> {
         let Identity { values, combination, part } = &self.fit.identity;
         self.limits().iter().map(|limit| Hit {
@@ -359,7 +359,7 @@ impl<'r> Match<'r> {
         // A max of 0 has no counts.
         let always = self.charge.always || self.is_reported;
         match self.fit.veto {
-            _ if always && !self.gives_back && limit.limit.capacity() > 0 => ChargeWhen::Always,
+            _ if always && !self.is_refund && limit.limit.capacity() > 0 => ChargeWhen::Always,
             Veto::Alone => ChargeWhen::IfAdmitted,
             Veto::Jointly | Veto::Never => ChargeWhen::IfAdmittedAndFits,
         }

@@ -6,20 +6,20 @@ use std::num::NonZeroU32;
 use fnv::FnvHasher;
 
 use super::Attributes;
-use crate::redis_terms::RedisTerms;
+use crate::redis_options::RedisOptions;
 
 /// What a rule says to stores that count in Redis; other stores ignore it.
 #[derive(Clone, Debug)]
 pub struct RuleRedis {
     /// Whatever the limit: the scopes of each limit have their own.
-    pub(super) terms: RedisTerms,
+    pub(super) settings: RedisOptions,
     pub(super) split_by: Box<[Box<str>]>,
 }
 
 impl RuleRedis {
     /// The entries of `per` that choose the hash slot, by their places; none: all do.
     pub fn slot_by(&self) -> &[usize] {
-        self.terms.slot_by()
+        self.settings.slot_by()
     }
 
     /// The attributes whose values choose the sub-key.
@@ -29,12 +29,12 @@ impl RuleRedis {
 
     /// Over how many sub-keys each identity is spread.
     pub fn split_into(&self) -> Option<NonZeroU32> {
-        self.terms.split_into()
+        self.settings.split_into()
     }
 
     /// One request in so many asks; 1: all do.
     pub fn sample(&self) -> NonZeroU32 {
-        self.terms.sample()
+        self.settings.sample()
     }
 
     /// The sub-key of a request: the same in every process.

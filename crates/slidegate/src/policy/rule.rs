@@ -12,7 +12,7 @@ use super::pattern::Condition;
 use super::per::{Alternatives, Per};
 use super::redis::RuleRedis;
 use crate::algorithm::Algorithm;
-use crate::cluster_terms::ClusterTerms;
+use crate::cluster_options::ClusterOptions;
 use crate::host::is_host_attribute;
 use crate::key::Scope;
 use crate::limit::Limit;
@@ -39,10 +39,10 @@ pub struct Rule {
     pub(super) on_store_error: OnStoreError,
     pub(super) charge: ChargeSettings,
     pub(super) deny_status: Option<u16>,
-    pub(super) terms: Terms,
+    pub(super) settings: RuleSettings,
     pub(super) overrides: Box<[Override]>,
     pub(super) redis: Option<Box<RuleRedis>>,
-    pub(super) cluster: Option<ClusterTerms>,
+    pub(super) cluster: Option<ClusterOptions>,
     /// What denies a request that lacks an attribute of `per`.
     pub(super) missing: Option<RuleLimit>,
     /// Whose counts, whichever the limit: for each combination of names.
@@ -55,7 +55,7 @@ pub struct When(pub(super) Box<[(Box<str>, Condition)]>);
 
 /// What holds for a request: limits, and what becomes of those that it does not fit.
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub struct RuleSettings {
     pub(super) mode: Mode,
     pub(super) limits: Box<[RuleLimit]>,
 }
@@ -65,7 +65,7 @@ pub struct Terms {
 pub struct Override {
     pub(super) name: Option<Box<str>>,
     pub(super) when: When,
-    pub(super) terms: Terms,
+    pub(super) settings: RuleSettings,
 }
 
 /// One limit of a rule.
@@ -92,7 +92,7 @@ pub(crate) enum Chosen {
 /// Why a rule does not apply to a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Misfit<'r> {
+pub enum NoMatchReason<'r> {
     /// An attribute is not as `when` wants it.
     When {
         /// The attribute's name.
@@ -126,18 +126,18 @@ impl When {
         self.0.iter().all(|(name, condition)| condition.holds(attributes.get(name)))
     }
 
-    fn check<'r>(&'r self, attributes: &Attributes<'r, '_>) -> Result<(), Misfit<'r>> {
+    fn check<'r>(&'r self, attributes: &Attributes<'r, '_>) -> Result<(), NoMatchReason<'r>> {
         for (attribute, wanted) in &self.0 {
             let found = attributes.get(attribute);
             if !wanted.holds(found) {
-                return Err(Misfit::When { attribute, wanted, found });
+                return Err(NoMatchReason::When { attribute, wanted, found });
             }
         }
         Ok(())
     }
 }
 
-impl Terms {
+impl RuleSettings {
     /// Whether what does not fit is denied.
     pub fn mode(&self) -> Mode {
         self.mode
@@ -168,8 +168,8 @@ impl Override {
     }
 
     /// What holds for them.
-    pub fn terms(&self) -> &Terms {
-        &self.terms
+    pub fn settings(&self) -> &RuleSettings {
+        &self.settings
     }
 }
 
@@ -233,8 +233,8 @@ impl Rule {
 
     /// Whether all its terms have limits, so that somebody's counts are asked whenever it applies.
     pub(crate) fn always_counts(&self) -> bool {
-        let counts = |terms: &Terms| !terms.limits.is_empty();
-        counts(&self.terms) && self.overrides.iter().all(|other| counts(&other.terms))
+        let counts = |settings: &RuleSettings| !settings.limits.is_empty();
+        counts(&self.settings) && self.overrides.iter().all(|other| counts(&other.settings))
     }
 
     /// Whether it compares or counts hosts.
@@ -270,8 +270,8 @@ impl Rule {
     }
 
     /// What holds, unless an override does.
-    pub fn terms(&self) -> &Terms {
-        &self.terms
+    pub fn settings(&self) -> &RuleSettings {
+        &self.settings
     }
 
     /// Other terms; the first whose `when` matches holds.
@@ -285,28 +285,28 @@ impl Rule {
     }
 
     /// What it says to stores that count in a cluster.
-    pub fn cluster(&self) -> Option<&ClusterTerms> {
+    pub fn cluster(&self) -> Option<&ClusterOptions> {
         self.cluster.as_ref()
     }
 
     /// Every limit that may hold: its own, those of its overrides, and the one that denies who lacks an
     /// attribute.
     pub(crate) fn all_limits(&self) -> impl Iterator<Item = &RuleLimit> {
-        let others = self.overrides.iter().flat_map(|other| &other.terms.limits);
-        self.terms.limits.iter().chain(others).chain(&self.missing)
+        let others = self.overrides.iter().flat_map(|other| &other.settings.limits);
+        self.settings.limits.iter().chain(others).chain(&self.missing)
     }
 
     pub(super) fn all_limits_mut(&mut self) -> impl Iterator<Item = &mut RuleLimit> {
-        let others = self.overrides.iter_mut().flat_map(|other| &mut other.terms.limits);
-        self.terms.limits.iter_mut().chain(others).chain(&mut self.missing)
+        let others = self.overrides.iter_mut().flat_map(|other| &mut other.settings.limits);
+        self.settings.limits.iter_mut().chain(others).chain(&mut self.missing)
     }
 
     /// The rule, denying nothing.
     pub(super) fn observing(&self) -> Self {
         let mut observing = self.clone();
-        observing.terms.mode = observing.terms.mode.observing();
+        observing.settings.mode = observing.settings.mode.observing();
         for other in &mut observing.overrides {
-            other.terms.mode = other.terms.mode.observing();
+            other.settings.mode = other.settings.mode.observing();
         }
         observing
     }
@@ -314,16 +314,16 @@ impl Rule {
     /// The rule as each of so many instances enforces it on its own. What denies all denies all the same.
     pub(crate) fn share_of(&self, instances: NonZeroU32) -> Self {
         let mut own = self.clone();
-        own.terms.share(instances);
-        own.overrides.iter_mut().for_each(|other| other.terms.share(instances));
+        own.settings.share(instances);
+        own.overrides.iter_mut().for_each(|other| other.settings.share(instances));
         own
     }
 
     /// The limits under the terms that hold.
     pub(crate) fn limits(&self, chosen: Chosen) -> &[RuleLimit] {
         match chosen {
-            Chosen::Base => &self.terms.limits,
-            Chosen::Override(nth) => &self.overrides[usize::from(nth)].terms.limits,
+            Chosen::Base => &self.settings.limits,
+            Chosen::Override(nth) => &self.overrides[usize::from(nth)].settings.limits,
             Chosen::Missing => self.missing.as_slice(),
         }
     }

@@ -14,8 +14,8 @@
 //! take more memory than they may. What they take is counted: each change of a size, under its shard's lock, moves one
 //! atomic figure of the whole store.
 
-mod held;
-mod room;
+mod eviction;
+mod locked_shards;
 mod shard;
 
 use smallvec::SmallVec;
@@ -25,15 +25,15 @@ use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::hit::{Hit, Veto};
 use crate::limit::Limit;
 use crate::outcome::Outcome;
-use crate::store::table::{Coarse, slot_bytes};
+use crate::store::table::{CoarseTime, slot_bytes};
 use crate::store::{
-    Charge, CounterName, LocalStore, Outcomes, Receipt, Taken, TakenOne, admits, is_charged,
-    pending,
+    Charge, ChargeResult, CounterId, Outcomes, Receipt, SingleChargeResult, SyncStore, admits,
+    is_charged, pending,
 };
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering};
 
-use held::Held;
-use shard::{Kept, Shard};
+use locked_shards::LockedShards;
+use shard::{HasTable, Shard};
 
 /// Keys that a store holds unless told otherwise.
 pub const DEFAULT_MAX_KEYS: usize = 10_000_000;
@@ -49,7 +49,7 @@ const MIN_SHARD_MEMORY: usize = 64 << 10;
 
 /// At most so many shards: their locks then fit into the first cache, and a shard of ten million keys
 /// grows within a tenth of a millisecond.
-const MOST_SHARDS: usize = 1024;
+const MAX_SHARDS: usize = 1024;
 
 /// Requests of a batch whose states are loaded together.
 const BATCH: usize = 16;
@@ -60,7 +60,7 @@ const BATCH: usize = 16;
 /// use slidegate::{ManualClock, MemoryStore};
 ///
 /// let store = MemoryStore::new();                       // 10 million keys, 1 GiB, the system's clock
-/// let small = MemoryStore::with(ManualClock::default(), 1_000).with_max_memory(16 << 20);
+/// let small = MemoryStore::with_clock(ManualClock::default(), 1_000).with_max_memory(16 << 20);
 /// assert_eq!((store.keys(), small.keys()), (0, 0));
 /// ```
 pub struct MemoryStore<C = SystemClock> {
@@ -68,7 +68,7 @@ pub struct MemoryStore<C = SystemClock> {
     /// Coarse time begins here.
     began_us: u64,
     secret: foldhash::quality::RandomState,
-    shards: Box<[Place]>,
+    shards: Box<[PaddedShard]>,
     max_keys: usize,
     keys: AtomicUsize,
     max_memory: usize,
@@ -81,7 +81,7 @@ pub struct MemoryStore<C = SystemClock> {
 
 /// A shard in its place, alone on its cache line.
 #[repr(align(64))]
-struct Place {
+struct PaddedShard {
     shard: Mutex<Shard>,
     /// Until then every key of the shard is being denied, unless one is charged.
     saturated_until: AtomicU32,
@@ -89,7 +89,7 @@ struct Place {
 
 /// A hit on its way through the store.
 #[derive(Clone, Copy, Default)]
-struct Aim {
+struct HitLocation {
     shard: usize,
     fingerprint: u64,
     /// What the counter's clock is ahead of the store's.
@@ -99,7 +99,7 @@ struct Aim {
 impl MemoryStore {
     /// A store of at most [`DEFAULT_MAX_KEYS`] keys and [`DEFAULT_MAX_MEMORY`] bytes on the system's clock.
     pub fn new() -> Self {
-        Self::with(SystemClock::new(), DEFAULT_MAX_KEYS)
+        Self::with_clock(SystemClock::new(), DEFAULT_MAX_KEYS)
     }
 }
 
@@ -114,7 +114,7 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// Threads that bring new keys at the same instant may each exceed the bound by one, and by the hits of
     /// a request where nearly all keys are its own.
-    pub fn with(clock: C, max_keys: usize) -> Self {
+    pub fn with_clock(clock: C, max_keys: usize) -> Self {
         Self {
             began_us: clock.now().as_micros(),
             clock,
@@ -181,14 +181,14 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     #[inline(always)]
-    fn aim(&self, hit: &Hit<'_>) -> Aim {
+    fn location(&self, hit: &Hit<'_>) -> HitLocation {
         // 0 stands for an empty slot.
         let fingerprint = hit.key.fingerprint(&self.secret, hit.limit.shape()).max(1);
         let phase_us = match hit.limit.has_phase() {
             true => hit.key.stable_hash() % hit.limit.quota().window_us(),
             false => 0,
         };
-        Aim { shard: self.shard_of(fingerprint), fingerprint, phase_us }
+        HitLocation { shard: self.shard_of(fingerprint), fingerprint, phase_us }
     }
 
     fn shard_of(&self, fingerprint: u64) -> usize {
@@ -196,44 +196,53 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// The coarse time in which a moment lies.
-    fn coarse(&self, moment: Timestamp) -> Coarse {
+    fn coarse(&self, moment: Timestamp) -> CoarseTime {
         let coarse = moment.as_micros().saturating_sub(self.began_us) >> 16;
-        Coarse::try_from(coarse).unwrap_or(Coarse::MAX)
+        CoarseTime::try_from(coarse).unwrap_or(CoarseTime::MAX)
     }
 
     /// Decides one request whose shards are held.
-    fn decide(&self, held: &mut Held<'_>, hits: &[Hit<'_>], aims: &[Aim], now: Timestamp) -> Taken {
-        let mut outcomes = self.peek_all(held, hits, aims, now);
+    fn decide(
+        &self,
+        locked_shards: &mut LockedShards<'_>,
+        hits: &[Hit<'_>],
+        locations: &[HitLocation],
+        now: Timestamp,
+    ) -> ChargeResult {
+        let mut outcomes = self.peek_all(locked_shards, hits, locations, now);
         let allowed = admits(hits, &outcomes);
         let most = if allowed { hits.len() } else { 0 };
         let mut receipt = Receipt { charges: SmallVec::with_capacity(most) };
-        for (nth, ((hit, aim), outcome)) in hits.iter().zip(aims).zip(&mut outcomes).enumerate() {
+        for (nth, ((hit, location), outcome)) in
+            hits.iter().zip(locations).zip(&mut outcomes).enumerate()
+        {
             if is_charged(hit, allowed, outcome) {
-                let (charge, after) = self.charge(held.of(nth), hit, outcome, *aim, now);
+                let (charge, after) =
+                    self.charge(locked_shards.of(nth), hit, outcome, *location, now);
                 *outcome = after.charged_after(outcome);
                 receipt.charges.push(charge);
             }
         }
-        Taken { allowed, outcomes, receipt }
+        ChargeResult { allowed, outcomes, receipt }
     }
 
     /// How each hit would fare, if those before it were charged.
     fn peek_all(
         &self,
-        held: &mut Held<'_>,
+        locked_shards: &mut LockedShards<'_>,
         hits: &[Hit<'_>],
-        aims: &[Aim],
+        locations: &[HitLocation],
         now: Timestamp,
     ) -> Outcomes {
         let mut outcomes = Outcomes::with_capacity(hits.len());
-        for (nth, (hit, aim)) in hits.iter().zip(aims).enumerate() {
-            let is_same = |earlier: usize| aims[earlier].fingerprint == aim.fingerprint;
+        for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
+            let is_same = |earlier: usize| locations[earlier].fingerprint == location.fingerprint;
             let pending = pending(&hits[..nth], &outcomes, is_same);
             let required = hit.required.saturating_add(pending);
-            let at = shifted(now, aim);
-            let shard = held.of(nth);
+            let at = shifted(now, location);
+            let shard = locked_shards.of(nth);
             outcomes.push(with_counter!(hit.limit.counter(), counter => {
-                let slot = shard.find(counter, aim.fingerprint);
+                let slot = shard.find(counter, location.fingerprint);
                 shard.peek_slot(counter, slot, at, required)
             }));
         }
@@ -247,37 +256,37 @@ impl<C: Clock> MemoryStore<C> {
         shard: &mut Shard,
         hit: &Hit<'_>,
         before: &Outcome,
-        aim: Aim,
+        location: HitLocation,
         now: Timestamp,
     ) -> (Charge, Outcome) {
         let (charged, units) = with_counter!(hit.limit.counter(), counter => {
-            let slot = shard.find(counter, aim.fingerprint);
-            self.charge_slot(shard, counter, slot, (hit, before), aim, now)
+            let slot = shard.find(counter, location.fingerprint);
+            self.charge_slot(shard, counter, slot, (hit, before), location, now)
         });
-        (charge_of(hit, aim, charged.at, units), charged.after)
+        (charge_of(hit, location, charged.at, units), charged.after)
     }
 
     /// Charges the state in a slot; without one it is a new key. Returns the units that were charged, too.
     #[inline(always)]
-    fn charge_slot<C2: Kept>(
+    fn charge_slot<C2: HasTable>(
         &self,
         shard: &mut Shard,
         counter: C2,
         slot: Option<usize>,
         (hit, before): (&Hit<'_>, &Outcome),
-        aim: Aim,
+        location: HitLocation,
         now: Timestamp,
     ) -> (Charged, u64) {
         let is_new = slot.is_none();
-        let slot = slot.unwrap_or_else(|| self.insert(shard, counter, aim, now));
+        let slot = slot.unwrap_or_else(|| self.insert(shard, counter, location, now));
         // It may be a key that is not denied: a new one, or one whose max was raised.
-        self.shards[aim.shard].saturated_until.store(0, Ordering::Relaxed);
+        self.shards[location.shard].saturated_until.store(0, Ordering::Relaxed);
         let coarse = |moment: Timestamp| {
             // One step more, for callers whose clocks are a little behind.
-            let moment_us = moment.as_micros().saturating_sub(aim.phase_us);
+            let moment_us = moment.as_micros().saturating_sub(location.phase_us);
             self.coarse(Timestamp::from_micros(moment_us)).saturating_add(1)
         };
-        let now_there = shifted(now, &aim);
+        let now_there = shifted(now, &location);
         // Units that are free are no debt.
         let units = match before.fits() && hit.cost <= hit.required {
             true => hit.cost,
@@ -286,46 +295,57 @@ impl<C: Clock> MemoryStore<C> {
         let mut grown = 0;
         let charged = shard.charge(counter, slot, now_there, units, coarse, &mut grown);
         if is_new || grown != 0 {
-            self.count_growth(shard, counter, aim, now, grown);
+            self.count_growth(shard, counter, location, now, grown);
         }
         (charged, units)
     }
 
     /// [`decide`](Self::decide) for the commonest request, of one hit: one look-up.
     #[inline(always)]
-    fn decide_one(&self, shard: &mut Shard, hit: &Hit<'_>, aim: Aim, now: Timestamp) -> TakenOne {
+    fn decide_one(
+        &self,
+        shard: &mut Shard,
+        hit: &Hit<'_>,
+        location: HitLocation,
+        now: Timestamp,
+    ) -> SingleChargeResult {
         self.sweep_now_and_then(shard, now);
         with_counter!(hit.limit.counter(), counter => {
-            let slot = shard.find(counter, aim.fingerprint);
-            let outcome = shard.peek_slot(counter, slot, shifted(now, &aim), hit.required);
+            let slot = shard.find(counter, location.fingerprint);
+            let outcome = shard.peek_slot(counter, slot, shifted(now, &location), hit.required);
             let allowed = outcome.fits() || hit.veto == Veto::Never;
             if !is_charged(hit, allowed, &outcome) {
-                return TakenOne { outcome, charge: None };
+                return SingleChargeResult { outcome, charge: None };
             }
-            let (charged, units) = self.charge_slot(shard, counter, slot, (hit, &outcome), aim, now);
-            TakenOne {
+            let (charged, units) = self.charge_slot(shard, counter, slot, (hit, &outcome), location, now);
+            SingleChargeResult {
                 outcome: charged.after.charged_after(&outcome),
-                charge: Some(charge_of(hit, aim, charged.at, units)),
+                charge: Some(charge_of(hit, location, charged.at, units)),
             }
         })
     }
 
     /// Takes the hits of one request.
     #[inline]
-    fn take_aimed(&self, hits: &[Hit<'_>], aims: &[Aim], now: Timestamp) -> Taken {
-        if let ([hit], [aim]) = (hits, aims) {
-            let shard = &mut *self.shards[aim.shard].shard.lock();
-            return self.decide_one(shard, hit, *aim, now).into_taken(hit);
+    fn take_aimed(
+        &self,
+        hits: &[Hit<'_>],
+        locations: &[HitLocation],
+        now: Timestamp,
+    ) -> ChargeResult {
+        if let ([hit], [location]) = (hits, locations) {
+            let shard = &mut *self.shards[location.shard].shard.lock();
+            return self.decide_one(shard, hit, *location, now).into_taken(hit);
         }
-        let mut held = self.hold(aims);
-        for shard in held.shards() {
+        let mut locked_shards = self.hold(locations);
+        for shard in locked_shards.shards() {
             self.sweep_now_and_then(shard, now);
         }
-        self.decide(&mut held, hits, aims, now)
+        self.decide(&mut locked_shards, hits, locations, now)
     }
 
-    fn aims(&self, hits: &[Hit<'_>]) -> SmallVec<[Aim; 4]> {
-        hits.iter().map(|hit| self.aim(hit)).collect()
+    fn locations(&self, hits: &[Hit<'_>]) -> SmallVec<[HitLocation; 4]> {
+        hits.iter().map(|hit| self.location(hit)).collect()
     }
 
     /// Every 64th decision in a shard sweeps a little.
@@ -340,11 +360,11 @@ impl<C: Clock> MemoryStore<C> {
     }
 }
 
-fn shards(max_keys: usize, max_memory: usize) -> Box<[Place]> {
+fn shards(max_keys: usize, max_memory: usize) -> Box<[PaddedShard]> {
     let shards = (max_keys / 1024).min(max_memory / MIN_SHARD_MEMORY);
     let place =
-        || Place { shard: Mutex::new(Shard::default()), saturated_until: AtomicU32::new(0) };
-    (0..shards.next_power_of_two().clamp(64, MOST_SHARDS)).map(|_| place()).collect()
+        || PaddedShard { shard: Mutex::new(Shard::default()), saturated_until: AtomicU32::new(0) };
+    (0..shards.next_power_of_two().clamp(64, MAX_SHARDS)).map(|_| place()).collect()
 }
 
 impl Limit {
@@ -379,73 +399,73 @@ impl Limit {
     }
 }
 
-fn slot_bytes_of<C: Kept>(_: C) -> usize {
+fn slot_bytes_of<C: HasTable>(_: C) -> usize {
     slot_bytes::<C::State>()
 }
 
-fn charge_of(hit: &Hit<'_>, aim: Aim, charged_at: Timestamp, cost: u64) -> Charge {
-    let counter = CounterName::Fingerprint(aim.fingerprint);
+fn charge_of(hit: &Hit<'_>, location: HitLocation, charged_at: Timestamp, cost: u64) -> Charge {
+    let counter = CounterId::Fingerprint(location.fingerprint);
     Charge { counter, limit: *hit.limit, charged_at, cost }
 }
 
-fn shifted(now: Timestamp, aim: &Aim) -> Timestamp {
-    Timestamp::from_micros(now.as_micros() + aim.phase_us)
+fn shifted(now: Timestamp, location: &HitLocation) -> Timestamp {
+    Timestamp::from_micros(now.as_micros() + location.phase_us)
 }
 
-impl<C: Clock> LocalStore for MemoryStore<C> {
+impl<C: Clock> SyncStore for MemoryStore<C> {
     #[inline]
-    fn take_now(&self, hits: &[Hit<'_>]) -> Taken {
+    fn take_now(&self, hits: &[Hit<'_>]) -> ChargeResult {
         match hits {
-            [hit] => self.take_aimed(hits, &[self.aim(hit)], self.clock.now()),
-            _ => self.take_aimed(hits, &self.aims(hits), self.clock.now()),
+            [hit] => self.take_aimed(hits, &[self.location(hit)], self.clock.now()),
+            _ => self.take_aimed(hits, &self.locations(hits), self.clock.now()),
         }
     }
 
     #[inline(always)]
-    fn take_one_now(&self, hit: &Hit<'_>) -> TakenOne {
-        let aim = self.aim(hit);
+    fn take_one_now(&self, hit: &Hit<'_>) -> SingleChargeResult {
+        let location = self.location(hit);
         let now = self.clock.now();
-        let shard = &mut *self.shards[aim.shard].shard.lock();
-        self.decide_one(shard, hit, aim, now)
+        let shard = &mut *self.shards[location.shard].shard.lock();
+        self.decide_one(shard, hit, location, now)
     }
 
     /// Holds the shards of some hits and loads all their states first, so that the waits for memory
     /// overlap.
-    fn take_each_now(&self, hits: &[Hit<'_>], mut answer: impl FnMut(TakenOne)) {
+    fn take_each_now(&self, hits: &[Hit<'_>], mut answer: impl FnMut(SingleChargeResult)) {
         let now = self.clock.now();
         for hits in hits.chunks(BATCH) {
-            let mut aims = [Aim::default(); BATCH];
-            for (aim, hit) in aims.iter_mut().zip(hits) {
-                *aim = self.aim(hit);
+            let mut locations = [HitLocation::default(); BATCH];
+            for (location, hit) in locations.iter_mut().zip(hits) {
+                *location = self.location(hit);
             }
-            let aims = &aims[..hits.len()];
-            let mut held = self.hold(aims);
-            for (nth, (hit, aim)) in hits.iter().zip(aims).enumerate() {
+            let locations = &locations[..hits.len()];
+            let mut locked_shards = self.hold(locations);
+            for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
                 with_counter!(hit.limit.counter(), counter => {
-                    held.of(nth).touch(counter, aim.fingerprint)
+                    locked_shards.of(nth).touch(counter, location.fingerprint)
                 });
             }
-            for (nth, (hit, aim)) in hits.iter().zip(aims).enumerate() {
-                answer(self.decide_one(held.of(nth), hit, *aim, now));
+            for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
+                answer(self.decide_one(locked_shards.of(nth), hit, *location, now));
             }
         }
     }
 
-    fn take_many_now(&self, asks: &[&[Hit<'_>]], mut answer: impl FnMut(Taken)) {
+    fn take_many_now(&self, asks: &[&[Hit<'_>]], mut answer: impl FnMut(ChargeResult)) {
         let now = self.clock.now();
-        asks.iter().for_each(|hits| answer(self.take_aimed(hits, &self.aims(hits), now)));
+        asks.iter().for_each(|hits| answer(self.take_aimed(hits, &self.locations(hits), now)));
     }
 
     fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes {
         let now = self.clock.now();
-        let aims = self.aims(hits);
-        let mut held = self.hold(&aims);
-        self.peek_all(&mut held, hits, &aims, now)
+        let locations = self.locations(hits);
+        let mut locked_shards = self.hold(&locations);
+        self.peek_all(&mut locked_shards, hits, &locations, now)
     }
 
-    fn give_back_now(&self, receipt: &Receipt) {
+    fn revert_now(&self, receipt: &Receipt) {
         for charge in &receipt.charges {
-            let CounterName::Fingerprint(fingerprint) = charge.counter else {
+            let CounterId::Fingerprint(fingerprint) = charge.counter else {
                 continue;
             };
             let place = &self.shards[self.shard_of(fingerprint)];
@@ -453,7 +473,7 @@ impl<C: Clock> LocalStore for MemoryStore<C> {
             // Not every key of the shard is being denied any more.
             place.saturated_until.store(0, Ordering::Relaxed);
             let grown = with_counter!(charge.limit.counter(), counter => {
-                shard.give_back(counter, fingerprint, charge.charged_at, charge.cost)
+                shard.revert(counter, fingerprint, charge.charged_at, charge.cost)
             });
             self.count_bytes(grown);
         }
@@ -462,13 +482,13 @@ impl<C: Clock> LocalStore for MemoryStore<C> {
     fn refund_now(&self, hits: &[Hit<'_>]) -> Outcomes {
         let now = self.clock.now();
         let refund = |hit: &Hit<'_>| {
-            let aim = self.aim(hit);
-            let place = &self.shards[aim.shard];
+            let location = self.location(hit);
+            let place = &self.shards[location.shard];
             let shard = &mut *place.shard.lock();
             // Not every key of the shard is being denied any more.
             place.saturated_until.store(0, Ordering::Relaxed);
             let (outcome, grown) = with_counter!(hit.limit.counter(), counter => {
-                shard.refund(counter, aim.fingerprint, shifted(now, &aim), hit.cost)
+                shard.refund(counter, location.fingerprint, shifted(now, &location), hit.cost)
             });
             self.count_bytes(grown);
             outcome
@@ -478,10 +498,10 @@ impl<C: Clock> LocalStore for MemoryStore<C> {
 
     fn reset_now(&self, hits: &[Hit<'_>]) {
         for hit in hits {
-            let aim = self.aim(hit);
-            let shard = &mut *self.shards[aim.shard].shard.lock();
+            let location = self.location(hit);
+            let shard = &mut *self.shards[location.shard].shard.lock();
             let forgot = with_counter!(hit.limit.counter(), counter => {
-                self.change(shard, |shard| shard.forget(counter, aim.fingerprint))
+                self.change(shard, |shard| shard.forget(counter, location.fingerprint))
             });
             if forgot {
                 self.keys.fetch_sub(1, Ordering::Relaxed);
@@ -496,6 +516,6 @@ mod tests {
 
     #[test]
     fn a_place_is_one_cache_line() {
-        assert_eq!(size_of::<Place>(), 64);
+        assert_eq!(size_of::<PaddedShard>(), 64);
     }
 }

@@ -20,13 +20,13 @@ const CHUNK: usize = 16;
 const CHUNK_EXTRA: usize = align_of::<Block<()>>();
 
 /// Time in steps of 2^16 microseconds since the store began: enough to forget by.
-pub type Coarse = u32;
+pub type CoarseTime = u32;
 
 /// Slots in a block.
 pub const WIDTH: usize = 4;
 
 /// A slot that is denied until then is not evicted at all.
-pub const PINNED: Coarse = Coarse::MAX;
+pub const PINNED: CoarseTime = CoarseTime::MAX;
 
 /// The fingerprint of an empty slot.
 const EMPTY: u64 = 0;
@@ -38,9 +38,9 @@ const SAMPLE: usize = 4;
 pub struct Slot<S> {
     fingerprint: u64,
     /// From here on the state is as if never seen.
-    pub expires: Coarse,
+    pub expires: CoarseTime,
     /// Until here not one unit fits.
-    pub denied_until: Coarse,
+    pub denied_until: CoarseTime,
     /// What is kept.
     pub state: S,
 }
@@ -76,27 +76,27 @@ impl<S> Block<S> {
 
 /// A key that may be forgotten for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Victim {
+pub struct EvictionCandidate {
     /// Where it is.
     pub at: usize,
     /// When it would have expired, or, of those that are being denied, when it will not be any more.
-    pub expires: Coarse,
+    pub expires: CoarseTime,
 }
 
 /// The part of a table that knows nothing of its states: what forgets.
-pub trait Forgets {
+pub trait Evict {
     /// Blocks in the table.
     fn blocks(&self) -> usize;
 
     /// Forgets what has expired in the next block; says how many.
-    fn sweep(&mut self, now: Coarse) -> usize;
+    fn sweep(&mut self, now: CoarseTime) -> usize;
 
     /// Of the next few keys the one that goes first: that which expires the soonest, but none that is
     /// being denied. Looks further only while it finds none.
-    fn victim(&mut self, now: Coarse) -> Option<Victim>;
+    fn victim(&mut self, now: CoarseTime) -> Option<EvictionCandidate>;
 
     /// The key that is the soonest not to be denied any more.
-    fn soonest_freed(&self) -> Option<Victim>;
+    fn soonest_freed(&self) -> Option<EvictionCandidate>;
 
     /// Removes the slot at `at`.
     fn remove(&mut self, at: usize);
@@ -287,13 +287,13 @@ impl<S> Table<S> {
     }
 }
 
-impl<S: Default + HeapSize> Forgets for Table<S> {
+impl<S: Default + HeapSize> Evict for Table<S> {
     #[inline(always)]
     fn blocks(&self) -> usize {
         self.chunks.len() * CHUNK
     }
 
-    fn sweep(&mut self, now: Coarse) -> usize {
+    fn sweep(&mut self, now: CoarseTime) -> usize {
         if self.is_empty() {
             return 0;
         }
@@ -314,8 +314,8 @@ impl<S: Default + HeapSize> Forgets for Table<S> {
         swept
     }
 
-    fn victim(&mut self, now: Coarse) -> Option<Victim> {
-        let mut soonest: Option<Victim> = None;
+    fn victim(&mut self, now: CoarseTime) -> Option<EvictionCandidate> {
+        let mut soonest: Option<EvictionCandidate> = None;
         for looked_at in 0..self.blocks() {
             if looked_at >= SAMPLE && soonest.is_some() {
                 break;
@@ -325,7 +325,7 @@ impl<S: Default + HeapSize> Forgets for Table<S> {
                 let slot = self.slot(at);
                 let may_go = slot.fingerprint != EMPTY && slot.denied_until <= now;
                 if may_go && soonest.is_none_or(|soonest| slot.expires < soonest.expires) {
-                    soonest = Some(Victim { at, expires: slot.expires });
+                    soonest = Some(EvictionCandidate { at, expires: slot.expires });
                 }
             }
             self.hand = self.next(self.hand as usize) as u32;
@@ -333,12 +333,12 @@ impl<S: Default + HeapSize> Forgets for Table<S> {
         soonest
     }
 
-    fn soonest_freed(&self) -> Option<Victim> {
+    fn soonest_freed(&self) -> Option<EvictionCandidate> {
         let may_go = |slot: &Slot<S>| slot.fingerprint != EMPTY && slot.denied_until != PINNED;
         let slots = (0..self.blocks() * WIDTH).filter(|&at| may_go(self.slot(at)));
         slots
             .min_by_key(|&at| self.slot(at).denied_until)
-            .map(|at| Victim { at, expires: self.slot(at).denied_until })
+            .map(|at| EvictionCandidate { at, expires: self.slot(at).denied_until })
     }
 
     /// Lets what was pushed on by its full block move back.

@@ -6,12 +6,12 @@ use crate::algorithm::Algorithm;
 use crate::clock::ManualClock;
 use crate::hit::Hit;
 use crate::key::{Key, Scope, Value};
-use crate::store::{LocalStore, Outcomes, Receipt, Store, StoreError, Taken};
+use crate::store::{ChargeResult, Outcomes, Receipt, Store, StoreError, SyncStore};
 
 use super::model::ModelStore;
 use super::trace::{Plan, Step, Tracer};
 
-pub use super::trace::MOST_BACK;
+pub use super::trace::MAX_BACK;
 
 /// How a store differs from the model.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ pub async fn hold<S: Store>(
             Step::Take(plans) => run.take(&plans).await,
             Step::TakeMany(asks) => run.take_many(&asks).await,
             Step::Peek(plans) => run.peek(&plans).await,
-            Step::GiveBack(ago, tenths) => run.give_back(ago, tenths).await,
+            Step::Revert(ago, tenths) => run.revert(ago, tenths).await,
             Step::Refund(plans) => run.refund(&plans).await,
             Step::Reset(plans) => run.reset(&plans).await,
         };
@@ -132,7 +132,7 @@ fn same<T: PartialEq + fmt::Debug>(what: &str, store: &T, model: &T) -> Result<(
 /// Whether a store may fail so, and be asked once more.
 fn may_fail(error: StoreError) -> Result<(), String> {
     match error {
-        StoreError::Unavailable(_) | StoreError::TimedOut(_) | StoreError::Open => Ok(()),
+        StoreError::Unavailable(_) | StoreError::TimedOut(_) | StoreError::BreakerOpen => Ok(()),
         StoreError::Unsupported(_) => Err(error.to_string()),
     }
 }
@@ -209,7 +209,12 @@ impl<S: Store> Run<'_, S> {
         Ok(outcomes)
     }
 
-    fn compare(&mut self, plans: &[Plan], store: Taken, model: Taken) -> Result<Outcomes, String> {
+    fn compare(
+        &mut self,
+        plans: &[Plan],
+        store: ChargeResult,
+        model: ChargeResult,
+    ) -> Result<Outcomes, String> {
         same(&format!("allowed, {plans:?}"), &store.allowed, &model.allowed)?;
         same(&format!("outcomes, {plans:?}"), &store.outcomes, &model.outcomes)?;
         let charged = |receipt: &Receipt| -> Vec<_> {
@@ -235,7 +240,7 @@ impl<S: Store> Run<'_, S> {
         Ok(found)
     }
 
-    async fn give_back(&mut self, ago: usize, tenths: Option<u64>) -> Result<Outcomes, String> {
+    async fn revert(&mut self, ago: usize, tenths: Option<u64>) -> Result<Outcomes, String> {
         let Some(nth) = self.receipts.len().checked_sub(ago + 1) else {
             return Ok(Outcomes::new());
         };
@@ -245,8 +250,8 @@ impl<S: Store> Run<'_, S> {
             None => receipt,
         };
         let (store, model) = (part(store), part(model));
-        match self.store.give_back(&store).await {
-            Ok(()) => self.model.give_back_now(&model),
+        match self.store.revert(&store).await {
+            Ok(()) => self.model.revert_now(&model),
             Err(error) => return self.failed(error),
         }
         Ok(Outcomes::new())

@@ -13,7 +13,7 @@ use crate::algorithm::{AnyCounter, Counter, with_counter};
 use crate::clock::{Clock, ManualClock, Timestamp};
 use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::outcome::Outcome;
-use crate::store::{Charge, CounterName, LocalStore, Outcomes, Receipt, Taken};
+use crate::store::{Charge, ChargeResult, CounterId, Outcomes, Receipt, SyncStore};
 
 /// The state of each counter by its full name.
 type States = HashMap<Box<str>, Box<dyn Any + Send>>;
@@ -94,8 +94,8 @@ impl ModelStore {
     }
 }
 
-impl LocalStore for ModelStore {
-    fn take_now(&self, hits: &[Hit<'_>]) -> Taken {
+impl SyncStore for ModelStore {
+    fn take_now(&self, hits: &[Hit<'_>]) -> ChargeResult {
         let states = &mut *self.states.lock();
         let mut outcomes = self.peek_all(states, hits);
         let fitting = |veto: Veto| {
@@ -130,16 +130,16 @@ impl LocalStore for ModelStore {
                 (false, _) => after,
             };
             receipt.charges.push(Charge {
-                counter: CounterName::Text(name),
+                counter: CounterId::Text(name),
                 limit: *hit.limit,
                 charged_at,
                 cost,
             });
         }
-        Taken { allowed, outcomes, receipt }
+        ChargeResult { allowed, outcomes, receipt }
     }
 
-    fn take_many_now(&self, asks: &[&[Hit<'_>]], answer: impl FnMut(Taken)) {
+    fn take_many_now(&self, asks: &[&[Hit<'_>]], answer: impl FnMut(ChargeResult)) {
         asks.iter().map(|hits| self.take_now(hits)).for_each(answer);
     }
 
@@ -147,15 +147,15 @@ impl LocalStore for ModelStore {
         self.peek_all(&mut self.states.lock(), hits)
     }
 
-    fn give_back_now(&self, receipt: &Receipt) {
+    fn revert_now(&self, receipt: &Receipt) {
         let states = &mut *self.states.lock();
         for charge in &receipt.charges {
-            let CounterName::Text(name) = &charge.counter else {
+            let CounterId::Text(name) = &charge.counter else {
                 continue;
             };
             with_counter!(charge.limit.counter(), counter => {
                 let state = state_of(&counter, states, name);
-                counter.give_back(state, charge.charged_at, charge.cost);
+                counter.revert(state, charge.charged_at, charge.cost);
             });
         }
     }

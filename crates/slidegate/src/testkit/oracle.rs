@@ -39,7 +39,7 @@ impl Oracle {
     }
 
     /// The most units in any window of that length: one that ends with a charge holds the most.
-    pub fn most_in_any_window(&self, window: Duration) -> u64 {
+    pub fn max_units_in_any_window(&self, window: Duration) -> u64 {
         let ends = self.charges.iter().map(|(at, _)| Timestamp::from_micros(*at));
         ends.map(|end| self.in_window(end, window)).max().unwrap_or(0)
     }

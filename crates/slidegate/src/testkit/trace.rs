@@ -12,7 +12,7 @@ use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, MAX_WINDOW, Quota};
 
 /// How far the clock of a trace may step back. A store that forgets has to wait that much longer.
-pub const MOST_BACK: Duration = Duration::from_millis(50);
+pub const MAX_BACK: Duration = Duration::from_millis(50);
 
 /// The latest moment of a trace, in 2103: scripts may count microseconds in doubles and seconds in 32 bits.
 const LATEST_US: u64 = 4_200_000_000_000_000;
@@ -40,7 +40,7 @@ pub(super) enum Step {
     TakeMany(Vec<Vec<Plan>>),
     Peek(Vec<Plan>),
     /// The receipt of so many takes ago, whole or so many tenths of it.
-    GiveBack(usize, Option<u64>),
+    Revert(usize, Option<u64>),
     /// Takes the costs off, whatever was charged.
     Refund(Vec<Plan>),
     Reset(Vec<Plan>),
@@ -102,7 +102,7 @@ impl Tracer {
             76..=79 => Step::Refund(self.hits()),
             80..=85 => Step::TakeMany((0..self.rng.usize(..=5)).map(|_| self.hits()).collect()),
             86..=91 => Step::Peek(self.hits()),
-            92..=97 => Step::GiveBack(self.rng.usize(..3), self.part()),
+            92..=97 => Step::Revert(self.rng.usize(..3), self.part()),
             98 => Step::Reset(self.hits()),
             _ => {
                 // The policy changes a max; the counts stay.
@@ -126,7 +126,7 @@ impl Tracer {
             // Around the ends of windows and of tenths of them.
             8..=9 => next_multiple(now_us, window_us) - self.rng.u64(..=1),
             10 => next_multiple(now_us, window_us / 10) - self.rng.u64(..=1),
-            11 => now_us - self.rng.u64(..=MOST_BACK.as_micros() as u64),
+            11 => now_us - self.rng.u64(..=MAX_BACK.as_micros() as u64),
             12 => now_us + window_us * self.rng.u64(3..100),
             // Where an outcome promised something, and just before.
             _ => match self.rng.choice(&self.awaited) {

@@ -37,7 +37,7 @@ const NEAR: Aim = Aim {
 const ROUNDS: u64 = 10;
 
 /// Unless it then has more requests than these.
-const MOST: u64 = 1_000_000;
+const MAX: u64 = 1_000_000;
 
 const COLUMNS: [&str; 10] = [
     "window",
@@ -75,7 +75,7 @@ evenly over all places.
 pub fn run(effort: Effort, part: &mut Part) -> Result<Kind, Box<dyn Error>> {
     let (recording, name) = Recording::chosen()?;
     let requests = effort.pick(1_000_000, 100_000);
-    let rounds = (MOST / recording.requests()).clamp(1, ROUNDS);
+    let rounds = (MAX / recording.requests()).clamp(1, ROUNDS);
     let longer = recording.without_pauses().repeated(rounds as usize);
     part.progress.expect(2 * WINDOWS.len());
     part.say(TEXT);

@@ -16,7 +16,7 @@ use lab::part::{Effort, Part};
 use lab::table::Table;
 use lab::targets::{Aim, Bound};
 use slidegate::{
-    Clock, FollowingClock, Hit, Key, Limit, MemoryStore, Scope as KeyScope, Store, Timestamp,
+    Clock, DriftCorrectedClock, Hit, Key, Limit, MemoryStore, Scope as KeyScope, Store, Timestamp,
 };
 use slidegate_cluster::ClusterStore;
 use slidegate_cluster::counters::{CounterSettings, Counters};
@@ -36,16 +36,16 @@ const LIMIT: &str = "100000/d";
 
 /// A node of a cluster in this process.
 struct Node {
-    store: ClusterStore<Arc<FollowingClock>>,
+    store: ClusterStore<Arc<DriftCorrectedClock>>,
 }
 
 impl Node {
     fn new(me: u64, max_keys: usize) -> Self {
-        let clock = Arc::new(FollowingClock::new());
+        let clock = Arc::new(DriftCorrectedClock::new());
         let settings = CounterSettings {
             me: Incarnation(me),
             secret: [7; 16].into(),
-            clocks_differ_us: 2_000_000,
+            max_clock_skew_us: 2_000_000,
             sync_interval: INTERVAL,
             max_keys,
             max_memory: 1 << 30,
@@ -177,7 +177,7 @@ fn with_telling(node: &Node, decide: impl FnOnce() -> usize) -> usize {
                 let mut told = Vec::new();
                 node.counters().take_changed(flush, usize::MAX, &mut told);
                 told.iter_mut().for_each(|told: &mut Told| told.incarnation = Incarnation(101));
-                node.counters().merge(&told, FollowingClock::new().now());
+                node.counters().merge(&told, DriftCorrectedClock::new().now());
                 node.acknowledge(flush);
             }
         });

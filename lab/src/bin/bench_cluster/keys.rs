@@ -8,7 +8,7 @@ use std::time::Duration;
 use lab::keys::Keys;
 use lab::part::{Effort, Part};
 use lab::table::Table;
-use slidegate::{FollowingClock, Hit, Key, Limit, Scope as KeyScope, Store};
+use slidegate::{DriftCorrectedClock, Hit, Key, Limit, Scope as KeyScope, Store};
 use slidegate_cluster::{ClusterStore, Settings};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
@@ -21,7 +21,7 @@ const STEP: Duration = Duration::from_millis(10);
 /// Keys that are charged in a step: all of them within a second.
 const AT_ONCE: usize = KEYS / 100;
 
-type Node = ClusterStore<Arc<FollowingClock>>;
+type Node = ClusterStore<Arc<DriftCorrectedClock>>;
 
 /// Runs three nodes.
 pub fn run(effort: Effort, part: &mut Part) -> Result<(), Box<dyn Error>> {

@@ -14,7 +14,7 @@ use lab::server::Server;
 use lab::table::Table;
 use quanta::Instant;
 use slidegate::{Algorithm, Limit, Quota};
-use slidegate_cluster::bound::{default_max_unsynced, most_in_a_window};
+use slidegate_cluster::bound::{default_max_unsynced, max_units_in_window};
 
 /// Requests a second, over all servers.
 const RATE: u32 = 3_000;
@@ -94,17 +94,17 @@ fn run_one(limit: &Limit, interval: &'static str, span: Duration) -> Result<Run,
         interval,
         algorithm: limit.algorithm(),
         fullest: fullest(&allowed, window),
-        bound: most_in_a_window(limit, nodes, default_max_unsynced(limit, nodes), 1),
+        bound: max_units_in_window(limit, nodes, default_max_unsynced(limit, nodes), 1),
         answered,
     })
 }
 
 fn server(policy: &Path, interval: &str, port: u16, seed: u16) -> io::Result<Command> {
     let (listen, seed) = (format!("127.0.0.1:{port}"), format!("127.0.0.1:{seed}"));
-    let flags = ["--grpc", "none", "--admin", "none", "--log", "info", "--log-denials", "0"];
+    let flags = ["--grpc", "none", "--admin", "none", "--log-level", "info", "--log-denials", "0"];
     let mut command = Server::slidegate(policy, &flags)?;
-    command.args(["--store", "cluster://", "--listen", &listen, "--seeds", &seed]);
-    command.args(["--sync-interval", interval]);
+    command.args(["--store", "cluster://", "--cluster-listen", &listen, "--cluster-seeds", &seed]);
+    command.args(["--cluster-sync-interval", interval]);
     Ok(command)
 }
 

@@ -10,7 +10,7 @@ use slidegate::Algorithm;
 
 use crate::Scope;
 use crate::course::{Ask, Course};
-use crate::driver::Pace;
+use crate::driver::StoreKind;
 use crate::rounds::{Cost, Seat, Turn, median};
 use crate::side::{Side, Slidegate, plain_key};
 use crate::two_keys;
@@ -84,7 +84,7 @@ fn measure(
     depth: usize,
     seats: &mut [Seat<'_>; 3],
 ) -> Result<[Cost; 3], Box<dyn Error>> {
-    let pace = Pace { depth, per_second: None };
+    let pace = StoreKind { depth, per_second: None };
     let mut rounds: [Vec<Cost>; 3] = Default::default();
     for round in 0..scope.rounds.min(7) {
         for nth in 0..seats.len() {

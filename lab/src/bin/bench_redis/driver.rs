@@ -14,7 +14,7 @@ pub const CONNECTIONS: usize = 50;
 
 /// How asks are sent.
 #[derive(Clone, Copy)]
-pub struct Pace {
+pub struct StoreKind {
     /// Asks of a connection that are sent before their answers are read.
     pub depth: usize,
     /// Asks in a second, of all connections; as many as can be if none.
@@ -33,7 +33,7 @@ impl Driver {
     /// Sends all commands, in waves over all connections; hands over every answer.
     pub fn run(
         &mut self,
-        pace: Pace,
+        pace: StoreKind,
         commands: impl Iterator<Item = Cmd>,
         mut answer: impl FnMut(&Value),
     ) -> Result<(), Box<dyn Error>> {

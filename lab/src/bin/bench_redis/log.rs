@@ -10,7 +10,7 @@ use slidegate::{Algorithm, Timestamp};
 
 use crate::Scope;
 use crate::course::{Ask, Course};
-use crate::driver::Pace;
+use crate::driver::StoreKind;
 use crate::rounds::{PIPELINED, SINGLE, Seat, Seats, Turn, compare, table};
 use crate::side::{Plain, Side, Slidegate};
 
@@ -158,8 +158,8 @@ fn redis_clock(
     let mut seats = [own?, sorted_set?];
     let mut course = Course { who: SHORT_ASKS / 2 / max, time: None, passed: 0 };
     let per_second = SHORT_ASKS as u64 / SHORT.as_secs();
-    let pace = Pace { per_second: Some(per_second), ..PIPELINED };
-    let filling = Pace { per_second: Some(per_second / 2), ..PIPELINED };
+    let pace = StoreKind { per_second: Some(per_second), ..PIPELINED };
+    let filling = StoreKind { per_second: Some(per_second / 2), ..PIPELINED };
     let turn = Turn { pace, before: Some((filling, SHORT_ASKS / 2)), measured: SHORT_ASKS / 2 };
     let scope = Scope { rounds: scope.slow_rounds, ..scope };
     compare(scope, &format!("max {max}, TIME"), &mut seats, &mut course, turn, costs, part)

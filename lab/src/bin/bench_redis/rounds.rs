@@ -9,7 +9,7 @@ use quanta::Instant;
 
 use crate::Scope;
 use crate::course::Course;
-use crate::driver::{CONNECTIONS, Driver, Pace};
+use crate::driver::{CONNECTIONS, Driver, StoreKind};
 use crate::server::Server;
 use crate::side::Side;
 
@@ -19,10 +19,10 @@ pub const EXPLAINED: &str = "Each side has a redis-server of its own; both are a
     main thread, in microseconds per decision: the median of the rounds. The ratio is the median of the rounds' ratios.";
 
 /// As published benchmarks ask.
-pub const PIPELINED: Pace = Pace { depth: 16, per_second: None };
+pub const PIPELINED: StoreKind = StoreKind { depth: 16, per_second: None };
 
 /// Without pipelining.
-pub const SINGLE: Pace = Pace { depth: 1, per_second: None };
+pub const SINGLE: StoreKind = StoreKind { depth: 1, per_second: None };
 
 /// A side at its server.
 pub struct Seat<'a> {
@@ -72,9 +72,9 @@ impl<'a> Seat<'a> {
 #[derive(Clone, Copy)]
 pub struct Turn {
     /// At which pace they are sent.
-    pub pace: Pace,
+    pub pace: StoreKind,
     /// Those before it is measured, and at which pace.
-    pub before: Option<(Pace, usize)>,
+    pub before: Option<(StoreKind, usize)>,
     /// Those while it is.
     pub measured: usize,
 }

@@ -33,7 +33,7 @@ type Started = Result<Server, Box<dyn Error>>;
 pub fn slidegate(face: Face) -> Started {
     let said = match face {
         Face::Http => " listening on http://",
-        Face::Grpc => "gRPC is asked at ",
+        Face::Grpc => "gRPC listening on ",
     };
     let free = ["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
     Server::start(POLICY.as_bytes(), said, |file| Server::slidegate(file, &free))

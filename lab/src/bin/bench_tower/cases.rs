@@ -26,7 +26,7 @@ const CLIENTS: usize = 512;
 const WARM_UP: usize = 2 * CLIENTS;
 
 /// What each client may do in an hour; never less than it does.
-const MOST: u32 = 1_000_000;
+const MAX: u32 = 1_000_000;
 
 /// A service with or without a rate limit.
 pub struct Case {
@@ -83,7 +83,7 @@ fn nothing() -> Router {
 
 fn tower_governor() -> Router {
     let mut config = GovernorConfigBuilder::default();
-    config.period(Duration::from_secs(3600) / MOST).burst_size(MOST);
+    config.period(Duration::from_secs(3600) / MAX).burst_size(MAX);
     match config.use_headers().finish() {
         Some(config) => hello().layer(GovernorLayer::new(config)),
         None => unreachable!("neither the period nor the burst is zero"),
@@ -91,14 +91,14 @@ fn tower_governor() -> Router {
 }
 
 fn limiter() -> Router {
-    match Limiter::new([format!("{MOST}/h").as_str()]) {
-        Ok(limiter) => hello().layer(RateLimitLayer::per(limiter, peer(), WhenMissing::Skip)),
+    match Limiter::new([format!("{MAX}/h").as_str()]) {
+        Ok(limiter) => hello().layer(RateLimitLayer::keyed_by(limiter, peer(), WhenMissing::Skip)),
         Err(error) => unreachable!("{error}"),
     }
 }
 
 fn gate() -> Router {
-    let policy = format!("rules: [{{ name: limiter, per: [ip], limits: [{MOST}/h] }}]");
+    let policy = format!("rules: [{{ name: limiter, per: [ip], limits: [{MAX}/h] }}]");
     match Policy::from_yaml(&policy) {
         Ok(policy) => {
             let gate = Gate::new(policy, MemoryStore::new());

@@ -92,7 +92,7 @@ impl Case {
     /// Warms up, and then makes the decisions that are counted.
     pub fn run(self) -> Result<(), Box<dyn Error>> {
         let clock = ManualClock::at(Timestamp::from_micros(START_US));
-        let store = MemoryStore::with(clock.clone(), 10 * KEYS);
+        let store = MemoryStore::with_clock(clock.clone(), 10 * KEYS);
         let pass_time =
             |nth: usize| clock.set(Timestamp::from_micros(START_US + nth as u64 * self.step_us));
         if let Ask::ByGate(rules) = self.ask {

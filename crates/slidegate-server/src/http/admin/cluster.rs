@@ -27,8 +27,8 @@ pub struct Cluster {
 #[derive(Debug, PartialEq, Serialize)]
 struct Share {
     /// By no more than this part of max, and by more than that of the one before. Null: by any more.
-    up_to: Option<f64>,
-    times: u64,
+    le: Option<f64>,
+    count: u64,
 }
 
 /// What there is to tell; 404 if the store is no cluster.
@@ -52,7 +52,7 @@ impl Cluster {
 fn shares(overshoot: &Overshoot) -> Vec<Share> {
     let ends = SHARES.iter().map(|share| Some(*share as f64 / 1e3)).chain([None]);
     let (counts, _) = overshoot.read();
-    ends.zip(counts).map(|(up_to, times)| Share { up_to, times }).collect()
+    ends.zip(counts).map(|(le, count)| Share { le, count }).collect()
 }
 
 fn no_cluster(uri: &Uri, kind: &str) -> Problem {
@@ -68,7 +68,7 @@ mod tests {
     fn every_share_has_an_end_but_the_last() {
         let shares = shares(&Overshoot::default());
         assert_eq!(shares.len(), SHARES.len() + 1);
-        assert_eq!(shares[0], Share { up_to: Some(0.001), times: 0 });
-        assert_eq!(shares[SHARES.len()], Share { up_to: None, times: 0 });
+        assert_eq!(shares[0], Share { le: Some(0.001), count: 0 });
+        assert_eq!(shares[SHARES.len()], Share { le: None, count: 0 });
     }
 }

@@ -11,7 +11,7 @@ use crate::watch::top::Report;
 
 /// Keys of each rule that are told unless asked otherwise, and at most.
 const KEYS: usize = 10;
-const MOST_KEYS: usize = 64;
+const MAX_KEYS: usize = 64;
 
 /// Who is limited most, `?keys=N` of each rule.
 pub async fn top(
@@ -29,7 +29,7 @@ fn keys(query: &str) -> Result<usize, Problem> {
         return Ok(KEYS);
     }
     let keys = query.strip_prefix("keys=").and_then(|keys| keys.parse().ok());
-    keys.filter(|keys| (1..=MOST_KEYS).contains(keys)).ok_or_else(|| {
-        Problem::bad_request(format!("the only query is keys=N, from 1 to {MOST_KEYS}"))
+    keys.filter(|keys| (1..=MAX_KEYS).contains(keys)).ok_or_else(|| {
+        Problem::bad_request(format!("the only query is keys=N, from 1 to {MAX_KEYS}"))
     })
 }

@@ -107,7 +107,7 @@ impl ClusterGauges {
             drop(refused.get_or_create(&RefusedLabels { reason }));
         }
         registry.register(
-            "cluster_refused_frames",
+            "cluster_rejected_frames",
             "What came from strangers, or damaged, and was refused",
             refused.clone(),
         );
@@ -134,7 +134,7 @@ impl ClusterGauges {
             ),
             capped: counter(
                 registry,
-                "cluster_capped",
+                "cluster_unsynced_denials",
                 "Requests denied since other nodes had not acknowledged enough",
             ),
             refused,
@@ -202,7 +202,7 @@ mod tests {
     fn without_a_cluster_all_is_zero() {
         let told = told(None);
         has(&told, r#"cluster_members{state="silent"} 0"#);
-        has(&told, r#"cluster_refused_frames_total{reason="wrong_mac"} 0"#);
+        has(&told, r#"cluster_rejected_frames_total{reason="wrong_mac"} 0"#);
         has(&told, r#"cluster_overshoot_ratio_bucket{le="0.001"} 0"#);
         has(&told, r#"cluster_overshoot_ratio_bucket{le="+Inf"} 0"#);
         has(&told, "cluster_overshoot_ratio_count 0");
@@ -223,7 +223,7 @@ mod tests {
         has(&told, r#"cluster_members{state="silent"} 1"#);
         has(&told, "cluster_lag_seconds 1.25");
         has(&told, "cluster_sent_bytes_total 7");
-        has(&told, r#"cluster_refused_frames_total{reason="wrong_mac"} 3"#);
+        has(&told, r#"cluster_rejected_frames_total{reason="wrong_mac"} 3"#);
         has(&told, r#"cluster_overshoot_ratio_bucket{le="0.001"} 4"#);
         has(&told, r#"cluster_overshoot_ratio_bucket{le="0.5"} 4"#);
         has(&told, r#"cluster_overshoot_ratio_bucket{le="+Inf"} 5"#);

@@ -17,7 +17,7 @@ mod room;
 mod summary;
 
 #[cfg(test)]
-mod laws;
+mod properties;
 
 use std::array;
 use std::collections::HashMap;

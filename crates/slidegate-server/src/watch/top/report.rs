@@ -47,7 +47,7 @@ pub struct TopKey {
     /// Never too low.
     pub count: u64,
     /// By how much the count may be too high.
-    pub error: u64,
+    pub max_overcount: u64,
 }
 
 fn as_map<S: Serializer>(pairs: &[(String, String)], to: S) -> Result<S::Ok, S::Error> {
@@ -100,6 +100,6 @@ impl RuleReport {
 impl From<Counted<&Label>> for TopKey {
     fn from(counted: Counted<&Label>) -> Self {
         let key = counted.label.pairs().map(|(name, value)| (name.into(), value.into()));
-        Self { key: key.collect(), count: counted.count, error: counted.error }
+        Self { key: key.collect(), count: counted.count, max_overcount: counted.error }
     }
 }

@@ -13,7 +13,7 @@ const SIZE: (usize, usize) = (800, 420);
 const PLOT: (usize, usize, usize, usize) = (62, 56, 720, 300);
 /// Seconds at the plot's edges, and arrivals at its top.
 const SECONDS: (usize, usize) = (50, 140);
-const MOST: usize = 1_000;
+const MAX: usize = 1_000;
 
 /// Its own background, so that it does not matter what it lies on. The colours are those of Okabe and Ito,
 /// which all eyes tell apart, darker on white and lighter on black.
@@ -58,7 +58,7 @@ pub fn draw(curves: &[Curve]) -> String {
 
 fn axes(svg: &mut String) {
     let (left, top, width, height) = PLOT;
-    for arrivals in (0..=MOST).step_by(200) {
+    for arrivals in (0..=MAX).step_by(200) {
         let y = y(arrivals);
         line(svg, "grid", (left, y), (left + width, y));
         text(svg, (left - 8, y + 4), "end", "", &arrivals.to_string());
@@ -115,5 +115,5 @@ fn x(second: usize) -> usize {
 }
 
 fn y(arrivals: usize) -> usize {
-    PLOT.1 + PLOT.3 - arrivals * PLOT.3 / MOST
+    PLOT.1 + PLOT.3 - arrivals * PLOT.3 / MAX
 }

@@ -12,9 +12,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::entries::{PolicyEntry, RuleEntry, WhenEntry};
-use super::error::{Mistakes, Place, PolicyWarning};
-use super::reading::Field;
+use super::deserialize::Field;
+use super::error::{Diagnostics, PolicyWarning, SourceSpan};
+use super::spec::{PolicySpec, RuleSpec, WhenSpec};
 use crate::policy::{Policy, Rule};
 
 /// The attributes whose values a client chooses freely; `*` stands for any name. `path` is one of them: a client can
@@ -31,7 +31,7 @@ const PATIENCE: usize = 20_000_000;
 /// Finds the warnings of a policy and notes them at their places.
 struct Advice<'a> {
     policy: &'a Policy,
-    noted: Mistakes<'a>,
+    noted: Diagnostics<'a>,
     patience: usize,
 }
 
@@ -41,13 +41,13 @@ struct Written<'a> {
     /// The place in the policy.
     nth: u32,
     rule: &'a Rule,
-    entry: &'a RuleEntry,
-    at: Place,
+    entry: &'a RuleSpec,
+    at: SourceSpan,
 }
 
 /// The warnings of a policy without mistakes.
-pub(super) fn warnings(text: &str, entry: &PolicyEntry, policy: &Policy) -> Arc<[PolicyWarning]> {
-    let mut advice = Advice { policy, noted: Mistakes::new(text), patience: PATIENCE };
+pub(super) fn warnings(text: &str, entry: &PolicySpec, policy: &Policy) -> Arc<[PolicyWarning]> {
+    let mut advice = Advice { policy, noted: Diagnostics::new(text), patience: PATIENCE };
     advice.colons_in_routes(entry);
     let entries = entry.rules.get().into_iter().flatten().filter_map(Field::given);
     let written = (0..).zip(policy.rules()).zip(entries);
@@ -66,7 +66,7 @@ pub(super) fn warnings(text: &str, entry: &PolicyEntry, policy: &Policy) -> Arc<
 }
 
 impl Advice<'_> {
-    fn warn(&self, at: Place, message: impl fmt::Display) {
+    fn warn(&self, at: SourceSpan, message: impl fmt::Display) {
         self.noted.note(at, message);
     }
 
@@ -78,19 +78,19 @@ impl Advice<'_> {
     }
 
     /// `:id` is how other routers write a parameter.
-    fn colons_in_routes(&self, entry: &PolicyEntry) {
+    fn colons_in_routes(&self, entry: &PolicySpec) {
         for (template, at) in entry.routes.get().into_iter().flatten().filter_map(Field::given) {
             let segments = template.split('/').map(|segment| (segment, parameter(segment)));
             let Some((colon, _)) = segments.clone().find(|(_, name)| name.is_some()) else {
                 continue;
             };
-            let meant = segments.map(|(segment, name)| match name {
+            let closest_match = segments.map(|(segment, name)| match name {
                 Some(name) => format!("{{{name}}}"),
                 None => segment.to_owned(),
             });
-            let meant = meant.collect::<Vec<_>>().join("/");
+            let closest_match = closest_match.collect::<Vec<_>>().join("/");
             let message = format_args!(
-                "`{colon}` in `{template}` matches only the text `{colon}`; write `{meant}` for any segment"
+                "`{colon}` in `{template}` matches only the text `{colon}`; write `{closest_match}` for any segment"
             );
             self.warn(at, message);
         }
@@ -104,7 +104,7 @@ impl Advice<'_> {
         }
         let overrides = one.entry.overrides.get().into_iter().flatten().filter_map(Field::get);
         let whens = overrides.map(|other| &other.when).chain([&one.entry.when]);
-        let names = whens.filter_map(Field::get).flat_map(|WhenEntry(conditions)| conditions);
+        let names = whens.filter_map(Field::get).flat_map(|WhenSpec(conditions)| conditions);
         for (name, at) in names.filter_map(|(name, _)| name.given()) {
             if name == "route" {
                 self.warn(

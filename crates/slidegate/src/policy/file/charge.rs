@@ -1,35 +1,35 @@
 //! Reads `cost`, `required` and `charge` of a rule.
 
-use super::Place;
-use super::entries::{ChargeEntry, CostEntry, RuleEntry};
+use super::SourceSpan;
+use super::compile::Compiler;
+use super::deserialize::Field;
 use super::limits::Counted;
-use super::reader::Reader;
-use super::reading::Field;
+use super::spec::{ChargeSpec, CostSpec, RuleSpec};
 use crate::policy::{ChargeSettings, RuleCost};
 use crate::quota::MAX_UNITS;
 
-impl Reader<'_> {
+impl Compiler<'_> {
     /// Reads the charges of a rule. `required` is the default of the policy.
-    pub(super) fn charge(&mut self, entry: &RuleEntry, required: Option<u64>) -> ChargeSettings {
+    pub(super) fn charge(&mut self, entry: &RuleSpec, required: Option<u64>) -> ChargeSettings {
         ChargeSettings {
             cost: self.cost(&entry.cost).unwrap_or_default(),
             required: self.units(&entry.required).or(required).unwrap_or(1),
-            always: matches!(entry.charge.get(), Some(ChargeEntry::Always)),
+            always: matches!(entry.charge.get(), Some(ChargeSpec::Always)),
         }
     }
 
-    fn cost(&mut self, cost: &Field<CostEntry>) -> Option<RuleCost> {
+    fn cost(&mut self, cost: &Field<CostSpec>) -> Option<RuleCost> {
         let (cost, at) = cost.given()?;
         match cost {
-            CostEntry::Constant(0) => {
+            CostSpec::Constant(0) => {
                 self.wrong(
                     at,
                     "a cost of 0 charges nothing: write 1 or more, or the name of a cost",
                 );
                 None
             }
-            CostEntry::Constant(units) => Some(RuleCost::Constant(self.at_most(*units, at)?)),
-            CostEntry::Named(name) => {
+            CostSpec::Constant(units) => Some(RuleCost::Constant(self.at_most(*units, at)?)),
+            CostSpec::Named(name) => {
                 self.name("cost", name, at);
                 Some(RuleCost::Named(name.as_str().into()))
             }
@@ -41,7 +41,7 @@ impl Reader<'_> {
         self.at_most(units, at)
     }
 
-    fn at_most(&mut self, units: u64, at: Place) -> Option<u64> {
+    fn at_most(&mut self, units: u64, at: SourceSpan) -> Option<u64> {
         let too_many = || format!("{units} units are too many: at most {MAX_UNITS}");
         self.or_wrong(at, (units <= MAX_UNITS).then_some(units).ok_or_else(too_many))
     }

@@ -1,12 +1,12 @@
 //! Makes terms for clusters of what a policy file says of them.
 
-use super::entries::RuleEntry;
-use super::reader::Reader;
-use crate::cluster_terms::ClusterTerms;
+use super::compile::Compiler;
+use super::spec::RuleSpec;
+use crate::cluster_options::ClusterOptions;
 
-impl Reader<'_> {
+impl Compiler<'_> {
     /// What the rule says to stores that count in a cluster.
-    pub(super) fn cluster(&mut self, rule: &RuleEntry) -> Option<ClusterTerms> {
+    pub(super) fn cluster(&mut self, rule: &RuleSpec) -> Option<ClusterOptions> {
         let (entry, at) = rule.cluster.given()?;
         if entry.max_unsynced.is_absent() && entry.on_partition.is_absent() {
             let message =
@@ -14,8 +14,8 @@ impl Reader<'_> {
             self.wrong(at, message);
         }
         let on_partition = entry.on_partition.get().copied().unwrap_or_default();
-        let terms = ClusterTerms::new().with_on_partition(on_partition);
-        let Some((&units, at)) = entry.max_unsynced.given() else { return Some(terms) };
-        self.or_wrong(at, terms.with_max_unsynced(units))
+        let settings = ClusterOptions::new().with_on_partition(on_partition);
+        let Some((&units, at)) = entry.max_unsynced.given() else { return Some(settings) };
+        self.or_wrong(at, settings.with_max_unsynced(units))
     }
 }

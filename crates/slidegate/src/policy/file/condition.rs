@@ -1,16 +1,16 @@
 //! Makes conditions of what a policy file says, and finds those that can never be met.
 
-use super::Place;
-use super::entries::{ConditionEntry, ConditionMap, WhenEntry};
-use super::reader::Reader;
-use super::reading::Field;
+use super::SourceSpan;
+use super::compile::Compiler;
+use super::deserialize::Field;
+use super::spec::{ConditionMap, ConditionSpec, WhenSpec};
 use crate::host::{is_host_attribute, normal_host};
 use crate::policy::pattern::{Condition, Pattern, PatternError};
 use crate::policy::rule::When;
 
-impl Reader<'_> {
-    pub(super) fn when(&mut self, when: &Field<WhenEntry>) -> When {
-        let Some((WhenEntry(entries), at)) = when.given() else { return When::default() };
+impl Compiler<'_> {
+    pub(super) fn when(&mut self, when: &Field<WhenSpec>) -> When {
+        let Some((WhenSpec(entries), at)) = when.given() else { return When::default() };
         if entries.is_empty() {
             self.wrong(at, "`when` is empty: write an attribute and its value, or leave it out");
         }
@@ -25,14 +25,14 @@ impl Reader<'_> {
     fn condition(
         &mut self,
         attribute: &str,
-        condition: &Field<ConditionEntry>,
+        condition: &Field<ConditionSpec>,
         negated: bool,
     ) -> Option<Condition> {
         let (entry, at) = condition.given()?;
         let patterns = match entry {
-            ConditionEntry::Map(map) => return self.special(attribute, map, at, negated),
-            ConditionEntry::One(text) => self.pattern(attribute, text, at).into_iter().collect(),
-            ConditionEntry::Any(list) => {
+            ConditionSpec::Map(map) => return self.special(attribute, map, at, negated),
+            ConditionSpec::One(text) => self.pattern(attribute, text, at).into_iter().collect(),
+            ConditionSpec::Any(list) => {
                 let values = self.values(list, at);
                 values.filter_map(|(text, at)| self.pattern(attribute, text, at)).collect()
             }
@@ -45,7 +45,7 @@ impl Reader<'_> {
         &mut self,
         attribute: &str,
         map: &ConditionMap,
-        at: Place,
+        at: SourceSpan,
         negated: bool,
     ) -> Option<Condition> {
         match (map.not.is_absent(), map.literal.is_absent()) {
@@ -73,8 +73,8 @@ impl Reader<'_> {
     fn values<'l>(
         &mut self,
         list: &'l [Field<String>],
-        at: Place,
-    ) -> impl Iterator<Item = (&'l String, Place)> + use<'l> {
+        at: SourceSpan,
+    ) -> impl Iterator<Item = (&'l String, SourceSpan)> + use<'l> {
         if list.is_empty() {
             self.wrong(at, "an empty list matches nothing: write the values that may be");
         }
@@ -85,7 +85,7 @@ impl Reader<'_> {
         &mut self,
         attribute: &str,
         text: &'t str,
-        at: Place,
+        at: SourceSpan,
     ) -> Option<(&'t str, Pattern)> {
         let pattern = match is_host_attribute(attribute) {
             true => Pattern::of_host(text),
@@ -96,8 +96,9 @@ impl Reader<'_> {
             // What a descriptor calls so may be anything.
             _ if self.is_of_descriptors => {}
             "method" if text.bytes().any(|byte| byte.is_ascii_lowercase()) => {
-                let meant = text.to_ascii_uppercase();
-                let message = format_args!("methods are upper-case: did you mean `{meant}`?");
+                let closest_match = text.to_ascii_uppercase();
+                let message =
+                    format_args!("methods are upper-case: did you mean `{closest_match}`?");
                 self.wrong(at, message);
             }
             "path" if !text.starts_with(['/', '*']) => {

@@ -3,12 +3,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::entries::{LimitsEntry, PolicyEntry, RuleEntry};
-use super::hint::did_you_mean;
+use super::compile::Compiler;
+use super::deserialize::Field;
 use super::limits::Counted;
-use super::reader::Reader;
-use super::reading::Field;
-use super::{MAX_DESCRIPTOR, MAX_REPLACES, Place};
+use super::spec::{LimitsSpec, PolicySpec, RuleSpec};
+use super::suggest::did_you_mean;
+use super::{MAX_DESCRIPTOR, MAX_REPLACES, SourceSpan};
 use crate::algorithm::Algorithm;
 use crate::limit::Limit;
 use crate::policy::per::Per;
@@ -39,9 +39,9 @@ impl Naming<'_> {
     }
 }
 
-impl Reader<'_> {
+impl Compiler<'_> {
     /// The names that a descriptor must have, if the rule says so.
-    pub(super) fn descriptor(&mut self, entry: &RuleEntry) -> Option<Box<[Box<str>]>> {
+    pub(super) fn descriptor(&mut self, entry: &RuleSpec) -> Option<Box<[Box<str>]>> {
         let (names, at) = entry.descriptor.given()?;
         if names.is_empty() || names.len() > MAX_DESCRIPTOR {
             self.wrong(at, format_args!("a descriptor has 1 to {MAX_DESCRIPTOR} attributes"));
@@ -64,7 +64,7 @@ impl Reader<'_> {
     }
 
     /// A rule that needs an attribute which its descriptors do not have would never apply.
-    fn named_in_descriptor(&mut self, entry: &RuleEntry, known: &HashSet<&str>) {
+    fn named_in_descriptor(&mut self, entry: &RuleSpec, known: &HashSet<&str>) {
         let of_when = entry.when.get().into_iter().flat_map(|when| &when.0);
         let of_per = entry.per.get().into_iter().flatten().filter_map(Field::given);
         let single = of_per.filter(|(text, _)| !text.contains('|'));
@@ -81,8 +81,13 @@ impl Reader<'_> {
     }
 
     /// Whether the rule is for limits that descriptors bring along. Such a rule says nothing of attributes.
-    pub(super) fn requested(&mut self, entry: &RuleEntry, algorithm: Algorithm, at: Place) -> bool {
-        let requested = matches!(entry.limits.get(), Some(LimitsEntry::Requested));
+    pub(super) fn requested(
+        &mut self,
+        entry: &RuleSpec,
+        algorithm: Algorithm,
+        at: SourceSpan,
+    ) -> bool {
+        let requested = matches!(entry.limits.get(), Some(LimitsSpec::Requested));
         let given = [
             ("when", entry.when.is_absent()),
             ("per", entry.per.is_absent()),
@@ -102,13 +107,13 @@ impl Reader<'_> {
                 true => entry.limits.place(),
                 false => entry.algorithm.place(),
             };
-            self.bears(&limit, at);
+            self.supports(&limit, at);
         }
         requested
     }
 
     /// Gives each rule the places of those that it replaces.
-    pub(super) fn replaces(&mut self, entry: &PolicyEntry, rules: &mut [Rule]) {
+    pub(super) fn replaces(&mut self, entry: &PolicySpec, rules: &mut [Rule]) {
         let entries = entry.rules.get().into_iter().flatten().filter_map(Field::get);
         if entries.clone().all(|rule| rule.replaces.is_absent()) {
             return;
@@ -141,7 +146,7 @@ impl Reader<'_> {
         &mut self,
         name: &str,
         domain: &str,
-        at: Place,
+        at: SourceSpan,
         known: impl ExactSizeIterator<Item = &'k (Box<str>, Box<str>)>,
     ) {
         let others = known.len();
@@ -154,7 +159,7 @@ impl Reader<'_> {
     }
 
     /// A domain has one rule for limits that are brought along.
-    pub(super) fn one_for_requested(&mut self, entry: &PolicyEntry, rules: &[Rule]) {
+    pub(super) fn one_for_requested(&mut self, entry: &PolicySpec, rules: &[Rule]) {
         let entries = entry.rules.get().into_iter().flatten().filter_map(Field::given);
         let mut known = HashSet::new();
         for (rule, (entry, _)) in rules.iter().zip(entries) {
@@ -171,7 +176,7 @@ impl Reader<'_> {
 
 impl Counted {
     /// Stands for what is brought along.
-    pub(super) fn requested(at: Place) -> Self {
+    pub(super) fn requested(at: SourceSpan) -> Self {
         Self { id: "requested".into(), limit: Limit::denied(), at }
     }
 }

@@ -10,11 +10,11 @@ use thiserror::Error;
 const SHOWN: usize = 120;
 
 /// Mistakes that are told of one text. Who has more has another problem than to find them.
-pub(super) const MOST_TOLD: usize = 1_000;
+pub(super) const MAX_TOLD: usize = 1_000;
 
 /// Where something stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct SourceSpan {
     /// From 1; 0 if unknown.
     pub(super) line: u64,
     /// From 1, in characters; 0 if unknown.
@@ -23,7 +23,7 @@ pub(super) struct Place {
     pub(super) width: u64,
 }
 
-impl Place {
+impl SourceSpan {
     /// The same within a text of these lines. What is missing at its end stands behind its last line; what
     /// has no place, at its beginning.
     fn within(self, lines: &[&str]) -> Self {
@@ -40,28 +40,28 @@ impl Place {
 }
 
 /// The mistakes that are found in a text.
-pub(super) struct Mistakes<'s> {
+pub(super) struct Diagnostics<'s> {
     lines: Vec<&'s str>,
-    found: RefCell<Vec<(Place, String)>>,
+    found: RefCell<Vec<(SourceSpan, String)>>,
     /// Whether there are more than are told.
     more: Cell<bool>,
 }
 
-impl<'s> Mistakes<'s> {
+impl<'s> Diagnostics<'s> {
     /// None as yet.
     pub(super) fn new(source: &'s str) -> Self {
         Self { lines: source.lines().collect(), found: RefCell::default(), more: Cell::new(false) }
     }
 
     /// Notes a mistake, once.
-    pub(super) fn note(&self, at: Place, message: impl fmt::Display) {
+    pub(super) fn note(&self, at: SourceSpan, message: impl fmt::Display) {
         let mut found = self.found.borrow_mut();
-        if found.len() == MOST_TOLD {
+        if found.len() == MAX_TOLD {
             self.more.set(true);
             return;
         }
         let message = printable(&message.to_string());
-        let known = |(place, told): &(Place, String)| *place == at && *told == message;
+        let known = |(place, told): &(SourceSpan, String)| *place == at && *told == message;
         // What a rule and its overrides share is read for each of them.
         if !found.iter().any(known) {
             found.push((at, message));
@@ -87,7 +87,7 @@ impl<'s> Mistakes<'s> {
         let mut found = self.found.into_inner();
         found.sort_by_key(|(at, _)| (at.line, at.column));
         if let Some(&(last, _)) = found.last().filter(|_| self.more.get()) {
-            found.push((last, format!("there are more mistakes than these {MOST_TOLD}")));
+            found.push((last, format!("there are more mistakes than these {MAX_TOLD}")));
         }
         let located =
             found.into_iter().map(|(at, message)| PolicyError::new(at, message, &self.lines));
@@ -110,9 +110,9 @@ pub struct PolicyError {
 
 impl PolicyError {
     /// A mistake in a text of these lines.
-    fn new(place: Place, message: String, lines: &[&str]) -> Self {
+    fn new(place: SourceSpan, message: String, lines: &[&str]) -> Self {
         let place = place.within(lines);
-        let Place { line, column, .. } = place;
+        let SourceSpan { line, column, .. } = place;
         Self { line, column, message, excerpt: excerpt(place, lines).unwrap_or_default() }
     }
 
@@ -180,7 +180,7 @@ fn printable(text: &str) -> String {
     text.chars().map(printable).collect()
 }
 
-fn excerpt(place: Place, lines: &[&str]) -> Option<String> {
+fn excerpt(place: SourceSpan, lines: &[&str]) -> Option<String> {
     let nth = usize::try_from(place.line.checked_sub(1)?).ok()?;
     let before = usize::try_from(place.column.checked_sub(1)?).ok()?;
     let line = lines.get(nth)?;
@@ -220,6 +220,6 @@ impl PolicyErrors {
     /// Something is wrong that nobody has noted.
     pub(super) fn unknown() -> Self {
         let message = "the policy cannot be read".to_owned();
-        Self(vec![PolicyError::new(Place::default(), message, &[])])
+        Self(vec![PolicyError::new(SourceSpan::default(), message, &[])])
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::entries::{AlgorithmName, AlignName, LimitEntry, LimitMap, LimitsEntry};
-use super::reader::Reader;
-use super::reading::Field;
-use super::{MAX_LIMITS, Place};
+use super::compile::Compiler;
+use super::deserialize::Field;
+use super::spec::{AlgorithmName, AlignName, LimitMap, LimitSpec, LimitsSpec};
+use super::{MAX_LIMITS, SourceSpan};
 use crate::algorithm::{Algorithm, Align};
 use crate::limit::Limit;
 use crate::quota::{self, Quota};
@@ -14,28 +14,28 @@ use crate::quota::{self, Quota};
 pub(super) struct Counted {
     pub(super) id: Box<str>,
     pub(super) limit: Limit,
-    pub(super) at: Place,
+    pub(super) at: SourceSpan,
 }
 
 impl Counted {
     /// A limit that nothing fits.
-    fn denied(at: Place) -> Self {
+    fn denied(at: SourceSpan) -> Self {
         Self { id: "denied".into(), limit: Limit::denied(), at }
     }
 }
 
-impl Reader<'_> {
+impl Compiler<'_> {
     /// The limits of a rule or an override.
     pub(super) fn limits(
         &mut self,
-        limits: &Field<LimitsEntry>,
+        limits: &Field<LimitsSpec>,
         by_default: Algorithm,
     ) -> Vec<Counted> {
         let (entries, at) = match limits.given() {
-            None | Some((LimitsEntry::Unlimited, _)) => return Vec::new(),
-            Some((LimitsEntry::Denied, at)) => return vec![Counted::denied(at)],
-            Some((LimitsEntry::Requested, at)) => return vec![Counted::requested(at)],
-            Some((LimitsEntry::List(entries), at)) => (entries, at),
+            None | Some((LimitsSpec::Unlimited, _)) => return Vec::new(),
+            Some((LimitsSpec::Denied, at)) => return vec![Counted::denied(at)],
+            Some((LimitsSpec::Requested, at)) => return vec![Counted::requested(at)],
+            Some((LimitsSpec::List(entries), at)) => (entries, at),
         };
         if entries.is_empty() {
             let message =
@@ -49,8 +49,8 @@ impl Reader<'_> {
         for entry in entries.iter().take(MAX_LIMITS) {
             let Some((entry, at)) = entry.given() else { continue };
             let read = match entry {
-                LimitEntry::Text(text) => self.text(at, text, by_default),
-                LimitEntry::Map(map) => self.map(at, map, by_default),
+                LimitSpec::Text(text) => self.text(at, text, by_default),
+                LimitSpec::Map(map) => self.map(at, map, by_default),
             };
             let Some(limit) = read else { continue };
             if counted.iter().any(|other| other.id == limit.id) {
@@ -67,21 +67,21 @@ impl Reader<'_> {
 
     /// Sees that the store can count by all of them. Those that count by an algorithm which was said elsewhere are
     /// wrong there.
-    pub(super) fn borne(&mut self, limits: &[Counted], said: Option<(Algorithm, Place)>) {
+    pub(super) fn supported(&mut self, limits: &[Counted], said: Option<(Algorithm, SourceSpan)>) {
         for Counted { limit, at, .. } in limits {
             let own = limit.algorithm().name();
             let said = said.filter(|(algorithm, _)| algorithm.name() == own);
-            self.bears(limit, said.map_or(*at, |(_, at)| at));
+            self.supports(limit, said.map_or(*at, |(_, at)| at));
         }
     }
 
-    fn text(&mut self, at: Place, text: &str, algorithm: Algorithm) -> Option<Counted> {
+    fn text(&mut self, at: SourceSpan, text: &str, algorithm: Algorithm) -> Option<Counted> {
         let quota: Quota = self.or_wrong(at, text.parse())?;
         let limit = self.or_wrong(at, Limit::new(quota, algorithm))?;
         Some(Counted { id: quota.window_text().into(), limit, at })
     }
 
-    fn map(&mut self, at: Place, map: &LimitMap, by_default: Algorithm) -> Option<Counted> {
+    fn map(&mut self, at: SourceSpan, map: &LimitMap, by_default: Algorithm) -> Option<Counted> {
         if let Some((name, at)) = map.name.given() {
             self.name("limit", name, at);
         }

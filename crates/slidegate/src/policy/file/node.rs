@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
-use super::{Mistakes, Place};
+use super::{Diagnostics, SourceSpan};
 
 /// Nodes that a document may have: 10,000 rules have about 250,000.
 const MAX_NODES: usize = 600_000;
@@ -14,7 +14,7 @@ const MAX_NODES: usize = 600_000;
 /// One value of a document, and where it stands.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) place: Place,
+    pub(super) place: SourceSpan,
     pub(super) kind: Kind,
 }
 
@@ -31,7 +31,7 @@ pub(super) enum Kind {
 
 impl Node {
     /// Reads a document, or notes what is wrong with it.
-    pub(super) fn read(source: &str, mistakes: &Mistakes<'_>) -> Option<Self> {
+    pub(super) fn read(source: &str, diagnostics: &Diagnostics<'_>) -> Option<Self> {
         let options = serde_saphyr::options! {
             with_snippet: false,
             budget: serde_saphyr::budget! {
@@ -41,19 +41,19 @@ impl Node {
             },
         };
         let read = serde_saphyr::from_str_with_options::<Spanned<Raw>>(source, options);
-        read.map(|raw| raw_node(raw, source)).map_err(|error| wrong_yaml(&error, mistakes)).ok()
+        read.map(|raw| raw_node(raw, source)).map_err(|error| wrong_yaml(&error, diagnostics)).ok()
     }
 }
 
 /// YAML's own mistakes are told by their place and what they are.
-fn wrong_yaml(error: &serde_saphyr::Error, mistakes: &Mistakes<'_>) {
+fn wrong_yaml(error: &serde_saphyr::Error, diagnostics: &Diagnostics<'_>) {
     let error = error.without_snippet();
-    let place = error.location().map_or(Place::default(), |at| Place::at(&at));
+    let place = error.location().map_or(SourceSpan::default(), |at| SourceSpan::at(&at));
     let message = error.to_string();
     // The place is told in front.
     let behind = format!(" at line {}, column {}", place.line, place.column);
     let message = message.strip_suffix(&behind).unwrap_or(&message);
-    mistakes.note(
+    diagnostics.note(
         place,
         format_args!(
             "this is not YAML as it should be: {message}; look for a bracket or quote that is not closed, or an indent that is not that of its neighbours, here or above"
@@ -61,7 +61,7 @@ fn wrong_yaml(error: &serde_saphyr::Error, mistakes: &Mistakes<'_>) {
     );
 }
 
-impl Place {
+impl SourceSpan {
     fn at(location: &Location) -> Self {
         let width = location.span().len();
         Self { line: location.line(), column: location.column(), width }
@@ -69,7 +69,7 @@ impl Place {
 }
 
 fn raw_node(raw: Spanned<Raw>, source: &str) -> Node {
-    let place = Place::at(&raw.referenced);
+    let place = SourceSpan::at(&raw.referenced);
     let kind = match raw.value {
         Raw::Null => Kind::Null,
         Raw::Text(text) => Kind::Text(text.into()),
@@ -81,7 +81,7 @@ fn raw_node(raw: Spanned<Raw>, source: &str) -> Node {
         }
         Raw::Map(entries) => {
             let entries = entries.into_iter().map(|(key, value)| {
-                let (place, text) = (Place::at(&key.referenced), key.value.into());
+                let (place, text) = (SourceSpan::at(&key.referenced), key.value.into());
                 (Node { place, kind: Kind::Text(text) }, raw_node(value, source))
             });
             Kind::Map(entries.collect())

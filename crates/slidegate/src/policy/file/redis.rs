@@ -3,20 +3,20 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use super::entries::{RuleEntry, SplitEntry};
-use super::hint::not_one_of;
-use super::reader::Reader;
-use super::reading::Field;
-use super::{MAX_SPLIT_BY, Place};
+use super::compile::Compiler;
+use super::deserialize::Field;
+use super::spec::{RuleSpec, SplitSpec};
+use super::suggest::not_one_of;
+use super::{MAX_SPLIT_BY, SourceSpan};
 use crate::limit::Limit;
 use crate::policy::mode::Share;
 use crate::policy::per::Per;
 use crate::policy::redis::RuleRedis;
-use crate::redis_terms::RedisTerms;
+use crate::redis_options::RedisOptions;
 
-impl Reader<'_> {
+impl Compiler<'_> {
     /// What the rule says to Redis; whether its limits bear that, each of them is asked.
-    pub(super) fn redis(&mut self, rule: &RuleEntry, per: &Per) -> Option<RuleRedis> {
+    pub(super) fn redis(&mut self, rule: &RuleSpec, per: &Per) -> Option<RuleRedis> {
         let (entry, at) = rule.redis.given()?;
         if entry.slot_by.is_absent() && entry.split.is_absent() && entry.sample.is_absent() {
             let message =
@@ -24,27 +24,28 @@ impl Reader<'_> {
             self.wrong(at, message);
         }
         // What nothing fits can be split and sampled as one likes.
-        let mut terms = RedisTerms::new(&Limit::denied());
+        let mut settings = RedisOptions::new(&Limit::denied());
         if let Some((into, at)) = self.split_into(&entry.split) {
-            terms = self.or_wrong(at, terms.clone().with_split(into)).unwrap_or(terms);
+            settings = self.or_wrong(at, settings.clone().with_split(into)).unwrap_or(settings);
         }
         if let Some((many, at)) = self.sample(&entry.sample) {
-            terms = self.or_wrong(at, terms.clone().with_sample(many)).unwrap_or(terms);
+            settings = self.or_wrong(at, settings.clone().with_sample(many)).unwrap_or(settings);
         }
         if let Some((places, at)) = self.slot_by(&entry.slot_by, rule, per) {
-            terms = self.or_wrong(at, terms.clone().with_slot_by(&places)).unwrap_or(terms);
+            settings =
+                self.or_wrong(at, settings.clone().with_slot_by(&places)).unwrap_or(settings);
         }
         let split_by = entry.split.get().map(|split| self.split_by(split, per));
-        Some(RuleRedis { terms, split_by: split_by.unwrap_or_default() })
+        Some(RuleRedis { settings, split_by: split_by.unwrap_or_default() })
     }
 
     /// The places in `per`, unless one of the entries is wrong.
     fn slot_by(
         &mut self,
         slot_by: &Field<Vec<Field<String>>>,
-        rule: &RuleEntry,
+        rule: &RuleSpec,
         per: &Per,
-    ) -> Option<(Vec<usize>, Place)> {
+    ) -> Option<(Vec<usize>, SourceSpan)> {
         let (entries, at) = slot_by.given()?;
         let known: Vec<String> = per.entries().iter().map(ToString::to_string).collect();
         if known.is_empty() {
@@ -76,7 +77,7 @@ impl Reader<'_> {
         Some((places.into_iter().collect::<Option<_>>()?, at))
     }
 
-    fn split_into(&mut self, split: &Field<SplitEntry>) -> Option<(u32, Place)> {
+    fn split_into(&mut self, split: &Field<SplitSpec>) -> Option<(u32, SourceSpan)> {
         let (entry, at) = split.given()?;
         for (absent, what) in
             [(entry.by.is_absent(), "by: [route]"), (entry.into.is_absent(), "into: 8")]
@@ -89,7 +90,7 @@ impl Reader<'_> {
         Some((into.try_into().unwrap_or(u32::MAX), at))
     }
 
-    fn split_by(&mut self, split: &SplitEntry, per: &Per) -> Box<[Box<str>]> {
+    fn split_by(&mut self, split: &SplitSpec, per: &Per) -> Box<[Box<str>]> {
         let Some((names, at)) = split.by.given() else { return Box::default() };
         if names.is_empty() || names.len() > MAX_SPLIT_BY {
             self.wrong(at, format_args!("a split is by 1 to {MAX_SPLIT_BY} attributes"));
@@ -112,13 +113,13 @@ impl Reader<'_> {
         names.iter().filter_map(Field::get).map(|name| name.as_str().into()).collect()
     }
 
-    fn sample(&mut self, sample: &Field<String>) -> Option<(u32, Place)> {
+    fn sample(&mut self, sample: &Field<String>) -> Option<(u32, SourceSpan)> {
         let (text, at) = sample.given()?;
         let share: Share = self.or_wrong(at, text.parse())?;
-        let many = share.one_in(RedisTerms::RAREST_SAMPLE).map_err(|(nearest, many)| {
+        let many = share.one_in(RedisOptions::RAREST_SAMPLE).map_err(|(nearest, many)| {
             format!(
                 "a sample is one request in a whole number, from 2 to {}: the nearest to {share} is {nearest}, one in {many}",
-                RedisTerms::RAREST_SAMPLE
+                RedisOptions::RAREST_SAMPLE
             )
         });
         Some((self.or_wrong(at, many)?, at))

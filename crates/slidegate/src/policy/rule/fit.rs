@@ -3,7 +3,7 @@
 use std::slice;
 use std::sync::Arc;
 
-use super::{Chosen, Misfit, Rule, RuleLimit, Terms};
+use super::{Chosen, NoMatchReason, Rule, RuleLimit, RuleSettings};
 use crate::algorithm::{Algorithm, Align};
 use crate::hit::Veto;
 use crate::key::{Key, Scope};
@@ -29,9 +29,9 @@ impl Rule {
     pub(crate) fn fit<'r>(
         &'r self,
         attributes: &Attributes<'r, '_>,
-    ) -> Result<Fit<'r>, Misfit<'r>> {
+    ) -> Result<Fit<'r>, NoMatchReason<'r>> {
         if self.requested {
-            return Err(Misfit::NotRequested);
+            return Err(NoMatchReason::NotRequested);
         }
         self.when.check(attributes)?;
         if let Some(names) = &self.descriptor {
@@ -40,14 +40,14 @@ impl Rule {
         if attributes.exact {
             self.is_meant_by(attributes)?;
         }
-        let (chosen, terms) = self.choose(attributes);
-        if terms.mode == Mode::Off {
-            return Err(Misfit::Off);
+        let (chosen, settings) = self.choose(attributes);
+        if settings.mode == Mode::Off {
+            return Err(NoMatchReason::Off);
         }
         // Where all pass, nobody has to be known.
-        if terms.limits.is_empty() && attributes.limit.is_none() {
+        if settings.limits.is_empty() && attributes.limit.is_none() {
             if attributes.exact {
-                self.per.identify(attributes).map_err(Misfit::Missing)?;
+                self.per.identify(attributes).map_err(NoMatchReason::Missing)?;
             }
             return Ok(Fit {
                 chosen,
@@ -60,37 +60,37 @@ impl Rule {
         let mut identity = match (self.per.identify(attributes), &self.missing) {
             (Ok(identity), _) => identity,
             (Err(_), Some(missing)) if !attributes.exact => {
-                return self.fit_missing(missing, terms);
+                return self.fit_missing(missing, settings);
             }
-            (Err(lacking), _) => return Err(Misfit::Missing(lacking)),
+            (Err(lacking), _) => return Err(NoMatchReason::Missing(lacking)),
         };
         let scope = &self.identities[usize::from(identity.combination)];
-        let veto = terms.mode.veto(&Key::new(scope, &identity.values));
+        let veto = settings.mode.veto(&Key::new(scope, &identity.values));
         let requested = attributes.limit.map(|quota| {
             let names: Vec<&str> = scope.names().collect();
             identity.combination = 0;
-            self.requested_limit(quota, &terms.limits, &names)
+            self.requested_limit(quota, &settings.limits, &names)
         });
         if let (Some(redis), None) = (&self.redis, &requested) {
             identity.part = redis.part(attributes);
         }
-        let veto = veto.ok_or(Misfit::Off)?;
-        Ok(Fit { chosen, limits: &terms.limits, requested, identity, veto })
+        let veto = veto.ok_or(NoMatchReason::Off)?;
+        Ok(Fit { chosen, limits: &settings.limits, requested, identity, veto })
     }
 
     /// Denies who lacks an attribute of `per`.
     fn fit_missing<'r>(
         &'r self,
         missing: &'r RuleLimit,
-        terms: &Terms,
-    ) -> Result<Fit<'r>, Misfit<'r>> {
-        let veto = terms.mode.veto(&Key::new(&missing.scopes[0], &[]));
+        settings: &RuleSettings,
+    ) -> Result<Fit<'r>, NoMatchReason<'r>> {
+        let veto = settings.mode.veto(&Key::new(&missing.scopes[0], &[]));
         Ok(Fit {
             chosen: Chosen::Missing,
             limits: slice::from_ref(missing),
             requested: None,
             identity: Identity::default(),
-            veto: veto.ok_or(Misfit::Off)?,
+            veto: veto.ok_or(NoMatchReason::Off)?,
         })
     }
 
@@ -99,27 +99,28 @@ impl Rule {
     pub(crate) fn fit_requested<'r>(
         &'r self,
         attributes: &Attributes<'r, '_>,
-    ) -> Result<Fit<'r>, Misfit<'r>> {
+    ) -> Result<Fit<'r>, NoMatchReason<'r>> {
         let own = attributes.own;
-        let quota = attributes.limit.filter(|_| self.requested).ok_or(Misfit::NotRequested)?;
+        let quota =
+            attributes.limit.filter(|_| self.requested).ok_or(NoMatchReason::NotRequested)?;
         let names: Vec<&str> = own.iter().map(|(name, _)| *name).collect();
         let limit = self.requested_limit(quota, &[], &names);
         let identity = self.per.identify_all(attributes);
-        let veto = self.terms.mode.veto(&Key::new(&limit.scopes[0], &identity.values));
+        let veto = self.settings.mode.veto(&Key::new(&limit.scopes[0], &identity.values));
         Ok(Fit {
             chosen: Chosen::Base,
-            limits: &self.terms.limits,
+            limits: &self.settings.limits,
             requested: Some(limit),
             identity,
-            veto: veto.ok_or(Misfit::Off)?,
+            veto: veto.ok_or(NoMatchReason::Off)?,
         })
     }
 
     /// Whether a descriptor that is meant for certain rules is meant for this one.
-    fn is_meant_by<'r>(&'r self, attributes: &Attributes<'r, '_>) -> Result<(), Misfit<'r>> {
+    fn is_meant_by<'r>(&'r self, attributes: &Attributes<'r, '_>) -> Result<(), NoMatchReason<'r>> {
         for (attribute, wanted) in &self.when.0 {
             if attributes.get(attribute).is_none() {
-                return Err(Misfit::When { attribute, wanted, found: None });
+                return Err(NoMatchReason::When { attribute, wanted, found: None });
             }
         }
         let names = |name: &str| self.named.binary_search_by(|own| (**own).cmp(name)).is_ok();
@@ -127,7 +128,7 @@ impl Rule {
         let stands_for_route = |name: &str| name == "path" && names("route");
         let unnamed = |name: &&str| !names(name) && !stands_for_route(name);
         match attributes.own.iter().map(|(name, _)| *name).find(unnamed) {
-            Some(name) => Err(Misfit::Unnamed(name)),
+            Some(name) => Err(NoMatchReason::Unnamed(name)),
             None => Ok(()),
         }
     }
@@ -155,7 +156,7 @@ impl Rule {
         let limit = Limit::new(quota, algorithm).unwrap_or_else(|_| Limit::of_quota(quota));
         let id = quota.window_text();
         let scope = Scope::new(&self.domain, &self.name, &id, names).with_cluster(self.cluster);
-        let place = first.or(self.terms.limits.first()).map_or(u32::MAX, |first| first.place);
+        let place = first.or(self.settings.limits.first()).map_or(u32::MAX, |first| first.place);
         Arc::new(RuleLimit {
             place,
             limit,
@@ -165,19 +166,19 @@ impl Rule {
         })
     }
 
-    fn choose(&self, attributes: &Attributes<'_, '_>) -> (Chosen, &Terms) {
+    fn choose(&self, attributes: &Attributes<'_, '_>) -> (Chosen, &RuleSettings) {
         let mut overrides = (0..).zip(&self.overrides);
         match overrides.find(|(_, other)| other.when.holds(attributes)) {
-            Some((nth, other)) => (Chosen::Override(nth), &other.terms),
-            None => (Chosen::Base, &self.terms),
+            Some((nth, other)) => (Chosen::Override(nth), &other.settings),
+            None => (Chosen::Base, &self.settings),
         }
     }
 }
 
 /// Whether a descriptor has exactly these names, in this order.
-fn has_names<'r>(own: &[(&str, &str)], names: &'r [Box<str>]) -> Result<(), Misfit<'r>> {
+fn has_names<'r>(own: &[(&str, &str)], names: &'r [Box<str>]) -> Result<(), NoMatchReason<'r>> {
     match own.iter().map(|(name, _)| *name).eq(names.iter().map(|name| &**name)) {
         true => Ok(()),
-        false => Err(Misfit::Descriptor(names)),
+        false => Err(NoMatchReason::Descriptor(names)),
     }
 }

@@ -1,6 +1,6 @@
 //! Limits that are fixed in code, as a rule.
 
-use super::{Rule, RuleLimit, Terms, When};
+use super::{Rule, RuleLimit, RuleSettings, When};
 use crate::algorithm::Algorithm;
 use crate::key::Scope;
 use crate::limit::Limit;
@@ -37,7 +37,7 @@ impl Rule {
             on_store_error: OnStoreError::default(),
             charge: ChargeSettings::default(),
             deny_status: None,
-            terms: Terms { mode, limits: limits.iter().map(limit).collect() },
+            settings: RuleSettings { mode, limits: limits.iter().map(limit).collect() },
             overrides: Box::default(),
             redis: None,
             cluster: None,

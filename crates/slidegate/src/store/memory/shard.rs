@@ -10,7 +10,7 @@ use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::outcome::Outcome;
 
-use crate::store::table::{Coarse, Forgets, Slot, Table, Victim, WIDTH};
+use crate::store::table::{CoarseTime, Evict, EvictionCandidate, Slot, Table, WIDTH};
 
 /// Decisions between two sweeps.
 const SWEEP_EVERY: u8 = 64;
@@ -34,11 +34,11 @@ struct Others {
 }
 
 /// A counter that has a table in every shard.
-pub(super) trait Kept: Counter {
+pub(super) trait HasTable: Counter {
     fn table(shard: &mut Shard) -> &mut Table<Self::State>;
 }
 
-impl Kept for SlidingWindow {
+impl HasTable for SlidingWindow {
     #[inline(always)]
     fn table(shard: &mut Shard) -> &mut Table<Self::State> {
         &mut shard.sliding_window
@@ -47,7 +47,7 @@ impl Kept for SlidingWindow {
 
 macro_rules! kept_in_others {
     ($($counter:ty => $table:ident),+ $(,)?) => {
-        $(impl Kept for $counter {
+        $(impl HasTable for $counter {
             #[inline]
             fn table(shard: &mut Shard) -> &mut Table<Self::State> {
                 &mut shard.others.get_or_insert_default().$table
@@ -55,7 +55,7 @@ macro_rules! kept_in_others {
         })+
 
         impl Others {
-            fn tables(&mut self) -> [&mut dyn Forgets; [$(stringify!($counter)),+].len()] {
+            fn tables(&mut self) -> [&mut dyn Evict; [$(stringify!($counter)),+].len()] {
                 [$(&mut self.$table),+]
             }
 
@@ -74,8 +74,8 @@ kept_in_others! {
 }
 
 impl Shard {
-    fn tables(&mut self) -> impl Iterator<Item = &mut dyn Forgets> {
-        let first: &mut dyn Forgets = &mut self.sliding_window;
+    fn tables(&mut self) -> impl Iterator<Item = &mut dyn Evict> {
+        let first: &mut dyn Evict = &mut self.sliding_window;
         let others = self.others.iter_mut().flat_map(|others| others.tables());
         std::iter::once(first).chain(others)
     }
@@ -91,18 +91,18 @@ impl Shard {
     }
 
     /// Returns by how many bytes the table of a counter grows if that fingerprint is inserted.
-    pub(super) fn growth<C: Kept>(&mut self, _: C, fingerprint: u64) -> usize {
+    pub(super) fn growth<C: HasTable>(&mut self, _: C, fingerprint: u64) -> usize {
         C::table(self).growth(fingerprint)
     }
 
     /// Forgets what has expired in the next block of each table; says how many.
-    pub(super) fn sweep(&mut self, now: Coarse) -> usize {
+    pub(super) fn sweep(&mut self, now: CoarseTime) -> usize {
         self.tables().map(|table| table.sweep(now)).sum()
     }
 
     /// Forgets what has expired, block by block; says how many. A table that shrinks on the way has its
     /// blocks anew, so what is left takes another call.
-    pub(super) fn sweep_all(&mut self, now: Coarse) -> usize {
+    pub(super) fn sweep_all(&mut self, now: CoarseTime) -> usize {
         self.tables()
             .map(|table| (0..table.blocks()).map(|_| table.sweep(now)).sum::<usize>())
             .sum()
@@ -110,12 +110,12 @@ impl Shard {
 
     /// Lets the key go that expires soonest of a few, but none that is being denied; says when it would
     /// have expired.
-    pub(super) fn evict(&mut self, now: Coarse) -> Option<Coarse> {
+    pub(super) fn evict(&mut self, now: CoarseTime) -> Option<CoarseTime> {
         remove_soonest(self.tables().filter_map(|table| Some((table.victim(now)?, table))))
     }
 
     /// Evicts as [`evict`](Self::evict) does, but from the table of one counter, so that a slot of it is free.
-    pub(super) fn evict_for<C: Kept>(&mut self, _: C, now: Coarse) -> Option<Coarse> {
+    pub(super) fn evict_for<C: HasTable>(&mut self, _: C, now: CoarseTime) -> Option<CoarseTime> {
         let table = C::table(self);
         let victim = table.victim(now)?;
         table.remove(victim.at);
@@ -128,26 +128,26 @@ impl Shard {
     }
 
     /// Replaces the moment until which a key is being denied; returns the one before.
-    pub(super) fn set_denied_until<C: Kept>(
+    pub(super) fn set_denied_until<C: HasTable>(
         &mut self,
         _: C,
         fingerprint: u64,
-        denied_until: Coarse,
-    ) -> Coarse {
+        denied_until: CoarseTime,
+    ) -> CoarseTime {
         let table = C::table(self);
         let slot = table.find(fingerprint);
         slot.map_or(0, |at| std::mem::replace(&mut table.slot_mut(at).denied_until, denied_until))
     }
 
     /// Lets the key go that is the soonest not to be denied any more.
-    pub(super) fn evict_denied(&mut self) -> Option<Coarse> {
+    pub(super) fn evict_denied(&mut self) -> Option<CoarseTime> {
         remove_soonest(self.tables().filter_map(|table| Some((table.soonest_freed()?, table))))
     }
 
     /// Until when every key is being denied, as far as is known.
-    pub(super) fn saturated_until(&mut self) -> Coarse {
+    pub(super) fn saturated_until(&mut self) -> CoarseTime {
         let soonest = self.tables().filter_map(|table| table.soonest_freed());
-        soonest.map(|victim| victim.expires).min().unwrap_or(Coarse::MAX)
+        soonest.map(|victim| victim.expires).min().unwrap_or(CoarseTime::MAX)
     }
 
     /// Whether it is time to sweep; counts the decisions.
@@ -158,21 +158,21 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn touch<C: Kept>(&mut self, _: C, fingerprint: u64) {
+    pub(super) fn touch<C: HasTable>(&mut self, _: C, fingerprint: u64) {
         C::table(self).touch(fingerprint);
     }
 
     #[inline(always)]
-    pub(super) fn find<C: Kept>(&mut self, _: C, fingerprint: u64) -> Option<usize> {
+    pub(super) fn find<C: HasTable>(&mut self, _: C, fingerprint: u64) -> Option<usize> {
         C::table(self).find(fingerprint)
     }
 
-    pub(super) fn insert<C: Kept>(&mut self, _: C, fingerprint: u64) -> usize {
+    pub(super) fn insert<C: HasTable>(&mut self, _: C, fingerprint: u64) -> usize {
         C::table(self).insert(fingerprint)
     }
 
     #[inline(always)]
-    pub(super) fn peek_slot<C: Kept>(
+    pub(super) fn peek_slot<C: HasTable>(
         &mut self,
         counter: C,
         slot: Option<usize>,
@@ -187,7 +187,7 @@ impl Shard {
 
     /// Returns how many units of a cost can be charged to the state in a slot.
     #[inline(always)]
-    pub(super) fn chargeable<C: Kept>(
+    pub(super) fn chargeable<C: HasTable>(
         &mut self,
         counter: C,
         slot: usize,
@@ -199,13 +199,13 @@ impl Shard {
 
     /// Charges the state in a slot, and sets `grown` to the bytes by which the state has grown on the heap.
     #[inline(always)]
-    pub(super) fn charge<C: Kept>(
+    pub(super) fn charge<C: HasTable>(
         &mut self,
         counter: C,
         slot: usize,
         now: Timestamp,
         cost: u64,
-        coarse: impl Fn(Timestamp) -> Coarse,
+        coarse: impl Fn(Timestamp) -> CoarseTime,
         grown: &mut isize,
     ) -> Charged {
         // Not by `Table::change`: a closure of this size is not inlined.
@@ -226,7 +226,7 @@ impl Shard {
     }
 
     /// Takes a charge back from a state that is there; returns by how many bytes that has grown.
-    pub(super) fn give_back<C: Kept>(
+    pub(super) fn revert<C: HasTable>(
         &mut self,
         counter: C,
         fingerprint: u64,
@@ -235,17 +235,17 @@ impl Shard {
     ) -> isize {
         let table = C::table(self);
         let Some(slot) = table.find(fingerprint) else { return 0 };
-        let give_back = |slot: &mut Slot<C::State>| {
-            counter.give_back(&mut slot.state, charged_at, cost);
+        let revert = |slot: &mut Slot<C::State>| {
+            counter.revert(&mut slot.state, charged_at, cost);
             // It may fit again; when it expires is not sooner known than at the next charge.
             slot.denied_until = 0;
         };
-        table.change(slot, give_back).1
+        table.change(slot, revert).1
     }
 
     /// Takes units off a state that is there; says how its counter then stands, and by how many bytes the state has
     /// grown.
-    pub(super) fn refund<C: Kept>(
+    pub(super) fn refund<C: HasTable>(
         &mut self,
         counter: C,
         fingerprint: u64,
@@ -262,7 +262,7 @@ impl Shard {
         (self.peek_slot(counter, slot, now, 1), grown)
     }
 
-    pub(super) fn forget<C: Kept>(&mut self, _: C, fingerprint: u64) -> bool {
+    pub(super) fn forget<C: HasTable>(&mut self, _: C, fingerprint: u64) -> bool {
         let table = C::table(self);
         let slot = table.find(fingerprint);
         slot.inspect(|&slot| table.remove(slot)).is_some()
@@ -271,8 +271,8 @@ impl Shard {
 
 /// Removes the soonest of the candidates from its table; says when it would have expired.
 fn remove_soonest<'t>(
-    candidates: impl Iterator<Item = (Victim, &'t mut dyn Forgets)>,
-) -> Option<Coarse> {
+    candidates: impl Iterator<Item = (EvictionCandidate, &'t mut dyn Evict)>,
+) -> Option<CoarseTime> {
     let (victim, table) = candidates.min_by_key(|(victim, _)| victim.expires)?;
     table.remove(victim.at);
     Some(victim.expires)

@@ -4,12 +4,12 @@
 //! rule applies that enforces a limit and counts by something else. Such a request is searched for and held against
 //! the policy itself, so a warning is never wrong about what the policy does.
 
-use super::super::reading::Field;
+use super::super::deserialize::Field;
 use super::witness::{self, Witness};
-use super::{Advice, Place, Written, is_address, is_client_chosen};
+use super::{Advice, SourceSpan, Written, is_address, is_client_chosen};
 use crate::policy::matched::Match;
 use crate::policy::mode::Mode;
-use crate::policy::rule::{Override, Rule, Terms, When};
+use crate::policy::rule::{Override, Rule, RuleSettings, When};
 
 impl Advice<'_> {
     /// Warns of each rule of a domain whose counts can be evaded.
@@ -64,21 +64,22 @@ impl Advice<'_> {
             let Some(own) = applied.matches().find(|one| one.nth() == rule) else { return false };
             let counts_invented = own.identity().any(|(counted, _)| counted == name)
                 && !is_pinned(&own.rule().when, chosen(own).map(|other| &other.when), name);
-            let terms = chosen(own).map_or(&own.rule().terms, |other| &other.terms);
+            let settings = chosen(own).map_or(&own.rule().settings, |other| &other.settings);
             let mut others = applied.matches().filter(|one| one.nth() != rule);
-            counts_invented && can_be_evaded(terms) && !others.any(limits_inventors)
+            counts_invented && can_be_evaded(settings) && !others.any(limits_inventors)
         })
     }
 }
 
 /// The attribute by which a rule for certain descriptors can be evaded, if nothing else limits those.
 fn evaded_in_descriptor(rule: &Rule) -> Option<&str> {
-    let base = (&rule.terms, None);
-    let overrides = rule.overrides.iter().map(|other| (&other.terms, Some(&other.when)));
-    let terms: Vec<(&Terms, Option<&When>)> = overrides.chain([base]).collect();
+    let base = (&rule.settings, None);
+    let overrides = rule.overrides.iter().map(|other| (&other.settings, Some(&other.when)));
+    let settings: Vec<(&RuleSettings, Option<&When>)> = overrides.chain([base]).collect();
     let evades = |name: &&str| {
-        let mut terms = terms.iter();
-        terms.any(|(terms, own)| can_be_evaded(terms) && !is_pinned(&rule.when, *own, name))
+        let mut settings = settings.iter();
+        settings
+            .any(|(settings, own)| can_be_evaded(settings) && !is_pinned(&rule.when, *own, name))
     };
     chosen_names(rule).find(evades)
 }
@@ -98,24 +99,24 @@ fn chosen_names(rule: &Rule) -> impl Iterator<Item = &str> {
 }
 
 /// Whether these terms deny some requests of a key and not all: what denies all is not evaded.
-fn can_be_evaded(terms: &Terms) -> bool {
-    let denies = match terms.mode {
+fn can_be_evaded(settings: &RuleSettings) -> bool {
+    let denies = match settings.mode {
         Mode::Enforce | Mode::Jointly => true,
         Mode::EnforceFor(share) => !share.is_none(),
         Mode::Observe | Mode::Off => false,
     };
-    let denies_all = terms.limits.iter().any(|limit| limit.limit.capacity() == 0);
-    denies && !terms.limits.is_empty() && !denies_all
+    let denies_all = settings.limits.iter().any(|limit| limit.limit.capacity() == 0);
+    denies && !settings.limits.is_empty() && !denies_all
 }
 
-fn enforces(terms: &Terms) -> bool {
-    let always = match terms.mode {
+fn enforces(settings: &RuleSettings) -> bool {
+    let always = match settings.mode {
         Mode::Enforce => true,
         Mode::EnforceFor(share) => share.is_whole(),
         // Another limit in this mode may let the request pass.
         Mode::Jointly | Mode::Observe | Mode::Off => false,
     };
-    always && !terms.limits.is_empty()
+    always && !settings.limits.is_empty()
 }
 
 /// Whether a rule that applies limits a client whatever it invents.
@@ -123,7 +124,7 @@ fn limits_inventors(one: &Match<'_>) -> bool {
     let (rule, other) = (one.rule(), chosen(one));
     let is_invented =
         |name| is_client_chosen(rule, name) && !is_pinned(&rule.when, other.map(|o| &o.when), name);
-    enforces(other.map_or(&rule.terms, |other| &other.terms))
+    enforces(other.map_or(&rule.settings, |other| &other.settings))
         && (one.lacks_attribute() || !one.identity().any(|(name, _)| is_invented(name)))
 }
 
@@ -131,18 +132,18 @@ fn limits_inventors(one: &Match<'_>) -> bool {
 /// saves the search.
 fn limits_all(rule: &Rule) -> bool {
     let has_address = rule.per.entries().iter().all(|entry| entry.names().all(is_address));
-    let mut terms = rule.overrides.iter().map(|other| &other.terms).chain([&rule.terms]);
+    let mut settings = rule.overrides.iter().map(|other| &other.settings).chain([&rule.settings]);
     has_address
         && rule.when.0.is_empty()
         && rule.descriptor.is_none()
         && !rule.requested
-        && terms.all(enforces)
+        && settings.all(enforces)
 }
 
 /// Whether a rule enforces a limit for each address, at least where no override holds.
 fn counts_by_address(rule: &Rule) -> bool {
     let mut names = rule.per.entries().iter().flat_map(|entry| entry.names());
-    enforces(&rule.terms) && names.any(is_address) && chosen_names(rule).next().is_none()
+    enforces(&rule.settings) && names.any(is_address) && chosen_names(rule).next().is_none()
 }
 
 /// Whether `when` leaves only values of an attribute that the policy itself lists.
@@ -165,7 +166,7 @@ fn weight(rule: &Rule) -> usize {
 }
 
 /// The place of the attribute in `per`.
-fn place(one: &Written<'_>, name: &str) -> Place {
+fn place(one: &Written<'_>, name: &str) -> SourceSpan {
     let entries = one.entry.per.get().into_iter().flatten().filter_map(Field::given);
     let mut names = entries.filter(|(text, _)| text.split('|').any(|own| own.trim() == name));
     names.next().map_or(one.at, |(_, at)| at)

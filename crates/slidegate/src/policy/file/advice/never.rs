@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::super::entries::{ConditionEntry, WhenEntry};
-use super::super::reading::Field;
-use super::{Advice, Place, Written};
+use super::super::deserialize::Field;
+use super::super::spec::{ConditionSpec, WhenSpec};
+use super::{Advice, SourceSpan, Written};
 use crate::policy::mode::{Mode, WhenMissing};
 use crate::policy::pattern::Condition;
 use crate::policy::rule::{Rule, When};
@@ -28,22 +28,22 @@ impl Advice<'_> {
     /// A share of no keys.
     fn enforces_for_none(&self, one: &Written<'_>) {
         let is_none = |mode: Mode| matches!(mode, Mode::EnforceFor(share) if share.is_none());
-        if is_none(one.rule.terms.mode) {
+        if is_none(one.rule.settings.mode) {
             let at = if one.entry.mode.is_absent() { one.at } else { one.entry.mode.place() };
             self.warn(at, "never denies: 0% is no key at all; write `observe`, or a larger share");
         }
     }
 
     /// `literal` takes any text, also one that the attribute never has.
-    fn impossible_literals(&self, when: &Field<WhenEntry>) {
-        let Some(WhenEntry(conditions)) = when.get() else { return };
+    fn impossible_literals(&self, when: &Field<WhenSpec>) {
+        let Some(WhenSpec(conditions)) = when.get() else { return };
         for (name, condition) in conditions {
-            let (Some(name), Some(ConditionEntry::Map(map))) = (name.get(), condition.get()) else {
+            let (Some(name), Some(ConditionSpec::Map(map))) = (name.get(), condition.get()) else {
                 continue;
             };
             let not = map.not.get().and_then(|condition| match condition {
-                ConditionEntry::Map(map) => map.literal.get(),
-                ConditionEntry::One(_) | ConditionEntry::Any(_) => None,
+                ConditionSpec::Map(map) => map.literal.get(),
+                ConditionSpec::One(_) | ConditionSpec::Any(_) => None,
             });
             let literals = map.literal.get().into_iter().chain(not).flatten();
             for (literal, at) in literals.filter_map(Field::given) {
@@ -117,7 +117,7 @@ impl Advice<'_> {
     /// Overrides behind one that matches whatever they do.
     fn shadowed_overrides(&mut self, one: &Written<'_>) {
         let entries = one.entry.overrides.get().into_iter().flatten().filter_map(Field::given);
-        let places: Vec<Place> = entries.map(|(_, at)| at).collect();
+        let places: Vec<SourceSpan> = entries.map(|(_, at)| at).collect();
         let overrides = &one.rule.overrides;
         for (nth, (own, at)) in overrides.iter().zip(&places).enumerate() {
             for (earlier, earlier_at) in overrides[..nth].iter().zip(&places) {
@@ -163,8 +163,8 @@ impl Advice<'_> {
 fn always_replaces(rule: &Rule, other: &Rule) -> bool {
     let is_on = |mode: Mode| mode != Mode::Off;
     let counted = |entry| other.per.entries().contains(entry);
-    is_on(rule.terms.mode)
-        && rule.overrides.iter().all(|own| is_on(own.terms.mode))
+    is_on(rule.settings.mode)
+        && rule.overrides.iter().all(|own| is_on(own.settings.mode))
         && !rule.requested
         && rule.descriptor == other.descriptor
         && rule.per.entries().iter().all(counted)
@@ -194,8 +194,8 @@ fn steps(one: &When, other: &When) -> usize {
 }
 
 /// The place of an attribute in `when`.
-fn place(when: &Field<WhenEntry>, name: &str) -> Option<Place> {
-    let WhenEntry(conditions) = when.get()?;
+fn place(when: &Field<WhenSpec>, name: &str) -> Option<SourceSpan> {
+    let WhenSpec(conditions) = when.get()?;
     let mut names = conditions.iter().filter_map(|(name, _)| name.given());
     names.find(|(own, _)| *own == name).map(|(_, at)| at)
 }

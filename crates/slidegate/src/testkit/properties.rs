@@ -12,7 +12,7 @@ use crate::key::{Key, Scope, Value};
 use crate::limit::Limit;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
-use crate::store::{Store, Taken};
+use crate::store::{ChargeResult, Store};
 
 use super::oracle::Oracle;
 
@@ -54,7 +54,7 @@ fn limit(max: u64, window: Duration, algorithm: Algorithm) -> Limit {
 }
 
 /// The most units that a limit may let into any window of its length.
-pub fn most_in_a_window(limit: &Limit) -> u64 {
+pub fn max_units_in_window(limit: &Limit) -> u64 {
     let max = limit.quota().max();
     match limit.algorithm() {
         Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => max,
@@ -77,7 +77,7 @@ impl<S: Store> One<'_, S> {
         Hit::new(key, &self.limit, cost)
     }
 
-    async fn take(&self, cost: u64) -> Taken {
+    async fn take(&self, cost: u64) -> ChargeResult {
         answered(self.store.take(&[self.hit(cost)]).await)
     }
 
@@ -104,7 +104,7 @@ fn one<'s, S: Store>(store: &'s S, clock: &ManualClock, limit: &Limit, start: u6
 
 /// Never more than promised in any window, under random traffic that comes in bursts and at edges. The
 /// log, where it counts in microseconds, also denies nothing that would fit.
-pub async fn never_above_the_bound<S: Store>(
+pub async fn units_stay_below_bound<S: Store>(
     store: &S,
     clock: &ManualClock,
     limit: &Limit,
@@ -131,7 +131,7 @@ pub async fn never_above_the_bound<S: Store>(
         let taken = one.take(cost).await;
         if taken.allowed {
             oracle.charge(now, cost);
-            let most = most_in_a_window(limit);
+            let most = max_units_in_window(limit);
             let inside = oracle.in_window(now, window);
             assert!(
                 inside <= most,
@@ -148,7 +148,12 @@ pub async fn never_above_the_bound<S: Store>(
 
 /// A denial's `retry_after` is exact: one microsecond before it the request is denied still, and then
 /// it is allowed. Its `reset_after` is exact too: from then on the key is as if never seen.
-pub async fn waits_are_exact<S: Store>(store: &S, clock: &ManualClock, limit: &Limit, seed: u64) {
+pub async fn retry_after_is_exact<S: Store>(
+    store: &S,
+    clock: &ManualClock,
+    limit: &Limit,
+    seed: u64,
+) {
     let mut rng = Rng::with_seed(seed);
     let window_us = limit.quota().window().as_micros() as u64;
     let one = one(store, clock, limit, rng.u64(..window_us));
@@ -180,7 +185,11 @@ pub async fn waits_are_exact<S: Store>(store: &S, clock: &ManualClock, limit: &L
 }
 
 /// A cost over what the limit holds is denied for ever, and says so.
-pub async fn what_never_fits_never_waits<S: Store>(store: &S, clock: &ManualClock, limit: &Limit) {
+pub async fn cost_above_max_has_no_retry_after<S: Store>(
+    store: &S,
+    clock: &ManualClock,
+    limit: &Limit,
+) {
     let one = one(store, clock, limit, 0);
     let taken = one.take(limit.capacity() + 1).await;
     assert!(!taken.allowed && taken.outcomes[0].retry_after().is_none(), "{limit}");
@@ -189,7 +198,7 @@ pub async fn what_never_fits_never_waits<S: Store>(store: &S, clock: &ManualCloc
 }
 
 /// A denial changes nothing, on any of the request's keys; nor does a cost of 0.
-pub async fn a_denial_changes_nothing<S: Store>(store: &S, clock: &ManualClock, limit: &Limit) {
+pub async fn denial_charges_nothing<S: Store>(store: &S, clock: &ManualClock, limit: &Limit) {
     let one = one(store, clock, limit, 7);
     let scope = Scope::new("law", "other", "limit", &["who"]);
     let other = Hit { key: Key::new(&scope, &[Value::Text("other")]), ..one.hit(1) };
@@ -284,7 +293,7 @@ fn assert_within<S>(one: &One<'_, S>, oracle: &Oracle, now: Timestamp, seed: u64
 }
 
 /// What is given back is as if it had never been charged; nothing once it has left the window.
-pub async fn give_back_undoes_its_charge<S: Store>(
+pub async fn revert_undoes_its_charge<S: Store>(
     store: &S,
     clock: &ManualClock,
     limit: &Limit,
@@ -299,7 +308,7 @@ pub async fn give_back_undoes_its_charge<S: Store>(
     let before = one.peek(1).await;
     let taken = one.take(rng.u64(1..=half)).await;
     if taken.allowed {
-        answered(store.give_back(&taken.receipt).await);
+        answered(store.revert(&taken.receipt).await);
         let after = one.peek(1).await;
         assert_eq!(after.remaining(), before.remaining(), "{limit}, seed {seed}");
         assert_eq!(after.fits(), before.fits(), "{limit}, seed {seed}");
@@ -309,13 +318,13 @@ pub async fn give_back_undoes_its_charge<S: Store>(
     clock.advance(Duration::from_micros(2 * window_us + 1));
     assert!(one.take(half).await.allowed);
     let before = one.peek(1).await;
-    answered(store.give_back(&taken.receipt).await);
+    answered(store.revert(&taken.receipt).await);
     assert_eq!(one.peek(1).await, before, "{limit}, seed {seed}: it had left the window");
 }
 
 /// Units that are taken off without a receipt make room for exactly as many, if there were so many; what is left
 /// waits exactly; and who takes off all is as if never seen.
-pub async fn a_refund_makes_room_for_as_much<S: Store>(
+pub async fn refund_frees_as_many_units<S: Store>(
     store: &S,
     clock: &ManualClock,
     limit: &Limit,
@@ -359,7 +368,7 @@ pub async fn a_refund_makes_room_for_as_much<S: Store>(
 /// Never more than promised in any window, not counting what was taken off without a receipt: of the units that
 /// still counted the oldest. The log, where it counts in microseconds, is exactly as if they had never been
 /// charged.
-pub async fn never_above_the_bound_without_refunds<S: Store>(
+pub async fn units_stay_below_bound_without_refunds<S: Store>(
     store: &S,
     clock: &ManualClock,
     limit: &Limit,
@@ -392,7 +401,7 @@ pub async fn never_above_the_bound_without_refunds<S: Store>(
         let allowed = one.take(cost).await.allowed;
         if allowed {
             oracle.charge(now, cost);
-            let (most, inside) = (most_in_a_window(limit), oracle.in_window(now, window));
+            let (most, inside) = (max_units_in_window(limit), oracle.in_window(now, window));
             assert!(
                 inside <= most,
                 "{limit}, seed {seed}: {inside} units in a window, at most {most}"
@@ -405,7 +414,7 @@ pub async fn never_above_the_bound_without_refunds<S: Store>(
 }
 
 /// The order of the hits of a request never changes what is decided.
-pub async fn the_order_of_hits_is_nothing<S: Store>(
+pub async fn order_of_hits_is_irrelevant<S: Store>(
     (store, twin): (&S, &S),
     clock: &ManualClock,
     limits: &[Limit],

@@ -3,33 +3,33 @@
 use std::sync::Arc;
 
 use super::limits::Counted;
-use crate::cluster_terms::ClusterTerms;
+use crate::cluster_options::ClusterOptions;
 use crate::key::Scope;
 use crate::limit::Limit;
 use crate::policy::per::Per;
 use crate::policy::redis::RuleRedis;
 use crate::policy::rule::RuleLimit;
-use crate::redis_terms::RedisTerms;
+use crate::redis_options::RedisOptions;
 
 /// What all limits of a rule have in common.
-pub(super) struct Frame<'f> {
+pub(super) struct RuleContext<'f> {
     pub(super) domain: &'f str,
     pub(super) rule: &'f str,
     pub(super) per: &'f Per,
     /// Of the names that it counts per.
     pub(super) combinations: usize,
     pub(super) redis: Option<&'f RuleRedis>,
-    pub(super) cluster: Option<ClusterTerms>,
+    pub(super) cluster: Option<ClusterOptions>,
 }
 
-impl Frame<'_> {
+impl RuleContext<'_> {
     /// A scope for each combination of names.
-    pub(super) fn scopes(&self, limit: &str, redis: Option<&Arc<RedisTerms>>) -> Box<[Scope]> {
+    pub(super) fn scopes(&self, limit: &str, redis: Option<&Arc<RedisOptions>>) -> Box<[Scope]> {
         let scopes = self.per.combinations().into_iter().map(|names| {
             let scope =
                 Scope::new(self.domain, self.rule, limit, &names).with_cluster(self.cluster);
             match redis {
-                Some(terms) => scope.with_redis(terms.clone()),
+                Some(settings) => scope.with_redis(settings.clone()),
                 None => scope,
             }
         });
@@ -39,7 +39,7 @@ impl Frame<'_> {
     /// The limits with their scopes.
     pub(super) fn limits(
         &self,
-        limits: Vec<(Counted, Option<Arc<RedisTerms>>)>,
+        limits: Vec<(Counted, Option<Arc<RedisOptions>>)>,
     ) -> Box<[RuleLimit]> {
         let several = limits.len() > 1;
         let limits = limits.into_iter().map(|(Counted { id, limit, .. }, redis)| RuleLimit {

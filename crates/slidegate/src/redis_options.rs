@@ -9,11 +9,11 @@ use crate::limit::Limit;
 /// What a rule says to stores that count in Redis; other stores ignore it. For the keys of one limit.
 ///
 /// ```
-/// use slidegate::{Key, Limit, RedisTerms, Scope};
+/// use slidegate::{Key, Limit, RedisOptions, Scope};
 ///
 /// let limit: Limit = "100/s".parse()?;
 /// let scope = Scope::new("api", "hot", "1s", &["tenant"]);
-/// let scope = scope.with_redis(RedisTerms::new(&limit).with_split(8)?);
+/// let scope = scope.with_redis(RedisOptions::new(&limit).with_split(8)?);
 /// let values = ["acme".into()];
 /// let key = Key::new(&scope, &values).with_part(3);
 /// assert_eq!(key.placed_identity().to_string(), "{tenant=acme#3}");
@@ -21,7 +21,7 @@ use crate::limit::Limit;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RedisTerms {
+pub struct RedisOptions {
     limit: Limit,
     slot_by: Box<[usize]>,
     split: Option<Split>,
@@ -39,7 +39,7 @@ struct Split {
 /// Why terms for Redis cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum RedisTermsError {
+pub enum RedisOptionsError {
     /// No entry is to choose the hash slot.
     #[error("nothing chooses the hash slot: name entries of `per`, or leave `slot_by` out")]
     NoSlot,
@@ -52,7 +52,7 @@ pub enum RedisTermsError {
     )]
     SlotOfSplit,
     /// Too few sub-keys, or too many.
-    #[error("a split is into 2 to {most} parts, not {0}", most = RedisTerms::MOST_PARTS)]
+    #[error("a split is into 2 to {most} parts, not {0}", most = RedisOptions::MAX_PARTS)]
     Parts(u32),
     /// Some sub-keys would have nothing.
     #[error(
@@ -67,7 +67,7 @@ pub enum RedisTermsError {
         into: NonZeroU32,
     },
     /// One request in too few, or too many.
-    #[error("a sample is one request in 2 to {most}, not one in {0}", most = RedisTerms::RAREST_SAMPLE)]
+    #[error("a sample is one request in 2 to {most}, not one in {0}", most = RedisOptions::RAREST_SAMPLE)]
     Sample(u32),
     /// What a sampled request is charged never fits.
     #[error(
@@ -91,9 +91,9 @@ fn most_that_fits(fits: u64, into: Option<NonZeroU32>) -> String {
     }
 }
 
-impl RedisTerms {
+impl RedisOptions {
     /// Sub-keys that an identity may be split into.
-    pub const MOST_PARTS: u32 = 1_024;
+    pub const MAX_PARTS: u32 = 1_024;
 
     /// The rarest sample: one request in so many.
     pub const RAREST_SAMPLE: u32 = 100;
@@ -108,12 +108,12 @@ impl RedisTerms {
     ///
     /// # Errors
     /// If there are none, one stands there twice, or the counts are split.
-    pub fn with_slot_by(self, places: &[usize]) -> Result<Self, RedisTermsError> {
+    pub fn with_slot_by(self, places: &[usize]) -> Result<Self, RedisOptionsError> {
         let twice = |(nth, place): (usize, &usize)| places[..nth].contains(place);
         match places {
-            [] => Err(RedisTermsError::NoSlot),
-            _ if places.iter().enumerate().any(twice) => Err(RedisTermsError::SlotTwice),
-            _ if self.split.is_some() => Err(RedisTermsError::SlotOfSplit),
+            [] => Err(RedisOptionsError::NoSlot),
+            _ if places.iter().enumerate().any(twice) => Err(RedisOptionsError::SlotTwice),
+            _ if self.split.is_some() => Err(RedisOptionsError::SlotOfSplit),
             _ => Ok(Self { slot_by: places.into(), ..self }),
         }
     }
@@ -124,16 +124,16 @@ impl RedisTerms {
     /// # Errors
     /// If there are too few or too many, one has nothing, a sample never fits in one, or the hash slot is
     /// chosen otherwise.
-    pub fn with_split(self, into: u32) -> Result<Self, RedisTermsError> {
+    pub fn with_split(self, into: u32) -> Result<Self, RedisOptionsError> {
         let parts =
-            NonZeroU32::new(into).filter(|into| (2..=Self::MOST_PARTS).contains(&into.get()));
-        let into = parts.ok_or(RedisTermsError::Parts(into))?;
+            NonZeroU32::new(into).filter(|into| (2..=Self::MAX_PARTS).contains(&into.get()));
+        let into = parts.ok_or(RedisOptionsError::Parts(into))?;
         if !self.slot_by.is_empty() {
-            return Err(RedisTermsError::SlotOfSplit);
+            return Err(RedisOptionsError::SlotOfSplit);
         }
         for (what, units) in [("max", self.limit.quota().max()), ("burst", self.limit.capacity())] {
             if (1..u64::from(into.get())).contains(&units) {
-                return Err(RedisTermsError::NoShare { what, units, into });
+                return Err(RedisOptionsError::NoShare { what, units, into });
             }
         }
         let split = Some(Split { into, shares: shares(&self.limit, into) });
@@ -144,10 +144,10 @@ impl RedisTerms {
     ///
     /// # Errors
     /// If it is too few or too many, or what a request is then charged never fits.
-    pub fn with_sample(self, one_in: u32) -> Result<Self, RedisTermsError> {
+    pub fn with_sample(self, one_in: u32) -> Result<Self, RedisOptionsError> {
         let sample =
             NonZeroU32::new(one_in).filter(|n| (2..=Self::RAREST_SAMPLE).contains(&n.get()));
-        let sample = sample.ok_or(RedisTermsError::Sample(one_in))?;
+        let sample = sample.ok_or(RedisOptionsError::Sample(one_in))?;
         Self { sample, ..self }.with_fitting_sample()
     }
 
@@ -155,7 +155,7 @@ impl RedisTerms {
     ///
     /// # Errors
     /// If that one is too small for it.
-    pub fn for_limit(&self, limit: &Limit) -> Result<Self, RedisTermsError> {
+    pub fn for_limit(&self, limit: &Limit) -> Result<Self, RedisOptionsError> {
         let own = Self { limit: *limit, split: None, ..self.clone() };
         match self.split_into() {
             Some(into) => own.with_split(into.get()),
@@ -163,11 +163,11 @@ impl RedisTerms {
         }
     }
 
-    fn with_fitting_sample(self) -> Result<Self, RedisTermsError> {
+    fn with_fitting_sample(self) -> Result<Self, RedisOptionsError> {
         let smallest = self.split.as_ref().map_or(&self.limit, |split| split.smallest());
         let (fits, sample, into) = (smallest.capacity(), self.sample, self.split_into());
         match (1..u64::from(sample.get())).contains(&fits) {
-            true => Err(RedisTermsError::SampleNeverFits { sample, fits, into }),
+            true => Err(RedisOptionsError::SampleNeverFits { sample, fits, into }),
             false => Ok(self),
         }
     }
@@ -223,7 +223,7 @@ mod tests {
     }
 
     fn shares_of(limit: &Limit, into: u32) -> Vec<(u64, u64)> {
-        let terms = RedisTerms::new(limit).with_split(into).unwrap();
+        let terms = RedisOptions::new(limit).with_split(into).unwrap();
         let shares = (0..into as u16).map(|part| *terms.share(part).unwrap());
         let shares: Vec<Limit> = shares.collect();
         assert!(shares.iter().all(|share| share.shape_text() == limit.shape_text()));
@@ -252,38 +252,38 @@ mod tests {
 
     #[test]
     fn a_share_of_nothing_is_refused_unless_all_have_nothing() {
-        let split = |limit: &Limit, into| RedisTerms::new(limit).with_split(into);
+        let split = |limit: &Limit, into| RedisOptions::new(limit).with_split(into);
         let seven = limit("7/min", Algorithm::default());
         assert!(split(&seven, 7).is_ok());
         let into = NonZeroU32::new(8).unwrap();
-        let no_share = |what, units| Err(RedisTermsError::NoShare { what, units, into });
+        let no_share = |what, units| Err(RedisOptionsError::NoShare { what, units, into });
         assert_eq!(split(&seven, 8), no_share("max", 7));
         assert_eq!(split(&bucket("8/s", 7), 8), no_share("burst", 7));
         assert_eq!(split(&bucket("7/s", 8), 8), no_share("max", 7));
         assert!(split(&bucket("8/s", 8), 8).is_ok() && split(&bucket("8/s", 0), 8).is_ok());
-        assert!(split(&Limit::denied(), RedisTerms::MOST_PARTS).is_ok());
-        for into in [0, 1, RedisTerms::MOST_PARTS + 1] {
-            assert_eq!(split(&Limit::denied(), into), Err(RedisTermsError::Parts(into)));
+        assert!(split(&Limit::denied(), RedisOptions::MAX_PARTS).is_ok());
+        for into in [0, 1, RedisOptions::MAX_PARTS + 1] {
+            assert_eq!(split(&Limit::denied(), into), Err(RedisOptionsError::Parts(into)));
         }
     }
 
     #[test]
     fn a_sample_that_never_fits_is_refused() {
         let ten = limit("10/min", Algorithm::default());
-        let sample = |limit: &Limit, one_in| RedisTerms::new(limit).with_sample(one_in);
+        let sample = |limit: &Limit, one_in| RedisOptions::new(limit).with_sample(one_in);
         assert_eq!(sample(&ten, 10).unwrap().sample().get(), 10);
         let error = sample(&ten, 11).unwrap_err().to_string();
         assert!(error.contains("at most 10 fit;"), "{error}");
         // What fits in a bucket at once is its burst.
         assert!(sample(&bucket("1/s", 10), 10).is_ok() && sample(&bucket("100/s", 9), 10).is_err());
-        assert!(sample(&Limit::denied(), RedisTerms::RAREST_SAMPLE).is_ok());
-        for one_in in [0, 1, RedisTerms::RAREST_SAMPLE + 1] {
-            assert_eq!(sample(&ten, one_in), Err(RedisTermsError::Sample(one_in)));
+        assert!(sample(&Limit::denied(), RedisOptions::RAREST_SAMPLE).is_ok());
+        for one_in in [0, 1, RedisOptions::RAREST_SAMPLE + 1] {
+            assert_eq!(sample(&ten, one_in), Err(RedisOptionsError::Sample(one_in)));
         }
         // Of a split, the smallest share counts, whichever is said first.
         let both = |one_in| {
-            let sampled = RedisTerms::new(&ten).with_sample(one_in).and_then(|t| t.with_split(3));
-            let split = RedisTerms::new(&ten).with_split(3).and_then(|t| t.with_sample(one_in));
+            let sampled = RedisOptions::new(&ten).with_sample(one_in).and_then(|t| t.with_split(3));
+            let split = RedisOptions::new(&ten).with_split(3).and_then(|t| t.with_sample(one_in));
             assert_eq!(sampled, split);
             split
         };
@@ -294,15 +294,15 @@ mod tests {
 
     #[test]
     fn a_slot_is_chosen_by_entries_that_differ_and_not_of_what_is_split() {
-        let terms = RedisTerms::new(&Limit::denied());
+        let terms = RedisOptions::new(&Limit::denied());
         let slot_by = |places: &[usize]| terms.clone().with_slot_by(places);
         assert_eq!(slot_by(&[2, 0]).unwrap().slot_by(), [2, 0]);
-        assert_eq!(slot_by(&[]), Err(RedisTermsError::NoSlot));
-        assert_eq!(slot_by(&[0, 1, 0]), Err(RedisTermsError::SlotTwice));
+        assert_eq!(slot_by(&[]), Err(RedisOptionsError::NoSlot));
+        assert_eq!(slot_by(&[0, 1, 0]), Err(RedisOptionsError::SlotTwice));
         let split = terms.clone().with_split(2).unwrap();
-        assert_eq!(split.with_slot_by(&[0]), Err(RedisTermsError::SlotOfSplit));
+        assert_eq!(split.with_slot_by(&[0]), Err(RedisOptionsError::SlotOfSplit));
         let slot = slot_by(&[0]).unwrap();
-        assert_eq!(slot.with_split(2), Err(RedisTermsError::SlotOfSplit));
+        assert_eq!(slot.with_split(2), Err(RedisOptionsError::SlotOfSplit));
     }
 
     #[test]
@@ -310,11 +310,11 @@ mod tests {
         let small = Limit::denied();
         let large = limit("100/s", Algorithm::default());
         let terms = |limit: &Limit| {
-            RedisTerms::new(limit).with_split(8).and_then(|terms| terms.with_sample(10)).unwrap()
+            RedisOptions::new(limit).with_split(8).and_then(|terms| terms.with_sample(10)).unwrap()
         };
         assert_eq!(terms(&small).for_limit(&large), Ok(terms(&large)));
         assert!(terms(&small).for_limit(&limit("79/s", Algorithm::default())).is_err());
-        let slot = |limit: &Limit| RedisTerms::new(limit).with_slot_by(&[1]).unwrap();
+        let slot = |limit: &Limit| RedisOptions::new(limit).with_slot_by(&[1]).unwrap();
         assert_eq!(slot(&small).for_limit(&large), Ok(slot(&large)));
     }
 }

@@ -1,5 +1,5 @@
 -- A charge leaves by leaking: what of it may have leaked by the last charge has left.
-local function give_back(tick_us, window, max, _, cost, at, last, level, rate)
+local function revert(tick_us, window, max, _, cost, at, last, level, rate)
   local tick = at / tick_us
   local elapsed = last - (tick - tick % 1)
   if elapsed < 0 then elapsed = 0 end

@@ -1,14 +1,17 @@
 //! What a misspelt word was meant to be.
 
 /// Bytes of a word that anybody may have misspelt. To compare two takes the product of their lengths.
-const MOST_BYTES: usize = 128;
+const MAX_BYTES: usize = 128;
 
 /// How much alike two words have to be, from 0 to 1.
 const ALIKE: f64 = 0.8;
 
 /// The word that was most likely meant.
-pub(super) fn meant<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
-    if word.len() > MOST_BYTES {
+pub(super) fn closest_match<'w>(
+    word: &str,
+    known: impl IntoIterator<Item = &'w str>,
+) -> Option<&'w str> {
+    if word.len() > MAX_BYTES {
         return None;
     }
     let word = word.to_lowercase();
@@ -17,7 +20,7 @@ pub(super) fn meant<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) ->
         1 if other.len() > 2 => 1.0,
         _ => strsim::jaro_winkler(&word, other),
     };
-    let known = known.into_iter().filter(|other| other.len() <= MOST_BYTES);
+    let known = known.into_iter().filter(|other| other.len() <= MAX_BYTES);
     let known = known.map(|other| (other, alike(other)));
     let best = known.max_by(|one, other| one.1.total_cmp(&other.1))?;
     (best.1 >= ALIKE).then_some(best.0)
@@ -25,7 +28,8 @@ pub(super) fn meant<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) ->
 
 /// ``: did you mean `x`?``, or nothing.
 pub(super) fn did_you_mean<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> String {
-    meant(word, known).map_or_else(String::new, |meant| format!(": did you mean `{meant}`?"))
+    closest_match(word, known)
+        .map_or_else(String::new, |closest_match| format!(": did you mean `{closest_match}`?"))
 }
 
 pub(super) fn not_one_of(word: &str, known: &[&str]) -> String {
@@ -37,8 +41,10 @@ pub(super) fn not_one_of(word: &str, known: &[&str]) -> String {
 }
 
 pub(super) fn no_field(word: &str, fields: &[&str]) -> String {
-    match meant(word, fields.iter().copied()) {
-        Some(meant) => format!("there is no field `{word}` here: did you mean `{meant}`?"),
+    match closest_match(word, fields.iter().copied()) {
+        Some(closest_match) => {
+            format!("there is no field `{word}` here: did you mean `{closest_match}`?")
+        }
         None => format!("there is no field `{word}` here: there is {}", listed(fields, "and")),
     }
 }

@@ -10,9 +10,9 @@ use std::marker::PhantomData;
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::reading::Field;
+use super::deserialize::Field;
 use crate::algorithm::Algorithm;
-use crate::cluster_terms::OnPartition;
+use crate::cluster_options::OnPartition;
 use crate::policy::mode::{OnStoreError, WhenMissing};
 
 /// What requests may do, and how often.
@@ -20,27 +20,27 @@ use crate::policy::mode::{OnStoreError, WhenMissing};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(title = "slidegate policy", extend("required" = ["rules"])))]
 #[serde(default, deny_unknown_fields, expecting = "a policy: a map with `rules`")]
-pub(super) struct PolicyEntry {
+pub(super) struct PolicySpec {
     /// The version of the language: 1.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1)))]
     pub(super) version: Field<u64>,
     /// What holds for every rule that does not say otherwise.
-    pub(super) defaults: Field<DefaultsEntry>,
+    pub(super) defaults: Field<DefaultsSpec>,
     /// Templates of paths, such as `/users/{id}` or `/files/{*path}`. The attribute `path` of a request
     /// gives it the attribute `route`: the template that the path is of.
     pub(super) routes: Field<Vec<Field<String>>>,
     /// The rules; all that apply must let a request pass.
-    pub(super) rules: Field<Vec<Field<RuleEntry>>>,
+    pub(super) rules: Field<Vec<Field<RuleSpec>>>,
 }
 
 /// What holds for every rule that does not say otherwise.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields, expecting = "a map of defaults")]
-pub(super) struct DefaultsEntry {
+pub(super) struct DefaultsSpec {
     pub(super) algorithm: Field<AlgorithmName>,
     pub(super) when_missing: Field<WhenMissing>,
-    pub(super) mode: Field<ModeEntry>,
+    pub(super) mode: Field<ModeSpec>,
     /// Units that must be free for a request to fit, also if its cost is lower; 1 if not given.
     #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
     pub(super) required: Field<u64>,
@@ -55,14 +55,14 @@ pub(super) struct DefaultsEntry {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("required" = ["name", "limits"])))]
 #[serde(default, deny_unknown_fields, expecting = "a rule: a map with `name` and `limits`")]
-pub(super) struct RuleEntry {
+pub(super) struct RuleSpec {
     /// Unique in its domain; stands in headers, metrics and keys.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9._-]{1,128}$")))]
     pub(super) name: Field<String>,
     /// The domain whose requests it is for; `default` if not given.
     pub(super) domain: Field<String>,
     /// What the attributes have to be; every entry must match.
-    pub(super) when: Field<WhenEntry>,
+    pub(super) when: Field<WhenSpec>,
     /// The attributes whose values are counted apart; `a|b` is the first of the two that is present.
     pub(super) per: Field<Vec<Field<String>>>,
     /// The names of a descriptor's attributes, all of them and in their order: the rule is for such descriptors
@@ -72,11 +72,11 @@ pub(super) struct RuleEntry {
     /// What becomes of a request that lacks an attribute of `per`; `skip` if not given.
     pub(super) when_missing: Field<WhenMissing>,
     /// What may pass; all of it must fit.
-    pub(super) limits: Field<LimitsEntry>,
+    pub(super) limits: Field<LimitsSpec>,
     /// How its limits count, unless they say so themselves; `sliding_window` if not given.
     pub(super) algorithm: Field<AlgorithmName>,
     /// What it does with what does not fit; `enforce` if not given.
-    pub(super) mode: Field<ModeEntry>,
+    pub(super) mode: Field<ModeSpec>,
     /// What it wants while the store does not answer; the strictest rule wins. `local` if not given.
     pub(super) on_store_error: Field<OnStoreError>,
     /// The HTTP status of a request that it denies; 429 if not given.
@@ -84,13 +84,13 @@ pub(super) struct RuleEntry {
     pub(super) deny_status: Field<u64>,
     /// The units that it charges for a request: a constant number of units, or the name of a cost of the request; the request's
     /// `cost` if not given.
-    pub(super) cost: Field<CostEntry>,
+    pub(super) cost: Field<CostSpec>,
     /// Units that must be free for a request to fit, also if its cost is lower; 1 if not given. With 0 a request of cost 0
     /// fits unless the counter is above max.
     #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
     pub(super) required: Field<u64>,
     /// Which requests it charges; `if_admitted` if not given.
-    pub(super) charge: Field<ChargeEntry>,
+    pub(super) charge: Field<ChargeSpec>,
     /// Bits by which IPv6 addresses are counted; 64 if not given, 128 counts each alone.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 128)))]
     pub(super) ipv6_prefix: Field<u64>,
@@ -98,11 +98,11 @@ pub(super) struct RuleEntry {
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 1000)))]
     pub(super) replaces: Field<Vec<Field<String>>>,
     /// Other terms for some of its requests; the first that matches holds.
-    pub(super) overrides: Field<Vec<Field<OverrideEntry>>>,
+    pub(super) overrides: Field<Vec<Field<OverrideSpec>>>,
     /// For stores that count in Redis; others ignore it.
-    pub(super) redis: Field<RedisEntry>,
+    pub(super) redis: Field<RedisSpec>,
     /// For stores whose nodes tell each other what they counted; others ignore it.
-    pub(super) cluster: Field<ClusterEntry>,
+    pub(super) cluster: Field<ClusterSpec>,
 }
 
 /// What holds where nodes tell each other what they counted.
@@ -110,7 +110,7 @@ pub(super) struct RuleEntry {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("minProperties" = 1)))]
 #[serde(default, deny_unknown_fields, expecting = "a map with `max_unsynced` or `on_partition`")]
-pub(super) struct ClusterEntry {
+pub(super) struct ClusterSpec {
     /// Units of each count that a node may have allowed and that not every other node has acknowledged; max divided by
     /// twice the number of nodes if not given.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 536_870_912)))]
@@ -124,12 +124,12 @@ pub(super) struct ClusterEntry {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("minProperties" = 1)))]
 #[serde(default, deny_unknown_fields, expecting = "a map with `slot_by`, `split` or `sample`")]
-pub(super) struct RedisEntry {
+pub(super) struct RedisSpec {
     /// The entries of `per` that choose the hash slot in Redis Cluster; all if not given.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 16)))]
     pub(super) slot_by: Field<Vec<Field<String>>>,
     /// Spreads each count over several keys, each with its share of the limit.
-    pub(super) split: Field<SplitEntry>,
+    pub(super) split: Field<SplitSpec>,
     /// The share of the requests that ask Redis, such as 10%: one in a whole number, from 2 to 100, which
     /// is charged so many times its cost.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[0-9]{1,2}(\.[0-9]{1,2})? *%$")))]
@@ -141,7 +141,7 @@ pub(super) struct RedisEntry {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("required" = ["by", "into"])))]
 #[serde(default, deny_unknown_fields, expecting = "a map with `by` and `into`")]
-pub(super) struct SplitEntry {
+pub(super) struct SplitSpec {
     /// The attributes whose values choose the key.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 16)))]
     pub(super) by: Field<Vec<Field<String>>>,
@@ -155,17 +155,17 @@ pub(super) struct SplitEntry {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("required" = ["when"])))]
 #[serde(default, deny_unknown_fields, expecting = "an override: a map with `when`")]
-pub(super) struct OverrideEntry {
+pub(super) struct OverrideSpec {
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9._-]{1,128}$")))]
     pub(super) name: Field<String>,
     /// What the attributes have to be; every entry must match.
-    pub(super) when: Field<WhenEntry>,
+    pub(super) when: Field<WhenSpec>,
     /// What may pass instead.
-    pub(super) limits: Field<LimitsEntry>,
+    pub(super) limits: Field<LimitsSpec>,
     /// How the limits count instead.
     pub(super) algorithm: Field<AlgorithmName>,
     /// What is done with what does not fit instead.
-    pub(super) mode: Field<ModeEntry>,
+    pub(super) mode: Field<ModeSpec>,
 }
 
 /// A limit with all that there is to say of it.
@@ -225,14 +225,14 @@ const ALGORITHMS: &[&str] = &{
 };
 
 /// `100/min`, or a map.
-pub(super) enum LimitEntry {
+pub(super) enum LimitSpec {
     Text(String),
     Map(Box<LimitMap>),
 }
 
 /// A list of limits, or a word.
-pub(super) enum LimitsEntry {
-    List(Vec<Field<LimitEntry>>),
+pub(super) enum LimitsSpec {
+    List(Vec<Field<LimitSpec>>),
     /// Everything passes.
     Unlimited,
     /// Nothing passes.
@@ -242,7 +242,7 @@ pub(super) enum LimitsEntry {
 }
 
 /// The cost of a request under a rule.
-pub(super) enum CostEntry {
+pub(super) enum CostSpec {
     Constant(u64),
     Named(String),
 }
@@ -251,7 +251,7 @@ pub(super) enum CostEntry {
 #[derive(Clone, Copy, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub(super) enum ChargeEntry {
+pub(super) enum ChargeSpec {
     /// Requests that are admitted.
     IfAdmitted,
     /// All requests: also denied ones, above max.
@@ -259,7 +259,7 @@ pub(super) enum ChargeEntry {
 }
 
 /// What a rule does with what does not fit.
-pub(super) enum ModeEntry {
+pub(super) enum ModeSpec {
     Enforce,
     Jointly,
     Observe,
@@ -281,10 +281,10 @@ pub(super) struct EnforceMap {
 }
 
 /// Attributes and what they have to be, in the order of the file.
-pub(super) struct WhenEntry(pub(super) Vec<(Field<String>, Field<ConditionEntry>)>);
+pub(super) struct WhenSpec(pub(super) Vec<(Field<String>, Field<ConditionSpec>)>);
 
 /// A value, or a list of them, or what it must not be, or what is no pattern.
-pub(super) enum ConditionEntry {
+pub(super) enum ConditionSpec {
     One(String),
     Any(Vec<Field<String>>),
     Map(Box<ConditionMap>),
@@ -297,7 +297,7 @@ pub(super) enum ConditionEntry {
 #[serde(default, deny_unknown_fields, expecting = "a map with `not` or `literal`")]
 pub(super) struct ConditionMap {
     /// None of these; also if the attribute is absent.
-    pub(super) not: Field<ConditionEntry>,
+    pub(super) not: Field<ConditionSpec>,
     /// One of these values, byte for byte: a `*`, an address and a network are nothing special.
     pub(super) literal: Field<Vec<Field<String>>>,
 }
@@ -356,7 +356,7 @@ fn all<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(mut list: A) -> Result<Vec<T
     Ok(all)
 }
 
-impl<'de> Either<'de> for LimitEntry {
+impl<'de> Either<'de> for LimitSpec {
     const EXPECTED: &'static str = "a limit such as `100/min`, or a map with `max` and `window`,";
 
     fn text<E: Error>(text: &str) -> Result<Self, E> {
@@ -368,7 +368,7 @@ impl<'de> Either<'de> for LimitEntry {
     }
 }
 
-impl<'de> Either<'de> for LimitsEntry {
+impl<'de> Either<'de> for LimitsSpec {
     const EXPECTED: &'static str =
         "a list of limits such as [100/min], or `unlimited`, `denied` or `requested`,";
 
@@ -390,7 +390,7 @@ impl<'de> Either<'de> for LimitsEntry {
     }
 }
 
-impl<'de> Either<'de> for ModeEntry {
+impl<'de> Either<'de> for ModeSpec {
     const EXPECTED: &'static str = "`enforce`, `jointly`, `observe`, `off` or { enforce: 5% }";
 
     fn text<E: Error>(text: &str) -> Result<Self, E> {
@@ -409,7 +409,7 @@ impl<'de> Either<'de> for ModeEntry {
     }
 }
 
-impl<'de> Either<'de> for CostEntry {
+impl<'de> Either<'de> for CostSpec {
     const EXPECTED: &'static str = "a number of units, or the name of a cost";
 
     fn text<E: Error>(text: &str) -> Result<Self, E> {
@@ -423,7 +423,7 @@ impl<'de> Either<'de> for CostEntry {
     }
 }
 
-impl<'de> Either<'de> for ConditionEntry {
+impl<'de> Either<'de> for ConditionSpec {
     const EXPECTED: &'static str = "a value, a list of values, { not: … } or { literal: […] }";
 
     fn text<E: Error>(text: &str) -> Result<Self, E> {
@@ -450,25 +450,25 @@ macro_rules! deserialize_either {
     )*};
 }
 
-deserialize_either!(LimitEntry, LimitsEntry, CostEntry, ModeEntry, ConditionEntry);
+deserialize_either!(LimitSpec, LimitsSpec, CostSpec, ModeSpec, ConditionSpec);
 
-impl<'de> Deserialize<'de> for WhenEntry {
+impl<'de> Deserialize<'de> for WhenSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Conditions;
 
         impl<'de> Visitor<'de> for Conditions {
-            type Value = WhenEntry;
+            type Value = WhenSpec;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a map of attributes, such as { method: POST },")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WhenEntry, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WhenSpec, A::Error> {
                 let mut conditions = Vec::new();
                 while let Some(condition) = map.next_entry()? {
                     conditions.push(condition);
                 }
-                Ok(WhenEntry(conditions))
+                Ok(WhenSpec(conditions))
             }
         }
 

@@ -3,12 +3,12 @@
 use crate::clock::{Clock, Timestamp};
 use crate::sync::Ordering;
 
-use super::shard::{Kept, Shard};
-use super::{Aim, MemoryStore};
-use crate::store::table::{Coarse, PINNED};
+use super::shard::{HasTable, Shard};
+use super::{HitLocation, MemoryStore};
+use crate::store::table::{CoarseTime, PINNED};
 
 /// Keys that are evicted for the slot of a new one, at most, before its table has to find one among its own.
-const MOST_FOR_SLOT: usize = 16;
+const MAX_FOR_SLOT: usize = 16;
 
 /// Keys that are evicted from one shard at a time when memory is short: so many, or an eighth of its slots, after which
 /// its tables are sparse enough to give blocks back.
@@ -16,26 +16,26 @@ const LEAST_AT_ONCE: usize = 16;
 
 /// Keys that are being denied and are evicted for one charge, at most, when memory is short and there are no others:
 /// more than one, so that they get fewer.
-const MOST_DENIED: usize = 2;
+const MAX_DENIED: usize = 2;
 
 impl<C: Clock> MemoryStore<C> {
     /// Inserts a key, and evicts others if there are too many or no memory for its slot.
     #[cold]
-    pub(super) fn insert<C2: Kept>(
+    pub(super) fn insert<C2: HasTable>(
         &self,
         shard: &mut Shard,
         counter: C2,
-        aim: Aim,
+        location: HitLocation,
         now: Timestamp,
     ) -> usize {
         let now = self.coarse(now);
-        self.make_room(shard, aim.shard, now);
-        self.make_slot(shard, counter, aim, now);
-        self.change(shard, |shard| shard.insert(counter, aim.fingerprint))
+        self.evict_if_full(shard, location.shard, now);
+        self.make_slot(shard, counter, location, now);
+        self.change(shard, |shard| shard.insert(counter, location.fingerprint))
     }
 
     /// Counts a new key into a shard, and lets an old one go if there are too many.
-    fn make_room(&self, shard: &mut Shard, at: usize, now: Coarse) {
+    fn evict_if_full(&self, shard: &mut Shard, at: usize, now: CoarseTime) {
         let swept = self.change(shard, |shard| shard.sweep(now));
         self.keys.fetch_sub(swept, Ordering::Relaxed);
         if self.keys.fetch_add(1, Ordering::Relaxed) < self.max_keys {
@@ -49,26 +49,32 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Evicts keys of a shard until a slot is free in a counter's table, or there is memory for the table to grow.
-    fn make_slot<C2: Kept>(&self, shard: &mut Shard, counter: C2, aim: Aim, now: Coarse) {
-        for _ in 0..MOST_FOR_SLOT {
-            let growth = shard.growth(counter, aim.fingerprint);
+    fn make_slot<C2: HasTable>(
+        &self,
+        shard: &mut Shard,
+        counter: C2,
+        location: HitLocation,
+        now: CoarseTime,
+    ) {
+        for _ in 0..MAX_FOR_SLOT {
+            let growth = shard.growth(counter, location.fingerprint);
             let has_slot = self.memory_bytes() + growth <= self.max_memory;
             if has_slot || !self.evict_one(shard, now, |shard| shard.evict(now)) {
                 return;
             }
         }
-        if shard.growth(counter, aim.fingerprint) > 0 {
+        if shard.growth(counter, location.fingerprint) > 0 {
             self.evict_one(shard, now, |shard| shard.evict_for(counter, now));
         }
     }
 
     /// Counts by how many bytes the state of a charged key has grown, and evicts others if that is too much.
     #[cold]
-    pub(super) fn count_growth<C2: Kept>(
+    pub(super) fn count_growth<C2: HasTable>(
         &self,
         shard: &mut Shard,
         counter: C2,
-        aim: Aim,
+        location: HitLocation,
         now: Timestamp,
         grown: isize,
     ) {
@@ -77,9 +83,9 @@ impl<C: Clock> MemoryStore<C> {
             return;
         }
         // The charged key stays: if a growing key were evicted, it would never be denied.
-        let denied_until = shard.set_denied_until(counter, aim.fingerprint, PINNED);
-        self.shed(shard, aim.shard, self.coarse(now));
-        shard.set_denied_until(counter, aim.fingerprint, denied_until);
+        let denied_until = shard.set_denied_until(counter, location.fingerprint, PINNED);
+        self.shed(shard, location.shard, self.coarse(now));
+        shard.set_denied_until(counter, location.fingerprint, denied_until);
     }
 
     /// Counts by how many bytes a shard that is locked has grown.
@@ -104,7 +110,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Evicts keys until the others take no more memory than they may: of this shard, then of others. Passes over
     /// locked shards, as [`evict_elsewhere`](Self::evict_elsewhere) does.
-    fn shed(&self, shard: &mut Shard, at: usize, now: Coarse) {
+    fn shed(&self, shard: &mut Shard, at: usize, now: CoarseTime) {
         self.shed_from(shard, now);
         for _ in 0..self.shards.len() {
             if self.has_memory() {
@@ -122,7 +128,7 @@ impl<C: Clock> MemoryStore<C> {
                 place.saturated_until.store(shard.saturated_until(), Ordering::Relaxed);
             }
         }
-        for _ in 0..MOST_DENIED {
+        for _ in 0..MAX_DENIED {
             if self.has_memory() {
                 return;
             }
@@ -133,7 +139,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Evicts some keys of a shard while memory is short. Returns whether there were any that may go.
-    fn shed_from(&self, shard: &mut Shard, now: Coarse) -> bool {
+    fn shed_from(&self, shard: &mut Shard, now: CoarseTime) -> bool {
         let most = LEAST_AT_ONCE.max(shard.slots() / 8);
         (0..most).all(|_| self.has_memory() || self.evict_one(shard, now, |shard| shard.evict(now)))
     }
@@ -142,21 +148,21 @@ impl<C: Clock> MemoryStore<C> {
     fn evict_one(
         &self,
         shard: &mut Shard,
-        now: Coarse,
-        evict: impl FnOnce(&mut Shard) -> Option<Coarse>,
+        now: CoarseTime,
+        evict: impl FnOnce(&mut Shard) -> Option<CoarseTime>,
     ) -> bool {
         let expires = self.change(shard, |shard| evict(shard).inspect(|_| shard.trim()));
         expires.inspect(|expires| self.count_evicted(*expires, now)).is_some()
     }
 
-    fn count_evicted(&self, expires: Coarse, now: Coarse) {
+    fn count_evicted(&self, expires: CoarseTime, now: CoarseTime) {
         self.keys.fetch_sub(1, Ordering::Relaxed);
         self.evicted.fetch_add(u64::from(expires >= now), Ordering::Relaxed);
     }
 
     /// Lets a key of another shard go, since all of this one's are being denied. Passes over shards
     /// that are locked at this instant: to wait for one while holding another could be for ever.
-    fn evict_elsewhere(&self, but: usize, now: Coarse) -> Option<Coarse> {
+    fn evict_elsewhere(&self, but: usize, now: CoarseTime) -> Option<CoarseTime> {
         let others = (but + 1..self.shards.len()).chain(0..but);
         for place in others.map(|other| &self.shards[other]) {
             if place.saturated_until.load(Ordering::Relaxed) > now {
@@ -175,7 +181,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Lets the key go that is of all the soonest not to be denied any more. Passes over locked shards,
     /// as [`evict_elsewhere`](Self::evict_elsewhere) does.
-    fn evict_denied(&self, shard: &mut Shard, at: usize) -> Option<Coarse> {
+    fn evict_denied(&self, shard: &mut Shard, at: usize) -> Option<CoarseTime> {
         let mut soonest = shard.saturated_until();
         let mut elsewhere = None;
         let others = (at + 1..self.shards.len()).chain(0..at);

@@ -1,4 +1,4 @@
-local function give_back(key, precision_us, _, counted, cost, at)
+local function revert(key, precision_us, _, counted, cost, at)
   local value = call('GET', key)
   if not value then return true end
   if #value ~= HEAD_BYTES + counted * 4 then return nil end

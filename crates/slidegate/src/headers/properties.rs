@@ -9,7 +9,7 @@ use super::*;
 use crate::jitter::Jitter;
 use crate::outcome::LONGEST_US;
 use crate::quota::{MAX_UNITS, MAX_WINDOW};
-use crate::scripted::{self, Said};
+use crate::test_util::{self, ScriptedOutcome};
 
 /// Rules by their names, and when they are asked.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ struct Case {
 struct Limit {
     max: u64,
     window_ms: u64,
-    said: Said,
+    said: ScriptedOutcome,
 }
 
 /// Numbers of all sizes.
@@ -42,12 +42,12 @@ fn any_remaining() -> impl Strategy<Value = u32> {
     prop_oneof![0..5_u32, 0..u32::MAX, Just(u32::MAX - 1)]
 }
 
-fn any_said() -> impl Strategy<Value = Said> {
+fn any_said() -> impl Strategy<Value = ScriptedOutcome> {
     prop_oneof![
         2 => (any_remaining(), any_micros())
-            .prop_map(|(remaining, reset_us)| Said::Fits { remaining, reset_us }),
+            .prop_map(|(remaining, reset_us)| ScriptedOutcome::Fits { remaining, reset_us }),
         1 => (any_remaining(), any_micros(), prop::option::weighted(0.8, any_micros()))
-            .prop_map(|(remaining, reset_us, wait_us)| Said::Denied { remaining, reset_us, wait_us }),
+            .prop_map(|(remaining, reset_us, wait_us)| ScriptedOutcome::Denied { remaining, reset_us, wait_us }),
     ]
 }
 
@@ -93,8 +93,8 @@ impl Case {
             format!("  - {{ name: '{name}', limits: [{}] }}\n", limits.join(", "))
         };
         let rules: String = self.rules.iter().map(rule).collect();
-        let said: Vec<Said> = self.limits().map(|(_, limit)| limit.said).collect();
-        scripted::ruling(&format!("rules:\n{rules}"), &said)
+        let said: Vec<ScriptedOutcome> = self.limits().map(|(_, limit)| limit.said).collect();
+        test_util::ruling(&format!("rules:\n{rules}"), &said)
     }
 
     /// Every limit with its name in headers.
@@ -192,7 +192,10 @@ fn read(headers: &[Header]) -> Read {
     read
 }
 
-fn write_all(case: &Case, lengthening: Lengthening) -> impl Iterator<Item = (Style, Ruling, Read)> {
+fn write_all(
+    case: &Case,
+    lengthening: JitterSample,
+) -> impl Iterator<Item = (Style, Ruling, Read)> {
     Style::ALL.into_iter().map(move |style| {
         let ruling = case.ruling();
         let headers = super::write(style, &ruling, case.now, lengthening);
@@ -206,10 +209,10 @@ fn binding<'c>(case: &'c Case, ruling: &Ruling) -> (String, &'c Limit) {
 }
 
 /// The wait that the headers tell of, in microseconds.
-fn wait_us(said: Said) -> Option<u64> {
+fn wait_us(said: ScriptedOutcome) -> Option<u64> {
     match said {
-        Said::Fits { reset_us, .. } => Some(reset_us),
-        Said::Denied { wait_us, .. } => wait_us,
+        ScriptedOutcome::Fits { reset_us, .. } => Some(reset_us),
+        ScriptedOutcome::Denied { wait_us, .. } => wait_us,
     }
 }
 
@@ -252,7 +255,7 @@ fn what_no_structured_field_can_hold_is_cut_to_the_largest() {
 
 #[test]
 fn the_draw_lengthens_the_wait_in_every_header_of_a_denial() {
-    let said = Said::Denied { remaining: 0, reset_us: 1, wait_us: Some(60_000_000) };
+    let said = ScriptedOutcome::Denied { remaining: 0, reset_us: 1, wait_us: Some(60_000_000) };
     let limit = Limit { max: 100, window_ms: 60_000, said };
     let case =
         Case { rules: vec![("a".to_owned(), vec![limit])], now: Timestamp::from_secs(1_000) };
@@ -265,7 +268,7 @@ fn the_draw_lengthens_the_wait_in_every_header_of_a_denial() {
 proptest! {
     #[test]
     fn every_style_writes_its_own_headers_once_and_in_their_order(case in any_case()) {
-        for (style, ruling, read) in write_all(&case, Lengthening::NONE) {
+        for (style, ruling, read) in write_all(&case, JitterSample::NONE) {
             let ends = wait_us(binding(&case, &ruling).1.said).is_some();
             let denied = !ruling.decision().is_allowed();
             let expected = style.header_names().iter().filter(|name| match **name {
@@ -279,7 +282,7 @@ proptest! {
 
     #[test]
     fn every_limit_is_listed_with_its_name_max_and_window(case in any_case()) {
-        for (style, _, read) in write_all(&case, Lengthening::NONE) {
+        for (style, _, read) in write_all(&case, JitterSample::NONE) {
             let all = case.limits().map(|(name, limit)| (Some(name), policy_of(limit)));
             let expected: Vec<_> = match style {
                 Style::Ietf => all.collect(),
@@ -295,9 +298,9 @@ proptest! {
 
     #[test]
     fn the_binding_limit_is_told_with_what_remains(case in any_case()) {
-        for (style, ruling, read) in write_all(&case, Lengthening::NONE) {
+        for (style, ruling, read) in write_all(&case, JitterSample::NONE) {
             let (name, limit) = binding(&case, &ruling);
-            let (Said::Fits { remaining, .. } | Said::Denied { remaining, .. }) = limit.said;
+            let (ScriptedOutcome::Fits { remaining, .. } | ScriptedOutcome::Denied { remaining, .. }) = limit.said;
             let expected = match style {
                 Style::Ietf => (Some(name), None, Some(i64::from(remaining))),
                 Style::Draft03 | Style::X => {
@@ -311,7 +314,7 @@ proptest! {
 
     #[test]
     fn the_reset_is_the_exact_wait_rounded_up(case in any_case()) {
-        for (style, ruling, read) in write_all(&case, Lengthening::NONE) {
+        for (style, ruling, read) in write_all(&case, JitterSample::NONE) {
             let wait = wait_us(binding(&case, &ruling).1.said);
             let expected = match style {
                 Style::Ietf | Style::Draft03 => wait.map(|wait| seconds(wait.into())),
@@ -333,7 +336,7 @@ proptest! {
         case in any_case(), percent in 0..=100_u8, lot: u32,
     ) {
         let lengthening = Jitter::up_to_percent(percent).drawn(lot);
-        let both = write_all(&case, Lengthening::NONE).zip(write_all(&case, lengthening));
+        let both = write_all(&case, JitterSample::NONE).zip(write_all(&case, lengthening));
         for ((style, ruling, exact), (_, _, read)) in both {
             prop_assert_eq!(&read.names, &exact.names);
             if ruling.decision().is_allowed() {

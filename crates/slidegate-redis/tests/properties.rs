@@ -6,7 +6,7 @@ mod server;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use slidegate::testkit::laws;
+use slidegate::testkit::properties;
 use slidegate::{Limit, ManualClock};
 use slidegate_redis::{RedisStore, Settings};
 
@@ -39,7 +39,7 @@ impl Bench {
 macro_rules! hold {
     ($law:path, seeds: $seeds:expr) => {
         let bench = Bench::start();
-        for limit in laws::limits() {
+        for limit in properties::limits() {
             for seed in $seeds {
                 $law(&bench.store(), &bench.clock, &limit, seed).await;
             }
@@ -47,7 +47,7 @@ macro_rules! hold {
     };
     ($law:path) => {
         let bench = Bench::start();
-        for limit in laws::limits() {
+        for limit in properties::limits() {
             $law(&bench.store(), &bench.clock, &limit).await;
         }
     };
@@ -55,50 +55,50 @@ macro_rules! hold {
 
 #[tokio::test]
 async fn never_above_the_bound_in_any_window() {
-    hold!(laws::never_above_the_bound, seeds: [3]);
+    hold!(properties::units_stay_below_bound, seeds: [3]);
 }
 
 #[tokio::test]
 async fn retry_after_and_reset_after_are_exact() {
-    hold!(laws::waits_are_exact, seeds: [1, 2]);
+    hold!(properties::retry_after_is_exact, seeds: [1, 2]);
 }
 
 #[tokio::test]
-async fn what_never_fits_never_waits() {
-    hold!(laws::what_never_fits_never_waits);
+async fn cost_above_max_has_no_retry_after() {
+    hold!(properties::cost_above_max_has_no_retry_after);
 }
 
 #[tokio::test]
-async fn a_denial_changes_nothing() {
-    hold!(laws::a_denial_changes_nothing);
+async fn denial_charges_nothing() {
+    hold!(properties::denial_charges_nothing);
 }
 
 #[tokio::test]
 async fn debts_are_paid_first() {
-    hold!(laws::debts_are_paid_first, seeds: [4]);
+    hold!(properties::debts_are_paid_first, seeds: [4]);
 }
 
 #[tokio::test]
 async fn give_back_undoes_exactly_its_charge() {
-    hold!(laws::give_back_undoes_its_charge, seeds: 0..4);
+    hold!(properties::revert_undoes_its_charge, seeds: 0..4);
 }
 
 #[tokio::test]
 async fn a_refund_makes_room_for_exactly_as_much() {
-    hold!(laws::a_refund_makes_room_for_as_much, seeds: [5]);
+    hold!(properties::refund_frees_as_many_units, seeds: [5]);
 }
 
 #[tokio::test]
 async fn never_above_the_bound_in_any_window_but_for_what_is_refunded() {
-    hold!(laws::never_above_the_bound_without_refunds, seeds: [6]);
+    hold!(properties::units_stay_below_bound_without_refunds, seeds: [6]);
 }
 
 #[tokio::test]
 async fn the_order_of_limits_and_rules_changes_no_decision() {
     let bench = Bench::start();
-    let limits: Vec<Limit> = laws::limits().into_iter().step_by(6).collect();
+    let limits: Vec<Limit> = properties::limits().into_iter().step_by(6).collect();
     for seed in 0..10 {
         let (store, twin) = (bench.store(), bench.store());
-        laws::the_order_of_hits_is_nothing((&store, &twin), &bench.clock, &limits, seed).await;
+        properties::order_of_hits_is_irrelevant((&store, &twin), &bench.clock, &limits, seed).await;
     }
 }

@@ -14,14 +14,17 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 
 use super::node::{Kind, Node};
-use super::{Mistakes, Place, hint};
+use super::{Diagnostics, SourceSpan, suggest};
 
 /// The name by which a [`Field`] asks for its place.
 const FIELD: &str = "slidegate::Field";
 
 /// Reads a tree as a `T`, and notes all mistakes in it.
-pub(super) fn read<'n, T: Deserialize<'n>>(node: &'n Node, mistakes: &Mistakes<'_>) -> Option<T> {
-    let reading = Reading { node, mistakes };
+pub(super) fn read<'n, T: Deserialize<'n>>(
+    node: &'n Node,
+    diagnostics: &Diagnostics<'_>,
+) -> Option<T> {
+    let reading = Reading { node, diagnostics };
     reading.told(T::deserialize(reading)).ok()
 }
 
@@ -29,7 +32,7 @@ pub(super) fn read<'n, T: Deserialize<'n>>(node: &'n Node, mistakes: &Mistakes<'
 #[derive(Debug)]
 pub(super) struct Field<T> {
     /// None: it is absent.
-    place: Option<Place>,
+    place: Option<SourceSpan>,
     /// None: it is absent, or wrong and told.
     value: Option<T>,
 }
@@ -41,11 +44,11 @@ impl<T> Field<T> {
     }
 
     /// The value and its place.
-    pub(super) fn given(&self) -> Option<(&T, Place)> {
+    pub(super) fn given(&self) -> Option<(&T, SourceSpan)> {
         Some((self.value.as_ref()?, self.place?))
     }
 
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> SourceSpan {
         self.place.unwrap_or_default()
     }
 
@@ -73,7 +76,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Field<T> {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Field<T>, A::Error> {
                 let mut number = || Ok(parts.next_element::<u64>()?.unwrap_or_default());
-                let place = Place { line: number()?, column: number()?, width: number()? };
+                let place = SourceSpan { line: number()?, column: number()?, width: number()? };
                 // A value that is wrong has been told: what stands beside it is still read.
                 let value = parts.next_element::<T>().ok().flatten();
                 Ok(Field { place: Some(place), value })
@@ -119,7 +122,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Message(message) => f.write_str(message),
-            Self::NotOneOf(word, known) => f.write_str(&hint::not_one_of(word, known)),
+            Self::NotOneOf(word, known) => f.write_str(&suggest::not_one_of(word, known)),
             Self::Told => f.write_str("told already"),
         }
     }
@@ -143,7 +146,7 @@ impl Error for Fault {
 #[derive(Clone, Copy)]
 struct Reading<'n, 'm> {
     node: &'n Node,
-    mistakes: &'m Mistakes<'m>,
+    diagnostics: &'m Diagnostics<'m>,
 }
 
 impl<'n, 'm> Reading<'n, 'm> {
@@ -152,7 +155,7 @@ impl<'n, 'm> Reading<'n, 'm> {
     }
 
     fn note(&self, message: impl fmt::Display) {
-        self.mistakes.note(self.node.place, message);
+        self.diagnostics.note(self.node.place, message);
     }
 
     /// The result, with its fault noted: whoever hands out a value sees to it.
@@ -188,7 +191,7 @@ impl<'n, 'm> Reading<'n, 'm> {
         let known = |(key, _): &&(Node, Node)| match &key.kind {
             Kind::Text(name) if fields.contains(&&**name) => true,
             Kind::Text(name) => {
-                let told = fmt::from_fn(|f| f.write_str(&hint::no_field(name, fields)));
+                let told = fmt::from_fn(|f| f.write_str(&suggest::no_field(name, fields)));
                 self.of(key).note(told);
                 false
             }
@@ -293,7 +296,7 @@ impl<'n> Deserializer<'n> for Reading<'n, '_> {
                 visitor.visit_enum(name)
             }
             Kind::Text(text) => Err(Fault::unknown_variant(text, variants)),
-            _ => self.found(&hint::one_of(variants).as_str()),
+            _ => self.found(&suggest::one_of(variants).as_str()),
         }
     }
 
@@ -328,7 +331,7 @@ impl<'n> SeqAccess<'n> for Parts<'n, '_> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, Fault> {
-        let Place { line, column, width } = self.reading.node.place;
+        let SourceSpan { line, column, width } = self.reading.node.place;
         let number = [line, column, width].get(self.given).copied();
         self.given += 1;
         match number {

@@ -9,16 +9,16 @@ use crate::hit::Hit;
 use crate::outcome::Outcome;
 use crate::policy::Policy;
 use crate::request::{DEFAULT_DOMAIN, Descriptor, Request};
-use crate::store::{LocalStore, Outcomes, Receipt, Store, StoreError, Taken};
+use crate::store::{ChargeResult, Outcomes, Receipt, Store, StoreError, SyncStore};
 
 /// What the store shall say of one limit.
 #[derive(Clone, Copy, Debug)]
-pub enum Said {
+pub enum ScriptedOutcome {
     Fits { remaining: u32, reset_us: u64 },
     Denied { remaining: u32, reset_us: u64, wait_us: Option<u64> },
 }
 
-impl Said {
+impl ScriptedOutcome {
     fn outcome(self) -> Outcome {
         match self {
             Self::Fits { remaining, reset_us } => {
@@ -35,7 +35,7 @@ impl Said {
 }
 
 /// How the policy rules if the store says this of its limits, in their order.
-pub fn ruling(policy: &str, said: &[Said]) -> Ruling {
+pub fn ruling(policy: &str, said: &[ScriptedOutcome]) -> Ruling {
     let policy = Policy::from_yaml(policy).unwrap();
     let outcomes: Outcomes = said.iter().map(|said| said.outcome()).collect();
     let gate = Gate::new(policy, Script(outcomes));
@@ -46,13 +46,13 @@ pub fn ruling(policy: &str, said: &[Said]) -> Ruling {
 
 struct Script(Outcomes);
 
-impl LocalStore for Script {
-    fn take_now(&self, _: &[Hit<'_>]) -> Taken {
+impl SyncStore for Script {
+    fn take_now(&self, _: &[Hit<'_>]) -> ChargeResult {
         let allowed = self.0.iter().all(Outcome::fits);
-        Taken { allowed, outcomes: self.0.clone(), receipt: Receipt::default() }
+        ChargeResult { allowed, outcomes: self.0.clone(), receipt: Receipt::default() }
     }
 
-    fn take_many_now(&self, asks: &[&[Hit<'_>]], answer: impl FnMut(Taken)) {
+    fn take_many_now(&self, asks: &[&[Hit<'_>]], answer: impl FnMut(ChargeResult)) {
         asks.iter().map(|hits| self.take_now(hits)).for_each(answer);
     }
 
@@ -60,7 +60,7 @@ impl LocalStore for Script {
         self.0.clone()
     }
 
-    fn give_back_now(&self, _: &Receipt) {}
+    fn revert_now(&self, _: &Receipt) {}
 
     fn refund_now(&self, _: &[Hit<'_>]) -> Outcomes {
         self.0.clone()
@@ -83,16 +83,16 @@ pub fn without_store(policy: &str) -> Ruling {
 struct Away;
 
 impl Store for Away {
-    type Pace = crate::store::Awaited;
+    type Kind = crate::store::Asynchronous;
 
-    fn take(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<Taken, StoreError>> + Send {
+    fn take(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<ChargeResult, StoreError>> + Send {
         ready(Err(StoreError::Unavailable("away".into())))
     }
 
     fn take_many(
         &self,
         _: &[&[Hit<'_>]],
-    ) -> impl Future<Output = Result<Vec<Taken>, StoreError>> + Send {
+    ) -> impl Future<Output = Result<Vec<ChargeResult>, StoreError>> + Send {
         ready(Err(StoreError::Unavailable("away".into())))
     }
 
@@ -100,7 +100,7 @@ impl Store for Away {
         ready(Err(StoreError::Unavailable("away".into())))
     }
 
-    fn give_back(&self, _: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send {
+    fn revert(&self, _: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send {
         ready(Err(StoreError::Unavailable("away".into())))
     }
 

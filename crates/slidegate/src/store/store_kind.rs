@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
-/// How a store answers: [`AtOnce`] or [`Awaited`].
-pub trait Pace: sealed::Sealed + 'static {
+/// How a store answers: [`Synchronous`] or [`Asynchronous`].
+pub trait StoreKind: sealed::Sealed + 'static {
     /// What is left to wait for of a future.
     type Wait<F: Future + Send>: Future<Output = F::Output> + Send;
 
@@ -19,11 +19,11 @@ pub trait Pace: sealed::Sealed + 'static {
 
 /// Each of its futures is ready when it is first polled.
 #[derive(Debug)]
-pub enum AtOnce {}
+pub enum Synchronous {}
 
 /// Its futures have to be awaited.
 #[derive(Debug)]
-pub enum Awaited {}
+pub enum Asynchronous {}
 
 /// What never waits. There is none.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl<T> Future for Never<T> {
     }
 }
 
-impl Pace for AtOnce {
+impl StoreKind for Synchronous {
     type Wait<F: Future + Send> = Never<F::Output>;
 
     #[inline]
@@ -49,7 +49,7 @@ impl Pace for AtOnce {
     }
 }
 
-impl Pace for Awaited {
+impl StoreKind for Asynchronous {
     type Wait<F: Future + Send> = F;
 
     #[inline]
@@ -61,7 +61,7 @@ impl Pace for Awaited {
 mod sealed {
     pub trait Sealed {}
 
-    impl Sealed for super::AtOnce {}
+    impl Sealed for super::Synchronous {}
 
-    impl Sealed for super::Awaited {}
+    impl Sealed for super::Asynchronous {}
 }

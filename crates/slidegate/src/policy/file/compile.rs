@@ -5,13 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::descriptor::Naming;
-use super::entries::{AlgorithmName, DefaultsEntry, ModeEntry, PolicyEntry, RuleEntry};
-use super::frame::Frame;
-use super::hint::did_you_mean;
+use super::deserialize::Field;
 use super::limits::Counted;
-use super::reading::Field;
+use super::rule_context::RuleContext;
+use super::spec::{AlgorithmName, DefaultsSpec, ModeSpec, PolicySpec, RuleSpec};
+use super::suggest::did_you_mean;
 use super::{
-    Bears, MAX_COMBINATIONS, MAX_HITS, MAX_PER, MAX_ROUTES, MAX_RULES, MAX_SCOPES, Mistakes, Place,
+    Diagnostics, LimitCheck, MAX_COMBINATIONS, MAX_HITS, MAX_PER, MAX_ROUTES, MAX_RULES,
+    MAX_SCOPES, SourceSpan,
 };
 use crate::algorithm::Algorithm;
 use crate::limit::Limit;
@@ -19,7 +20,7 @@ use crate::policy::mode::{Mode, OnStoreError, WhenMissing};
 use crate::policy::pattern::Pattern;
 use crate::policy::per::Per;
 use crate::policy::route::Routes;
-use crate::policy::rule::{Rule, RuleLimit, Terms};
+use crate::policy::rule::{Rule, RuleLimit, RuleSettings};
 use crate::request::DEFAULT_DOMAIN;
 
 /// The version of the language.
@@ -33,9 +34,9 @@ const IPV6_PREFIX: u8 = 64;
 const PATIENCE: usize = 200_000_000;
 
 /// Makes rules of entries, and collects what is wrong with them.
-pub(super) struct Reader<'s> {
-    mistakes: &'s Mistakes<'s>,
-    bears: &'s Bears<'s>,
+pub(super) struct Compiler<'s> {
+    diagnostics: &'s Diagnostics<'s>,
+    supports: &'s LimitCheck<'s>,
     routes: Routes,
     /// How many the rules have.
     scopes: usize,
@@ -56,12 +57,12 @@ struct Defaults {
     ipv6_prefix: Option<u8>,
 }
 
-impl<'s> Reader<'s> {
+impl<'s> Compiler<'s> {
     /// Goes on where the reading of the entries ended.
-    pub(super) fn new(mistakes: &'s Mistakes<'s>, bears: &'s Bears<'s>) -> Self {
+    pub(super) fn new(diagnostics: &'s Diagnostics<'s>, supports: &'s LimitCheck<'s>) -> Self {
         Self {
-            mistakes,
-            bears,
+            diagnostics,
+            supports,
             routes: Routes::default(),
             scopes: 0,
             patience: PATIENCE,
@@ -69,22 +70,22 @@ impl<'s> Reader<'s> {
         }
     }
 
-    pub(super) fn wrong(&mut self, at: Place, message: impl fmt::Display) {
-        self.mistakes.note(at, message);
+    pub(super) fn wrong(&mut self, at: SourceSpan, message: impl fmt::Display) {
+        self.diagnostics.note(at, message);
     }
 
     /// The value, if there is one; else its error is noted.
     pub(super) fn or_wrong<T>(
         &mut self,
-        at: Place,
+        at: SourceSpan,
         result: Result<T, impl fmt::Display>,
     ) -> Option<T> {
         result.map_err(|error| self.wrong(at, error)).ok()
     }
 
     /// Sees that the store can count by a limit.
-    pub(super) fn bears(&mut self, limit: &Limit, at: Place) {
-        self.or_wrong(at, (self.bears)(limit));
+    pub(super) fn supports(&mut self, limit: &Limit, at: SourceSpan) {
+        self.or_wrong(at, (self.supports)(limit));
     }
 
     /// Whether so many steps of comparing may be made. They then are.
@@ -95,7 +96,7 @@ impl<'s> Reader<'s> {
     }
 
     /// The rules and routes; true only if nothing was wrong.
-    pub(super) fn policy(&mut self, entry: &PolicyEntry, at: Place) -> (Vec<Rule>, Routes) {
+    pub(super) fn policy(&mut self, entry: &PolicySpec, at: SourceSpan) -> (Vec<Rule>, Routes) {
         if let Some((version, at)) =
             entry.version.given().filter(|(version, _)| **version != VERSION)
         {
@@ -138,9 +139,9 @@ impl<'s> Reader<'s> {
     }
 
     /// Reports the first rule of a domain with which a request could have too many limits.
-    fn count_hits(&mut self, rule: &Rule, at: Place, hits: &mut HashMap<Box<str>, usize>) {
-        let overrides = rule.overrides().iter().map(|other| other.terms().limits().len());
-        let most = overrides.chain([rule.terms().limits().len()]).max().unwrap_or_default();
+    fn count_hits(&mut self, rule: &Rule, at: SourceSpan, hits: &mut HashMap<Box<str>, usize>) {
+        let overrides = rule.overrides().iter().map(|other| other.settings().limits().len());
+        let most = overrides.chain([rule.settings().limits().len()]).max().unwrap_or_default();
         let sum = hits.entry(rule.domain().into()).or_default();
         let before = *sum;
         *sum += most;
@@ -153,7 +154,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    fn defaults(&mut self, entry: &DefaultsEntry) -> Defaults {
+    fn defaults(&mut self, entry: &DefaultsSpec) -> Defaults {
         Defaults {
             algorithm: algorithm(&entry.algorithm).unwrap_or_default(),
             when_missing: entry.when_missing.get().copied().unwrap_or_default(),
@@ -166,10 +167,10 @@ impl<'s> Reader<'s> {
 
     fn rule<'f>(
         &mut self,
-        entry: &'f RuleEntry,
-        at: Place,
+        entry: &'f RuleSpec,
+        at: SourceSpan,
         defaults: &Defaults,
-        names: &mut HashMap<(&'f str, &'f str), Place>,
+        names: &mut HashMap<(&'f str, &'f str), SourceSpan>,
     ) -> Rule {
         self.is_of_descriptors = !entry.descriptor.is_absent();
         let domain = self.domain(&entry.domain);
@@ -181,20 +182,26 @@ impl<'s> Reader<'s> {
         let combinations = per.entries().iter().map(|entry| entry.names().count()).product();
         let redis = self.redis(entry, &per);
         let cluster = self.cluster(entry);
-        let frame =
-            Frame { domain, rule: name, per: &per, combinations, redis: redis.as_ref(), cluster };
+        let context = RuleContext {
+            domain,
+            rule: name,
+            per: &per,
+            combinations,
+            redis: redis.as_ref(),
+            cluster,
+        };
         if entry.limits.is_absent() {
             self.wrong(at, "a rule needs `limits`, for example `limits: [100/min]`");
         }
         let charge = self.charge(entry, defaults.required);
         let limits = self.limits(&entry.limits, by_default);
-        self.borne(&limits, None);
+        self.supported(&limits, None);
         self.charge_fits(&charge, &limits);
-        let terms = Terms { mode, limits: self.rule_limits(limits, &frame, at) };
-        let overrides = self.overrides(entry, (by_default, mode, &charge), &when, &frame);
-        let modes = [mode].into_iter().chain(overrides.iter().map(|other| other.terms.mode));
+        let settings = RuleSettings { mode, limits: self.rule_limits(limits, &context, at) };
+        let overrides = self.overrides(entry, (by_default, mode, &charge), &when, &context);
+        let modes = [mode].into_iter().chain(overrides.iter().map(|other| other.settings.mode));
         self.share_of_keys(entry, at, modes, &per);
-        let missing = self.missing(entry, defaults, &frame);
+        let missing = self.missing(entry, defaults, &context);
         let descriptor = self.descriptor(entry);
         let naming =
             Naming { when: &when, per: &per, overrides: &overrides, redis: redis.as_ref() };
@@ -204,14 +211,14 @@ impl<'s> Reader<'s> {
             replaces: Box::default(),
             requested: self.requested(entry, by_default, at),
             algorithm: by_default,
-            identities: frame.scopes("", None),
+            identities: context.scopes("", None),
             name: name.into(),
             domain: domain.into(),
             when,
             on_store_error: entry.on_store_error.get().copied().unwrap_or(defaults.on_store_error),
             charge,
             deny_status: self.deny_status(&entry.deny_status),
-            terms,
+            settings,
             overrides: overrides.into(),
             missing,
             redis: redis.map(Box::new),
@@ -235,9 +242,9 @@ impl<'s> Reader<'s> {
     fn rule_name<'f>(
         &mut self,
         name: &'f Field<String>,
-        rule_at: Place,
+        rule_at: SourceSpan,
         domain: &'f str,
-        names: &mut HashMap<(&'f str, &'f str), Place>,
+        names: &mut HashMap<(&'f str, &'f str), SourceSpan>,
     ) -> &'f str {
         let Some((text, at)) = name.given() else {
             if name.is_absent() {
@@ -257,7 +264,7 @@ impl<'s> Reader<'s> {
     }
 
     /// Names stand in headers, metrics and keys.
-    pub(super) fn name(&mut self, what: &str, name: &str, at: Place) {
+    pub(super) fn name(&mut self, what: &str, name: &str, at: SourceSpan) {
         let plain =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
         if name.is_empty() || name.len() > 128 || !name.bytes().all(plain) {
@@ -265,18 +272,18 @@ impl<'s> Reader<'s> {
                 .map(|char| if char.is_ascii() && plain(char as u8) { char } else { '-' })
                 .take(128)
                 .collect();
-            let meant = match plainer.trim_matches('-') {
+            let closest_match = match plainer.trim_matches('-') {
                 "" => String::new(),
                 _ => format!(", for example `{plainer}`"),
             };
             let message = format_args!(
-                "`{name}` cannot name a {what}: use 1 to 128 of a-z, 0-9, `.`, `_` and `-`{meant}"
+                "`{name}` cannot name a {what}: use 1 to 128 of a-z, 0-9, `.`, `_` and `-`{closest_match}"
             );
             self.wrong(at, message);
         }
     }
 
-    fn per(&mut self, entry: &RuleEntry, defaults: &Defaults) -> Per {
+    fn per(&mut self, entry: &RuleSpec, defaults: &Defaults) -> Per {
         let mut entries: Vec<Vec<Box<str>>> = Vec::new();
         let mut known = HashSet::new();
         for entry in entry.per.get().into_iter().flatten() {
@@ -319,13 +326,13 @@ impl<'s> Reader<'s> {
         self.or_wrong(at, valid.ok_or("the status of a denial is an error, from 400 to 599"))
     }
 
-    pub(super) fn mode(&mut self, mode: &Field<ModeEntry>) -> Option<Mode> {
+    pub(super) fn mode(&mut self, mode: &Field<ModeSpec>) -> Option<Mode> {
         Some(match mode.get()? {
-            ModeEntry::Enforce => Mode::Enforce,
-            ModeEntry::Jointly => Mode::Jointly,
-            ModeEntry::Observe => Mode::Observe,
-            ModeEntry::Off => Mode::Off,
-            ModeEntry::For(map) => {
+            ModeSpec::Enforce => Mode::Enforce,
+            ModeSpec::Jointly => Mode::Jointly,
+            ModeSpec::Observe => Mode::Observe,
+            ModeSpec::Off => Mode::Off,
+            ModeSpec::For(map) => {
                 if map.enforce.is_absent() {
                     self.wrong(mode.place(), "write the share of the keys: { enforce: 5% }");
                 }
@@ -338,8 +345,8 @@ impl<'s> Reader<'s> {
     /// A share of the keys needs keys to share out.
     fn share_of_keys(
         &mut self,
-        entry: &RuleEntry,
-        at: Place,
+        entry: &RuleSpec,
+        at: SourceSpan,
         mut modes: impl Iterator<Item = Mode>,
         per: &Per,
     ) {
@@ -355,29 +362,29 @@ impl<'s> Reader<'s> {
 
     fn missing(
         &mut self,
-        entry: &RuleEntry,
+        entry: &RuleSpec,
         defaults: &Defaults,
-        frame: &Frame<'_>,
+        context: &RuleContext<'_>,
     ) -> Option<RuleLimit> {
         let when_missing = entry.when_missing.get().copied().unwrap_or(defaults.when_missing);
-        let nothing = frame.per.entries().is_empty() && entry.per.is_absent();
+        let nothing = context.per.entries().is_empty() && entry.per.is_absent();
         if nothing && entry.when_missing.get() == Some(&WhenMissing::Deny) {
             let message =
                 "without `per` nothing can be missing: say per which attribute, or leave it out";
             self.wrong(entry.when_missing.place(), message);
         }
-        (when_missing == WhenMissing::Deny && !nothing).then(|| frame.missing())
+        (when_missing == WhenMissing::Deny && !nothing).then(|| context.missing())
     }
 
     /// The limits with their scopes, unless these are too many for the memory.
     pub(super) fn rule_limits(
         &mut self,
         limits: Vec<Counted>,
-        frame: &Frame<'_>,
-        at: Place,
+        context: &RuleContext<'_>,
+        at: SourceSpan,
     ) -> Box<[RuleLimit]> {
         let before = self.scopes;
-        self.scopes += limits.len() * frame.combinations;
+        self.scopes += limits.len() * context.combinations;
         if self.scopes > MAX_SCOPES {
             if before <= MAX_SCOPES {
                 let message = format_args!(
@@ -388,26 +395,27 @@ impl<'s> Reader<'s> {
             return Box::default();
         }
         let limits = limits.into_iter().map(|counted| {
-            let terms = frame.redis.map(|redis| redis.terms.for_limit(&counted.limit));
-            let terms = terms.and_then(|terms| self.or_wrong(counted.at, terms));
-            (counted, terms.map(Arc::new))
+            let settings = context.redis.map(|redis| redis.settings.for_limit(&counted.limit));
+            let settings = settings.and_then(|settings| self.or_wrong(counted.at, settings));
+            (counted, settings.map(Arc::new))
         });
-        frame.limits(limits.collect())
+        context.limits(limits.collect())
     }
 
-    pub(super) fn attribute_name(&mut self, name: &str, at: Place) {
+    pub(super) fn attribute_name(&mut self, name: &str, at: SourceSpan) {
         if name.is_empty() || name.len() > 128 {
             self.wrong(at, "the name of an attribute has 1 to 128 bytes");
         } else if name.starts_with("header.") && name.bytes().any(|b| b.is_ascii_uppercase()) {
-            let meant = name.to_ascii_lowercase();
-            let message =
-                format_args!("names of headers are lower-case here: did you mean `{meant}`?");
+            let closest_match = name.to_ascii_lowercase();
+            let message = format_args!(
+                "names of headers are lower-case here: did you mean `{closest_match}`?"
+            );
             self.wrong(at, message);
         }
     }
 
     /// A route that no path can have is a mistake, if paths get their routes here.
-    pub(super) fn route(&mut self, text: &str, pattern: &Pattern, at: Place) {
+    pub(super) fn route(&mut self, text: &str, pattern: &Pattern, at: SourceSpan) {
         let known = self.routes.templates().len();
         let bytes: usize = self.routes.templates().map(str::len).sum();
         let (is_one, steps): (&dyn Fn(&str) -> bool, _) = match pattern {

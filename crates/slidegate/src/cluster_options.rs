@@ -11,16 +11,16 @@ use crate::quota::MAX_UNITS;
 /// one limit.
 ///
 /// ```
-/// use slidegate::{ClusterTerms, Key, OnPartition, Scope};
+/// use slidegate::{ClusterOptions, Key, OnPartition, Scope};
 ///
-/// let terms = ClusterTerms::new().with_max_unsynced(50)?.with_on_partition(OnPartition::Available);
+/// let terms = ClusterOptions::new().with_max_unsynced(50)?.with_on_partition(OnPartition::Available);
 /// let scope = Scope::new("api", "hot", "1s", &["tenant"]).with_cluster(terms);
 /// let values = ["acme".into()];
 /// assert_eq!(Key::new(&scope, &values).cluster(), Some(&terms));
-/// # Ok::<(), slidegate::ClusterTermsError>(())
+/// # Ok::<(), slidegate::ClusterOptionsError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ClusterTerms {
+pub struct ClusterOptions {
     max_unsynced: Option<NonZeroU64>,
     on_partition: OnPartition,
 }
@@ -41,7 +41,7 @@ pub enum OnPartition {
 /// Why terms for a cluster cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum ClusterTermsError {
+pub enum ClusterOptionsError {
     /// A node may be ahead by nothing.
     #[error(
         "a `max_unsynced` of 0 lets nothing pass: take 1, by which each charge of a node waits until all others know of its last, or more"
@@ -52,7 +52,7 @@ pub enum ClusterTermsError {
     TooManyUnsynced(u64),
 }
 
-impl ClusterTerms {
+impl ClusterOptions {
     /// Terms that say nothing yet: the store's own default of `max_unsynced`, and [`OnPartition::Bounded`].
     pub fn new() -> Self {
         Self::default()
@@ -62,10 +62,10 @@ impl ClusterTerms {
     ///
     /// # Errors
     /// If it is 0, or more than [`MAX_UNITS`].
-    pub fn with_max_unsynced(self, units: u64) -> Result<Self, ClusterTermsError> {
+    pub fn with_max_unsynced(self, units: u64) -> Result<Self, ClusterOptionsError> {
         match NonZeroU64::new(units) {
-            None => Err(ClusterTermsError::NothingUnsynced),
-            Some(_) if units > MAX_UNITS => Err(ClusterTermsError::TooManyUnsynced(units)),
+            None => Err(ClusterOptionsError::NothingUnsynced),
+            Some(_) if units > MAX_UNITS => Err(ClusterOptionsError::TooManyUnsynced(units)),
             max_unsynced => Ok(Self { max_unsynced, ..self }),
         }
     }
@@ -94,19 +94,19 @@ mod tests {
     #[test]
     fn a_node_may_be_ahead_by_one_unit_to_as_many_as_a_limit_has() {
         let most = |units| {
-            let terms = ClusterTerms::new().with_max_unsynced(units)?;
+            let terms = ClusterOptions::new().with_max_unsynced(units)?;
             Ok(terms.max_unsynced().map(NonZeroU64::get))
         };
         assert_eq!((most(1), most(MAX_UNITS)), (Ok(Some(1)), Ok(Some(MAX_UNITS))));
-        assert_eq!(most(0), Err(ClusterTermsError::NothingUnsynced));
+        assert_eq!(most(0), Err(ClusterOptionsError::NothingUnsynced));
         for many in [MAX_UNITS + 1, u64::MAX] {
-            assert_eq!(most(many), Err(ClusterTermsError::TooManyUnsynced(many)));
+            assert_eq!(most(many), Err(ClusterOptionsError::TooManyUnsynced(many)));
         }
     }
 
     #[test]
     fn terms_that_say_nothing_are_bounded() {
-        let terms = ClusterTerms::new();
+        let terms = ClusterOptions::new();
         assert_eq!((terms.max_unsynced(), terms.on_partition()), (None, OnPartition::Bounded));
     }
 }

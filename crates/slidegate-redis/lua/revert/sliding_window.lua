@@ -1,4 +1,4 @@
-local function give_back(tick_us, window, _, _, cost, at, last, previous, current)
+local function revert(tick_us, window, _, _, cost, at, last, previous, current)
   local start = last - last % window
   local tick = at / tick_us
   tick = tick - tick % 1

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use crate::clock::ManualClock;
 use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::store::{
-    Charge, LocalStore, Outcomes, Receipt, Store, StoreError, Taken, admits, is_charged,
+    Charge, ChargeResult, Outcomes, Receipt, Store, StoreError, SyncStore, admits, is_charged,
 };
 
 use super::model::{ModelStore, counter_name};
@@ -34,7 +34,7 @@ pub struct Faults {
 
 /// The awkward store. Clones are one store, seen from several instances.
 #[derive(Clone)]
-pub struct AwkwardStore {
+pub struct FaultyStore {
     slots: Arc<[ModelStore]>,
     faults: Arc<Mutex<Faults>>,
     rng: Arc<Mutex<Rng>>,
@@ -63,7 +63,7 @@ async fn in_order(
     outcomes.into_iter().flatten().collect()
 }
 
-impl AwkwardStore {
+impl FaultyStore {
     /// A store of so many slots on the given clock.
     pub fn new(clock: &ManualClock, slots: usize, faults: Faults, seed: u64) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl AwkwardStore {
     }
 
     /// One call to one slot; it alone can leave the caller without knowing what was charged.
-    async fn call(&self, part: &Part<'_>) -> Result<Taken, StoreError> {
+    async fn call(&self, part: &Part<'_>) -> Result<ChargeResult, StoreError> {
         Yield::default().await;
         let lost = || Err(StoreError::TimedOut("as arranged".into()));
         if self.chance(self.faults().lost_before) {
@@ -123,7 +123,7 @@ impl AwkwardStore {
     }
 
     /// A request over several slots.
-    async fn take_parts(&self, hits: &[Hit<'_>], parts: &[Part<'_>]) -> Taken {
+    async fn take_parts(&self, hits: &[Hit<'_>], parts: &[Part<'_>]) -> ChargeResult {
         let mut outcomes = self.peek_parts(hits.len(), parts).await;
         let mut allowed = admits(hits, &outcomes);
         let mut charges = Vec::new();
@@ -160,7 +160,7 @@ impl AwkwardStore {
             charges: charges.into_iter().map(|(_, charge)| charge).collect(),
         };
         self.give_back_all(&receipt_of(undone)).await;
-        Taken { allowed, outcomes, receipt: receipt_of(kept) }
+        ChargeResult { allowed, outcomes, receipt: receipt_of(kept) }
     }
 
     async fn peek_parts(&self, hits: usize, parts: &[Part<'_>]) -> Outcomes {
@@ -171,7 +171,7 @@ impl AwkwardStore {
     async fn give_back_all(&self, receipt: &Receipt) {
         for slot in &*self.slots {
             Yield::default().await;
-            slot.give_back_now(receipt);
+            slot.revert_now(receipt);
         }
     }
 
@@ -180,7 +180,7 @@ impl AwkwardStore {
         &self,
         waiting: &mut Vec<(usize, usize)>,
         asks: &[&[Hit<'_>]],
-        into: &mut [Option<Taken>],
+        into: &mut [Option<ChargeResult>],
     ) {
         waiting.sort_unstable();
         for (slot, nth) in waiting.drain(..) {
@@ -189,10 +189,10 @@ impl AwkwardStore {
     }
 }
 
-impl Store for AwkwardStore {
-    type Pace = crate::store::Awaited;
+impl Store for FaultyStore {
+    type Kind = crate::store::Asynchronous;
 
-    async fn take(&self, hits: &[Hit<'_>]) -> Result<Taken, StoreError> {
+    async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         self.may_be_unavailable()?;
         let parts = self.parts(hits);
         match &parts[..] {
@@ -203,9 +203,9 @@ impl Store for AwkwardStore {
 
     /// Requests of one slot go together; one over several slots waits for those before it, and those
     /// after it wait for it.
-    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<Taken>, StoreError> {
+    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
         self.may_be_unavailable()?;
-        let mut taken: Vec<Option<Taken>> = vec![None; asks.len()];
+        let mut taken: Vec<Option<ChargeResult>> = vec![None; asks.len()];
         let mut waiting = Vec::new();
         for (nth, hits) in asks.iter().enumerate() {
             let parts = self.parts(hits);
@@ -225,7 +225,7 @@ impl Store for AwkwardStore {
         Ok(self.peek_parts(hits.len(), &self.parts(hits)).await)
     }
 
-    async fn give_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
+    async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
         self.may_be_unavailable()?;
         self.give_back_all(receipt).await;
         Ok(())

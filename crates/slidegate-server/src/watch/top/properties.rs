@@ -141,11 +141,11 @@ fn a_report_is_this_json() {
         concat!(
             r#"{"since_seconds":42,"rules":["#,
             r#"{"domain":"default","rule":"logins","#,
-            r#""denied":[{"key":{"user":"eve","ip":"2001:db8::/64"},"count":16,"error":0}],"near":[]},"#,
+            r#""denied":[{"key":{"user":"eve","ip":"2001:db8::/64"},"count":16,"max_overcount":0}],"near":[]},"#,
             r#"{"domain":"api","rule":"per-tenant","#,
-            r#""denied":[{"key":{"tenant":"acme"},"count":12,"error":0},"#,
-            r#"{"key":{"tenant":"initech"},"count":3,"error":2}],"#,
-            r#""near":[{"key":{"tenant":"globex"},"count":3,"error":0}]}]}"#,
+            r#""denied":[{"key":{"tenant":"acme"},"count":12,"max_overcount":0},"#,
+            r#"{"key":{"tenant":"initech"},"count":3,"max_overcount":2}],"#,
+            r#""near":[{"key":{"tenant":"globex"},"count":3,"max_overcount":0}]}]}"#,
         )
     );
     assert_eq!(top.report(1, at(42)).rules[1].denied.len(), 1);
@@ -157,7 +157,10 @@ fn what_would_have_been_denied_is_told_apart() {
     top.count(Kind::Observed, &policy.rules()[0], || iter::once(("a", "x".into())), 1, at(0));
     let json = serde_json::to_value(top.report(10, at(0))).unwrap();
     let rule = &json["rules"][0];
-    assert_eq!(rule["observed"], serde_json::json!([{"key": {"a": "x"}, "count": 1, "error": 0}]));
+    assert_eq!(
+        rule["observed"],
+        serde_json::json!([{"key": {"a": "x"}, "count": 1, "max_overcount": 0}])
+    );
     assert_eq!(rule["denied"], serde_json::json!([]));
 }
 
@@ -224,8 +227,8 @@ fn a_flood_of_a_million_keys_takes_no_more_room_and_hides_nobody_who_is_denied_m
     let most = &top.report(1, at(333)).rules[0].denied[0];
     // Minutes 1 to 5 have 820,000 of them: all but the 180,000 of minute 0.
     assert_eq!(most.key, [("a".to_owned(), "acme".to_owned())]);
-    assert!(most.count >= 16_400 && most.count - most.error <= 16_400, "{most:?}");
-    assert!(most.error <= 820_000 / 64);
+    assert!(most.count >= 16_400 && most.count - most.max_overcount <= 16_400, "{most:?}");
+    assert!(most.max_overcount <= 820_000 / 64);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::{
-    ALGORITHMS, AlgorithmName, ConditionEntry, ConditionMap, CostEntry, EnforceMap, LimitEntry,
-    LimitMap, LimitsEntry, MODES, ModeEntry, WhenEntry,
+    ALGORITHMS, AlgorithmName, ConditionMap, ConditionSpec, CostSpec, EnforceMap, LimitMap,
+    LimitSpec, LimitsSpec, MODES, ModeSpec, WhenSpec,
 };
 
 macro_rules! schema {
@@ -28,7 +28,7 @@ schema!(AlgorithmName, "Algorithm", |_generator| json_schema!({
     "enum": ALGORITHMS,
 }));
 
-schema!(LimitEntry, "Limit", |generator| json_schema!({
+schema!(LimitSpec, "Limit", |generator| json_schema!({
     "description": "A limit such as `100/min`, or a map with `max` and `window`.",
     "anyOf": [
         {
@@ -39,12 +39,12 @@ schema!(LimitEntry, "Limit", |generator| json_schema!({
     ],
 }));
 
-schema!(LimitsEntry, "Limits", |generator| json_schema!({
+schema!(LimitsSpec, "Limits", |generator| json_schema!({
     "description": "What may pass: all of these limits must fit; or all (`unlimited`), or nothing (`denied`), or what a descriptor brings along (`requested`).",
     "anyOf": [
         {
             "type": "array",
-            "items": generator.subschema_for::<LimitEntry>(),
+            "items": generator.subschema_for::<LimitSpec>(),
             "minItems": 1,
             "maxItems": crate::policy::file::MAX_LIMITS,
         },
@@ -52,12 +52,12 @@ schema!(LimitsEntry, "Limits", |generator| json_schema!({
     ],
 }));
 
-schema!(ModeEntry, "Mode", |generator| json_schema!({
+schema!(ModeSpec, "Mode", |generator| json_schema!({
     "description": "`enforce` denies what does not fit; `jointly` denies if no limit in this mode fits; `observe` counts and never denies; `off` does not apply; { enforce: 5% } enforces for a share of the keys.",
     "anyOf": [{ "enum": MODES }, generator.subschema_for::<EnforceMap>()],
 }));
 
-schema!(CostEntry, "Cost", |_generator| json_schema!({
+schema!(CostSpec, "Cost", |_generator| json_schema!({
     "description": "A constant number of units, or the name of a cost of the request.",
     "anyOf": [
         { "type": "integer", "minimum": 1, "maximum": crate::quota::MAX_UNITS },
@@ -65,7 +65,7 @@ schema!(CostEntry, "Cost", |_generator| json_schema!({
     ],
 }));
 
-schema!(ConditionEntry, "Condition", |generator| {
+schema!(ConditionSpec, "Condition", |generator| {
     let values = json_schema!({ "type": ["string", "number", "boolean"] });
     json_schema!({
         "description": "A literal, a glob (`*` is anything), a network, a list of these, or { not: … }, or { literal: […] }.",
@@ -77,9 +77,9 @@ schema!(ConditionEntry, "Condition", |generator| {
     })
 });
 
-schema!(WhenEntry, "When", |generator| json_schema!({
+schema!(WhenSpec, "When", |generator| json_schema!({
     "description": "Attributes and what they have to be; every entry must match.",
     "type": "object",
-    "additionalProperties": generator.subschema_for::<ConditionEntry>(),
+    "additionalProperties": generator.subschema_for::<ConditionSpec>(),
     "minProperties": 1,
 }));

@@ -13,7 +13,7 @@ local function write_ring(key, base, place, bytes, cap, width)
 end
 
 -- Newer charges are moved as bytes, and the marks of their blocks are corrected.
-local function give_back(key, tick_us, max, _, cost, at)
+local function revert(key, tick_us, max, _, cost, at)
   local value, find_tick, _, _, word_at, last, total, sum, first, len, cap, oldest, newest, known = opened(key, max)
   if not value or value == '' then return value end
   local tick = at / tick_us
