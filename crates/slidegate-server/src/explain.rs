@@ -1,7 +1,7 @@
 //! What a policy makes of one request, rule by rule, and why: for the command and for the admin address.
 
-mod told;
-mod words;
+mod describe;
+mod display;
 
 use std::collections::BTreeMap;
 
@@ -28,12 +28,12 @@ pub struct Explanation {
     /// Whether its path is of none of the policy's routes.
     route_unmatched: bool,
     /// Every rule of its domain, in the order of the policy; once for each of the request's descriptors.
-    rules: Vec<RuleExplained>,
+    rules: Vec<RuleExplanation>,
 }
 
 /// What one rule makes of it.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct RuleExplained {
+struct RuleExplanation {
     rule: String,
     /// The position of the descriptor, from 1.
     descriptor: usize,
@@ -46,12 +46,12 @@ struct RuleExplained {
     /// Whether it denies because an attribute is absent per which it counts.
     missing_attribute: bool,
     /// The limits that hold; none: everything passes.
-    limits: Vec<LimitExplained>,
+    limits: Vec<LimitExplanation>,
 }
 
 /// How one limit stands.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct LimitExplained {
+struct LimitExplanation {
     /// As headers name it: the rule, or `rule.limit` where several limits hold.
     name: String,
     /// What it enforces, as `10/1s sliding_log`.
@@ -73,14 +73,14 @@ struct LimitExplained {
     /// The name of the counter.
     key: String,
     /// The counts. Null if they were not asked for: the store does not answer, and the rule then does without.
-    now: Option<Counts>,
+    now: Option<CounterState>,
     /// What would have to happen for the request to fit. Null if it does, or need not.
     to_pass: Option<String>,
 }
 
 /// The counts in the window.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Counts {
+struct CounterState {
     fits: bool,
     /// Units that are taken.
     used: u64,
@@ -93,17 +93,21 @@ struct Counts {
 
 impl Explanation {
     /// What came of a request: `ruling` is what a gate said of it by this policy, without charging it.
-    pub fn of(policy: &Policy, request: &Request<'_>, ruling: &Ruling) -> Self {
+    pub fn from_ruling(policy: &Policy, request: &Request<'_>, ruling: &Ruling) -> Self {
         let decision = ruling.decision();
-        let mut place = 0..;
-        let of_domain = policy.rules().iter().filter(|rule| rule.domain() == request.domain());
-        let rules_of_domain = of_domain.count().max(1);
-        let rules = policy.explain(request).enumerate().map(|(nth, (rule, fit))| {
-            let explained = match fit {
-                Ok(one) => RuleExplained::applies(&one, place.next().unwrap_or_default(), ruling),
-                Err(misfit) => RuleExplained::does_not_apply(rule, &misfit),
+        let mut match_index = 0..;
+        let domain_rules = policy.rules().iter().filter(|rule| rule.domain() == request.domain());
+        let rules_per_descriptor = domain_rules.count().max(1);
+        let rules = policy.explain(request).enumerate().map(|(index, (rule, result))| {
+            let explained = match result {
+                Ok(matched) => RuleExplanation::from_match(
+                    &matched,
+                    match_index.next().unwrap_or_default(),
+                    ruling,
+                ),
+                Err(reason) => RuleExplanation::from_no_match(rule, &reason),
             };
-            RuleExplained { descriptor: nth / rules_of_domain + 1, ..explained }
+            RuleExplanation { descriptor: index / rules_per_descriptor + 1, ..explained }
         });
         let path = routed_path(policy, request);
         let route = path.and_then(|path| policy.route_of(path)).map(str::to_owned);
@@ -112,7 +116,7 @@ impl Explanation {
             rules: rules.collect(),
             allowed: decision.is_allowed(),
             degraded: decision.is_degraded(),
-            summary: words::verdict(ruling),
+            summary: describe::describe_ruling(ruling),
             retry_after_ms: retry_after.map(millis_up),
             route_unmatched: path.is_some() && route.is_none(),
             route,
@@ -128,17 +132,18 @@ impl Explanation {
 /// The path that a route is looked up for, if any.
 fn routed_path<'r>(policy: &Policy, request: &'r Request<'_>) -> Option<&'r str> {
     policy.routes().next()?;
-    let mut unrouted = request.descriptors().iter().filter(|one| one.get("route").is_none());
-    unrouted.find_map(|one| one.get("path"))
+    let mut unrouted =
+        request.descriptors().iter().filter(|descriptor| descriptor.get("route").is_none());
+    unrouted.find_map(|descriptor| descriptor.get("path"))
 }
 
-impl RuleExplained {
-    fn does_not_apply(rule: &Rule, misfit: &NoMatchReason<'_>) -> Self {
+impl RuleExplanation {
+    fn from_no_match(rule: &Rule, reason: &NoMatchReason<'_>) -> Self {
         Self {
             rule: rule.name().to_owned(),
             descriptor: 1,
             applies: false,
-            no_match_reason: Some(words::misfit(misfit)),
+            no_match_reason: Some(describe::describe_no_match(reason)),
             by_override: None,
             missing_attribute: false,
             limits: Vec::new(),
@@ -146,41 +151,44 @@ impl RuleExplained {
     }
 
     /// `place` is that of the match among those that apply.
-    fn applies(one: &Match<'_>, place: usize, ruling: &Ruling) -> Self {
-        let standing = |limit: &RuleLimit| {
-            ruling.limits().find(|standing| {
-                standing.matched() == place && standing.limit.place() == limit.place()
+    fn from_match(matched: &Match<'_>, match_index: usize, ruling: &Ruling) -> Self {
+        let limit_status = |limit: &RuleLimit| {
+            ruling.limits().find(|limit_status| {
+                limit_status.matched() == match_index && limit_status.limit.place() == limit.place()
             })
         };
-        let limits = one.limits().iter().zip(one.hits());
-        let limits =
-            limits.map(|(limit, hit)| LimitExplained::of(one, limit, &hit, standing(limit)));
+        let limits = matched.limits().iter().zip(matched.hits());
+        let limits = limits.map(|(limit, hit)| {
+            LimitExplanation::from_hit(matched, limit, &hit, limit_status(limit))
+        });
         Self {
-            rule: one.rule().name().to_owned(),
+            rule: matched.rule().name().to_owned(),
             descriptor: 1,
             applies: true,
             no_match_reason: None,
-            by_override: one.chosen_override().map(|(nth, other)| override_name(nth, other)),
-            missing_attribute: one.lacks_attribute(),
+            by_override: matched
+                .chosen_override()
+                .map(|(index, other)| override_name(index, other)),
+            missing_attribute: matched.lacks_attribute(),
             limits: limits.collect(),
         }
     }
 }
 
-impl LimitExplained {
-    fn of(
-        one: &Match<'_>,
+impl LimitExplanation {
+    fn from_hit(
+        matched: &Match<'_>,
         rule_limit: &RuleLimit,
         hit: &Hit<'_>,
-        standing: Option<LimitStatus<'_>>,
+        limit_status: Option<LimitStatus<'_>>,
     ) -> Self {
         // Without the store each instance has its part of the limit.
-        let limit = standing.map_or(rule_limit, |standing| standing.limit).limit();
+        let limit = limit_status.map_or(rule_limit, |limit_status| limit_status.limit).limit();
         let quota = limit.quota();
-        let identity = one.identity().map(|(name, value)| (name.to_owned(), value.to_string()));
+        let identity = matched.identity().map(|(name, value)| (name.to_owned(), value.to_string()));
         Self {
             name: rule_limit.policy_name().to_owned(),
-            limit: words::limit(limit),
+            limit: describe::describe_limit(limit),
             max: quota.max(),
             window_ms: millis_up(quota.window()),
             observed: hit.veto == Veto::Never,
@@ -188,12 +196,18 @@ impl LimitExplained {
             cost: hit.cost,
             required: hit.required,
             charged_always: hit.charge == ChargeWhen::Always,
-            key_values: if one.lacks_attribute() { BTreeMap::new() } else { identity.collect() },
+            key_values: if matched.lacks_attribute() {
+                BTreeMap::new()
+            } else {
+                identity.collect()
+            },
             key: hit.key.to_string(),
-            to_pass: standing.and_then(|standing| words::to_pass(&standing, hit.required)),
-            now: standing.map(|standing| {
-                let outcome = standing.outcome;
-                Counts {
+            to_pass: limit_status.and_then(|limit_status| {
+                describe::describe_requirement(&limit_status, hit.required)
+            }),
+            now: limit_status.map(|limit_status| {
+                let outcome = limit_status.outcome;
+                CounterState {
                     fits: outcome.fits(),
                     used: limit.capacity().saturating_sub(outcome.remaining()),
                     remaining: outcome.remaining(),

@@ -67,31 +67,31 @@ impl Health {
 
     /// Sets what is wrong with the policy file, or that nothing is.
     pub fn set_policy_problem(&self, problem: Option<String>) {
-        *self.policy_problem() = problem;
+        *self.lock_policy_problem() = problem;
     }
 
     /// A text is whole at every moment, so a thread that panicked spoils nothing.
-    fn policy_problem(&self) -> MutexGuard<'_, Option<String>> {
+    fn lock_policy_problem(&self) -> MutexGuard<'_, Option<String>> {
         self.policy_problem.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Readiness {
     /// How a service is.
-    pub fn of(service: &Service) -> Self {
-        let (health, ruled) = (service.health(), service.ruled());
+    pub fn from_service(service: &Service) -> Self {
+        let (health, policy) = (service.health(), service.active_policy());
         let draining = health.is_draining();
-        let store = ruled.store();
-        let answers = store.answers();
+        let store = policy.store();
+        let is_reachable = store.answers();
         Self {
-            ready: !draining && (answers || !health.needs_store),
+            ready: !draining && (is_reachable || !health.needs_store),
             draining,
             policy: PolicyReadiness {
-                rules: ruled.gate().policy().rules().len(),
-                observe: service.only_observes(),
-                problem: health.policy_problem().clone(),
+                rules: policy.gate().policy().rules().len(),
+                observe: service.is_observe_only(),
+                problem: health.lock_policy_problem().clone(),
             },
-            store: StoreReadiness { kind: store.kind(), reachable: answers },
+            store: StoreReadiness { kind: store.kind(), reachable: is_reachable },
         }
     }
 

@@ -238,7 +238,7 @@ fn by_policy(
     });
     let request = Request::of_descriptors(&args.domain, descriptors);
     let gate = Gate::new(policy.clone(), MemoryStore::new());
-    let explanation = Explanation::of(policy, &request, &gate.peek_now(&request));
+    let explanation = Explanation::from_ruling(policy, &request, &gate.peek_now(&request));
     if explanation.has_rules() {
         return Ok(explanation);
     }

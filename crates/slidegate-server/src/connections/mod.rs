@@ -1,7 +1,7 @@
 //! Takes connections and serves them, within bounds: how many at once, and how slow. What is spoken on them
 //! is for a [`Protocol`] to say.
 
-mod oldest;
+mod eviction;
 mod open_files;
 mod stream;
 mod threads;
@@ -20,15 +20,15 @@ use tracing::{debug, warn};
 
 pub use self::open_files::Listeners;
 pub use self::stream::ClientIo;
-pub use self::threads::Threads;
+pub use self::threads::ConnectionThreads;
 
-use self::oldest::{Evicted, OldestFirst};
+use self::eviction::{EvictionSignal, OpenConnections};
 use crate::settings::ClientBounds;
-use crate::tls::FaceTls;
+use crate::tls::ListenerTls;
 
 /// How long to leave new connections waiting after one could not be taken, most often because too
 /// many files are open. Asking again at once would fail again, and use a whole core for it.
-const BREATHER: Duration = Duration::from_secs(1);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// What is spoken on a connection.
 pub trait Protocol: Clone + Send + Sync + 'static {
@@ -43,9 +43,9 @@ pub trait Protocol: Clone + Send + Sync + 'static {
 /// All connections of a face.
 pub struct Connections<P> {
     protocol: P,
-    threads: Threads,
-    tls: Option<FaceTls>,
-    room: Arc<Semaphore>,
+    threads: ConnectionThreads,
+    tls: Option<ListenerTls>,
+    slots: Arc<Semaphore>,
     evicts_oldest: bool,
     bounds: ClientBounds,
     draining: GracefulShutdown,
@@ -53,12 +53,17 @@ pub struct Connections<P> {
 
 impl<P: Protocol> Connections<P> {
     /// None yet. By TLS, if there is any.
-    pub fn new(protocol: P, threads: Threads, tls: Option<FaceTls>, bounds: ClientBounds) -> Self {
+    pub fn new(
+        protocol: P,
+        threads: ConnectionThreads,
+        tls: Option<ListenerTls>,
+        bounds: ClientBounds,
+    ) -> Self {
         Self {
             protocol,
             threads,
             tls,
-            room: Arc::new(Semaphore::new(places(bounds))),
+            slots: Arc::new(Semaphore::new(max_connections(bounds))),
             evicts_oldest: false,
             bounds,
             draining: GracefulShutdown::new(),
@@ -73,22 +78,22 @@ impl<P: Protocol> Connections<P> {
 
     /// Takes connections, for ever. Beyond the bound they wait in the listener's queue: a client
     /// that is served a little later is better off than one that is turned away.
-    pub async fn take(&self, listener: &TcpListener) -> Infallible {
-        let mut open = self.evicts_oldest.then(OldestFirst::default);
+    pub async fn accept_all(&self, listener: &TcpListener) -> Infallible {
+        let mut open = self.evicts_oldest.then(OpenConnections::default);
         loop {
-            if let Some(open) = open.as_mut().filter(|_| self.room.available_permits() == 0) {
+            if let Some(open) = open.as_mut().filter(|_| self.slots.available_permits() == 0) {
                 open.evict_oldest();
             }
             // The semaphore is never closed; were it, there would be no bound.
-            let room = Arc::clone(&self.room).acquire_owned().await.ok();
+            let permit = Arc::clone(&self.slots).acquire_owned().await.ok();
             match listener.accept().await {
                 Ok((stream, peer)) => {
-                    self.serve(stream, peer, room, open.as_mut().map(OldestFirst::add));
+                    self.serve(stream, peer, permit, open.as_mut().map(OpenConnections::add));
                 }
-                Err(error) if concerns_one_client(&error) => debug!("a client was gone: {error}"),
+                Err(error) if is_client_error(&error) => debug!("a client was gone: {error}"),
                 Err(error) => {
                     warn!("cannot take a connection: {error}");
-                    sleep(BREATHER).await;
+                    sleep(ACCEPT_RETRY_DELAY).await;
                 }
             }
         }
@@ -98,18 +103,18 @@ impl<P: Protocol> Connections<P> {
         &self,
         stream: TcpStream,
         peer: SocketAddr,
-        room: Option<OwnedSemaphorePermit>,
-        evicted: Option<Evicted>,
+        permit: Option<OwnedSemaphorePermit>,
+        evicted: Option<EvictionSignal>,
     ) {
         // Answers are small: waiting to fill a packet would only delay them.
         if let Err(error) = stream.set_nodelay(true) {
             debug!("cannot send without delay: {error}");
         }
-        let client = Client {
+        let client = ClientConnection {
             protocol: self.protocol.clone(),
             tls: self.tls.clone(),
             peer,
-            patience: self.bounds.patience,
+            client_timeout: self.bounds.client_timeout,
             draining: self.draining.watcher(),
         };
         self.threads.serve(stream, async move |stream| {
@@ -117,15 +122,15 @@ impl<P: Protocol> Connections<P> {
                 Some(evicted) => client.serve_until(stream, evicted).await,
                 None => client.serve(stream).await,
             }
-            drop(room);
+            drop(permit);
         });
     }
 
     /// Waits until every connection has ended by itself, or for so long.
-    pub async fn last_questions(&self, within: Duration) {
-        let all = u32::try_from(places(self.bounds)).unwrap_or(u32::MAX);
+    pub async fn wait_until_closed(&self, within: Duration) {
+        let all = u32::try_from(max_connections(self.bounds)).unwrap_or(u32::MAX);
         // It is never closed; either way it is time to go on.
-        let _ = timeout(within, self.room.acquire_many(all)).await;
+        let _ = timeout(within, self.slots.acquire_many(all)).await;
     }
 
     /// Ends idle connections at once, and busy ones after the requests that they are at.
@@ -135,17 +140,17 @@ impl<P: Protocol> Connections<P> {
 }
 
 /// A client that has come.
-struct Client<P> {
+struct ClientConnection<P> {
     protocol: P,
-    tls: Option<FaceTls>,
+    tls: Option<ListenerTls>,
     peer: SocketAddr,
-    patience: Duration,
+    client_timeout: Duration,
     draining: Watcher,
 }
 
-impl<P: Protocol> Client<P> {
+impl<P: Protocol> ClientConnection<P> {
     /// Serves the connection until it ends or is evicted.
-    async fn serve_until(self, stream: TcpStream, evicted: Evicted) {
+    async fn serve_until(self, stream: TcpStream, evicted: EvictionSignal) {
         let peer = self.peer;
         tokio::select! {
             () = self.serve(stream) => {}
@@ -155,7 +160,7 @@ impl<P: Protocol> Client<P> {
 
     /// Until it goes.
     async fn serve(self, stream: TcpStream) {
-        let io = match stream::open(stream, self.tls.as_ref(), self.patience).await {
+        let io = match stream::open(stream, self.tls.as_ref(), self.client_timeout).await {
             Ok(io) => io,
             Err(error) => return debug!("{}: no TLS: {error}", self.peer),
         };
@@ -167,12 +172,12 @@ impl<P: Protocol> Client<P> {
 }
 
 /// Connections that there may be at once.
-fn places(bounds: ClientBounds) -> usize {
+fn max_connections(bounds: ClientBounds) -> usize {
     bounds.connections.get().min(Semaphore::MAX_PERMITS)
 }
 
 /// Whether the next connection may well be taken.
-fn concerns_one_client(error: &io::Error) -> bool {
+fn is_client_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
 
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)

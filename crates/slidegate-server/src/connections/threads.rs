@@ -10,25 +10,28 @@ use tokio::runtime::{self, Handle};
 use tracing::debug;
 
 /// On which threads connections are served.
-pub enum Threads {
+pub enum ConnectionThreads {
     /// On those of the runtime that takes them, whichever has time.
     Shared,
     /// Each on one of these from its beginning to its end. Nobody else looks into what a thread has to do, so
     /// nobody has to be woken for it.
-    Own(Box<[Thread]>),
+    Dedicated(Box<[RuntimeThread]>),
 }
 
 /// A thread with a runtime of its own.
-pub struct Thread {
+pub struct RuntimeThread {
     runtime: Handle,
     /// As many clones as there are connections, and this one.
     connections: Arc<()>,
 }
 
-impl Threads {
+impl ConnectionThreads {
     /// So many, which go when the process does.
-    pub fn start(name: &str, number: usize) -> io::Result<Self> {
-        (0..number.max(1)).map(|_| Thread::start(name)).collect::<io::Result<_>>().map(Self::Own)
+    pub fn start(name: &str, count: usize) -> io::Result<Self> {
+        (0..count.max(1))
+            .map(|_| RuntimeThread::start(name))
+            .collect::<io::Result<_>>()
+            .map(Self::Dedicated)
     }
 
     /// Serves a connection on the thread that has the fewest: Envoy opens few, and keeps them busy.
@@ -38,10 +41,10 @@ impl Threads {
     {
         match self {
             Self::Shared => drop(tokio::spawn(client(stream))),
-            Self::Own(threads) => {
-                let idle =
+            Self::Dedicated(threads) => {
+                let least_busy =
                     threads.iter().min_by_key(|thread| Arc::strong_count(&thread.connections));
-                if let Some(thread) = idle {
+                if let Some(thread) = least_busy {
                     thread.serve(stream, client);
                 }
             }
@@ -49,7 +52,7 @@ impl Threads {
     }
 }
 
-impl Thread {
+impl RuntimeThread {
     fn start(name: &str) -> io::Result<Self> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
@@ -62,7 +65,7 @@ impl Thread {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let place = self.connections.clone();
+        let guard = self.connections.clone();
         // A socket wakes the runtime that it was made in.
         let stream = stream.into_std();
         self.runtime.spawn(async move {
@@ -70,7 +73,7 @@ impl Thread {
                 Ok(stream) => client(stream).await,
                 Err(error) => debug!("a client was lost on its way to a thread: {error}"),
             }
-            drop(place);
+            drop(guard);
         });
     }
 }

@@ -8,10 +8,10 @@ use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder
 use crate::rls::{RateLimitRequest, RateLimitResponse};
 
 /// Bytes that are ready for a message: most need no more.
-const USUAL: usize = 1024;
+const INITIAL_BUFFER_BYTES: usize = 1024;
 
 /// Bytes that are gathered before they are sent.
-const YIELD: usize = 32 * 1024;
+const YIELD_THRESHOLD_BYTES: usize = 32 * 1024;
 
 /// Reads requests, and writes responses.
 #[derive(Clone, Copy, Default)]
@@ -36,12 +36,16 @@ impl Encoder for RateLimitCodec {
     type Item = RateLimitResponse;
     type Error = Status;
 
-    fn encode(&mut self, message: RateLimitResponse, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        message.encode(to).map_err(|error| Status::internal(error.to_string()))
+    fn encode(
+        &mut self,
+        message: RateLimitResponse,
+        buffer: &mut EncodeBuf<'_>,
+    ) -> Result<(), Status> {
+        message.encode(buffer).map_err(|error| Status::internal(error.to_string()))
     }
 
     fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(USUAL, YIELD)
+        BufferSettings::new(INITIAL_BUFFER_BYTES, YIELD_THRESHOLD_BYTES)
     }
 }
 
@@ -49,12 +53,12 @@ impl Decoder for RateLimitCodec {
     type Item = RateLimitRequest;
     type Error = Status;
 
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<RateLimitRequest>, Status> {
-        let message = RateLimitRequest::decode(from);
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<RateLimitRequest>, Status> {
+        let message = RateLimitRequest::decode(buffer);
         message.map(Some).map_err(|error| Status::invalid_argument(error.to_string()))
     }
 
     fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(USUAL, YIELD)
+        BufferSettings::new(INITIAL_BUFFER_BYTES, YIELD_THRESHOLD_BYTES)
     }
 }

@@ -16,7 +16,7 @@ pub async fn healthz() -> &'static str {
 
 /// Whether it should be asked, and why not.
 pub async fn readyz(State(service): State<Arc<Service>>) -> (StatusCode, Json<Readiness>) {
-    let readiness = Readiness::of(&service);
+    let readiness = Readiness::from_service(&service);
     let status = match readiness.is_ready() {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,

@@ -8,8 +8,8 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{MAX_BODY, MAX_HEAD, MAX_HEADERS};
-use crate::watch::metrics::Answered;
+use super::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS};
+use crate::watch::metrics::RequestResult;
 
 /// The media type of a problem.
 pub const PROBLEM_JSON: &str = "application/problem+json";
@@ -21,12 +21,12 @@ pub struct Problem {
     detail: String,
     /// The methods that there are, for the header Allow.
     allow: Option<&'static str>,
-    ends_connection: bool,
+    closes_connection: bool,
 }
 
 impl Problem {
     fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into(), allow: None, ends_connection: false }
+        Self { status, detail: detail.into(), allow: None, closes_connection: false }
     }
 
     /// The request makes no sense.
@@ -46,9 +46,10 @@ impl Problem {
     }
 
     /// The body did not come in time.
-    pub fn too_slow(patience: Duration) -> Self {
-        let detail = format!("the body did not come whole within {patience:?}: send it faster");
-        Self::new(StatusCode::REQUEST_TIMEOUT, detail).ending_connection()
+    pub fn body_timeout(client_timeout: Duration) -> Self {
+        let detail =
+            format!("the body did not come whole within {client_timeout:?}: send it faster");
+        Self::new(StatusCode::REQUEST_TIMEOUT, detail).closing_connection()
     }
 
     /// The body ends early, or its chunks make no sense.
@@ -62,11 +63,11 @@ impl Problem {
             "the body cannot be read: {reason}; its bytes must be as many as content-length says, \
              or come in well-formed chunks"
         );
-        Self::bad_request(detail).ending_connection()
+        Self::bad_request(detail).closing_connection()
     }
 
     /// The head cannot be read as HTTP. None if this status says something else.
-    pub fn of_head(status: StatusCode) -> Option<Self> {
+    pub fn from_head_status(status: StatusCode) -> Option<Self> {
         let detail = match status {
             StatusCode::BAD_REQUEST => "this is no HTTP/1.1 request: its first line, a header's \
                 name or value, content-length or transfer-encoding is malformed"
@@ -77,16 +78,16 @@ impl Problem {
             }
             _ => return None,
         };
-        Some(Self::new(status, detail).ending_connection())
+        Some(Self::new(status, detail).closing_connection())
     }
 
     /// For when what the client sends next could not be told from the rest of this.
-    pub fn ending_connection(self) -> Self {
-        Self { ends_connection: true, ..self }
+    pub fn closing_connection(self) -> Self {
+        Self { closes_connection: true, ..self }
     }
 
     /// For a path that knows these methods only.
-    pub fn allowing(self, methods: &'static str) -> Self {
+    pub fn with_allow(self, methods: &'static str) -> Self {
         Self { allow: Some(methods), ..self }
     }
 
@@ -96,8 +97,8 @@ impl Problem {
     }
 
     /// How the request was answered.
-    pub fn answered(&self) -> Answered {
-        if self.status.is_client_error() { Answered::Invalid } else { Answered::Error }
+    pub fn result(&self) -> RequestResult {
+        if self.status.is_client_error() { RequestResult::Invalid } else { RequestResult::Error }
     }
 
     /// The problem as JSON.
@@ -130,12 +131,12 @@ pub struct ProblemBody<'p> {
 
 /// For a path that leads nowhere.
 pub async fn not_found(uri: Uri) -> Problem {
-    nothing_at(&uri, "GET /v1/openapi.json lists what there is")
+    not_found_with_hint(&uri, "GET /v1/openapi.json lists what there is")
 }
 
 /// The same; `instead` says where to look.
-pub fn nothing_at(uri: &Uri, instead: &str) -> Problem {
-    let detail = format!("there is nothing at `{}`: {instead}", uri.path());
+pub fn not_found_with_hint(uri: &Uri, hint: &str) -> Problem {
+    let detail = format!("there is nothing at `{}`: {hint}", uri.path());
     Problem::new(StatusCode::NOT_FOUND, detail)
 }
 
@@ -154,7 +155,7 @@ impl IntoResponse for Problem {
         if let Some(methods) = self.allow {
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
         }
-        if self.ends_connection {
+        if self.closes_connection {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response

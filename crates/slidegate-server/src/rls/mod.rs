@@ -1,20 +1,20 @@
 //! Envoy's rate limit service, version 3: its messages, what is asked in them, and what they answer. Knows
 //! no transport: gRPC and `POST /json` ask here.
 
-mod answer;
-mod ask;
 pub mod json;
+mod request;
+mod response;
 mod unit;
 
 use slidegate::Ruling;
 use thiserror::Error;
 
-use self::ask::Ask;
-pub use self::ask::MAX_DESCRIPTORS;
 pub use self::json::JsonError;
 use self::messages::envoy::service::ratelimit::v3;
-use crate::decisions::{Decisions, Question};
-use crate::watch::metrics::Answered;
+pub use self::request::MAX_DESCRIPTORS;
+use self::request::ParsedRequest;
+use crate::request_handler::{RequestHandler, RequestScope};
+use crate::watch::metrics::RequestResult;
 
 pub use self::v3::{RateLimitRequest, RateLimitResponse};
 
@@ -33,31 +33,31 @@ pub const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 /// The request makes no sense.
 #[derive(Debug, Error)]
 #[error("{0}")]
-pub struct Invalid(String);
+pub struct InvalidRequest(String);
 
 /// What is answered, and how that is counted.
-pub struct Reply {
+pub struct CountedMessage {
     pub message: RateLimitResponse,
-    pub answered: Answered,
+    pub result: RequestResult,
 }
 
 /// Decides what a message asks: all of its descriptors as one.
 pub async fn decide(
-    face: &Decisions,
-    question: &Question<'_>,
+    handler: &RequestHandler,
+    scope: &RequestScope<'_>,
     message: RateLimitRequest,
-) -> Result<Reply, Invalid> {
-    let ask = Ask::read(message)?;
-    let ruling = question.check(ask.domain(), &ask.request()).await;
-    let message = answer::message(ask.descriptors(), &ruling, face.answers());
-    Ok(Reply { message, answered: answered(&ruling) })
+) -> Result<CountedMessage, InvalidRequest> {
+    let request = ParsedRequest::parse(message)?;
+    let ruling = scope.check(request.domain(), &request.to_gate_request()).await;
+    let message = response::build(request.descriptor_count(), &ruling, handler.renderer());
+    Ok(CountedMessage { message, result: classify(&ruling) })
 }
 
-fn answered(ruling: &Ruling) -> Answered {
+fn classify(ruling: &Ruling) -> RequestResult {
     let decision = ruling.decision();
     match decision.is_allowed() {
-        true => Answered::Allowed,
-        false if decision.is_refused() => Answered::Refused,
-        false => Answered::Denied,
+        true => RequestResult::Allowed,
+        false if decision.is_refused() => RequestResult::StoreUnavailable,
+        false => RequestResult::Denied,
     }
 }

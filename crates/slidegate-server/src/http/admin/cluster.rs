@@ -8,24 +8,24 @@ use axum::http::Uri;
 use serde::Serialize;
 use slidegate_cluster::{Overshoot, SHARES, Status};
 
-use crate::http::problem::{Problem, nothing_at};
+use crate::http::problem::{Problem, not_found_with_hint};
 use crate::service::Service;
 use crate::wire::Node;
 
 /// How the cluster stands, as this node sees it.
 #[derive(Serialize)]
-pub struct Cluster {
+pub struct ClusterStatus {
     #[serde(flatten)]
     status: Status,
     /// Requests that were denied since others had not acknowledged enough.
     capped: u64,
     /// Counts that went beyond max, by how far.
-    overshoot: Vec<Share>,
+    overshoot: Vec<OvershootBucket>,
 }
 
 /// How often counts went beyond max by a share of it.
 #[derive(Debug, PartialEq, Serialize)]
-struct Share {
+struct OvershootBucket {
     /// By no more than this part of max, and by more than that of the one before. Null: by any more.
     le: Option<f64>,
     count: u64,
@@ -35,29 +35,33 @@ struct Share {
 pub async fn cluster(
     State(service): State<Arc<Service>>,
     uri: Uri,
-) -> Result<Json<Cluster>, Problem> {
-    let ruled = service.ruled();
-    let store = ruled.store();
-    store.node().and_then(Cluster::of).map(Json).ok_or_else(|| no_cluster(&uri, store.kind()))
+) -> Result<Json<ClusterStatus>, Problem> {
+    let policy = service.active_policy();
+    let store = policy.store();
+    store
+        .node()
+        .and_then(ClusterStatus::from_node)
+        .map(Json)
+        .ok_or_else(|| not_clustered(&uri, store.kind()))
 }
 
-impl Cluster {
-    fn of(node: &Node) -> Option<Self> {
+impl ClusterStatus {
+    fn from_node(node: &Node) -> Option<Self> {
         let status = Status::clone(&*node.status()?);
-        let overshoot = shares(node.counters().overshoot());
+        let overshoot = overshoot_buckets(node.counters().overshoot());
         Some(Self { status, capped: node.capped(), overshoot })
     }
 }
 
-fn shares(overshoot: &Overshoot) -> Vec<Share> {
-    let ends = SHARES.iter().map(|share| Some(*share as f64 / 1e3)).chain([None]);
+fn overshoot_buckets(overshoot: &Overshoot) -> Vec<OvershootBucket> {
+    let upper_bounds = SHARES.iter().map(|share| Some(*share as f64 / 1e3)).chain([None]);
     let (counts, _) = overshoot.read();
-    ends.zip(counts).map(|(le, count)| Share { le, count }).collect()
+    upper_bounds.zip(counts).map(|(le, count)| OvershootBucket { le, count }).collect()
 }
 
-fn no_cluster(uri: &Uri, kind: &str) -> Problem {
-    let why = format!("the store is `{kind}`, which is no cluster: that is `--store cluster://`");
-    nothing_at(uri, &why)
+fn not_clustered(uri: &Uri, kind: &str) -> Problem {
+    let hint = format!("the store is `{kind}`, which is no cluster: that is `--store cluster://`");
+    not_found_with_hint(uri, &hint)
 }
 
 #[cfg(test)]
@@ -65,10 +69,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_share_has_an_end_but_the_last() {
-        let shares = shares(&Overshoot::default());
-        assert_eq!(shares.len(), SHARES.len() + 1);
-        assert_eq!(shares[0], Share { le: Some(0.001), count: 0 });
-        assert_eq!(shares[SHARES.len()], Share { le: None, count: 0 });
+    fn overshoot_last_bucket_is_unbounded() {
+        let buckets = overshoot_buckets(&Overshoot::default());
+        assert_eq!(buckets.len(), SHARES.len() + 1);
+        assert_eq!(buckets[0], OvershootBucket { le: Some(0.001), count: 0 });
+        assert_eq!(buckets[SHARES.len()], OvershootBucket { le: None, count: 0 });
     }
 }

@@ -16,9 +16,9 @@ pub async fn metrics(
     State(service): State<Arc<Service>>,
     headers: HeaderMap,
 ) -> Result<([(HeaderName, &'static str); 1], String), Problem> {
-    let format = negotiate(&headers);
-    let ruled = service.ruled();
-    let (store, cluster) = (ruled.store_figures(), ruled.store().cluster_figures());
+    let format = negotiate_format(&headers);
+    let policy = service.active_policy();
+    let (store, cluster) = (policy.store_figures(), policy.store().cluster_figures());
     // Whoever can reach this path has an admin address, and then there are metrics.
     let text = service.watch().metrics().map(|metrics| metrics.write(format, store, cluster));
     let text = text.transpose().map_err(Problem::internal)?.unwrap_or_default();
@@ -27,7 +27,7 @@ pub async fn metrics(
 
 /// OpenMetrics for those that prefer it; the older format for all others, also for who says nothing, or
 /// nonsense.
-fn negotiate(headers: &HeaderMap) -> Format {
+fn negotiate_format(headers: &HeaderMap) -> Format {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let accepted = accepted.collect::<Vec<_>>().join(",");
     let Ok(accept) = Accept::from_str(&accepted) else { return Format::Prometheus };
@@ -48,11 +48,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scraper_gets_the_format_that_it_prefers() {
+    fn accept_header_selects_preferred_format() {
         let format = |accept: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::ACCEPT, HeaderValue::from_str(accept).unwrap());
-            negotiate(&headers)
+            negotiate_format(&headers)
         };
         // As Prometheus 2 and 3 ask.
         let two = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
@@ -64,6 +64,6 @@ mod tests {
         for other in ["*/*", "text/html", "", ";;,", "application/json"] {
             assert_eq!(format(other), Format::Prometheus, "{other}");
         }
-        assert_eq!(negotiate(&HeaderMap::new()), Format::Prometheus);
+        assert_eq!(negotiate_format(&HeaderMap::new()), Format::Prometheus);
     }
 }

@@ -5,14 +5,14 @@ use schemars::generate::SchemaGenerator;
 use serde_json::{Map, Value, json};
 use slidegate::Problem as Denial;
 
-use super::super::auth::Terms;
+use super::super::auth::ForwardAuthQuery;
 use super::super::problem::{PROBLEM_JSON, ProblemBody};
 
 /// Any method is taken; these are all that OpenAPI knows.
 const METHODS: [&str; 8] = ["get", "head", "post", "put", "patch", "delete", "options", "trace"];
 
 /// What a proxy says in headers, beside those of its client.
-const FORWARDED: [(&str, &str); 4] = [
+const FORWARDED_HEADERS: [(&str, &str); 4] = [
     ("X-Forwarded-For", "Who asked whom, by address: each proxy has added who asked it."),
     ("X-Forwarded-Method", "The method of the request; the attribute `method`."),
     ("X-Forwarded-Uri", "The path of the request; the attribute `path` is this without the query."),
@@ -20,14 +20,17 @@ const FORWARDED: [(&str, &str); 4] = [
 ];
 
 /// The path with all of its methods.
-pub fn described(read: &mut SchemaGenerator, written: &mut SchemaGenerator) -> Value {
-    let denial = written.subschema_for::<Denial>();
-    let problem = written.subschema_for::<ProblemBody<'_>>();
-    let parameters = parameters(Terms::json_schema(read).as_value());
+pub fn path_item(
+    input_schemas: &mut SchemaGenerator,
+    output_schemas: &mut SchemaGenerator,
+) -> Value {
+    let denial = output_schemas.subschema_for::<Denial>();
+    let problem = output_schemas.subschema_for::<ProblemBody<'_>>();
+    let parameters = parameters(ForwardAuthQuery::json_schema(input_schemas).as_value());
     let denied = json!({
         "description": "The request is denied, with this status or with 429, or 503 if only the lack of a \
             store denies it; or the question makes no sense, or its proxy is not trusted.",
-        "headers": headers(&["RateLimit-Policy", "RateLimit", "Retry-After"]),
+        "headers": header_references(&["RateLimit-Policy", "RateLimit", "Retry-After"]),
         "content": { PROBLEM_JSON: { "schema": { "anyOf": [denial, problem] } } },
     });
     let operation = |method: &str| {
@@ -40,7 +43,7 @@ pub fn described(read: &mut SchemaGenerator, written: &mut SchemaGenerator) -> V
             "responses": {
                 "200": {
                     "description": "The request may pass.",
-                    "headers": headers(&["RateLimit-Policy", "RateLimit"]),
+                    "headers": header_references(&["RateLimit-Policy", "RateLimit"]),
                 },
                 "4XX": denied,
                 "5XX": denied,
@@ -54,18 +57,18 @@ pub fn described(read: &mut SchemaGenerator, written: &mut SchemaGenerator) -> V
         .into()
 }
 
-fn parameters(terms: &Value) -> Vec<Value> {
-    let of_query = terms["properties"].as_object().into_iter().flatten().map(|(name, schema)| {
+fn parameters(query: &Value) -> Vec<Value> {
+    let query_parameters = query["properties"].as_object().into_iter().flatten().map(|(name, schema)| {
         json!({ "name": name, "in": "query", "description": schema["description"], "schema": schema })
     });
-    let of_headers = FORWARDED.into_iter().map(|(name, description)| {
+    let header_parameters = FORWARDED_HEADERS.into_iter().map(|(name, description)| {
         let schema = json!({ "type": "string" });
         json!({ "name": name, "in": "header", "description": description, "schema": schema })
     });
-    of_query.chain(of_headers).collect()
+    query_parameters.chain(header_parameters).collect()
 }
 
-fn headers(names: &[&str]) -> Map<String, Value> {
+fn header_references(names: &[&str]) -> Map<String, Value> {
     let header = |name: &&str| {
         ((*name).to_owned(), json!({ "$ref": format!("#/components/headers/{name}") }))
     };

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::rls::MAX_DESCRIPTORS;
 
 /// The operation; `responses` adds what any request may be answered.
-pub fn operation(responses: impl Fn(Value) -> Value) -> Value {
+pub fn operation(with_problem_responses: impl Fn(Value) -> Value) -> Value {
     json!({
         "operationId": "json",
         "summary": "What Envoy's rate limit service is asked over gRPC, as JSON.",
@@ -13,40 +13,40 @@ pub fn operation(responses: impl Fn(Value) -> Value) -> Value {
             Protocol Buffers: names may also be written with underscores, numbers as strings.",
         "requestBody": {
             "required": true,
-            "content": { "application/json": { "schema": request(), "example": example() } },
+            "content": { "application/json": { "schema": request_schema(), "example": example() } },
         },
-        "responses": responses(json!({
-            "200": answer("The request may pass.", "OK"),
-            "429": answer("The request is denied; rawBody is a problem in base64.", "OVER_LIMIT"),
+        "responses": with_problem_responses(json!({
+            "200": response("The request may pass.", "OK"),
+            "429": response("The request is denied; rawBody is a problem in base64.", "OVER_LIMIT"),
         })),
     })
 }
 
-fn request() -> Value {
+fn request_schema() -> Value {
     json!({
         "type": "object",
         "required": ["descriptors"],
         "additionalProperties": false,
         "properties": {
-            "domain": text(),
+            "domain": string_or_null(),
             "descriptors": {
                 "type": "array",
                 "minItems": 1,
                 "maxItems": MAX_DESCRIPTORS,
-                "items": descriptor(),
+                "items": descriptor_schema(),
             },
-            "hitsAddend": units(32),
+            "hitsAddend": unsigned_integer(32),
         },
     })
 }
 
-fn descriptor() -> Value {
+fn descriptor_schema() -> Value {
     let entry = json!({
         "type": "object",
         "additionalProperties": false,
-        "properties": { "key": text(), "value": text() },
+        "properties": { "key": string_or_null(), "value": string_or_null() },
     });
-    let mut limits: Vec<Value> = UNITS.iter().map(limit).collect();
+    let mut limits: Vec<Value> = UNITS.iter().map(limit_schema).collect();
     limits.push(json!({ "type": "null" }));
     json!({
         "type": "object",
@@ -54,7 +54,7 @@ fn descriptor() -> Value {
         "properties": {
             "entries": { "type": ["array", "null"], "items": entry },
             "limit": { "anyOf": limits },
-            "hitsAddend": units(64),
+            "hitsAddend": unsigned_integer(64),
             "isNegativeHits": { "type": ["boolean", "null"] },
         },
     })
@@ -72,9 +72,9 @@ const UNITS: [(&str, u32, u32); 7] = [
 ];
 
 /// Returns the schema of a limit in one unit.
-fn limit(&(name, number, most): &(&str, u32, u32)) -> Value {
+fn limit_schema(&(name, number, max_multiplier): &(&str, u32, u32)) -> Value {
     // A string has fewer digits than the largest number, except for 1.
-    let pattern = match most.ilog10() {
+    let pattern = match max_multiplier.ilog10() {
         0 => "^1$".to_owned(),
         digits => format!("^[1-9][0-9]{{0,{}}}$", digits - 1),
     };
@@ -83,10 +83,10 @@ fn limit(&(name, number, most): &(&str, u32, u32)) -> Value {
         "required": ["unit"],
         "additionalProperties": false,
         "properties": {
-            "requestsPerUnit": units(32),
+            "requestsPerUnit": unsigned_integer(32),
             "unit": { "enum": [name, number] },
             "unitMultiplier": { "anyOf": [
-                { "type": "integer", "minimum": 1, "maximum": most },
+                { "type": "integer", "minimum": 1, "maximum": max_multiplier },
                 { "type": "string", "pattern": pattern },
                 { "type": "null" },
             ] },
@@ -94,22 +94,22 @@ fn limit(&(name, number, most): &(&str, u32, u32)) -> Value {
     })
 }
 
-fn text() -> Value {
+fn string_or_null() -> Value {
     json!({ "type": ["string", "null"] })
 }
 
 /// A number of so many bits, as Protocol Buffers take it.
-fn units(bits: u32) -> Value {
+fn unsigned_integer(bits: u32) -> Value {
     // What is larger no number of JSON tells exactly; whoever means so many writes a string.
-    let most = (1_u64 << bits.min(53)) - 1;
+    let max = (1_u64 << bits.min(53)) - 1;
     json!({ "anyOf": [
-        { "type": "integer", "minimum": 0, "maximum": most },
+        { "type": "integer", "minimum": 0, "maximum": max },
         { "type": "string", "pattern": "^[0-9]{1,9}$" },
         { "type": "null" },
     ] })
 }
 
-fn answer(description: &str, code: &str) -> Value {
+fn response(description: &str, code: &str) -> Value {
     let header = json!({
         "type": "object",
         "required": ["key", "value"],
@@ -121,7 +121,7 @@ fn answer(description: &str, code: &str) -> Value {
         "additionalProperties": false,
         "properties": {
             "overallCode": { "const": code },
-            "statuses": { "type": "array", "items": status() },
+            "statuses": { "type": "array", "items": status_schema() },
             "responseHeadersToAdd": { "type": "array", "items": header },
             "rawBody": { "type": "string", "contentEncoding": "base64" },
         },
@@ -132,7 +132,7 @@ fn answer(description: &str, code: &str) -> Value {
     })
 }
 
-fn status() -> Value {
+fn status_schema() -> Value {
     let units = || json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX });
     json!({
         "type": "object",

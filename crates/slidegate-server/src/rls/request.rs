@@ -13,7 +13,7 @@ use super::messages::envoy::extensions::common::ratelimit::v3::rate_limit_descri
     Entry, RateLimitOverride,
 };
 use super::messages::envoy::service::ratelimit::v3::RateLimitRequest;
-use super::{Invalid, unit};
+use super::{InvalidRequest, unit};
 
 /// Descriptors that a request may have. Envoy makes one of each `actions` of a route, so clients have no influence.
 pub const MAX_DESCRIPTORS: usize = 1024;
@@ -22,13 +22,13 @@ pub const MAX_DESCRIPTORS: usize = 1024;
 const FEW_ENTRIES: usize = 16;
 
 /// A message that makes sense.
-pub struct Ask {
+pub struct ParsedRequest {
     domain: String,
-    descriptors: Vec<AskedDescriptor>,
+    descriptors: Vec<ParsedDescriptor>,
 }
 
 /// One descriptor of a message.
-struct AskedDescriptor {
+struct ParsedDescriptor {
     /// Names and values, in their order. Each name occurs once.
     entries: Vec<(String, String)>,
     /// The bytes of values that are not UTF-8, with the positions of their entries.
@@ -45,30 +45,31 @@ enum DescriptorCost {
     /// The cost that the rule states, 1 by default.
     Default,
     /// The `hits_addend` of the message.
-    OfMessage(u64),
+    Message(u64),
     /// The `hits_addend` of the descriptor, which has been consumed already.
-    Own(u64),
+    Descriptor(u64),
 }
 
-impl Ask {
+impl ParsedRequest {
     /// Reads a message.
-    pub fn read(message: RateLimitRequest) -> Result<Self, Invalid> {
-        let number = message.descriptors.len();
-        if number == 0 {
-            return Err(Invalid("there are no descriptors: nobody could be counted".into()));
+    pub fn parse(message: RateLimitRequest) -> Result<Self, InvalidRequest> {
+        let count = message.descriptors.len();
+        if count == 0 {
+            return Err(InvalidRequest("there are no descriptors: nobody could be counted".into()));
         }
-        if number > MAX_DESCRIPTORS {
-            let wrong = format!("there are {number} descriptors: at most {MAX_DESCRIPTORS}");
-            return Err(Invalid(wrong));
+        if count > MAX_DESCRIPTORS {
+            let error = format!("there are {count} descriptors: at most {MAX_DESCRIPTORS}");
+            return Err(InvalidRequest(error));
         }
         let cost = match message.hits_addend {
             0 => DescriptorCost::Default,
-            units => DescriptorCost::OfMessage(units.into()),
+            units => DescriptorCost::Message(units.into()),
         };
         let descriptors = message.descriptors.into_iter().enumerate();
-        let descriptors = descriptors.map(|(nth, one)| AskedDescriptor::read(nth, one, cost));
+        let descriptors =
+            descriptors.map(|(index, descriptor)| ParsedDescriptor::parse(index, descriptor, cost));
         Ok(Self {
-            domain: name(message.domain),
+            domain: decode_name(message.domain),
             descriptors: descriptors.collect::<Result<_, _>>()?,
         })
     }
@@ -79,57 +80,57 @@ impl Ask {
     }
 
     /// How many descriptors there are.
-    pub fn descriptors(&self) -> usize {
+    pub fn descriptor_count(&self) -> usize {
         self.descriptors.len()
     }
 
     /// The message as the gate takes it.
-    pub fn request(&self) -> Request<'_> {
-        let descriptors = self.descriptors.iter().map(AskedDescriptor::descriptor);
+    pub fn to_gate_request(&self) -> Request<'_> {
+        let descriptors = self.descriptors.iter().map(ParsedDescriptor::to_descriptor);
         Request::of_descriptors(&self.domain, descriptors)
     }
 }
 
-impl AskedDescriptor {
+impl ParsedDescriptor {
     /// Reads the nth descriptor. `cost` is that of the whole request.
-    fn read(
-        nth: usize,
+    fn parse(
+        index: usize,
         descriptor: RateLimitDescriptor,
         cost: DescriptorCost,
-    ) -> Result<Self, Invalid> {
+    ) -> Result<Self, InvalidRequest> {
         let mut bytes = Vec::new();
         let entries = descriptor.entries.into_iter().enumerate();
-        let entries = entries.map(|(place, Entry { key, value })| {
+        let entries = entries.map(|(position, Entry { key, value })| {
             (
-                name(key),
+                decode_name(key),
                 String::from_utf8(value).unwrap_or_else(|error| {
                     let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
-                    bytes.push((place, error.into_bytes()));
+                    bytes.push((position, error.into_bytes()));
                     text
                 }),
             )
         });
         let mut entries: Vec<_> = entries.collect();
-        number_repetitions(&mut entries);
+        number_repeated_names(&mut entries);
         Ok(Self {
             entries,
             bytes,
-            cost: descriptor.hits_addend.map_or(cost, DescriptorCost::Own),
+            cost: descriptor.hits_addend.map_or(cost, DescriptorCost::Descriptor),
             is_refund: descriptor.is_negative_hits,
-            limit: descriptor.limit.map(|limit| quota(nth, limit)).transpose()?,
+            limit: descriptor.limit.map(|limit| parse_quota(index, limit)).transpose()?,
         })
     }
 
-    fn descriptor(&self) -> Descriptor<'_> {
+    fn to_descriptor(&self) -> Descriptor<'_> {
         let attributes = self.entries.iter().map(|(name, value)| (&**name, &**value));
         let mut descriptor = Descriptor::new(attributes).exact();
         descriptor = match self.cost {
             DescriptorCost::Default => descriptor,
-            DescriptorCost::OfMessage(units) => descriptor.with_hits_addend(units),
-            DescriptorCost::Own(units) => descriptor.with_hits_addend(units).consumed(),
+            DescriptorCost::Message(units) => descriptor.with_hits_addend(units),
+            DescriptorCost::Descriptor(units) => descriptor.with_hits_addend(units).consumed(),
         };
-        for (place, bytes) in &self.bytes {
-            descriptor = descriptor.with_bytes(&self.entries[*place].0, bytes);
+        for (position, bytes) in &self.bytes {
+            descriptor = descriptor.with_bytes(&self.entries[*position].0, bytes);
         }
         if self.is_refund {
             descriptor = descriptor.as_refund();
@@ -143,15 +144,15 @@ impl AskedDescriptor {
 
 /// Returns the text of a key or a domain. One that is too long or not UTF-8 is shortened as a value is; no policy can
 /// name it.
-fn name(bytes: Vec<u8>) -> String {
+fn decode_name(bytes: Vec<u8>) -> String {
     match String::from_utf8(bytes) {
         Ok(text) if text.len() <= MAX_VALUE_BYTES => text,
-        Ok(text) => shortened(&text, text.as_bytes()),
-        Err(error) => shortened(&String::from_utf8_lossy(error.as_bytes()), error.as_bytes()),
+        Ok(text) => shorten(&text, text.as_bytes()),
+        Err(error) => shorten(&String::from_utf8_lossy(error.as_bytes()), error.as_bytes()),
     }
 }
 
-fn shortened(text: &str, bytes: &[u8]) -> String {
+fn shorten(text: &str, bytes: &[u8]) -> String {
     match Value::from_bytes(text, bytes) {
         Value::Shortened(value) => format!("{}({})", value.prefix(), value.digest()),
         other => other.to_string(),
@@ -160,9 +161,9 @@ fn shortened(text: &str, bytes: &[u8]) -> String {
 
 /// Renames the second entry of a name to `name#2`, and so on, since attributes have each name once. Skips numbers for which
 /// the new name is the key of another entry.
-fn number_repetitions(entries: &mut [(String, String)]) {
-    let is_repeated = |(nth, (key, _)): (usize, &(String, String))| {
-        entries[..nth].iter().any(|(other, _)| other == key)
+fn number_repeated_names(entries: &mut [(String, String)]) {
+    let is_repeated = |(index, (key, _)): (usize, &(String, String))| {
+        entries[..index].iter().any(|(other, _)| other == key)
     };
     if entries.len() <= FEW_ENTRIES && !entries.iter().enumerate().any(is_repeated) {
         return;
@@ -185,19 +186,19 @@ fn number_repetitions(entries: &mut [(String, String)]) {
 }
 
 /// The limit that the nth descriptor brings along.
-fn quota(nth: usize, limit: RateLimitOverride) -> Result<Quota, Invalid> {
+fn parse_quota(index: usize, limit: RateLimitOverride) -> Result<Quota, InvalidRequest> {
     let RateLimitOverride { requests_per_unit, unit, unit_multiplier } = limit;
-    let wrong = |what: &str| Invalid(format!("descriptors[{nth}].limit {what}"));
-    let Some(window) = unit::window(unit) else {
-        return Err(wrong(&format!("has unit {unit}: SECOND to WEEK are 1 to 7")));
+    let invalid = |problem: &str| InvalidRequest(format!("descriptors[{index}].limit {problem}"));
+    let Some(window) = unit::window_of_unit(unit) else {
+        return Err(invalid(&format!("has unit {unit}: SECOND to WEEK are 1 to 7")));
     };
     let units = unit_multiplier.unwrap_or(1);
     if units == 0 {
-        return Err(wrong("has unit_multiplier 0: at least 1"));
+        return Err(invalid("has unit_multiplier 0: at least 1"));
     }
     let max = u64::from(requests_per_unit).min(MAX_UNITS);
     let window = window.checked_mul(units).unwrap_or(Duration::MAX);
-    Quota::new(max, window).map_err(|error| wrong(&format!("cannot be: {error}")))
+    Quota::new(max, window).map_err(|error| invalid(&format!("cannot be: {error}")))
 }
 
 #[cfg(test)]
@@ -207,12 +208,12 @@ mod tests {
     fn keys(entries: &[(&str, &str)]) -> Vec<String> {
         let entry = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         let mut entries: Vec<_> = entries.iter().map(entry).collect();
-        number_repetitions(&mut entries);
+        number_repeated_names(&mut entries);
         entries.into_iter().map(|(key, _)| key).collect()
     }
 
     #[test]
-    fn the_nth_entry_of_a_name_has_its_number() {
+    fn repeated_names_are_numbered_in_order() {
         assert_eq!(keys(&[("a", "1"), ("b", "2")]), ["a", "b"]);
         assert_eq!(
             keys(&[("a", "1"), ("b", "1"), ("a", "2"), ("a", "2"), ("b", "1")]),
@@ -232,12 +233,12 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_too_large_is_the_largest_and_every_unit_has_a_window() {
+    fn limit_saturates_and_every_unit_has_window() {
         let limit = |requests_per_unit, unit| {
             let limit = RateLimitOverride { requests_per_unit, unit, unit_multiplier: None };
             let limit = Some(limit);
-            Ask::read(message(RateLimitDescriptor { limit, ..Default::default() }))
-                .map(|ask| ask.descriptors[0].limit)
+            ParsedRequest::parse(message(RateLimitDescriptor { limit, ..Default::default() }))
+                .map(|request| request.descriptors[0].limit)
         };
         let quota = |text: &str| Some(text.parse::<Quota>().unwrap());
         assert_eq!(limit(u32::MAX, 1).unwrap(), quota("536870912/s"));
@@ -245,8 +246,8 @@ mod tests {
         assert_eq!(limit(7, 6).unwrap(), quota("7/365d"));
         assert_eq!(limit(0, 7).unwrap(), quota("0/w"));
         for unknown in [0, 8, -1] {
-            let wrong = limit(1, unknown).err().unwrap().to_string();
-            assert!(wrong.starts_with("descriptors[0].limit has unit"), "{wrong}");
+            let error = limit(1, unknown).err().unwrap().to_string();
+            assert!(error.starts_with("descriptors[0].limit has unit"), "{error}");
         }
     }
 
@@ -255,29 +256,29 @@ mod tests {
         let limit = |unit, unit_multiplier| {
             let limit = RateLimitOverride { requests_per_unit: 10, unit, unit_multiplier };
             let descriptor = RateLimitDescriptor { limit: Some(limit), ..Default::default() };
-            Ask::read(message(descriptor)).map(|ask| ask.descriptors[0].limit)
+            ParsedRequest::parse(message(descriptor)).map(|request| request.descriptors[0].limit)
         };
         let quota = |text: &str| Some(text.parse::<Quota>().unwrap());
         assert_eq!(limit(1, Some(30)).unwrap(), quota("10/30s"));
         assert_eq!(limit(3, Some(1)).unwrap(), quota("10/h"));
         for (unit, units, expected) in [(1, 0, "has unit_multiplier 0"), (6, u32::MAX, "cannot be")]
         {
-            let wrong = limit(unit, Some(units)).err().unwrap().to_string();
-            assert!(wrong.contains(expected), "{wrong}");
+            let error = limit(unit, Some(units)).err().unwrap().to_string();
+            assert!(error.contains(expected), "{error}");
         }
     }
 
     #[test]
-    fn hits_addend_of_descriptor_replaces_that_of_message() {
+    fn descriptor_hits_addend_overrides_message() {
         let cost = |request: u32, descriptor: Option<u64>| {
             let descriptor = RateLimitDescriptor { hits_addend: descriptor, ..Default::default() };
             let message = RateLimitRequest { hits_addend: request, ..message(descriptor) };
-            Ask::read(message).unwrap().descriptors[0].cost
+            ParsedRequest::parse(message).unwrap().descriptors[0].cost
         };
-        use DescriptorCost::{Default as NoCost, OfMessage, Own};
+        use DescriptorCost::{Default as NoCost, Descriptor, Message};
         assert_eq!(cost(0, None), NoCost);
-        assert_eq!(cost(5, None), OfMessage(5));
-        assert_eq!(cost(5, Some(0)), Own(0));
-        assert_eq!(cost(0, Some(7)), Own(7));
+        assert_eq!(cost(5, None), Message(5));
+        assert_eq!(cost(5, Some(0)), Descriptor(0));
+        assert_eq!(cost(0, Some(7)), Descriptor(7));
     }
 }

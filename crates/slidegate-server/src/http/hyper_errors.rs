@@ -9,11 +9,11 @@ use memchr::memrchr_iter;
 use super::problem::{PROBLEM_JSON, Problem};
 
 const VERSION: &[u8] = b"HTTP/1.1 ";
-const NO_BODY: &str = "content-length: 0\r\n";
+const EMPTY_BODY_HEADER: &str = "content-length: 0\r\n";
 
 /// The same bytes with a reason in them, if they end in a refusal of hyper's own. It is the only
 /// response without a body, and the last on its connection.
-pub fn explained(written: &[u8]) -> Option<Vec<u8>> {
+pub fn with_problem_body(written: &[u8]) -> Option<Vec<u8>> {
     // Nearly all other responses end in a body, so this is all that it costs them.
     if !written.ends_with(b"\r\n\r\n") {
         return None;
@@ -22,8 +22,8 @@ pub fn explained(written: &[u8]) -> Option<Vec<u8>> {
     let start = memrchr_iter(b'H', written).find(|&at| written[at..].starts_with(VERSION))?;
     let (before, head) = written.split_at(start);
     let status = StatusCode::from_bytes(head.get(VERSION.len()..)?.get(..3)?).ok()?;
-    let body = Problem::of_head(status)?.json();
-    let (front, rest) = str::from_utf8(head).ok()?.split_once(NO_BODY)?;
+    let body = Problem::from_head_status(status)?.json();
+    let (front, rest) = str::from_utf8(head).ok()?.split_once(EMPTY_BODY_HEADER)?;
     let head =
         format!("{front}content-type: {PROBLEM_JSON}\r\ncontent-length: {}\r\n{rest}", body.len());
     Some([before, head.as_bytes(), &body].concat())
@@ -33,23 +33,23 @@ pub fn explained(written: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    const REFUSAL: &[u8] =
+    const HYPER_ERROR: &[u8] =
         b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
-    const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+    const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
     #[test]
-    fn a_refusal_behind_an_answer_that_still_waits_to_be_sent_is_explained_too() {
-        let alone = explained(REFUSAL).unwrap();
-        let behind = explained(&[ANSWER, REFUSAL].concat()).unwrap();
-        assert_eq!(behind, [ANSWER, &alone].concat());
+    fn hyper_error_after_pending_response_gets_body() {
+        let alone = with_problem_body(HYPER_ERROR).unwrap();
+        let after_response = with_problem_body(&[RESPONSE, HYPER_ERROR].concat()).unwrap();
+        assert_eq!(after_response, [RESPONSE, &alone].concat());
     }
 
     #[test]
-    fn what_is_no_refusal_stays_as_it_is() {
-        let of_head = b"HTTP/1.1 404 Not Found\r\ncontent-length: 99\r\n\r\n";
-        let of_client_who_asks = b"HTTP/1.1 100 Continue\r\n\r\n";
-        for written in [ANSWER, of_head, of_client_who_asks, b"", b"\r\n\r\n"] {
-            assert_eq!(explained(written), None);
+    fn other_responses_are_not_changed() {
+        let head_response = b"HTTP/1.1 404 Not Found\r\ncontent-length: 99\r\n\r\n";
+        let continue_response = b"HTTP/1.1 100 Continue\r\n\r\n";
+        for written in [RESPONSE, head_response, continue_response, b"", b"\r\n\r\n"] {
+            assert_eq!(with_problem_body(written), None);
         }
     }
 }

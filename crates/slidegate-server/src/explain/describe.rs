@@ -8,8 +8,8 @@ use slidegate::{Limit, LimitStatus, Ruling};
 use crate::words;
 
 /// Why a rule does not apply.
-pub fn misfit(misfit: &NoMatchReason<'_>) -> String {
-    match misfit {
+pub fn describe_no_match(reason: &NoMatchReason<'_>) -> String {
+    match reason {
         NoMatchReason::When { attribute, wanted, found } => match found {
             Some(found) => format!("{attribute} is `{found}`, and {}", words::must(wanted)),
             None => format!("there is no {attribute}, and it {}", words::must(wanted)),
@@ -33,7 +33,7 @@ pub fn misfit(misfit: &NoMatchReason<'_>) -> String {
 }
 
 /// What a limit enforces.
-pub fn limit(limit: &Limit) -> String {
+pub fn describe_limit(limit: &Limit) -> String {
     match limit.capacity() {
         0 => "nothing passes".into(),
         _ => limit.to_string(),
@@ -41,8 +41,8 @@ pub fn limit(limit: &Limit) -> String {
 }
 
 /// Returns what would have to happen for the required units to be free; `None` if they are.
-pub fn to_pass(standing: &LimitStatus<'_>, required: u64) -> Option<String> {
-    let (limit, outcome) = (standing.limit.limit(), standing.outcome);
+pub fn describe_requirement(limit_status: &LimitStatus<'_>, required: u64) -> Option<String> {
+    let (limit, outcome) = (limit_status.limit.limit(), limit_status.outcome);
     if outcome.fits() {
         return None;
     }
@@ -50,14 +50,14 @@ pub fn to_pass(standing: &LimitStatus<'_>, required: u64) -> Option<String> {
         None if limit.capacity() == 0 => "it never passes, unless the policy changes".into(),
         None => format!("it never passes at this cost: at most {} fit", limit.capacity()),
         Some(wait) => {
-            let wait = wait_for(wait);
+            let wait = format_wait(wait);
             match required.saturating_sub(outcome.remaining()) {
                 0 => format!("the counter is above its limit: for {wait}"),
                 1 => {
                     format!("one more unit has to become free: in {wait}, if nobody takes it first")
                 }
-                more => format!(
-                    "{more} more units have to become free: in {wait}, if nobody takes them first"
+                units => format!(
+                    "{units} more units have to become free: in {wait}, if nobody takes them first"
                 ),
             }
         }
@@ -65,13 +65,13 @@ pub fn to_pass(standing: &LimitStatus<'_>, required: u64) -> Option<String> {
 }
 
 /// What the decision hangs on.
-pub fn verdict(ruling: &Ruling) -> String {
+pub fn describe_ruling(ruling: &Ruling) -> String {
     let decision = ruling.decision();
-    let verdict = match (decision.is_allowed(), ruling.binding()) {
+    let summary = match (decision.is_allowed(), ruling.binding()) {
         (true, None) => "allowed: nothing limits it".into(),
         (true, Some(limit)) => format!("allowed: {} has the least left", limit.policy_name()),
         (false, Some(limit)) => {
-            let wait = decision.retry_after().map(|wait| format!(", for {}", wait_for(wait)));
+            let wait = decision.retry_after().map(|wait| format!(", for {}", format_wait(wait)));
             format!("denied by {}{}", limit.policy_name(), wait.as_deref().unwrap_or(", for ever"))
         }
         (false, None) => {
@@ -79,13 +79,13 @@ pub fn verdict(ruling: &Ruling) -> String {
         }
     };
     match decision.is_degraded() && !decision.is_refused() {
-        true => format!("{verdict} (the store does not answer: counted by this instance alone)"),
-        false => verdict,
+        true => format!("{summary} (the store does not answer: counted by this instance alone)"),
+        false => summary,
     }
 }
 
 /// A wait as people say it, never too short.
-fn wait_for(wait: Duration) -> String {
+fn format_wait(wait: Duration) -> String {
     let tenths = wait.as_micros().div_ceil(100_000);
     let seconds = wait.as_micros().div_ceil(1_000_000);
     match seconds {
@@ -107,8 +107,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_never_told_too_short() {
-        for (us, told) in [
+    fn wait_is_rounded_up() {
+        for (us, expected) in [
             (1, "0.1 s"),
             (100_000, "0.1 s"),
             (100_001, "0.2 s"),
@@ -120,7 +120,7 @@ mod tests {
             (172_800_000_000, "2 d 0 h"),
             (176_400_000_001, "2 d 2 h"),
         ] {
-            assert_eq!(wait_for(Duration::from_micros(us)), told, "{us}");
+            assert_eq!(format_wait(Duration::from_micros(us)), expected, "{us}");
         }
     }
 }

@@ -11,36 +11,40 @@ use tokio::time::{Sleep, sleep};
 use crate::connections::ClientIo;
 
 /// Bytes of what every client begins with.
-const PREFACE: usize = 24;
+const PREFACE_BYTES: usize = 24;
 
 /// A connection that ends if the client does not say in time that it speaks HTTP/2. From then on it is asked
 /// now and then whether it is there.
-pub struct Greeting {
+pub struct PrefaceTimeout {
     client: ClientIo,
-    awaited: Option<Awaited>,
+    pending_preface: Option<PendingPreface>,
 }
 
-struct Awaited {
-    bytes: usize,
-    patience: Pin<Box<Sleep>>,
+struct PendingPreface {
+    bytes_left: usize,
+    deadline: Pin<Box<Sleep>>,
 }
 
-impl Greeting {
+impl PrefaceTimeout {
     /// Waits no longer than this.
-    pub fn new(client: ClientIo, patience: Duration) -> Self {
-        let patience = Box::pin(sleep(patience));
-        Self { client, awaited: Some(Awaited { bytes: PREFACE, patience }) }
+    pub fn new(client: ClientIo, client_timeout: Duration) -> Self {
+        let deadline = Box::pin(sleep(client_timeout));
+        Self {
+            client,
+            pending_preface: Some(PendingPreface { bytes_left: PREFACE_BYTES, deadline }),
+        }
     }
 
-    fn came(&mut self, bytes: usize) {
-        self.awaited = self.awaited.take().and_then(|Awaited { bytes: awaited, patience }| {
-            let left = awaited.checked_sub(bytes).filter(|left| *left > 0);
-            left.map(|bytes| Awaited { bytes, patience })
-        });
+    fn on_bytes_read(&mut self, bytes: usize) {
+        self.pending_preface =
+            self.pending_preface.take().and_then(|PendingPreface { bytes_left, deadline }| {
+                let bytes_left = bytes_left.checked_sub(bytes).filter(|left| *left > 0);
+                bytes_left.map(|bytes_left| PendingPreface { bytes_left, deadline })
+            });
     }
 }
 
-impl AsyncRead for Greeting {
+impl AsyncRead for PrefaceTimeout {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -48,11 +52,11 @@ impl AsyncRead for Greeting {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = self.client.as_mut().poll_read(cx, buffer);
-        match (&read, &mut self.awaited) {
+        match (&read, &mut self.pending_preface) {
             (_, None) => {}
-            (Poll::Ready(_), Some(_)) => self.came(buffer.filled().len() - before),
-            (Poll::Pending, Some(awaited)) => {
-                if awaited.patience.as_mut().poll(cx).is_ready() {
+            (Poll::Ready(_), Some(_)) => self.on_bytes_read(buffer.filled().len() - before),
+            (Poll::Pending, Some(pending_preface)) => {
+                if pending_preface.deadline.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                 }
             }
@@ -61,7 +65,7 @@ impl AsyncRead for Greeting {
     }
 }
 
-impl AsyncWrite for Greeting {
+impl AsyncWrite for PrefaceTimeout {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,10 +1,11 @@
 //! A ruling as a response: status, headers and JSON.
 
-mod write;
+mod json_writer;
 
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
+use opentelemetry::KeyValue;
 use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::headers::{self, Header, Style};
@@ -12,47 +13,48 @@ use slidegate::{Clock, Jitter, JitterSample, Problem as Denial, Reason, Ruling, 
 
 use super::problem::{PROBLEM_JSON, Problem};
 use crate::millis::millis_up;
-use crate::watch::metrics::Answered;
+use crate::request_handler::ClassifyResponse;
+use crate::watch::metrics::RequestResult;
 
 /// Bytes that are ready for an answer: with some limits it needs no more.
-const USUAL: usize = 1024;
+const INITIAL_BUFFER_BYTES: usize = 1024;
 
 /// A response, and how it is counted. Its status would not say that: a proxy chooses that of a denial.
-pub struct Reply {
+pub struct CountedResponse {
     pub response: Response,
-    pub answered: Answered,
+    pub result: RequestResult,
 }
 
 /// How rulings are told.
 #[derive(Clone, Copy)]
-pub struct Answers {
+pub struct ResponseRenderer {
     style: Style,
     retry_jitter: Jitter,
 }
 
-impl Answers {
+impl ResponseRenderer {
     pub fn new(style: Style, retry_jitter: Jitter) -> Self {
         Self { style, retry_jitter }
     }
 
     /// Responds with 200 if the request is allowed. A denial has the `deny_status` of its rule, 429 by default, or 503 if
     /// the store is unavailable. All have the same fields. Jitter lengthens headers only: the JSON is exact.
-    pub fn respond(&self, ruling: &Ruling) -> Result<Reply, Problem> {
-        let (status, answered) = verdict(ruling)?;
-        let mut json = Vec::with_capacity(USUAL);
-        Answer::of(ruling).write(&mut json).map_err(Problem::internal)?;
+    pub fn render_check(&self, ruling: &Ruling) -> Result<CountedResponse, Problem> {
+        let (status, result) = classify(ruling)?;
+        let mut json = Vec::with_capacity(INITIAL_BUFFER_BYTES);
+        CheckResponse::from_ruling(ruling).write(&mut json).map_err(Problem::internal)?;
         let response = self.response(ruling, status, Some("application/json"), json.into())?;
-        Ok(Reply { response, answered })
+        Ok(CountedResponse { response, result })
     }
 
     /// The same for a proxy: nothing but headers if the request may pass, else a problem, which the proxy may
     /// hand on as it is. Its status is `deny_status`, if that is given.
-    pub fn authorize(
+    pub fn render_auth(
         &self,
         ruling: &Ruling,
         deny_status: Option<StatusCode>,
-    ) -> Result<Reply, Problem> {
-        let (status, answered) = verdict(ruling)?;
+    ) -> Result<CountedResponse, Problem> {
+        let (status, result) = classify(ruling)?;
         let response = match Denial::of(ruling) {
             None => self.response(ruling, status, None, Body::empty())?,
             Some(denial) => {
@@ -62,7 +64,7 @@ impl Answers {
                 self.response(ruling, status, Some(PROBLEM_JSON), json.into())?
             }
         };
-        Ok(Reply { response, answered })
+        Ok(CountedResponse { response, result })
     }
 
     fn response(
@@ -74,14 +76,14 @@ impl Answers {
     ) -> Result<Response, Problem> {
         let mut response = Response::new(body);
         *response.status_mut() = status;
-        let told = response.headers_mut();
+        let headers = response.headers_mut();
         if let Some(content_type) = content_type {
-            told.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         }
         let mut result = Ok(());
-        headers::each(self.style, ruling, &WallClock, self.draw(), |name, value| {
+        headers::each(self.style, ruling, &WallClock, self.draw_jitter(), |name, value| {
             match HeaderValue::from_bytes(value.as_bytes()) {
-                Ok(value) => drop(told.insert(HeaderName::from_static(name), value)),
+                Ok(value) => drop(headers.insert(HeaderName::from_static(name), value)),
                 Err(error) => result = Err(Problem::internal(error)),
             }
         });
@@ -89,32 +91,33 @@ impl Answers {
     }
 
     /// How much longer the wait of one answer shall be, wherever it stands.
-    pub fn draw(&self) -> JitterSample {
+    pub fn draw_jitter(&self) -> JitterSample {
         self.retry_jitter.draw()
     }
 
     /// The headers that tell of a ruling.
-    pub fn headers(&self, ruling: &Ruling, lengthening: JitterSample) -> Vec<Header> {
-        headers::write(self.style, ruling, WallClock.now(), lengthening)
+    pub fn rate_limit_headers(&self, ruling: &Ruling, jitter: JitterSample) -> Vec<Header> {
+        headers::write(self.style, ruling, WallClock.now(), jitter)
     }
 }
 
 /// What became of a request, as a status and as it is counted.
-fn verdict(ruling: &Ruling) -> Result<(StatusCode, Answered), Problem> {
+fn classify(ruling: &Ruling) -> Result<(StatusCode, RequestResult), Problem> {
     let decision = ruling.decision();
-    let answered = match decision.is_allowed() {
-        true => Answered::Allowed,
-        false if decision.is_refused() => Answered::Refused,
-        false => Answered::Denied,
+    let result = match decision.is_allowed() {
+        true => RequestResult::Allowed,
+        false if decision.is_refused() => RequestResult::StoreUnavailable,
+        false => RequestResult::Denied,
     };
     let status = StatusCode::from_u16(ruling.status()).map_err(Problem::internal)?;
-    Ok((status, answered))
+    Ok((status, result))
 }
 
 /// The decision. The fields outside `limits` speak of the limit that it hangs on, and are null if
 /// no rule applies, or no limit was asked: of a sampled rule only some requests ask.
 #[derive(Serialize, JsonSchema)]
-pub struct Answer<'r> {
+#[schemars(rename = "Answer")]
+pub struct CheckResponse<'r> {
     /// Whether the request is allowed: true with status 200. A denial has the `deny_status` of its rule, 429 by default, or
     /// 503 if the store is unavailable.
     allowed: bool,
@@ -123,7 +126,7 @@ pub struct Answer<'r> {
     /// The rule that the decision hangs on.
     rule: Option<&'r str>,
     /// The limit that the decision hangs on: on a denial the one with the longest wait.
-    limit: Option<Limit<'r>>,
+    limit: Option<LimitBody<'r>>,
     /// Units that the limit has left.
     remaining: Option<u64>,
     /// Milliseconds until the limit is as if never used.
@@ -134,16 +137,17 @@ pub struct Answer<'r> {
     degraded: bool,
     /// Every limit of every rule that applies, without those that were not asked: because it is known that
     /// another denies, or the rule is sampled.
-    limits: Vec<Standing<'r>>,
+    limits: Vec<LimitStatusBody<'r>>,
 }
 
 /// How one limit stands.
 #[derive(Serialize, JsonSchema)]
-struct Standing<'r> {
+#[schemars(rename = "Standing")]
+struct LimitStatusBody<'r> {
     /// The rule's name.
     rule: &'r str,
     /// The limit itself.
-    limit: Limit<'r>,
+    limit: LimitBody<'r>,
     /// The algorithm that counts.
     algorithm: &'static str,
     /// Whether the request fits in this limit.
@@ -160,7 +164,8 @@ struct Standing<'r> {
 
 /// A number of units per window.
 #[derive(Serialize, JsonSchema)]
-struct Limit<'r> {
+#[schemars(rename = "Limit")]
+struct LimitBody<'r> {
     /// The name, unique in its rule.
     name: &'r str,
     /// Units that fit in a window.
@@ -169,44 +174,56 @@ struct Limit<'r> {
     window_ms: u64,
 }
 
-impl<'r> Answer<'r> {
-    fn of(ruling: &'r Ruling) -> Self {
-        let binding = ruling.binding().map(Standing::of);
+impl<'r> CheckResponse<'r> {
+    fn from_ruling(ruling: &'r Ruling) -> Self {
+        let binding = ruling.binding().map(LimitStatusBody::from_status);
         let decision = ruling.decision();
         Self {
             allowed: decision.is_allowed(),
             reason: ruling.reason(),
-            rule: binding.as_ref().map(|standing| standing.rule),
-            remaining: binding.as_ref().map(|standing| standing.remaining),
-            reset_after_ms: binding.as_ref().map(|standing| standing.reset_after_ms),
-            retry_after_ms: binding.as_ref().and_then(|standing| standing.retry_after_ms),
-            limit: binding.map(|standing| standing.limit),
+            rule: binding.as_ref().map(|limit_status| limit_status.rule),
+            remaining: binding.as_ref().map(|limit_status| limit_status.remaining),
+            reset_after_ms: binding.as_ref().map(|limit_status| limit_status.reset_after_ms),
+            retry_after_ms: binding.as_ref().and_then(|limit_status| limit_status.retry_after_ms),
+            limit: binding.map(|limit_status| limit_status.limit),
             degraded: decision.is_degraded(),
-            limits: ruling.limits().map(Standing::of).collect(),
+            limits: ruling.limits().map(LimitStatusBody::from_status).collect(),
         }
     }
 }
 
-impl<'r> Standing<'r> {
-    fn of(standing: slidegate::LimitStatus<'r>) -> Self {
-        let slidegate::LimitStatus { rule, limit: rule_limit, outcome, .. } = standing;
+impl<'r> LimitStatusBody<'r> {
+    fn from_status(limit_status: slidegate::LimitStatus<'r>) -> Self {
+        let slidegate::LimitStatus { rule, limit: rule_limit, outcome, .. } = limit_status;
         let limit = rule_limit.limit();
         let quota = limit.quota();
         let wait = outcome.retry_after().filter(|_| !outcome.fits());
         Self {
             rule: rule.name(),
-            limit: Limit {
+            limit: LimitBody {
                 name: rule_limit.id(),
                 max: quota.max(),
                 window_ms: millis_up(quota.window()),
             },
             algorithm: limit.algorithm().name(),
             allowed: outcome.fits(),
-            observed: standing.is_observed(),
+            observed: limit_status.is_observed(),
             remaining: outcome.remaining(),
             reset_after_ms: millis_up(outcome.reset_after()),
             retry_after_ms: wait.map(millis_up),
         }
+    }
+}
+
+impl ClassifyResponse for Result<CountedResponse, Problem> {
+    fn result(&self) -> RequestResult {
+        self.as_ref().map_or_else(Problem::result, |counted| counted.result)
+    }
+
+    fn status_attribute(&self) -> KeyValue {
+        let status =
+            self.as_ref().map_or_else(Problem::status, |counted| counted.response.status());
+        KeyValue::new("http.response.status_code", i64::from(status.as_u16()))
     }
 }
 
@@ -218,19 +235,23 @@ mod tests {
     use super::*;
 
     /// The status under a policy, over a store that is not there.
-    async fn without_a_store(on_store_error: &str) -> StatusCode {
+    async fn status_without_store(on_store_error: &str) -> StatusCode {
         let policy =
             format!("rules: [{{ name: a, limits: [1/s], on_store_error: {on_store_error} }}]");
         let lost = Faults { unavailable: 100, ..Faults::default() };
         let store = FaultyStore::new(&ManualClock::default(), 1, lost, 1);
         let gate = Gate::new(Policy::from_yaml(&policy).unwrap(), store);
         let ruling = gate.check(&Request::new("default", Descriptor::new([]))).await;
-        Answers::new(Style::Ietf, Jitter::NONE).respond(&ruling).unwrap().response.status()
+        ResponseRenderer::new(Style::Ietf, Jitter::NONE)
+            .render_check(&ruling)
+            .unwrap()
+            .response
+            .status()
     }
 
     #[tokio::test]
-    async fn what_only_the_lack_of_a_store_denies_is_503() {
-        assert_eq!(without_a_store("deny").await, StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(without_a_store("allow").await, StatusCode::OK);
+    async fn denial_without_store_is_503() {
+        assert_eq!(status_without_store("deny").await, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(status_without_store("allow").await, StatusCode::OK);
     }
 }

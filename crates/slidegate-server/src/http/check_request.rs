@@ -19,16 +19,17 @@ const FEW_ATTRIBUTES: usize = 16;
 
 /// What the client asks about.
 #[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "Ask")]
 #[serde(deny_unknown_fields)]
-pub struct Ask<'b> {
+pub struct CheckRequest<'b> {
     /// Whose rules apply; `default` if it is not given.
     #[serde(borrow, default = "default_domain")]
-    domain: Text<'b>,
+    domain: LossyText<'b>,
     /// The attributes of the request.
     #[serde(borrow)]
     attributes: Attributes<'b>,
     /// Units for rules that state no cost: 1 by default. 0 checks whether one unit would fit.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "deserialize_cost")]
     #[schemars(with = "Cost")]
     cost: Option<Cost>,
     /// Units for rules that charge a named cost, such as {"tokens": 1800}. Without its name a rule is checked, not charged.
@@ -38,20 +39,20 @@ pub struct Ask<'b> {
 
 /// The body of `/v1/report`: units that have been consumed, at least one cost.
 #[derive(Deserialize, JsonSchema)]
-#[schemars(extend("anyOf" = [
+#[schemars(rename = "ReportAsk", extend("anyOf" = [
     { "required": ["cost"] },
     { "required": ["costs"], "properties": { "costs": { "minProperties": 1 } } },
 ]))]
 #[serde(deny_unknown_fields)]
-pub struct ReportAsk<'b> {
+pub struct ReportRequest<'b> {
     /// Whose rules apply; `default` if it is not given.
     #[serde(borrow, default = "default_domain")]
-    domain: Text<'b>,
+    domain: LossyText<'b>,
     /// The attributes of the request.
     #[serde(borrow)]
     attributes: Attributes<'b>,
     /// Units to charge by rules that state no cost. Without it, these rules are skipped.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "deserialize_cost")]
     #[schemars(with = "Cost")]
     cost: Option<Cost>,
     /// Units to charge by rules with a named cost, such as {"tokens": 1800}.
@@ -59,15 +60,15 @@ pub struct ReportAsk<'b> {
     costs: Costs<'b>,
 }
 
-impl<'b> ReportAsk<'b> {
+impl<'b> ReportRequest<'b> {
     /// Parses a body.
-    pub fn read(body: &'b [u8]) -> Result<Self, Problem> {
-        let ask: Self = read_object(body)?;
-        match ask.cost.is_none() && ask.costs.0.is_empty() {
+    pub fn parse(body: &'b [u8]) -> Result<Self, Problem> {
+        let request: Self = parse_object(body)?;
+        match request.cost.is_none() && request.costs.0.is_empty() {
             true => Err(Problem::bad_request(
                 r#"nothing to report: the body needs `cost`, or `costs` such as {"tokens":1800}"#,
             )),
-            false => Ok(ask),
+            false => Ok(request),
         }
     }
 
@@ -77,16 +78,16 @@ impl<'b> ReportAsk<'b> {
     }
 
     /// The body as the gate takes it.
-    pub fn request(&self) -> Request<'_> {
-        let descriptor = self.attributes.descriptor(self.cost.as_ref(), &self.costs);
+    pub fn to_gate_request(&self) -> Request<'_> {
+        let descriptor = self.attributes.to_descriptor(self.cost.as_ref(), &self.costs);
         Request::new(&self.domain.text, descriptor)
     }
 }
 
-impl<'b> Ask<'b> {
+impl<'b> CheckRequest<'b> {
     /// Reads a body.
-    pub fn read(body: &'b [u8]) -> Result<Self, Problem> {
-        read_object(body)
+    pub fn parse(body: &'b [u8]) -> Result<Self, Problem> {
+        parse_object(body)
     }
 
     /// Whose rules apply.
@@ -95,53 +96,53 @@ impl<'b> Ask<'b> {
     }
 
     /// The body as the gate takes it.
-    pub fn request(&self) -> Request<'_> {
-        let descriptor = self.attributes.descriptor(self.cost.as_ref(), &self.costs);
+    pub fn to_gate_request(&self) -> Request<'_> {
+        let descriptor = self.attributes.to_descriptor(self.cost.as_ref(), &self.costs);
         Request::new(&self.domain.text, descriptor)
     }
 }
 
-/// The body of `/v1/explain`: attributes as in [`Ask`], or descriptors as in a request to the rate limit service.
+/// The body of `/v1/explain`: attributes as in [`CheckRequest`], or descriptors as in a request to the rate limit service.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ExplainAsk<'b> {
+pub struct ExplainRequest<'b> {
     #[serde(borrow, default = "default_domain")]
-    domain: Text<'b>,
+    domain: LossyText<'b>,
     #[serde(borrow)]
     attributes: Option<Attributes<'b>>,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "deserialize_cost")]
     cost: Option<Cost>,
     #[serde(borrow, default)]
     costs: Costs<'b>,
     #[serde(borrow)]
-    descriptors: Option<Vec<DescriptorAsk<'b>>>,
+    descriptors: Option<Vec<ExplainDescriptor<'b>>>,
 }
 
 /// One of several descriptors.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct DescriptorAsk<'b> {
+struct ExplainDescriptor<'b> {
     #[serde(borrow)]
     attributes: Attributes<'b>,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "deserialize_cost")]
     cost: Option<Cost>,
     #[serde(borrow, default)]
     costs: Costs<'b>,
 }
 
-impl<'b> ExplainAsk<'b> {
+impl<'b> ExplainRequest<'b> {
     /// Parses a body.
-    pub fn read(body: &'b [u8]) -> Result<Self, Problem> {
-        let ask: Self = read_object(body)?;
-        let is_complete = match (&ask.attributes, &ask.descriptors) {
+    pub fn parse(body: &'b [u8]) -> Result<Self, Problem> {
+        let request: Self = parse_object(body)?;
+        let is_complete = match (&request.attributes, &request.descriptors) {
             (Some(_), None) => true,
             (None, Some(descriptors)) => {
-                !descriptors.is_empty() && ask.cost.is_none() && ask.costs.0.is_empty()
+                !descriptors.is_empty() && request.cost.is_none() && request.costs.0.is_empty()
             }
             _ => false,
         };
         match is_complete {
-            true => Ok(ask),
+            true => Ok(request),
             false => Err(Problem::bad_request(
                 r#"the body has either `attributes` (and `cost` or `costs`), or `descriptors` such as [{"attributes":{"client":"alice"},"cost":1}]"#,
             )),
@@ -149,23 +150,25 @@ impl<'b> ExplainAsk<'b> {
     }
 
     /// The body as the gate takes it.
-    pub fn request(&self) -> Request<'_> {
-        let one = self.attributes.iter();
-        let one = one.map(|attributes| attributes.descriptor(self.cost.as_ref(), &self.costs));
+    pub fn to_gate_request(&self) -> Request<'_> {
+        let single = self.attributes.iter();
+        let single =
+            single.map(|attributes| attributes.to_descriptor(self.cost.as_ref(), &self.costs));
         let several = self.descriptors.iter().flatten();
-        let several =
-            several.map(|one| one.attributes.descriptor(one.cost.as_ref(), &one.costs).exact());
-        Request::of_descriptors(&self.domain.text, one.chain(several))
+        let several = several.map(|descriptor| {
+            descriptor.attributes.to_descriptor(descriptor.cost.as_ref(), &descriptor.costs).exact()
+        });
+        Request::of_descriptors(&self.domain.text, single.chain(several))
     }
 }
 
 /// Parses a field that may be absent, but not null.
-fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cost>, D::Error> {
+fn deserialize_cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cost>, D::Error> {
     Cost::deserialize(deserializer).map(Some)
 }
 
 /// Parses a body that must be a JSON object.
-fn read_object<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Problem> {
+fn parse_object<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Problem> {
     // Serde would take an array for the fields in their order.
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(Problem::bad_request(
@@ -176,50 +179,50 @@ fn read_object<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Problem> {
 }
 
 /// Returns the domain of a caller that names none.
-pub fn default_domain<'b>() -> Text<'b> {
-    Text { text: Cow::Borrowed(DEFAULT_DOMAIN), bytes: None }
+pub fn default_domain<'b>() -> LossyText<'b> {
+    LossyText { text: Cow::Borrowed(DEFAULT_DOMAIN), bytes: None }
 }
 
 /// A string. Bytes that are not UTF-8, and halves of surrogate pairs, are accepted.
-pub struct Text<'b> {
+pub struct LossyText<'b> {
     /// With a replacement for each sequence that is not Unicode.
     text: Cow<'b, str>,
     /// The bytes of a string that is not UTF-8.
     bytes: Option<Box<[u8]>>,
 }
 
-impl Text<'_> {
+impl LossyText<'_> {
     /// The string.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 }
 
-impl<'b> From<Cow<'b, [u8]>> for Text<'b> {
+impl<'b> From<Cow<'b, [u8]>> for LossyText<'b> {
     fn from(bytes: Cow<'b, [u8]>) -> Self {
-        let lossy = |bytes: &[u8]| Text {
+        let lossy = |bytes: &[u8]| LossyText {
             text: String::from_utf8_lossy(bytes).into_owned().into(),
             bytes: Some(bytes.into()),
         };
         match bytes {
             Cow::Borrowed(bytes) => match str::from_utf8(bytes) {
-                Ok(text) => Text { text: text.into(), bytes: None },
+                Ok(text) => LossyText { text: text.into(), bytes: None },
                 Err(_) => lossy(bytes),
             },
             Cow::Owned(bytes) => match String::from_utf8(bytes) {
-                Ok(text) => Text { text: text.into(), bytes: None },
+                Ok(text) => LossyText { text: text.into(), bytes: None },
                 Err(error) => lossy(error.as_bytes()),
             },
         }
     }
 }
 
-impl<'de: 'b, 'b> Deserialize<'de> for Text<'b> {
+impl<'de: 'b, 'b> Deserialize<'de> for LossyText<'b> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct AnyText;
+        struct LossyTextVisitor;
 
-        impl<'de> Visitor<'de> for AnyText {
-            type Value = Text<'de>;
+        impl<'de> Visitor<'de> for LossyTextVisitor {
+            type Value = LossyText<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a string")
@@ -231,25 +234,25 @@ impl<'de: 'b, 'b> Deserialize<'de> for Text<'b> {
 
             /// A string with escapes is not part of the body as it is.
             fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Self::Value, E> {
-                Ok(Text::from(Cow::Owned(bytes.to_owned())))
+                Ok(LossyText::from(Cow::Owned(bytes.to_owned())))
             }
 
             /// A query is text already.
             fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Text { text: text.into(), bytes: None })
+                Ok(LossyText { text: text.into(), bytes: None })
             }
 
             fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Text { text: text.to_owned().into(), bytes: None })
+                Ok(LossyText { text: text.to_owned().into(), bytes: None })
             }
         }
 
         // Not as `str`: that would refuse bytes that are not UTF-8.
-        deserializer.deserialize_bytes(AnyText)
+        deserializer.deserialize_bytes(LossyTextVisitor)
     }
 }
 
-impl JsonSchema for Text<'_> {
+impl JsonSchema for LossyText<'_> {
     fn inline_schema() -> bool {
         true
     }
@@ -264,10 +267,10 @@ impl JsonSchema for Text<'_> {
 }
 
 /// What is known of the request, each name once.
-struct Attributes<'b>(Vec<(Text<'b>, Text<'b>)>);
+struct Attributes<'b>(Vec<(LossyText<'b>, LossyText<'b>)>);
 
 impl Attributes<'_> {
-    fn descriptor<'d>(&'d self, cost: Option<&Cost>, costs: &'d Costs<'_>) -> Descriptor<'d> {
+    fn to_descriptor<'d>(&'d self, cost: Option<&Cost>, costs: &'d Costs<'_>) -> Descriptor<'d> {
         let pairs = self.0.iter().map(|(name, value)| (&*name.text, &*value.text));
         let mut descriptor = Descriptor::new(pairs);
         if let Some(Cost(units)) = cost {
@@ -287,9 +290,9 @@ impl Attributes<'_> {
 
 impl<'de: 'b, 'b> Deserialize<'de> for Attributes<'b> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Pairs;
+        struct AttributesVisitor;
 
-        impl<'de> Visitor<'de> for Pairs {
+        impl<'de> Visitor<'de> for AttributesVisitor {
             type Value = Attributes<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -297,12 +300,12 @@ impl<'de: 'b, 'b> Deserialize<'de> for Attributes<'b> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut attributes: Vec<(Text<'_>, Text<'_>)> = Vec::new();
+                let mut attributes: Vec<(LossyText<'_>, LossyText<'_>)> = Vec::new();
                 let mut names = HashSet::new();
-                while let Some(name) = map.next_key::<Text<'_>>()? {
+                while let Some(name) = map.next_key::<LossyText<'_>>()? {
                     // No policy can name it, so it makes no difference.
                     if name.bytes.is_some() {
-                        map.next_value::<Text<'_>>()?;
+                        map.next_value::<LossyText<'_>>()?;
                         continue;
                     }
                     if attributes.len() == FEW_ATTRIBUTES {
@@ -323,7 +326,7 @@ impl<'de: 'b, 'b> Deserialize<'de> for Attributes<'b> {
             }
         }
 
-        deserializer.deserialize_map(Pairs)
+        deserializer.deserialize_map(AttributesVisitor)
     }
 }
 
@@ -339,23 +342,23 @@ impl JsonSchema for Attributes<'_> {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "type": "object",
-            "additionalProperties": generator.subschema_for::<Text<'_>>(),
+            "additionalProperties": generator.subschema_for::<LossyText<'_>>(),
         })
     }
 }
 
 /// Named costs of a request, each name once.
 #[derive(Default)]
-struct Costs<'b>(Vec<(Text<'b>, Cost)>);
+struct Costs<'b>(Vec<(LossyText<'b>, Cost)>);
 
 /// Names that no rule charges make no difference, so there is no reason for more.
 const MAX_COSTS: usize = 64;
 
 impl<'de: 'b, 'b> Deserialize<'de> for Costs<'b> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Pairs;
+        struct CostsVisitor;
 
-        impl<'de> Visitor<'de> for Pairs {
+        impl<'de> Visitor<'de> for CostsVisitor {
             type Value = Costs<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -363,8 +366,8 @@ impl<'de: 'b, 'b> Deserialize<'de> for Costs<'b> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut costs: Vec<(Text<'_>, Cost)> = Vec::new();
-                while let Some(name) = map.next_key::<Text<'_>>()? {
+                let mut costs: Vec<(LossyText<'_>, Cost)> = Vec::new();
+                while let Some(name) = map.next_key::<LossyText<'_>>()? {
                     if costs.iter().any(|(other, _)| other.text == name.text) {
                         let message = format_args!("cost `{}` stands here twice", name.text);
                         return Err(A::Error::custom(message));
@@ -379,7 +382,7 @@ impl<'de: 'b, 'b> Deserialize<'de> for Costs<'b> {
             }
         }
 
-        deserializer.deserialize_map(Pairs)
+        deserializer.deserialize_map(CostsVisitor)
     }
 }
 
@@ -406,9 +409,9 @@ struct Cost(u64);
 
 impl<'de> Deserialize<'de> for Cost {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Units;
+        struct CostVisitor;
 
-        impl Visitor<'_> for Units {
+        impl Visitor<'_> for CostVisitor {
             type Value = Cost;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -430,7 +433,7 @@ impl<'de> Deserialize<'de> for Cost {
             }
         }
 
-        deserializer.deserialize_u64(Units)
+        deserializer.deserialize_u64(CostVisitor)
     }
 }
 

@@ -5,28 +5,28 @@ use std::collections::VecDeque;
 use tokio::sync::oneshot;
 
 /// Resolves when its connection is evicted.
-pub type Evicted = oneshot::Receiver<()>;
+pub type EvictionSignal = oneshot::Receiver<()>;
 
 /// Open connections, oldest first. Dropping a sender evicts its connection.
 #[derive(Default)]
-pub struct OldestFirst(VecDeque<oneshot::Sender<()>>);
+pub struct OpenConnections(VecDeque<oneshot::Sender<()>>);
 
-impl OldestFirst {
+impl OpenConnections {
     /// Adds the newest connection. The caller drops the returned receiver when the connection ends.
-    pub fn add(&mut self) -> Evicted {
+    pub fn add(&mut self) -> EvictionSignal {
         let (evict, evicted) = oneshot::channel();
-        self.forget_ended();
+        self.remove_closed();
         self.0.push_back(evict);
         evicted
     }
 
     /// Evicts the oldest connection that has not ended.
     pub fn evict_oldest(&mut self) {
-        self.forget_ended();
+        self.remove_closed();
         self.0.pop_front();
     }
 
-    fn forget_ended(&mut self) {
+    fn remove_closed(&mut self) {
         self.0.retain(|evict| !evict.is_closed());
     }
 }
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn oldest_open_connection_is_evicted() {
-        let mut open = OldestFirst::default();
+        let mut open = OpenConnections::default();
         let [ended, mut oldest, mut newest] = [(); 3].map(|()| open.add());
         drop(ended);
         open.evict_oldest();
@@ -48,8 +48,8 @@ mod tests {
     }
 
     #[test]
-    fn ended_connections_take_no_memory() {
-        let mut open = OldestFirst::default();
+    fn closed_connections_take_no_memory() {
+        let mut open = OpenConnections::default();
         (0..100).for_each(|_| drop(open.add()));
         assert_eq!(open.0.len(), 1, "the last, until the next comes");
     }

@@ -10,20 +10,20 @@ use tonic::Status;
 
 /// A body that ends in an error when it has not come whole in time. The time begins when it is first waited
 /// for: most bodies are there with their heads, and need no timer.
-pub struct PatientBody {
+pub struct TimeoutBody {
     body: Incoming,
-    patience: Duration,
-    waiting: Option<Pin<Box<Sleep>>>,
+    client_timeout: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl PatientBody {
-    /// `patience` bounds the whole body.
-    pub fn new(body: Incoming, patience: Duration) -> Self {
-        Self { body, patience, waiting: None }
+impl TimeoutBody {
+    /// `client_timeout` bounds the whole body.
+    pub fn new(body: Incoming, client_timeout: Duration) -> Self {
+        Self { body, client_timeout, timer: None }
     }
 }
 
-impl Body for PatientBody {
+impl Body for TimeoutBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -33,13 +33,14 @@ impl Body for PatientBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let body = Pin::new(&mut self.body);
         if let Poll::Ready(frame) = body.poll_frame(cx) {
-            return Poll::Ready(frame.map(|frame| frame.map_err(unreadable)));
+            return Poll::Ready(frame.map(|frame| frame.map_err(cancelled)));
         }
-        let patience = self.patience;
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(patience)));
-        waiting.as_mut().poll(cx).map(|()| {
-            let wrong = format!("the call did not come whole within {patience:?}: send it faster");
-            Some(Err(Status::deadline_exceeded(wrong)))
+        let client_timeout = self.client_timeout;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(client_timeout)));
+        timer.as_mut().poll(cx).map(|()| {
+            let message =
+                format!("the call did not come whole within {client_timeout:?}: send it faster");
+            Some(Err(Status::deadline_exceeded(message)))
         })
     }
 
@@ -53,6 +54,6 @@ impl Body for PatientBody {
 }
 
 /// The client is gone, or has ended the call.
-fn unreadable(error: hyper::Error) -> Status {
+fn cancelled(error: hyper::Error) -> Status {
     Status::cancelled(format!("the call cannot be read: {error}"))
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Explanation, LimitExplained, RuleExplained};
+use super::{Explanation, LimitExplanation, RuleExplanation};
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,7 +24,7 @@ impl fmt::Display for Explanation {
     }
 }
 
-impl fmt::Display for RuleExplained {
+impl fmt::Display for RuleExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(why) = &self.no_match_reason {
             return writeln!(f, "{}: does not apply: {why}", self.rule);
@@ -41,7 +41,7 @@ impl fmt::Display for RuleExplained {
     }
 }
 
-impl fmt::Display for LimitExplained {
+impl fmt::Display for LimitExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "  {}: {}: ", self.name, self.limit)?;
         let watches = if self.observed { " (only watches)" } else { "" };
