@@ -1,4 +1,4 @@
-//! What a policy makes of one request, rule by rule, and why: for the command and for the admin address.
+//! Explains the decision about one request, rule by rule, for `slidegate explain` and the admin listener.
 
 mod describe;
 mod display;
@@ -12,87 +12,90 @@ use slidegate::{ChargeWhen, Hit, LimitStatus, Policy, Request, Ruling, Veto};
 use crate::millis::millis_up;
 use crate::words::override_name;
 
-/// What a policy makes of one request.
+/// The explanation of the decision about one request.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// Whether it may pass now.
+    /// Whether the request would be allowed now.
     allowed: bool,
-    /// Whether the store could not be asked, so that this is a guess.
+    /// Whether the store was unavailable, so that the decision is an estimate.
     degraded: bool,
-    /// What that hangs on, in words.
+    /// A summary of the decision and the limit that determined it.
     summary: String,
-    /// Milliseconds until it may pass if nobody else asks. Null if it may now, never can, or that is not known.
+    /// Milliseconds until the request is allowed, if no other request is charged. Null if it is allowed now, if it
+    /// never can be, or if the wait is unknown.
     retry_after_ms: Option<u64>,
-    /// The route that its path gives it. Null if it gives none.
+    /// The route of its path. Null if it has none.
     route: Option<String>,
-    /// Whether its path is of none of the policy's routes.
+    /// Whether its path matches none of the policy's routes.
     route_unmatched: bool,
-    /// Every rule of its domain, in the order of the policy; once for each of the request's descriptors.
+    /// Every rule of the domain, in the order of the policy, once for each descriptor of the request.
     rules: Vec<RuleExplanation>,
 }
 
-/// What one rule makes of it.
+/// The explanation of one rule.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct RuleExplanation {
     rule: String,
     /// The position of the descriptor, from 1.
     descriptor: usize,
     applies: bool,
-    /// Why it does not apply.
+    /// The reason why the rule does not apply. Null if it applies.
     no_match_reason: Option<String>,
-    /// Which of its overrides holds.
+    /// The override that applies. Null if none does.
     #[serde(rename = "override")]
     by_override: Option<String>,
-    /// Whether it denies because an attribute is absent per which it counts.
+    /// Whether the rule denies because an attribute that it counts by is missing.
     missing_attribute: bool,
-    /// The limits that hold; none: everything passes.
+    /// The limits that apply. If there are none, the rule allows every request.
     limits: Vec<LimitExplanation>,
 }
 
-/// How one limit stands.
+/// The explanation of one limit.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct LimitExplanation {
-    /// As headers name it: the rule, or `rule.limit` where several limits hold.
+    /// The name in headers: the rule, or `rule.limit` if several limits apply.
     name: String,
-    /// What it enforces, as `10/1s sliding_log`.
+    /// The quota and the algorithm, such as `10/1s sliding_log`.
     limit: String,
     max: u64,
     window_ms: u64,
-    /// Whether the rule only watches, and never denies.
+    /// Whether the rule only observes, and never denies.
     observed: bool,
     /// Whether it denies only if no other limit in this mode fits.
     joint: bool,
-    /// Units that the request costs here.
+    /// Units that the request costs in this limit.
     cost: u64,
     /// Units that must be free for the request to fit.
     required: u64,
-    /// Whether the cost is charged also if the request is denied, above max.
+    /// Whether the cost is charged even if the request is denied, also above max.
     charged_always: bool,
-    /// Whose counts: every attribute that the rule counts per.
+    /// Name and value of every attribute that the rule counts by.
     key_values: BTreeMap<String, String>,
-    /// The name of the counter.
+    /// The key of the counter.
     key: String,
-    /// The counts. Null if they were not asked for: the store does not answer, and the rule then does without.
+    /// The state of the counter. Null if it was not read, because the store is unavailable and the rule allows requests
+    /// without it.
     now: Option<CounterState>,
-    /// What would have to happen for the request to fit. Null if it does, or need not.
+    /// The condition under which the request fits. Null if it fits, or if the counter was not read.
     to_pass: Option<String>,
 }
 
-/// The counts in the window.
+/// The state of a counter in its window.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct CounterState {
     fits: bool,
-    /// Units that are taken.
+    /// Units that are used.
     used: u64,
     remaining: u64,
-    /// Milliseconds until nothing is taken any more, if nobody asks.
+    /// Milliseconds until no units are used, if no other request is charged.
     reset_after_ms: u64,
-    /// Milliseconds until the request fits. Null if it does, or never can.
+    /// Milliseconds until the request fits. Null if it fits, or if it never can.
     retry_after_ms: Option<u64>,
 }
 
 impl Explanation {
-    /// What came of a request: `ruling` is what a gate said of it by this policy, without charging it.
+    /// Creates the explanation of a request from the decision of a gate with this policy. The decision must not have
+    /// charged the request.
     pub fn from_ruling(policy: &Policy, request: &Request<'_>, ruling: &Ruling) -> Self {
         let decision = ruling.decision();
         let mut match_index = 0..;
@@ -123,13 +126,13 @@ impl Explanation {
         }
     }
 
-    /// Whether the request's domain has any rule.
+    /// Returns whether the request's domain has any rule.
     pub fn has_rules(&self) -> bool {
         !self.rules.is_empty()
     }
 }
 
-/// The path that a route is looked up for, if any.
+/// Returns the path for which the policy looks up a route, if any.
 fn routed_path<'r>(policy: &Policy, request: &'r Request<'_>) -> Option<&'r str> {
     policy.routes().next()?;
     let mut unrouted =
@@ -150,7 +153,7 @@ impl RuleExplanation {
         }
     }
 
-    /// `place` is that of the match among those that apply.
+    /// Creates the explanation of a rule that applies. `match_index` is its position among the matches of the request.
     fn from_match(matched: &Match<'_>, match_index: usize, ruling: &Ruling) -> Self {
         let limit_status = |limit: &RuleLimit| {
             ruling.limits().find(|limit_status| {
@@ -182,7 +185,7 @@ impl LimitExplanation {
         hit: &Hit<'_>,
         limit_status: Option<LimitStatus<'_>>,
     ) -> Self {
-        // Without the store each instance has its part of the limit.
+        // Without the store, each instance enforces a share of the limit.
         let limit = limit_status.map_or(rule_limit, |limit_status| limit_status.limit).limit();
         let quota = limit.quota();
         let identity = matched.identity().map(|(name, value)| (name.to_owned(), value.to_string()));

@@ -1,4 +1,6 @@
-//! What the faces that decide share: who decides, how that is told, and who watches it.
+//! The parts that all decision endpoints of a listener share: the service, rendering, metrics and tracing.
+//!
+//! An endpoint begins a [`RequestScope`] for each request, decides and renders within it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,58 +17,58 @@ use crate::watch::traces::{DecisionSpan, TraceParent};
 
 const TRACEPARENT: &str = "traceparent";
 
-/// What the paths of a face share that decide.
+/// The service, renderer and metrics of one listener.
 pub struct RequestHandler {
     service: Arc<Service>,
     renderer: ResponseRenderer,
     metrics: Option<ListenerMetrics>,
 }
 
-/// Where the caller is in a trace; not looked for if there are no traces.
+/// The trace of the caller. Empty if tracing is disabled.
 pub struct TraceContext(Option<TraceParent>);
 
-/// A question that is being answered: timed, and traced if that is so.
+/// A request in progress, with its timer and its span, if tracing is enabled.
 pub struct RequestScope<'d> {
     handler: &'d RequestHandler,
     span: DecisionSpan,
     _timer: Option<Timer<'d>>,
 }
 
-/// Counts the time until it is dropped.
+/// Records the elapsed time when it is dropped.
 struct Timer<'d>(&'d ListenerMetrics, Instant);
 
-/// An answer, as those see it who watch.
+/// A response that metrics and traces can classify.
 pub trait ClassifyResponse {
-    /// How the question was answered.
+    /// Returns the result for metrics.
     fn result(&self) -> RequestResult;
 
-    /// The code that says so to the caller, by its name in a span.
+    /// Returns the status of the response as a span attribute.
     fn status_attribute(&self) -> KeyValue;
 }
 
 impl RequestHandler {
-    /// Of one face.
+    /// Creates the handler of a listener.
     pub fn new(service: Arc<Service>, renderer: ResponseRenderer, kind: ListenerKind) -> Self {
         let metrics = service.watch().metrics().map(|metrics| metrics.listener(kind));
         Self { service, renderer, metrics }
     }
 
-    /// Returns the policy that decides now.
+    /// Returns the active policy.
     pub fn active_policy(&self) -> Arc<ActivePolicy> {
         self.service.active_policy()
     }
 
-    /// How rulings are told.
+    /// Returns the renderer of responses.
     pub fn renderer(&self) -> &ResponseRenderer {
         &self.renderer
     }
 
-    /// Where answers are counted, if anywhere.
+    /// Returns the metrics of the listener, if they are collected.
     pub fn metrics(&self) -> Option<&ListenerMetrics> {
         self.metrics.as_ref()
     }
 
-    /// Where the caller is, by its headers.
+    /// Returns the trace context in the headers of a caller.
     pub fn trace_context(&self, headers: &HeaderMap) -> TraceContext {
         let is_tracing = self.service.watch().traces().is_some();
         TraceContext(is_tracing.then(|| trusted_parent(headers)))
@@ -82,8 +84,8 @@ impl RequestHandler {
         }))
     }
 
-    /// Begins when the whole question is there: what a client takes to send it is not ours. `name` is that
-    /// of the span.
+    /// Begins a request. Must be called after the whole request has arrived, so that a slow client does not count as
+    /// latency. `name` is the name of the span.
     pub fn begin(&self, name: &'static str, trace: TraceContext) -> RequestScope<'_> {
         RequestScope {
             handler: self,
@@ -94,12 +96,12 @@ impl RequestHandler {
 }
 
 impl RequestScope<'_> {
-    /// Takes what the request costs if every limit has room for it.
+    /// Decides about a request, and charges its cost if every limit allows it.
     pub async fn check(&self, domain: &str, request: &Request<'_>) -> Ruling {
         self.record(domain, self.handler.service.check(request).await)
     }
 
-    /// [`check`](Self::check) by a policy that the caller has looked at already.
+    /// Like [`check`](Self::check), with a policy that the caller has already loaded.
     pub async fn check_with_policy(
         &self,
         policy: &ActivePolicy,
@@ -109,7 +111,7 @@ impl RequestScope<'_> {
         self.record(domain, self.handler.service.check_with_policy(policy, request).await)
     }
 
-    /// What [`check`](Self::check) would say. Takes nothing.
+    /// Returns the decision that [`check`](Self::check) would return. Charges nothing.
     pub async fn peek(&self, domain: &str, request: &Request<'_>) -> Ruling {
         self.record(domain, self.handler.service.peek(request).await)
     }
@@ -124,8 +126,8 @@ impl RequestScope<'_> {
         ruling
     }
 
-    /// Finds the answer within the span, and ends that. Where the work is is where it stays: handed over by
-    /// value it would be there twice.
+    /// Runs `work` within the span, and ends the span with the response. `work` is pinned by the caller, because a move
+    /// would store the future twice.
     pub async fn run<R: ClassifyResponse>(&self, work: Pin<&mut impl Future<Output = R>>) -> R {
         let response = self.span.around(work).await;
         self.span.answered(&response);

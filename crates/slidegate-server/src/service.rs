@@ -1,4 +1,6 @@
-//! What every face asks: the policy as it now is, over the store, with those who watch.
+//! The rate limit service behind all listeners: the active policy, the store, health and telemetry.
+//!
+//! A reload replaces the policy. The store and the counters stay.
 
 use std::sync::Arc;
 
@@ -12,39 +14,39 @@ use crate::watch::metrics::{Reloaded, StoreFigures};
 use crate::watch::{Tallies, Watch, Watched};
 use crate::wire::Store;
 
-/// Decides, and is watched.
+/// Decides about requests and records the decisions.
 pub struct Service {
     active_policy: ArcSwap<ActivePolicy>,
     watch: Watch,
     health: Health,
-    /// Whether every rule only watches.
+    /// Whether every rule only observes.
     observe: bool,
 }
 
-/// A policy over the store, and where its decisions are counted: replaced as one.
+/// A policy over the store, with the metrics of its limits. They are replaced together.
 pub struct ActivePolicy {
     gate: Gate<Watched<Store>>,
     tallies: Tallies,
     headers: PolicyHeaders,
 }
 
-/// The headers that a policy names, beside their attributes: `header.x-api-key` is the header `x-api-key`.
+/// The headers that a policy names, with their attributes: `header.x-api-key` is the header `x-api-key`.
 pub type PolicyHeaders = Box<[(Box<str>, HeaderName)]>;
 
 impl Service {
-    /// What decides by this gate. If it shall only observe, its policy does already.
+    /// Creates a service. With `observe`, the policy of the gate must already only observe.
     pub fn new(gate: Gate<Watched<Store>>, watch: Watch, health: Health, observe: bool) -> Self {
         let tallies = watch.tallies(gate.policy());
         let active_policy = ArcSwap::from_pointee(ActivePolicy::new(gate, tallies));
         Self { active_policy, watch, health, observe }
     }
 
-    /// Takes what the request costs if every limit has room for it.
+    /// Decides about a request, and charges its cost if every limit allows it.
     pub async fn check(&self, request: &Request<'_>) -> Ruling {
         self.check_with_policy(&self.active_policy.load_full(), request).await
     }
 
-    /// [`check`](Self::check) by a policy that the caller has looked at already.
+    /// Like [`check`](Self::check), with a policy that the caller has already loaded.
     pub async fn check_with_policy(&self, policy: &ActivePolicy, request: &Request<'_>) -> Ruling {
         let matched = policy.gate.policy().apply(request);
         let ruling = policy.gate.check_matched(&matched).await;
@@ -52,17 +54,17 @@ impl Service {
         ruling
     }
 
-    /// What [`check`](Self::check) would say. Takes nothing, and nobody watches.
+    /// Returns the decision that [`check`](Self::check) would return. Charges and records nothing.
     pub async fn peek(&self, request: &Request<'_>) -> Ruling {
         self.active_policy.load_full().gate.peek(request).await
     }
 
-    /// Records units that have been consumed. It is no decision, so it is in no figures of limits.
+    /// Records units that have been consumed. Metrics of limits do not include it, because it is not a decision.
     pub async fn report(&self, request: &Request<'_>) -> Ruling {
         self.active_policy.load_full().gate.report(request).await
     }
 
-    /// What [`check`](Self::check) would say, and why. Takes nothing, and nobody watches.
+    /// Explains the decision that [`check`](Self::check) would return. Charges and records nothing.
     pub async fn explain(&self, request: &Request<'_>) -> Explanation {
         let active = self.active_policy.load_full();
         let policy = active.gate.policy();
@@ -71,7 +73,7 @@ impl Service {
         Explanation::from_ruling(policy, request, &ruling)
     }
 
-    /// Decides by another policy from now on. What is under way ends by the one by which it began.
+    /// Replaces the policy. Decisions in progress complete with the previous policy.
     pub fn replace_policy(&self, policy: &Policy) {
         let policy = if self.observe { policy.observing() } else { policy.clone() };
         let tallies = self.watch.tallies(&policy);
@@ -79,7 +81,7 @@ impl Service {
         self.active_policy.store(Arc::new(ActivePolicy::new(gate, tallies)));
     }
 
-    /// Tells that the policy was read again, and how that ended: with what is wrong, if it failed.
+    /// Records the result of a policy reload, and the error if it failed.
     pub fn record_reload(&self, result: Reloaded, problem: Option<String>) {
         if let Some(metrics) = self.watch.metrics() {
             metrics.reloaded(result);
@@ -87,22 +89,22 @@ impl Service {
         self.health.set_policy_problem(problem);
     }
 
-    /// The gate that decides now.
+    /// Returns the active policy.
     pub fn active_policy(&self) -> Arc<ActivePolicy> {
         self.active_policy.load_full()
     }
 
-    /// Who watches.
+    /// Returns the telemetry.
     pub fn watch(&self) -> &Watch {
         &self.watch
     }
 
-    /// Whether it is ready.
+    /// Returns the health state.
     pub fn health(&self) -> &Health {
         &self.health
     }
 
-    /// Whether every rule only watches.
+    /// Returns whether every rule only observes.
     pub fn is_observe_only(&self) -> bool {
         self.observe
     }
@@ -124,17 +126,17 @@ impl ActivePolicy {
         &self.headers
     }
 
-    /// The gate.
+    /// Returns the gate.
     pub fn gate(&self) -> &Gate<Watched<Store>> {
         &self.gate
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &Store {
         self.gate.store().inner()
     }
 
-    /// How the store stands.
+    /// Returns the key counts and other metrics of the store, including counters that the gate keeps locally.
     pub fn store_figures(&self) -> StoreFigures {
         let figures = self.store().figures();
         StoreFigures {

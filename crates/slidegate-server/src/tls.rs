@@ -1,4 +1,4 @@
-//! TLS for clients, by certificates that are read again when their files change.
+//! TLS for client connections, with certificates that are reloaded when their files change.
 
 mod files;
 mod reload;
@@ -15,27 +15,27 @@ use tokio_rustls::server::TlsStream;
 
 pub use self::files::{TlsError, TlsFileContents, TlsFiles};
 
-/// What is spoken within TLS.
+/// The application protocol inside TLS, selected by ALPN.
 #[derive(Clone, Copy, Debug)]
 pub enum AppProtocol {
     Http,
     Grpc,
 }
 
-/// TLS as it now is.
+/// TLS with the current certificates.
 pub struct Tls {
     files: TlsFiles,
     current: ArcSwap<LoadedCertificates>,
 }
 
-/// TLS on the connections of one face.
+/// TLS for the connections of one listener.
 #[derive(Clone)]
 pub struct ListenerTls {
     tls: Arc<Tls>,
     protocol: AppProtocol,
 }
 
-/// What is told to clients, and the texts that it was made of.
+/// TLS configurations and the file contents from which they were built.
 struct LoadedCertificates {
     contents: TlsFileContents,
     http: Arc<ServerConfig>,
@@ -43,20 +43,20 @@ struct LoadedCertificates {
 }
 
 impl Tls {
-    /// By these files as they now are.
+    /// Loads certificates and keys from `files`.
     pub fn load(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
         let current = LoadedCertificates::from_contents(&files, files.read_contents()?)?;
         Ok(Arc::new(Self { files, current: ArcSwap::from_pointee(current) }))
     }
 
-    /// On the connections of a face.
+    /// Returns TLS for a listener of this protocol.
     pub fn for_listener(self: &Arc<Self>, protocol: AppProtocol) -> ListenerTls {
         ListenerTls { tls: self.clone(), protocol }
     }
 }
 
 impl ListenerTls {
-    /// Shakes hands with a client.
+    /// Performs the TLS handshake with a client.
     pub async fn accept(&self, client: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let config = {
             let current = self.tls.current.load();

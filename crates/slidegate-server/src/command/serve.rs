@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use crate::args::ServeArgs;
 use crate::connections::{ConnectionThreads, Connections, Listeners, Protocol};
-use crate::grpc::Grpc;
+use crate::grpc::GrpcProtocol;
 use crate::http::HttpProtocol;
 use crate::service::Service;
 use crate::settings::{ClientBounds, Settings};
@@ -155,9 +155,9 @@ fn serve_grpc(
     renderer: http::ResponseRenderer,
     tls: Option<ListenerTls>,
     clients: ClientBounds,
-) -> Result<Face<Grpc>, Box<dyn Error>> {
+) -> Result<Face<GrpcProtocol>, Box<dyn Error>> {
     let services = grpc::GrpcServices::new(service, renderer, clients.client_timeout)?;
-    let protocol = Grpc::new(services, clients.client_timeout);
+    let protocol = GrpcProtocol::new(services, clients.client_timeout);
     Ok(Face::new(listener, Connections::new(protocol, threads("grpc")?, tls, clients)))
 }
 
@@ -180,7 +180,7 @@ async fn drain_http(connections: Connections<HttpProtocol<http::HttpService>>, g
 }
 
 /// HTTP/2 tells clients which of their calls were heard.
-async fn drain_grpc(connections: Option<Connections<Grpc>>) {
+async fn drain_grpc(connections: Option<Connections<GrpcProtocol>>) {
     if let Some(connections) = connections {
         connections.drain().await;
     }
@@ -192,7 +192,7 @@ fn serve_admin(listener: TcpListener, service: Arc<Service>, clients: ClientBoun
     let bounds = ClientBounds { connections: ADMIN_CONNECTIONS, ..clients };
     let router = http::admin::router(service, bounds.client_timeout);
     let connections = Connections::new(
-        HttpProtocol::new(router, bounds.client_timeout).closing(),
+        HttpProtocol::new(router, bounds.client_timeout).without_keep_alive(),
         ConnectionThreads::Shared,
         None,
         bounds,

@@ -1,4 +1,4 @@
-//! Eviction of the oldest connection.
+//! Eviction of the oldest connection of a listener.
 
 use std::collections::VecDeque;
 

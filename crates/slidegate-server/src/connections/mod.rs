@@ -1,5 +1,7 @@
-//! Takes connections and serves them, within bounds: how many at once, and how slow. What is spoken on them
-//! is for a [`Protocol`] to say.
+//! Accepts and serves client connections, bounded in number and in the time that clients may take.
+//!
+//! This runs on hyper instead of `axum::serve` and tonic's server, which have no such bounds. A [`Protocol`] defines
+//! the protocol on a connection.
 
 mod eviction;
 mod open_files;
@@ -26,13 +28,13 @@ use self::eviction::{EvictionSignal, OpenConnections};
 use crate::settings::ClientBounds;
 use crate::tls::ListenerTls;
 
-/// How long to leave new connections waiting after one could not be taken, most often because too
-/// many files are open. Asking again at once would fail again, and use a whole core for it.
+/// Pause after a connection could not be accepted, most often because too many files are open. An immediate retry would
+/// fail again and occupy a core.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// What is spoken on a connection.
+/// The protocol of a connection.
 pub trait Protocol: Clone + Send + Sync + 'static {
-    /// The connection of this client: done when it ends.
+    /// Returns a future that serves the connection until it ends.
     fn connection(
         &self,
         io: ClientIo,
@@ -40,7 +42,7 @@ pub trait Protocol: Clone + Send + Sync + 'static {
     ) -> impl GracefulConnection<Error = hyper::Error> + Send + 'static;
 }
 
-/// All connections of a face.
+/// All connections of a listener.
 pub struct Connections<P> {
     protocol: P,
     threads: ConnectionThreads,
@@ -52,7 +54,7 @@ pub struct Connections<P> {
 }
 
 impl<P: Protocol> Connections<P> {
-    /// None yet. By TLS, if there is any.
+    /// Creates an empty set of connections, with TLS if `tls` is set.
     pub fn new(
         protocol: P,
         threads: ConnectionThreads,
@@ -76,15 +78,15 @@ impl<P: Protocol> Connections<P> {
         Self { evicts_oldest: true, ..self }
     }
 
-    /// Takes connections, for ever. Beyond the bound they wait in the listener's queue: a client
-    /// that is served a little later is better off than one that is turned away.
+    /// Accepts connections until the process ends. Connections above the bound wait in the queue of the listener: a
+    /// delay is better for a client than a rejection.
     pub async fn accept_all(&self, listener: &TcpListener) -> Infallible {
         let mut open = self.evicts_oldest.then(OpenConnections::default);
         loop {
             if let Some(open) = open.as_mut().filter(|_| self.slots.available_permits() == 0) {
                 open.evict_oldest();
             }
-            // The semaphore is never closed; were it, there would be no bound.
+            // The semaphore is never closed. If it were, connections would be unbounded.
             let permit = Arc::clone(&self.slots).acquire_owned().await.ok();
             match listener.accept().await {
                 Ok((stream, peer)) => {
@@ -106,7 +108,7 @@ impl<P: Protocol> Connections<P> {
         permit: Option<OwnedSemaphorePermit>,
         evicted: Option<EvictionSignal>,
     ) {
-        // Answers are small: waiting to fill a packet would only delay them.
+        // Responses are small, so waiting to fill a packet would only delay them.
         if let Err(error) = stream.set_nodelay(true) {
             debug!("cannot send without delay: {error}");
         }
@@ -126,20 +128,20 @@ impl<P: Protocol> Connections<P> {
         });
     }
 
-    /// Waits until every connection has ended by itself, or for so long.
+    /// Waits until all connections have closed, at most for `within`.
     pub async fn wait_until_closed(&self, within: Duration) {
         let all = u32::try_from(max_connections(self.bounds)).unwrap_or(u32::MAX);
-        // It is never closed; either way it is time to go on.
+        // The semaphore is never closed. A timeout is expected, and the caller then continues.
         let _ = timeout(within, self.slots.acquire_many(all)).await;
     }
 
-    /// Ends idle connections at once, and busy ones after the requests that they are at.
+    /// Closes idle connections immediately, and busy connections after their current requests.
     pub async fn drain(self) {
         self.draining.shutdown().await;
     }
 }
 
-/// A client that has come.
+/// A client connection before the TLS handshake.
 struct ClientConnection<P> {
     protocol: P,
     tls: Option<ListenerTls>,
@@ -158,7 +160,7 @@ impl<P: Protocol> ClientConnection<P> {
         }
     }
 
-    /// Until it goes.
+    /// Serves the connection until it ends.
     async fn serve(self, stream: TcpStream) {
         let io = match stream::open(stream, self.tls.as_ref(), self.client_timeout).await {
             Ok(io) => io,
@@ -171,12 +173,12 @@ impl<P: Protocol> ClientConnection<P> {
     }
 }
 
-/// Connections that there may be at once.
+/// Returns the maximum number of concurrent connections.
 fn max_connections(bounds: ClientBounds) -> usize {
     bounds.connections.get().min(Semaphore::MAX_PERMITS)
 }
 
-/// Whether the next connection may well be taken.
+/// Returns whether an accept error concerns only one client, so that the next accept may succeed.
 fn is_client_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
 

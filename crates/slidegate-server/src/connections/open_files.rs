@@ -1,4 +1,4 @@
-//! The open file limit of the system, of which clients leave enough to everything else.
+//! Keeps client connections within the open file limit of the system, with a reserve for all other files.
 
 use std::num::NonZeroUsize;
 

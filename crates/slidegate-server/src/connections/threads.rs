@@ -1,4 +1,4 @@
-//! On which threads connections are served.
+//! Threads that serve connections.
 
 use std::future::pending;
 use std::io;
@@ -9,24 +9,23 @@ use tokio::net::TcpStream;
 use tokio::runtime::{self, Handle};
 use tracing::debug;
 
-/// On which threads connections are served.
+/// The threads that serve connections.
 pub enum ConnectionThreads {
-    /// On those of the runtime that takes them, whichever has time.
+    /// The threads of the runtime that accepts them.
     Shared,
-    /// Each on one of these from its beginning to its end. Nobody else looks into what a thread has to do, so
-    /// nobody has to be woken for it.
+    /// Dedicated threads. Each connection stays on one thread, so that no other thread has to be woken for it.
     Dedicated(Box<[RuntimeThread]>),
 }
 
-/// A thread with a runtime of its own.
+/// A thread with its own runtime.
 pub struct RuntimeThread {
     runtime: Handle,
-    /// As many clones as there are connections, and this one.
+    /// A reference count: one per connection, plus this one.
     connections: Arc<()>,
 }
 
 impl ConnectionThreads {
-    /// So many, which go when the process does.
+    /// Starts `count` threads, at least one. They run until the process ends.
     pub fn start(name: &str, count: usize) -> io::Result<Self> {
         (0..count.max(1))
             .map(|_| RuntimeThread::start(name))
@@ -34,7 +33,7 @@ impl ConnectionThreads {
             .map(Self::Dedicated)
     }
 
-    /// Serves a connection on the thread that has the fewest: Envoy opens few, and keeps them busy.
+    /// Serves a connection on the thread with the fewest connections. Envoy opens few connections and keeps them busy.
     pub fn serve<F>(&self, stream: TcpStream, client: impl FnOnce(TcpStream) -> F + Send + 'static)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -66,7 +65,7 @@ impl RuntimeThread {
         F: Future<Output = ()> + Send + 'static,
     {
         let guard = self.connections.clone();
-        // A socket wakes the runtime that it was made in.
+        // Converted to a standard stream and back, because a socket wakes the runtime in which it was created.
         let stream = stream.into_std();
         self.runtime.spawn(async move {
             match stream.and_then(TcpStream::from_std) {

@@ -1,4 +1,4 @@
-//! Reasons, in words.
+//! Texts for explanations.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use slidegate::{Limit, LimitStatus, Ruling};
 
 use crate::words;
 
-/// Why a rule does not apply.
+/// Returns the reason why a rule does not apply.
 pub fn describe_no_match(reason: &NoMatchReason<'_>) -> String {
     match reason {
         NoMatchReason::When { attribute, wanted, found } => match found {
@@ -32,7 +32,7 @@ pub fn describe_no_match(reason: &NoMatchReason<'_>) -> String {
     }
 }
 
-/// What a limit enforces.
+/// Returns the limit in the notation of policies.
 pub fn describe_limit(limit: &Limit) -> String {
     match limit.capacity() {
         0 => "nothing passes".into(),
@@ -40,7 +40,7 @@ pub fn describe_limit(limit: &Limit) -> String {
     }
 }
 
-/// Returns what would have to happen for the required units to be free; `None` if they are.
+/// Returns the condition under which the required units become free; `None` if they are free.
 pub fn describe_requirement(limit_status: &LimitStatus<'_>, required: u64) -> Option<String> {
     let (limit, outcome) = (limit_status.limit.limit(), limit_status.outcome);
     if outcome.fits() {
@@ -64,7 +64,7 @@ pub fn describe_requirement(limit_status: &LimitStatus<'_>, required: u64) -> Op
     })
 }
 
-/// What the decision hangs on.
+/// Returns a summary of the decision.
 pub fn describe_ruling(ruling: &Ruling) -> String {
     let decision = ruling.decision();
     let summary = match (decision.is_allowed(), ruling.binding()) {
@@ -84,7 +84,7 @@ pub fn describe_ruling(ruling: &Ruling) -> String {
     }
 }
 
-/// A wait as people say it, never too short.
+/// Formats a wait for people. Rounds up, so that it is never too short.
 fn format_wait(wait: Duration) -> String {
     let tenths = wait.as_micros().div_ceil(100_000);
     let seconds = wait.as_micros().div_ceil(1_000_000);

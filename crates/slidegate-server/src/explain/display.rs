@@ -1,4 +1,4 @@
-//! An explanation as text.
+//! Explanations as text.
 
 use std::fmt;
 

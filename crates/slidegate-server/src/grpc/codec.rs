@@ -1,5 +1,7 @@
-//! Messages as bytes. Not tonic's own codec: it calls what a client got wrong an error of the server, and
-//! has eight kilobytes ready for each answer.
+//! A codec for rate limit messages.
+//!
+//! tonic's own codec reports malformed messages of clients as server errors, and allocates eight kilobytes for each
+//! response.
 
 use prost::Message;
 use tonic::Status;
@@ -7,13 +9,13 @@ use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder
 
 use crate::rls::{RateLimitRequest, RateLimitResponse};
 
-/// Bytes that are ready for a message: most need no more.
+/// Initial size of a message buffer in bytes, enough for most messages.
 const INITIAL_BUFFER_BYTES: usize = 1024;
 
-/// Bytes that are gathered before they are sent.
+/// Bytes that are buffered before they are sent.
 const YIELD_THRESHOLD_BYTES: usize = 32 * 1024;
 
-/// Reads requests, and writes responses.
+/// Decodes requests and encodes responses.
 #[derive(Clone, Copy, Default)]
 pub struct RateLimitCodec;
 

@@ -1,4 +1,4 @@
-//! `grpc.health.v1.Health`: whether the server should be asked, as `/readyz` tells it over HTTP.
+//! `grpc.health.v1.Health`: the readiness of the server, as `/readyz` returns it over HTTP.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use crate::health::Readiness;
 use crate::rls;
 use crate::service::Service;
 
-/// How often it is seen, for those who watch, whether something has changed.
+/// Interval at which watched streams check for a change.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Tells how the service is.
+/// The gRPC health service.
 pub struct HealthService {
     service: Arc<Service>,
 }
 
 impl HealthService {
-    /// Tells how this one is.
+    /// Creates the health service of `service`.
     pub fn new(service: Arc<Service>) -> Self {
         Self { service }
     }
@@ -58,16 +58,17 @@ impl Health for HealthService {
     }
 }
 
-/// Who watches what.
+/// A stream of the status of one service.
 struct HealthWatch {
     service: Arc<Service>,
     is_known: bool,
-    /// What was told last.
+    /// The last status sent.
     last_sent: Option<ServingStatus>,
 }
 
 impl HealthWatch {
-    /// Waits for a change. Before the server stops there is a last one: nobody should keep its connection.
+    /// Waits for the next change of the status. Ends the stream after the last change when the server stops, so that
+    /// clients do not keep the connection open.
     async fn next_change(mut self) -> Option<(Result<HealthCheckResponse, Status>, Self)> {
         loop {
             let now = match self.is_known {

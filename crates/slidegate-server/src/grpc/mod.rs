@@ -1,7 +1,7 @@
-//! The gRPC face: Envoy's rate limit service, health and reflection.
+//! The gRPC listener: Envoy's rate limit service, health and reflection.
 //!
-//! On hyper, below tonic's own server: that has no bounds on slow clients and on connections, and layers that
-//! are not needed here.
+//! It uses hyper directly, because tonic's server does not bound slow clients or the number of connections, and adds
+//! layers that are not needed here.
 
 mod codec;
 mod health;
@@ -33,15 +33,15 @@ use crate::rls;
 use crate::service::Service;
 use crate::watch::metrics::ListenerKind;
 
-/// There is no reflection.
+/// The reflection service cannot be created.
 #[derive(Debug, Error)]
 #[error("cannot tell of the gRPC services: {0}")]
 pub struct ReflectionError(#[from] tonic_reflection::server::Error);
 
-/// A service beside the one that decides: it is asked rarely.
+/// A service that is called rarely, so that a box per call is acceptable.
 type BoxedService = BoxCloneSyncService<Request<TimeoutBody>, Response<Body>, Infallible>;
 
-/// What is answered on each path.
+/// All gRPC services, selected by path.
 pub struct GrpcServices {
     handler: RequestHandler,
     other_services: [(&'static str, BoxedService); 3],
@@ -49,7 +49,7 @@ pub struct GrpcServices {
 }
 
 impl GrpcServices {
-    /// `client_timeout` is how long a message may take to come.
+    /// Creates the services. `client_timeout` bounds the time to receive a message.
     pub fn new(
         service: Arc<Service>,
         renderer: ResponseRenderer,
@@ -71,7 +71,7 @@ impl GrpcServices {
         })
     }
 
-    /// Answers a call.
+    /// Handles a call.
     async fn handle(&self, call: Request<Incoming>) -> Response<Body> {
         let call = call.map(|body| TimeoutBody::new(body, self.client_timeout));
         if call.uri().path() == rate_limit::PATH {
@@ -98,7 +98,7 @@ fn unimplemented(message: String) -> Response<Body> {
     Status::unimplemented(message).into_http()
 }
 
-/// All that reflection tells of.
+/// Returns a builder that describes all services.
 fn reflection_builder<'d>() -> Builder<'d> {
     Builder::configure()
         .register_encoded_file_descriptor_set(rls::DESCRIPTORS)

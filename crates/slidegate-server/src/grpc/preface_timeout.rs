@@ -1,4 +1,4 @@
-//! A client that has to say soon that it speaks HTTP/2.
+//! A time limit for the HTTP/2 preface of a connection.
 
 use std::io;
 use std::pin::Pin;
@@ -10,11 +10,11 @@ use tokio::time::{Sleep, sleep};
 
 use crate::connections::ClientIo;
 
-/// Bytes of what every client begins with.
+/// Length of the preface with which every HTTP/2 client begins.
 const PREFACE_BYTES: usize = 24;
 
-/// A connection that ends if the client does not say in time that it speaks HTTP/2. From then on it is asked
-/// now and then whether it is there.
+/// A connection that fails if the client does not send the HTTP/2 preface in time. After the preface, HTTP/2 keep-alive
+/// pings detect dead clients.
 pub struct PrefaceTimeout {
     client: ClientIo,
     pending_preface: Option<PendingPreface>,
@@ -26,7 +26,7 @@ struct PendingPreface {
 }
 
 impl PrefaceTimeout {
-    /// Waits no longer than this.
+    /// Wraps a client connection and starts the timeout.
     pub fn new(client: ClientIo, client_timeout: Duration) -> Self {
         let deadline = Box::pin(sleep(client_timeout));
         Self {

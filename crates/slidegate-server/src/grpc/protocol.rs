@@ -1,4 +1,4 @@
-//! HTTP/2 on a connection, and gRPC on that.
+//! HTTP/2 connections that carry gRPC.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -14,16 +14,16 @@ use super::GrpcServices;
 use super::preface_timeout::PrefaceTimeout;
 use crate::connections::{ClientIo, Protocol};
 
-/// Calls that a connection may have at once: Envoy opens another when it needs more.
+/// Maximum number of concurrent calls on a connection. Envoy opens another connection when it needs more.
 const MAX_CONCURRENT_CALLS: u32 = 128;
 
-/// Longest head of a call, in bytes. Callers choose it, not their clients.
+/// Maximum size of the headers of a call in bytes. Callers choose the headers, not end clients.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
 
-/// Bytes of a call that are under way at once; longer messages take several rounds.
+/// Flow control window of a call in bytes. Larger messages need several round trips.
 const FLOW_CONTROL_WINDOW_BYTES: u32 = 64 * 1024;
 
-/// HTTP/2, and what answers.
+/// The gRPC protocol: HTTP/2 and the services on it.
 #[derive(Clone)]
 pub struct GrpcProtocol {
     http: http2::Builder<TokioExecutor>,
@@ -32,7 +32,8 @@ pub struct GrpcProtocol {
 }
 
 impl GrpcProtocol {
-    /// `client_timeout` is how long a client may be silent that is asked whether it is there.
+    /// Creates the protocol. Connections end if the client does not respond to keep-alive pings within
+    /// `client_timeout`.
     pub fn new(services: GrpcServices, client_timeout: Duration) -> Self {
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.timer(TokioTimer::new())
@@ -40,10 +41,10 @@ impl GrpcProtocol {
             .max_header_list_size(MAX_HEADER_BYTES)
             .initial_stream_window_size(FLOW_CONTROL_WINDOW_BYTES)
             .max_send_buf_size(FLOW_CONTROL_WINDOW_BYTES as usize)
-            // A client that is idle may stay, as long as it is there.
+            // Idle connections may stay open as long as the client responds to pings.
             .keep_alive_interval(client_timeout / 2)
             .keep_alive_timeout(client_timeout / 2)
-            // Nobody looks at it.
+            // gRPC clients ignore the date.
             .auto_date_header(false);
         Self { http, services: Arc::new(services), client_timeout }
     }
@@ -58,7 +59,7 @@ impl Protocol for GrpcProtocol {
         let services = self.services.clone();
         let service = service_fn(move |call| {
             let services = services.clone();
-            // In a box, since hyper moves it several times.
+            // Boxed, because hyper moves the future several times.
             Box::pin(async move { Ok::<_, Infallible>(services.handle(call).await) })
         });
         self.http

@@ -1,4 +1,4 @@
-//! `ShouldRateLimit`: may this request pass?
+//! The method `ShouldRateLimit`.
 
 use std::pin::pin;
 
@@ -16,17 +16,17 @@ use crate::request_handler::{ClassifyResponse, RequestHandler};
 use crate::rls::{self, CountedMessage, InvalidRequest, RateLimitRequest, RateLimitResponse};
 use crate::watch::metrics::RequestResult;
 
-/// Where it is asked.
+/// The path of the method.
 pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Answers a call.
+/// Handles a call.
 pub async fn handle(
     handler: &RequestHandler,
     call: http::Request<TimeoutBody>,
 ) -> http::Response<Body> {
     let mut grpc = Grpc::new(RateLimitCodec).max_decoding_message_size(MAX_BODY_BYTES);
     let response = grpc.unary(service_fn(|request| decide(handler, request)), call).await;
-    // What was decided has been counted. A status in the head says why something was not.
+    // Calls with a decision have been counted. A status in the headers means that there is no decision.
     if let Some(status) = Status::from_header_map(response.headers()) {
         count(handler, result_of_status(status.code()));
     }
@@ -52,17 +52,17 @@ fn count(handler: &RequestHandler, result: RequestResult) {
     }
 }
 
-/// How a call with this status was answered.
+/// Returns the result for metrics of a call that ended with this status.
 fn result_of_status(code: Code) -> RequestResult {
     match code {
         Code::Internal | Code::Unknown => RequestResult::Error,
-        _ => RequestResult::InvalidRequest,
+        _ => RequestResult::Invalid,
     }
 }
 
 impl ClassifyResponse for Result<CountedMessage, InvalidRequest> {
     fn result(&self) -> RequestResult {
-        self.as_ref().map_or(RequestResult::InvalidRequest, |counted| counted.result)
+        self.as_ref().map_or(RequestResult::Invalid, |counted| counted.result)
     }
 
     fn status_attribute(&self) -> KeyValue {

@@ -1,4 +1,4 @@
-//! The body of a call, which has to come in time.
+//! A time limit for the body of a call.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,8 +8,8 @@ use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
-/// A body that ends in an error when it has not come whole in time. The time begins when it is first waited
-/// for: most bodies are there with their heads, and need no timer.
+/// A body that fails if it does not arrive completely in time. The timer starts at the first wait: most bodies arrive
+/// together with their headers and need no timer.
 pub struct TimeoutBody {
     body: Incoming,
     client_timeout: Duration,
@@ -17,7 +17,7 @@ pub struct TimeoutBody {
 }
 
 impl TimeoutBody {
-    /// `client_timeout` bounds the whole body.
+    /// Wraps a body. `client_timeout` bounds the time to receive all of it.
     pub fn new(body: Incoming, client_timeout: Duration) -> Self {
         Self { body, client_timeout, timer: None }
     }
@@ -53,7 +53,7 @@ impl Body for TimeoutBody {
     }
 }
 
-/// The client is gone, or has ended the call.
+/// Returns the status for a client that disconnected or cancelled the call.
 fn cancelled(error: hyper::Error) -> Status {
     Status::cancelled(format!("the call cannot be read: {error}"))
 }

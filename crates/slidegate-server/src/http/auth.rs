@@ -1,4 +1,7 @@
-//! `/v1/auth`: may this request pass, of which a proxy tells in headers?
+//! `/v1/auth`: forward authentication. A proxy describes the client's request in headers, and the response allows or
+//! denies it.
+//!
+//! Only trusted proxies are served. The client address and the normal form of the path come from `slidegate-tower`.
 
 mod forwarded;
 
@@ -27,7 +30,7 @@ use crate::request_handler::{RequestHandler, TraceContext};
 use crate::service::PolicyHeaders;
 use crate::watch::Pace;
 
-/// Charges one unit, if the request may pass.
+/// Checks the request that a proxy describes in headers, and charges one unit if it is allowed.
 pub async fn auth(
     handler: &RequestHandler,
     proxy_trust: &ProxyTrust,
@@ -48,7 +51,7 @@ pub async fn auth(
     scope.run(work).await
 }
 
-/// Whom to believe, and how often to say that somebody else has asked.
+/// The proxies whose `X-Forwarded-*` headers are trusted.
 pub struct ProxyTrust {
     proxies: TrustedProxies,
     repeated: RepeatedHeaders,
@@ -57,14 +60,14 @@ pub struct ProxyTrust {
 }
 
 impl ProxyTrust {
-    /// These proxies only.
+    /// Creates the settings for these proxies, with one log entry per minute about untrusted addresses.
     pub fn new(proxies: TrustedProxies, repeated: RepeatedHeaders) -> Self {
         let log_throttle = Pace::new(1, Duration::from_secs(60));
         Self { proxies, repeated, log_throttle, clock: SystemClock::new() }
     }
 
-    /// What a peer says. Of one that is not believed nothing is decided: to count all of its clients
-    /// as one, or each as it says, would be wrong without anybody seeing it.
+    /// Reads the request that a proxy describes. Rejects peers that are not trusted: to count all clients of such a
+    /// peer as one, or to trust the addresses that it sends, would silently apply wrong limits.
     fn read_request<'h>(
         &self,
         headers: &'h HeaderMap,
@@ -80,7 +83,7 @@ impl ProxyTrust {
             "{peer} is not one of --trusted-proxies ({}), so what it says of its clients is not believed",
             self.proxies
         );
-        // Most proxies do not show the answer to anybody.
+        // Logged too, because most proxies do not show this response to anyone.
         if let Some(suppressed) = self.log_throttle.next(self.clock.now()) {
             warn!(suppressed, "rejected forward-auth request from untrusted address: {problem}");
         }
@@ -88,14 +91,14 @@ impl ProxyTrust {
     }
 }
 
-/// How the proxy wants it decided and log_throttle.
+/// The query of a forward-auth request: settings that the proxy chooses.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForwardAuthQuery<'q> {
-    /// Whose rules apply; `default` if it is not given.
+    /// The domain whose rules apply, by default `default`.
     #[serde(borrow, default = "default_domain")]
     domain: LossyText<'q>,
-    /// The status of a denial. If it is not given, 429; or 503, if only the lack of a store denies.
+    /// The status of a denial. By default 429, or 503 if the request is denied only because the store is unavailable.
     #[serde(default)]
     #[schemars(with = "DenyStatus")]
     deny_status: Option<DenyStatus>,
@@ -108,7 +111,7 @@ impl<'q> ForwardAuthQuery<'q> {
     }
 }
 
-/// The status of a denial: an error.
+/// The status of a denial, an error from 400 to 599.
 struct DenyStatus(StatusCode);
 
 const MIN_DENY_STATUS: u16 = 400;
@@ -122,7 +125,7 @@ impl<'de> Deserialize<'de> for DenyStatus {
             type Value = DenyStatus;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a status from {LEAST} to {MAX}")
+                write!(f, "a status from {MIN_DENY_STATUS} to {MAX_DENY_STATUS}")
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<DenyStatus, E> {

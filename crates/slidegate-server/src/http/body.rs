@@ -1,4 +1,4 @@
-//! Reads a request's body whole, before anything else: bounded in bytes and in time.
+//! Reads request bodies into memory before a handler runs, bounded in size and time.
 
 use std::error::Error;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use tokio::time::timeout;
 use super::MAX_BODY_BYTES;
 use super::problem::Problem;
 
-/// Bytes of a body that is too large which are read all the same, and forgotten. Most clients read
-/// the answer only when they have sent everything, and may then go on with the same connection.
+/// Maximum number of bytes that are read of a body that is too large. Bytes beyond [`MAX_BODY_BYTES`] are discarded.
+/// Most clients read the response only after they have sent the whole body, and can then reuse the connection.
 const MAX_DISCARDED_BYTES: usize = 2 * MAX_BODY_BYTES;
 
-/// A layer after which every body is there.
+/// Middleware that buffers the body of each request.
 pub async fn buffer_body(
     State(client_timeout): State<Duration>,
     request: Request,
@@ -29,7 +29,7 @@ pub async fn buffer_body(
     Ok(next.run(Request::from_parts(head, Body::from(bytes))).await)
 }
 
-/// The body of a request with these headers. `client_timeout` is how long it may take.
+/// Reads the body of a request with these headers, within `client_timeout`.
 pub async fn read_body<B>(
     headers: &HeaderMap,
     body: B,
@@ -41,7 +41,7 @@ where
     if body.is_end_stream() {
         return Ok(Bytes::new());
     }
-    // Who asks first is told before sending anything.
+    // A client that sends `Expect: 100-continue` learns that the body is too large before it sends the body.
     if expects_continue(headers) && body.size_hint().lower() > MAX_BODY_BYTES as u64 {
         return Err(Problem::too_large().closing_connection());
     }
@@ -62,7 +62,7 @@ where
 {
     let mut buffer = BodyBuffer::default();
     while let Some(frame) = body.frame().await {
-        // Trailers say nothing to us.
+        // Trailers are ignored.
         let Ok(data) = frame.map_err(Problem::unreadable)?.into_data() else { continue };
         buffer.push(data);
         if buffer.length > MAX_DISCARDED_BYTES {
@@ -72,13 +72,13 @@ where
     if buffer.length > MAX_BODY_BYTES { Err(Problem::too_large()) } else { Ok(buffer.into_bytes()) }
 }
 
-/// What has come of a body. Most come in one piece, which stays where it is.
+/// The part of a body that has been received. Most bodies arrive in one piece, which is not copied.
 #[derive(Default)]
 struct BodyBuffer {
     first: Bytes,
-    /// All, once there is more than the first.
+    /// The whole body; empty until a second piece arrives.
     all: Vec<u8>,
-    /// With what is forgotten.
+    /// Bytes received, including discarded bytes.
     length: usize,
 }
 

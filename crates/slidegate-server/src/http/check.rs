@@ -7,16 +7,16 @@ use super::problem::Problem;
 use super::response::CountedResponse;
 use crate::request_handler::{RequestHandler, TraceContext};
 
-/// What a request may be asked for.
+/// The effect of a check on the counters.
 #[derive(Clone, Copy)]
 enum CheckMode {
     Check,
     Peek,
 }
 
-// The body as it is, whatever type it is said to have: `curl -d` says another than JSON.
+// Bodies are parsed as JSON whatever the `Content-Type` says, since `curl -d` sends a different type.
 
-/// Charges what the request costs, if it may pass.
+/// Decides about a request, and charges its cost if it is allowed.
 pub async fn check(
     handler: &RequestHandler,
     trace: TraceContext,
@@ -25,7 +25,7 @@ pub async fn check(
     CheckMode::Check.run(handler, trace, body).await
 }
 
-/// Says what `check` would say, and charges nothing.
+/// Returns the response that `check` would return, and charges nothing.
 pub async fn peek(
     handler: &RequestHandler,
     trace: TraceContext,

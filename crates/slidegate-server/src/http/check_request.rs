@@ -1,7 +1,7 @@
-//! The body of a check, read without copying. Mistakes are reported with their positions.
+//! JSON bodies of checks, reports and explanations, parsed without copying. Errors name their position.
 //!
-//! The caller often lets a request pass if its check fails, and end clients choose many of the values. So no value,
-//! name, domain, cost or number of attributes makes a check fail.
+//! Callers often allow a request if its check fails, and end clients choose many of the values. So no value, name,
+//! domain, cost or number of attributes makes a check fail.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -14,15 +14,15 @@ use slidegate::{DEFAULT_DOMAIN, Descriptor, Request};
 
 use super::problem::Problem;
 
-/// Attributes up to which repeated names are looked for pair by pair.
+/// Maximum number of attributes that are compared pairwise to find repeated names. Above it, a hash set is used.
 const FEW_ATTRIBUTES: usize = 16;
 
-/// What the client asks about.
+/// The body of `/v1/check` and `/v1/peek`: the request to decide.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "Ask")]
 #[serde(deny_unknown_fields)]
 pub struct CheckRequest<'b> {
-    /// Whose rules apply; `default` if it is not given.
+    /// The domain whose rules apply, by default `default`.
     #[serde(borrow, default = "default_domain")]
     domain: LossyText<'b>,
     /// The attributes of the request.
@@ -32,7 +32,8 @@ pub struct CheckRequest<'b> {
     #[serde(default, deserialize_with = "deserialize_cost")]
     #[schemars(with = "Cost")]
     cost: Option<Cost>,
-    /// Units for rules that charge a named cost, such as {"tokens": 1800}. Without its name a rule is checked, not charged.
+    /// Units for rules that charge a named cost, such as {"tokens": 1800}. Without its name a rule is checked, not
+    /// charged.
     #[serde(borrow, default)]
     costs: Costs<'b>,
 }
@@ -45,7 +46,7 @@ pub struct CheckRequest<'b> {
 ]))]
 #[serde(deny_unknown_fields)]
 pub struct ReportRequest<'b> {
-    /// Whose rules apply; `default` if it is not given.
+    /// The domain whose rules apply, by default `default`.
     #[serde(borrow, default = "default_domain")]
     domain: LossyText<'b>,
     /// The attributes of the request.
@@ -72,12 +73,12 @@ impl<'b> ReportRequest<'b> {
         }
     }
 
-    /// Whose rules apply.
+    /// Returns the domain whose rules apply.
     pub fn domain(&self) -> &str {
         &self.domain.text
     }
 
-    /// The body as the gate takes it.
+    /// Returns the request for the gate.
     pub fn to_gate_request(&self) -> Request<'_> {
         let descriptor = self.attributes.to_descriptor(self.cost.as_ref(), &self.costs);
         Request::new(&self.domain.text, descriptor)
@@ -85,24 +86,25 @@ impl<'b> ReportRequest<'b> {
 }
 
 impl<'b> CheckRequest<'b> {
-    /// Reads a body.
+    /// Parses a body.
     pub fn parse(body: &'b [u8]) -> Result<Self, Problem> {
         parse_object(body)
     }
 
-    /// Whose rules apply.
+    /// Returns the domain whose rules apply.
     pub fn domain(&self) -> &str {
         &self.domain.text
     }
 
-    /// The body as the gate takes it.
+    /// Returns the request for the gate.
     pub fn to_gate_request(&self) -> Request<'_> {
         let descriptor = self.attributes.to_descriptor(self.cost.as_ref(), &self.costs);
         Request::new(&self.domain.text, descriptor)
     }
 }
 
-/// The body of `/v1/explain`: attributes as in [`CheckRequest`], or descriptors as in a request to the rate limit service.
+/// The body of `/v1/explain`: attributes as in [`CheckRequest`], or descriptors as in a request to the rate limit
+/// service.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExplainRequest<'b> {
@@ -149,7 +151,7 @@ impl<'b> ExplainRequest<'b> {
         }
     }
 
-    /// The body as the gate takes it.
+    /// Returns the request for the gate.
     pub fn to_gate_request(&self) -> Request<'_> {
         let single = self.attributes.iter();
         let single =
@@ -162,14 +164,14 @@ impl<'b> ExplainRequest<'b> {
     }
 }
 
-/// Parses a field that may be absent, but not null.
+/// Deserializes a cost that may be absent, but not null.
 fn deserialize_cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cost>, D::Error> {
     Cost::deserialize(deserializer).map(Some)
 }
 
 /// Parses a body that must be a JSON object.
 fn parse_object<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Problem> {
-    // Serde would take an array for the fields in their order.
+    // Serde would also accept an array with the fields in their order.
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(Problem::bad_request(
             r#"the body must be a JSON object such as {"attributes":{"client":"alice"}}"#,
@@ -178,21 +180,21 @@ fn parse_object<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|error| Problem::bad_request(error.to_string()))
 }
 
-/// Returns the domain of a caller that names none.
+/// Returns the default domain, for requests without a domain.
 pub fn default_domain<'b>() -> LossyText<'b> {
     LossyText { text: Cow::Borrowed(DEFAULT_DOMAIN), bytes: None }
 }
 
-/// A string. Bytes that are not UTF-8, and halves of surrogate pairs, are accepted.
+/// A JSON string that may contain bytes that are not UTF-8 and unpaired surrogates.
 pub struct LossyText<'b> {
-    /// With a replacement for each sequence that is not Unicode.
+    /// The string, with a replacement character for each sequence that is not Unicode.
     text: Cow<'b, str>,
-    /// The bytes of a string that is not UTF-8.
+    /// The original bytes of a string that is not UTF-8.
     bytes: Option<Box<[u8]>>,
 }
 
 impl LossyText<'_> {
-    /// The string.
+    /// Returns the string with replacement characters.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -232,12 +234,12 @@ impl<'de: 'b, 'b> Deserialize<'de> for LossyText<'b> {
                 Ok(Cow::Borrowed(bytes).into())
             }
 
-            /// A string with escapes is not part of the body as it is.
+            /// Copies a string with escapes, because its value differs from the bytes of the body.
             fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Self::Value, E> {
                 Ok(LossyText::from(Cow::Owned(bytes.to_owned())))
             }
 
-            /// A query is text already.
+            /// Used for queries, which are decoded already.
             fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
                 Ok(LossyText { text: text.into(), bytes: None })
             }
@@ -247,7 +249,7 @@ impl<'de: 'b, 'b> Deserialize<'de> for LossyText<'b> {
             }
         }
 
-        // Not as `str`: that would refuse bytes that are not UTF-8.
+        // Deserializing as `str` would reject bytes that are not UTF-8.
         deserializer.deserialize_bytes(LossyTextVisitor)
     }
 }
@@ -266,7 +268,7 @@ impl JsonSchema for LossyText<'_> {
     }
 }
 
-/// What is known of the request, each name once.
+/// Names and values of attributes. Each name occurs once.
 struct Attributes<'b>(Vec<(LossyText<'b>, LossyText<'b>)>);
 
 impl Attributes<'_> {
@@ -303,7 +305,7 @@ impl<'de: 'b, 'b> Deserialize<'de> for Attributes<'b> {
                 let mut attributes: Vec<(LossyText<'_>, LossyText<'_>)> = Vec::new();
                 let mut names = HashSet::new();
                 while let Some(name) = map.next_key::<LossyText<'_>>()? {
-                    // No policy can name it, so it makes no difference.
+                    // A name that is not Unicode cannot occur in a policy, so it is ignored.
                     if name.bytes.is_some() {
                         map.next_value::<LossyText<'_>>()?;
                         continue;
@@ -315,7 +317,8 @@ impl<'de: 'b, 'b> Deserialize<'de> for Attributes<'b> {
                         true => attributes.iter().any(|(other, _)| other.text == name.text),
                         false => !names.insert(name.as_str().to_owned()),
                     };
-                    // Readers disagree on which of two counts, so that one of them could be a way around a limit.
+                    // JSON parsers disagree on which of two equal names counts. A client could use that to bypass a
+                    // limit.
                     if is_repeated {
                         let message = format_args!("attribute `{}` stands here twice", name.text);
                         return Err(A::Error::custom(message));
@@ -347,11 +350,11 @@ impl JsonSchema for Attributes<'_> {
     }
 }
 
-/// Named costs of a request, each name once.
+/// The named costs of a request. Each name occurs once.
 #[derive(Default)]
 struct Costs<'b>(Vec<(LossyText<'b>, Cost)>);
 
-/// Names that no rule charges make no difference, so there is no reason for more.
+/// Maximum number of named costs. Costs that no rule charges have no effect, so no request needs more.
 const MAX_COSTS: usize = 64;
 
 impl<'de: 'b, 'b> Deserialize<'de> for Costs<'b> {
@@ -404,7 +407,7 @@ impl JsonSchema for Costs<'_> {
     }
 }
 
-/// Units that a request costs.
+/// The units that a request costs.
 struct Cost(u64);
 
 impl<'de> Deserialize<'de> for Cost {
@@ -418,17 +421,18 @@ impl<'de> Deserialize<'de> for Cost {
                 f.write_str("a whole number of units, 0 or more")
             }
 
-            /// A cost that is larger than every limit never fits, and is denied.
+            /// Accepts any cost. A cost above every limit never fits, and is denied.
             fn visit_u64<E: Error>(self, cost: u64) -> Result<Cost, E> {
                 Ok(Cost(cost))
             }
 
-            /// Some languages write a whole number as `2.0`, and for JSON Schema it is one.
+            /// Accepts whole numbers with a fraction, such as `2.0`: some languages write them, and JSON Schema permits
+            /// them.
             fn visit_f64<E: Error>(self, cost: f64) -> Result<Cost, E> {
                 if cost.fract() != 0.0 || cost < 0.0 {
                     return Err(E::invalid_value(Unexpected::Float(cost), &self));
                 }
-                // Saturates: a number beyond 64 bits never fits either.
+                // Saturates: a number of more than 64 bits never fits either.
                 Ok(Cost(cost as u64))
             }
         }

@@ -1,5 +1,7 @@
-//! The paths that decide. Below axum's router, which makes several boxes of each layer for each request: beside a
-//! decision in memory that is much.
+//! The paths that return decisions.
+//!
+//! They are dispatched without axum's router, which allocates several boxes per layer and request: a high cost compared
+//! with a decision in memory. Other paths use the router.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,7 +16,7 @@ use super::response::CountedResponse;
 use super::{auth, body, check, json};
 use crate::request_handler::{ClassifyResponse, RequestHandler};
 
-/// A path that decides. `openapi` describes them.
+/// A path that returns decisions. Each is described in [`super::openapi`].
 #[derive(Clone, Copy)]
 pub enum Endpoint {
     Check,
@@ -25,10 +27,10 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// All of them.
+    /// All endpoints.
     pub const ALL: [Self; 5] = [Self::Check, Self::Peek, Self::Report, Self::Auth, Self::Json];
 
-    /// As it stands in a request.
+    /// Returns the path.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Check => "/v1/check",
@@ -39,18 +41,19 @@ impl Endpoint {
         }
     }
 
-    /// The path that a request is for, if it is one of these.
+    /// Returns the endpoint for the path of a request, if there is one.
     pub fn from_request<B>(request: &Request<B>) -> Option<Self> {
         Self::ALL.into_iter().find(|endpoint| endpoint.as_str() == request.uri().path())
     }
 
-    /// Whether the path knows the method. Proxies ask with that of their client.
+    /// Returns whether the endpoint accepts the method. `/v1/auth` accepts all, since proxies use the method of their
+    /// client.
     fn allows_method(self, method: &Method) -> bool {
         matches!(self, Self::Auth) || method == Method::POST
     }
 }
 
-/// Answers on them.
+/// Handles requests for [`Endpoint`]s.
 pub struct DecisionEndpoints {
     handler: RequestHandler,
     proxy_trust: ProxyTrust,
@@ -58,13 +61,13 @@ pub struct DecisionEndpoints {
 }
 
 impl DecisionEndpoints {
-    /// `client_timeout` is how long a body may take.
+    /// Creates the handler. `client_timeout` bounds the time to read a request body.
     pub fn new(handler: RequestHandler, proxy_trust: ProxyTrust, client_timeout: Duration) -> Self {
         Self { handler, proxy_trust, client_timeout }
     }
 
-    /// Answers a request for the path, and counts that. A body is read also where nobody wants it: what is left unread
-    /// would end the connection.
+    /// Handles a request and counts its result. Reads the body even if it is not used, because an unread body would
+    /// close the connection.
     pub async fn handle(
         &self,
         endpoint: Endpoint,

@@ -1,5 +1,6 @@
-//! What hyper answers by itself when it cannot read a head: a status, and nothing else. Here it
-//! gets the problem+json that every other error has.
+//! Adds problem+json bodies to the error responses of hyper.
+//!
+//! hyper itself responds to heads that it cannot parse, with a status and an empty body.
 
 use std::str;
 
@@ -11,14 +12,14 @@ use super::problem::{PROBLEM_JSON, Problem};
 const VERSION: &[u8] = b"HTTP/1.1 ";
 const EMPTY_BODY_HEADER: &str = "content-length: 0\r\n";
 
-/// The same bytes with a reason in them, if they end in a refusal of hyper's own. It is the only
-/// response without a body, and the last on its connection.
+/// Returns the written bytes with a problem+json body added, if they end in an error response of hyper. Such a response
+/// is the only one without a body, and the last on its connection.
 pub fn with_problem_body(written: &[u8]) -> Option<Vec<u8>> {
-    // Nearly all other responses end in a body, so this is all that it costs them.
+    // Nearly all other responses have a body and end here, at no further cost.
     if !written.ends_with(b"\r\n\r\n") {
         return None;
     }
-    // What may pass is told to a proxy without a body: it costs that to look for the letter, and at the status.
+    // Responses of `/v1/auth` without a body also get here. They cost a search for `H` and a look at the status.
     let start = memrchr_iter(b'H', written).find(|&at| written[at..].starts_with(VERSION))?;
     let (before, head) = written.split_at(start);
     let status = StatusCode::from_bytes(head.get(VERSION.len()..)?.get(..3)?).ok()?;

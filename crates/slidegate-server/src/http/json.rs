@@ -1,4 +1,4 @@
-//! `/json`: what gRPC asks, as JSON, at the path where Envoy's own rate limit service has it.
+//! `/json`: the gRPC rate limit service as JSON, at the same path as in Envoy's reference implementation.
 
 use std::pin::pin;
 
@@ -12,7 +12,7 @@ use crate::request_handler::{RequestHandler, TraceContext};
 use crate::rls::{self, InvalidRequest, JsonError};
 use crate::watch::metrics::RequestResult;
 
-/// Charges what the descriptors cost, if the request may pass.
+/// Decides about all descriptors of a message as one request, and charges their costs if it is allowed.
 pub async fn json(
     handler: &RequestHandler,
     trace: TraceContext,
@@ -26,7 +26,7 @@ pub async fn json(
     scope.run(work).await
 }
 
-fn render(counted: &rls::CountedResponse) -> Result<CountedResponse, Problem> {
+fn render(counted: &rls::CountedMessage) -> Result<CountedResponse, Problem> {
     let status = match counted.result {
         RequestResult::Allowed => StatusCode::OK,
         _ => StatusCode::TOO_MANY_REQUESTS,

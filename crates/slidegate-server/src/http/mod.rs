@@ -1,4 +1,7 @@
-//! The HTTP faces: which path leads where.
+//! The HTTP listeners: dispatch of paths to handlers, and limits on requests.
+//!
+//! To add a path, add it to [`information_routes`] or [`Endpoint`], and describe it in `openapi`; a test compares them.
+//! Paths for operators belong in [`admin`].
 
 pub mod admin;
 mod auth;
@@ -34,17 +37,18 @@ use crate::request_handler::RequestHandler;
 use crate::service::Service;
 use crate::watch::metrics::ListenerKind;
 
-/// Longest body of a request, in bytes. End clients choose the values in it: it exceeds all that a proxy accepts from
-/// them, since a caller may let pass what is refused here.
+/// Maximum size of a request body in bytes. End clients choose values in it, and a caller may allow a request whose
+/// check is rejected. So this exceeds all sizes that proxies accept from clients.
 pub const MAX_BODY_BYTES: usize = 1024 * 1024;
 
-/// Longest head of a request, in bytes: its first line and its headers. A proxy may hand on all headers of its client.
+/// Maximum size of a request head in bytes: its first line and its headers. A proxy may forward all headers of its
+/// client.
 pub const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-/// Most headers of a request.
+/// Maximum number of headers of a request.
 pub const MAX_HEADERS: usize = 500;
 
-/// Answers whoever asks whether a request may pass, and tells how the server is.
+/// Handles all requests of the HTTP listener: decisions, health and the OpenAPI document.
 pub struct HttpService {
     service: Arc<Service>,
     endpoints: DecisionEndpoints,
@@ -52,7 +56,7 @@ pub struct HttpService {
 }
 
 impl HttpService {
-    /// `client_timeout` is how long a body may take.
+    /// Creates the service. `client_timeout` bounds the time to read a request body.
     pub fn new(
         service: Arc<Service>,
         renderer: ResponseRenderer,
@@ -79,7 +83,7 @@ impl HttpHandler for HttpService {
     async fn handle(&self, request: Request<Incoming>, peer: SocketAddr) -> Response {
         let mut response = match Endpoint::from_request(&request) {
             Some(endpoint) => self.endpoints.handle(endpoint, request, peer).await,
-            // In a box: it is large, and rarely asked.
+            // Boxed, because this future is large and rarely used.
             None => Box::pin(self.router.handle(request, peer)).await,
         };
         if self.service.health().is_draining() {
@@ -89,10 +93,16 @@ impl HttpHandler for HttpService {
     }
 }
 
-/// All paths that do not decide. `openapi` describes them.
+/// Adds `Connection: close`, so that the client opens another connection for its next request. If the connection closed
+/// without it, the client could not know whether its last request was processed.
+fn announce_close(response: &mut Response) {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+}
+
+/// Returns all paths that do not return decisions. Each is described in [`openapi`].
 fn information_routes() -> [(&'static str, MethodRouter<Arc<Service>>); 3] {
     [
-        ("/v1/openapi.json", get(openapi::served())),
+        ("/v1/openapi.json", get(openapi::handler())),
         ("/healthz", get(health::healthz)),
         ("/readyz", get(health::readyz)),
     ]

@@ -1,5 +1,6 @@
-//! `/v1/openapi.json`: what this API takes and answers, as OpenAPI 3.1. The schemas are made from
-//! the types that read and write, so neither can say what the other does not know.
+//! `/v1/openapi.json`: the OpenAPI 3.1 document of this API.
+//!
+//! The schemas are generated from the types that parse requests and write responses, so both always agree.
 
 mod auth;
 mod json;
@@ -13,17 +14,18 @@ use serde_json::{Map, Value, json};
 
 use super::check_request::{CheckRequest, ReportRequest};
 use super::problem::{PROBLEM_JSON, ProblemBody};
+use super::response::CheckResponse;
 use crate::health::Readiness;
 
 type OpenApiResponse = ([(HeaderName, &'static str); 1], Bytes);
 
-/// A handler of the description, which is written once.
+/// Returns a handler that serves the document, which is generated once.
 pub fn handler() -> impl Fn() -> Ready<OpenApiResponse> + Clone + Send + Sync + 'static {
     let bytes = Bytes::from(document().to_string());
     move || ready(([(header::CONTENT_TYPE, "application/json")], bytes.clone()))
 }
 
-/// The description.
+/// Generates the document.
 pub fn document() -> Value {
     let settings = || {
         SchemaSettings::draft2020_12()
@@ -174,7 +176,7 @@ fn decision_response(
     })
 }
 
-/// Problems that any request may have, beside the responses of an operation.
+/// Problems that every operation may return.
 const COMMON_PROBLEMS: [(&str, &str); 4] = [
     ("400", "The request makes no sense; the detail says where."),
     ("408", "The body did not come in time."),

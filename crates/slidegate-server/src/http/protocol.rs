@@ -1,4 +1,4 @@
-//! HTTP/1.1 on a connection.
+//! HTTP/1.1 connections.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,12 +19,12 @@ use super::stream::ClientStream;
 use super::{MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::connections::{ClientIo, Protocol};
 
-/// Bytes of a connection that are read ahead, at most: more than a head.
+/// Maximum size of the read buffer of a connection in bytes, larger than a head.
 const MAX_READ_BUFFER_BYTES: usize = 2 * MAX_HEAD_BYTES;
 
-/// What answers requests.
+/// A handler of HTTP requests.
 pub trait HttpHandler: Send + Sync + 'static {
-    /// The answer to a request that this peer has sent.
+    /// Responds to a request of this peer.
     fn handle(
         &self,
         request: Request<Incoming>,
@@ -41,7 +41,7 @@ impl HttpHandler for Router {
     }
 }
 
-/// HTTP/1.1, and what answers.
+/// The HTTP/1.1 protocol with a request handler.
 pub struct HttpProtocol<H> {
     http: http1::Builder,
     handler: Arc<H>,
@@ -54,16 +54,17 @@ impl<H> Clone for HttpProtocol<H> {
 }
 
 impl<H> HttpProtocol<H> {
-    /// `client_timeout` is how long a head may take, and how long a connection may be idle.
+    /// Creates the protocol. `client_timeout` bounds the time to read a head, and the time that a connection may be
+    /// idle.
     pub fn new(handler: H, client_timeout: Duration) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
-            // From when a head can be read until it has been: it bounds idle connections too.
+            // Starts when the connection waits for a head, so it bounds idle connections too.
             .header_read_timeout(client_timeout)
             .max_header_size(MAX_HEAD_BYTES)
             .max_headers(MAX_HEADERS)
             .max_buf_size(MAX_READ_BUFFER_BYTES)
-            // A client may send its last request, say that it is the last, and then read its answers.
+            // A client may close its sending side after its last request, and then read the responses.
             .half_close(true);
         Self { http, handler: Arc::new(handler) }
     }
@@ -84,7 +85,7 @@ impl<H: HttpHandler> Protocol for HttpProtocol<H> {
         let handler = self.handler.clone();
         let service = service_fn(move |request| {
             let handler = handler.clone();
-            // In a box, since hyper moves it several times.
+            // Boxed, because hyper moves the future several times.
             Box::pin(async move { Ok::<_, Infallible>(handler.handle(request, peer).await) })
         });
         self.http.serve_connection(TokioIo::new(ClientStream::new(io)), service)

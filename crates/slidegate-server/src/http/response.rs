@@ -1,4 +1,4 @@
-//! A ruling as a response: status, headers and JSON.
+//! Decisions as HTTP responses: status, headers and JSON.
 
 mod json_writer;
 
@@ -16,16 +16,17 @@ use crate::millis::millis_up;
 use crate::request_handler::ClassifyResponse;
 use crate::watch::metrics::RequestResult;
 
-/// Bytes that are ready for an answer: with some limits it needs no more.
+/// Initial size of the response buffer in bytes, enough for several limits.
 const INITIAL_BUFFER_BYTES: usize = 1024;
 
-/// A response, and how it is counted. Its status would not say that: a proxy chooses that of a denial.
+/// A response and the result under which it is counted. The status does not determine the result, since a proxy may
+/// choose the status of a denial.
 pub struct CountedResponse {
     pub response: Response,
     pub result: RequestResult,
 }
 
-/// How rulings are told.
+/// Renders decisions as responses.
 #[derive(Clone, Copy)]
 pub struct ResponseRenderer {
     style: Style,
@@ -37,8 +38,9 @@ impl ResponseRenderer {
         Self { style, retry_jitter }
     }
 
-    /// Responds with 200 if the request is allowed. A denial has the `deny_status` of its rule, 429 by default, or 503 if
-    /// the store is unavailable. All have the same fields. Jitter lengthens headers only: the JSON is exact.
+    /// Renders the response to a check. The status is 200 if the request is allowed. A denial has the `deny_status` of
+    /// its rule, 429 by default, or 503 if the store is unavailable. All have the same fields. Jitter lengthens only
+    /// the waits in headers; the JSON contains the exact values.
     pub fn render_check(&self, ruling: &Ruling) -> Result<CountedResponse, Problem> {
         let (status, result) = classify(ruling)?;
         let mut json = Vec::with_capacity(INITIAL_BUFFER_BYTES);
@@ -47,8 +49,8 @@ impl ResponseRenderer {
         Ok(CountedResponse { response, result })
     }
 
-    /// The same for a proxy: nothing but headers if the request may pass, else a problem, which the proxy may
-    /// hand on as it is. Its status is `deny_status`, if that is given.
+    /// Renders the response to a proxy: only headers if the request is allowed, else a problem that the proxy may
+    /// forward to its client. `deny_status` replaces the status of a denial.
     pub fn render_auth(
         &self,
         ruling: &Ruling,
@@ -90,18 +92,18 @@ impl ResponseRenderer {
         result.map(|()| response)
     }
 
-    /// How much longer the wait of one answer shall be, wherever it stands.
+    /// Draws the jitter for all waits of one response.
     pub fn draw_jitter(&self) -> JitterSample {
         self.retry_jitter.draw()
     }
 
-    /// The headers that tell of a ruling.
+    /// Returns the rate limit headers for a decision.
     pub fn rate_limit_headers(&self, ruling: &Ruling, jitter: JitterSample) -> Vec<Header> {
         headers::write(self.style, ruling, WallClock.now(), jitter)
     }
 }
 
-/// What became of a request, as a status and as it is counted.
+/// Returns the status of the response and the result for metrics.
 fn classify(ruling: &Ruling) -> Result<(StatusCode, RequestResult), Problem> {
     let decision = ruling.decision();
     let result = match decision.is_allowed() {
@@ -113,34 +115,34 @@ fn classify(ruling: &Ruling) -> Result<(StatusCode, RequestResult), Problem> {
     Ok((status, result))
 }
 
-/// The decision. The fields outside `limits` speak of the limit that it hangs on, and are null if
-/// no rule applies, or no limit was asked: of a sampled rule only some requests ask.
+/// The decision. The fields outside `limits` describe the limit that determined it. They are null if no rule applies,
+/// or if no limit was evaluated, because a sampled rule evaluates only some requests.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Answer")]
 pub struct CheckResponse<'r> {
-    /// Whether the request is allowed: true with status 200. A denial has the `deny_status` of its rule, 429 by default, or
-    /// 503 if the store is unavailable.
+    /// Whether the request is allowed: true with status 200. A denial has the `deny_status` of its rule, 429 by
+    /// default, or 503 if the store is unavailable.
     allowed: bool,
-    /// Why the request is denied. Null if it is allowed.
+    /// The reason why the request is denied. Null if it is allowed.
     reason: Option<Reason>,
-    /// The rule that the decision hangs on.
+    /// The rule that determined the decision.
     rule: Option<&'r str>,
-    /// The limit that the decision hangs on: on a denial the one with the longest wait.
+    /// The limit that determined the decision. On a denial, the denying limit with the longest wait.
     limit: Option<LimitBody<'r>>,
-    /// Units that the limit has left.
+    /// Units that are left in the limit.
     remaining: Option<u64>,
-    /// Milliseconds until the limit is as if never used.
+    /// Milliseconds until the limit is completely unused.
     reset_after_ms: Option<u64>,
     /// Milliseconds until this cost fits. Null if it fits now, or if it never can.
     retry_after_ms: Option<u64>,
-    /// Whether the store could not be asked, so that this is a guess.
+    /// Whether the store was unavailable, so that the decision is an estimate.
     degraded: bool,
-    /// Every limit of every rule that applies, without those that were not asked: because it is known that
-    /// another denies, or the rule is sampled.
+    /// The status of every limit of every rule that applies. Omits limits that were not evaluated: because a cached
+    /// denial made it unnecessary, or because their rule is sampled.
     limits: Vec<LimitStatusBody<'r>>,
 }
 
-/// How one limit stands.
+/// The status of one limit.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Standing")]
 struct LimitStatusBody<'r> {
@@ -148,15 +150,15 @@ struct LimitStatusBody<'r> {
     rule: &'r str,
     /// The limit itself.
     limit: LimitBody<'r>,
-    /// The algorithm that counts.
+    /// The algorithm that enforces the limit.
     algorithm: &'static str,
     /// Whether the request fits in this limit.
     allowed: bool,
-    /// Whether the rule only watches, and never denies.
+    /// Whether the rule only observes, and never denies.
     observed: bool,
-    /// Units that the limit has left.
+    /// Units that are left in the limit.
     remaining: u64,
-    /// Milliseconds until the limit is as if never used.
+    /// Milliseconds until the limit is completely unused.
     reset_after_ms: u64,
     /// Milliseconds until this cost fits. Null if it fits now, or if it never can.
     retry_after_ms: Option<u64>,
@@ -234,7 +236,7 @@ mod tests {
 
     use super::*;
 
-    /// The status under a policy, over a store that is not there.
+    /// Returns the status of a decision under a policy whose store is unavailable.
     async fn status_without_store(on_store_error: &str) -> StatusCode {
         let policy =
             format!("rules: [{{ name: a, limits: [1/s], on_store_error: {on_store_error} }}]");

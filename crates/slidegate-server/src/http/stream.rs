@@ -1,4 +1,4 @@
-//! A client's connection as hyper sees it: what hyper refuses by itself is told why.
+//! A client connection that adds bodies to the error responses of hyper.
 
 use std::future::Future;
 use std::io;
@@ -13,11 +13,11 @@ use tokio::time::{Sleep, sleep};
 use super::hyper_errors;
 use crate::connections::ClientIo;
 
-/// How long to go on reading what a refused client sends. A connection that is closed with bytes
-/// unread is reset, and the client's system may then throw away the answer.
+/// Time to keep reading after an error response. A connection that is closed with unread bytes is reset, and the
+/// client's system may then discard the response.
 const LINGER_TIME: Duration = Duration::from_secs(1);
 
-/// A connection that explains refusals.
+/// A connection that replaces the empty error responses of hyper with problem+json.
 pub struct ClientStream {
     client: ClientIo,
     error_response: Option<ErrorResponse>,
@@ -30,7 +30,7 @@ struct ErrorResponse {
 }
 
 impl ClientStream {
-    /// Nothing refused yet.
+    /// Wraps a client connection.
     pub fn new(client: ClientIo) -> Self {
         Self { client, error_response: None }
     }
@@ -76,7 +76,7 @@ impl AsyncRead for ClientStream {
     }
 }
 
-/// Not vectored: hyper then hands over head and body in one piece, in which a refusal shows.
+/// Not vectored: hyper then passes head and body in one piece, in which an error response can be recognized.
 impl AsyncWrite for ClientStream {
     fn poll_write(
         mut self: Pin<&mut Self>,

@@ -1,4 +1,4 @@
-//! The messages as JSON, as Protocol Buffers define it.
+//! Rate limit messages in the JSON mapping of Protocol Buffers.
 
 mod request;
 
@@ -12,13 +12,13 @@ use thiserror::Error;
 use self::request::{Object, RequestJson};
 use super::{DESCRIPTORS, RateLimitRequest, RateLimitResponse};
 
-/// Why there is no message, or no JSON of one.
+/// The reason why JSON cannot be parsed or written.
 #[derive(Debug, Error)]
 pub enum JsonError {
-    /// The text is no such message.
+    /// The text is not a valid message.
     #[error("{0}")]
     Invalid(#[from] serde_json::Error),
-    /// The fault is ours.
+    /// The server cannot convert the message.
     #[error("the messages cannot be told as JSON: {0}")]
     Internal(String),
 }
@@ -26,14 +26,14 @@ pub enum JsonError {
 static POOL: LazyLock<Result<DescriptorPool, DescriptorError>> =
     LazyLock::new(|| DescriptorPool::decode(DESCRIPTORS));
 
-/// Reads a request. Its JSON is that of Protocol Buffers, with one difference: text that is not Unicode (bytes that are
-/// not UTF-8, or half of a surrogate pair) is taken as it is, since clients choose the values.
+/// Parses a request. Unlike the JSON mapping of Protocol Buffers, accepts text that is not Unicode (bytes that are not
+/// UTF-8, or half of a surrogate pair), since clients choose the values.
 pub fn parse(text: &[u8]) -> Result<RateLimitRequest, JsonError> {
     let Object(request): Object<RequestJson> = serde_json::from_slice(text)?;
     Ok(request.into())
 }
 
-/// Writes a response.
+/// Serializes a response.
 pub fn serialize(response: &RateLimitResponse) -> Result<Vec<u8>, JsonError> {
     let mut message = DynamicMessage::new(descriptor("RateLimitResponse")?);
     message.transcode_from(response).map_err(internal_error)?;

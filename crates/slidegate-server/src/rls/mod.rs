@@ -1,5 +1,7 @@
-//! Envoy's rate limit service, version 3: its messages, what is asked in them, and what they answer. Knows
-//! no transport: gRPC and `POST /json` ask here.
+//! Envoy's rate limit service, version 3: its messages and their decisions.
+//!
+//! This module is independent of the transport. gRPC and `POST /json` both use it. `build.rs` generates the message
+//! types from `proto/`.
 
 pub mod json;
 mod request;
@@ -18,30 +20,30 @@ use crate::watch::metrics::RequestResult;
 
 pub use self::v3::{RateLimitRequest, RateLimitResponse};
 
-/// The types of the messages, made from `proto/`.
+/// Message types generated from `proto/`.
 #[allow(missing_docs, clippy::all, reason = "generated")]
 mod messages {
     include!(concat!(env!("OUT_DIR"), "/messages.rs"));
 }
 
-/// The files of the messages, as a `FileDescriptorSet`.
+/// The message definitions as a `FileDescriptorSet`.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// The name of the service.
 pub const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
-/// The request makes no sense.
+/// A request that is not valid.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub struct InvalidRequest(String);
 
-/// What is answered, and how that is counted.
+/// A response message and the result under which it is counted.
 pub struct CountedMessage {
     pub message: RateLimitResponse,
     pub result: RequestResult,
 }
 
-/// Decides what a message asks: all of its descriptors as one.
+/// Decides about all descriptors of a message as one request.
 pub async fn decide(
     handler: &RequestHandler,
     scope: &RequestScope<'_>,

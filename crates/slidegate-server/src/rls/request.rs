@@ -1,7 +1,7 @@
-//! The request in a message: descriptors that are decided as one.
+//! Converts request messages to requests for the gate.
 //!
-//! Envoy lets a request pass if the call fails, and clients choose what many entries contain. So no key, value, domain or
-//! number of entries makes a call fail. What the caller configures, such as a unit, is checked.
+//! Envoy allows a request if the call fails, and clients choose the contents of many entries. So no key, value, domain
+//! or number of entries makes a call fail. Values that the caller configures, such as units, are validated.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,27 +15,28 @@ use super::messages::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 use super::messages::envoy::service::ratelimit::v3::RateLimitRequest;
 use super::{InvalidRequest, unit};
 
-/// Descriptors that a request may have. Envoy makes one of each `actions` of a route, so clients have no influence.
+/// Maximum number of descriptors of a request. Envoy creates one for each `actions` of a route, so clients cannot
+/// influence their number.
 pub const MAX_DESCRIPTORS: usize = 1024;
 
-/// Entries up to which repeated names are looked for pair by pair.
+/// Maximum number of entries that are compared pairwise to find repeated names.
 const FEW_ENTRIES: usize = 16;
 
-/// A message that makes sense.
+/// A validated request.
 pub struct ParsedRequest {
     domain: String,
     descriptors: Vec<ParsedDescriptor>,
 }
 
-/// One descriptor of a message.
+/// A validated descriptor.
 struct ParsedDescriptor {
-    /// Names and values, in their order. Each name occurs once.
+    /// Names and values in their order. Each name occurs once.
     entries: Vec<(String, String)>,
-    /// The bytes of values that are not UTF-8, with the positions of their entries.
+    /// Positions of entries whose values are not UTF-8, with their original bytes.
     bytes: Vec<(usize, Vec<u8>)>,
     cost: DescriptorCost,
     is_refund: bool,
-    /// The limit that it brings along.
+    /// The limit that the descriptor contains.
     limit: Option<Quota>,
 }
 
@@ -46,12 +47,12 @@ enum DescriptorCost {
     Default,
     /// The `hits_addend` of the message.
     Message(u64),
-    /// The `hits_addend` of the descriptor, which has been consumed already.
+    /// The `hits_addend` of the descriptor: units that have been consumed already.
     Descriptor(u64),
 }
 
 impl ParsedRequest {
-    /// Reads a message.
+    /// Parses a message.
     pub fn parse(message: RateLimitRequest) -> Result<Self, InvalidRequest> {
         let count = message.descriptors.len();
         if count == 0 {
@@ -74,17 +75,17 @@ impl ParsedRequest {
         })
     }
 
-    /// Whose rules apply.
+    /// Returns the domain whose rules apply.
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
-    /// How many descriptors there are.
+    /// Returns the number of descriptors.
     pub fn descriptor_count(&self) -> usize {
         self.descriptors.len()
     }
 
-    /// The message as the gate takes it.
+    /// Returns the request for the gate.
     pub fn to_gate_request(&self) -> Request<'_> {
         let descriptors = self.descriptors.iter().map(ParsedDescriptor::to_descriptor);
         Request::of_descriptors(&self.domain, descriptors)
@@ -92,7 +93,7 @@ impl ParsedRequest {
 }
 
 impl ParsedDescriptor {
-    /// Reads the nth descriptor. `cost` is that of the whole request.
+    /// Parses the descriptor at `index`. `cost` is the cost of the whole message.
     fn parse(
         index: usize,
         descriptor: RateLimitDescriptor,
@@ -142,8 +143,8 @@ impl ParsedDescriptor {
     }
 }
 
-/// Returns the text of a key or a domain. One that is too long or not UTF-8 is shortened as a value is; no policy can
-/// name it.
+/// Returns the text of a key or a domain. Shortens it like a value if it is too long or not UTF-8; such a name cannot
+/// occur in a policy.
 fn decode_name(bytes: Vec<u8>) -> String {
     match String::from_utf8(bytes) {
         Ok(text) if text.len() <= MAX_VALUE_BYTES => text,
@@ -159,8 +160,8 @@ fn shorten(text: &str, bytes: &[u8]) -> String {
     }
 }
 
-/// Renames the second entry of a name to `name#2`, and so on, since attributes have each name once. Skips numbers for which
-/// the new name is the key of another entry.
+/// Renames the second entry of a name to `name#2`, and so on, since each attribute name occurs once. Skips numbers for
+/// which the new name is the key of another entry.
 fn number_repeated_names(entries: &mut [(String, String)]) {
     let is_repeated = |(index, (key, _)): (usize, &(String, String))| {
         entries[..index].iter().any(|(other, _)| other == key)
@@ -185,7 +186,7 @@ fn number_repeated_names(entries: &mut [(String, String)]) {
     }
 }
 
-/// The limit that the nth descriptor brings along.
+/// Parses the limit in the descriptor at `index`.
 fn parse_quota(index: usize, limit: RateLimitOverride) -> Result<Quota, InvalidRequest> {
     let RateLimitOverride { requests_per_unit, unit, unit_multiplier } = limit;
     let invalid = |problem: &str| InvalidRequest(format!("descriptors[{index}].limit {problem}"));

@@ -1,4 +1,4 @@
-//! A ruling as a message.
+//! Converts decisions to response messages.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use super::messages::envoy::service::ratelimit::v3::rate_limit_response::{
 use super::unit;
 use crate::http::ResponseRenderer;
 
-/// What the ruling on so many descriptors says.
+/// Builds the response for a request with this number of descriptors.
 pub fn build(
     descriptors: usize,
     ruling: &Ruling,
     renderer: &ResponseRenderer,
 ) -> RateLimitResponse {
-    // One draw: all that is told of a wait speaks of one moment.
+    // One draw, so that headers, statuses and body state the same wait.
     let jitter = renderer.draw_jitter();
     let headers = renderer.rate_limit_headers(ruling, jitter);
     // Envoy chooses the status of a denial itself, 429 by default.
@@ -28,7 +28,7 @@ pub fn build(
         false => problem.with_status(429),
     });
     let content_type = problem.as_ref().map(|_| ("content-type", Problem::CONTENT_TYPE.to_owned()));
-    // Text and a number always serialize. Were it not so, Envoy has a body of its own.
+    // Strings and numbers always serialize. If they did not, Envoy would send its own body.
     let body = problem.and_then(|problem| serde_json::to_vec(&problem).ok());
     RateLimitResponse {
         overall_code: code(!ruling.decision().is_allowed()),
@@ -54,7 +54,7 @@ fn header_value((key, value): Header) -> HeaderValue {
 
 fn statuses(descriptors: usize, ruling: &Ruling, jitter: JitterSample) -> Vec<DescriptorStatus> {
     let decision = ruling.decision();
-    // What only the lack of a store denies may pass by none of them.
+    // A denial for lack of a store applies to all descriptors.
     if decision.is_refused() {
         let over_limit = DescriptorStatus { code: code(true), ..DescriptorStatus::default() };
         return vec![over_limit; descriptors];
@@ -66,7 +66,7 @@ fn statuses(descriptors: usize, ruling: &Ruling, jitter: JitterSample) -> Vec<De
             *current = Some(limit_status);
         }
     }
-    // An answer that allows is told as it is: those who may pass need not be spread.
+    // Jitter spreads retries, so an allowed request gets exact durations.
     let jitter = if decision.is_allowed() { JitterSample::NONE } else { jitter };
     let descriptor_status = |(index, bound): (usize, &Option<LimitStatus<'_>>)| match bound {
         Some(limit_status) => build_descriptor_status(limit_status, jitter),
@@ -79,8 +79,9 @@ fn statuses(descriptors: usize, ruling: &Ruling, jitter: JitterSample) -> Vec<De
     binding.iter().enumerate().map(descriptor_status).collect()
 }
 
-/// Whether a descriptor hangs on one limit rather than on another: on one in which it does not fit, before all
-/// on the one with the longest wait; else on the one with the least remaining share.
+/// Returns whether `one` determines the status of a descriptor rather than `other`. A limit in which the request does
+/// not fit precedes one in which it does. Of two that deny, the longer wait counts; of two that allow, the smaller
+/// remaining share.
 fn binds_more(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> bool {
     let (fits, other_fits) = (one.outcome.fits(), other.outcome.fits());
     if fits != other_fits {
@@ -89,14 +90,15 @@ fn binds_more(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> bool {
     if fits {
         return weighted_remaining(one, other) < weighted_remaining(other, one);
     }
-    // "Never" is the longest.
+    // A limit in which the request never fits has the longest wait.
     let wait = |limit_status: &LimitStatus<'_>| {
         limit_status.outcome.retry_after().unwrap_or(Duration::MAX)
     };
     wait(one) > wait(other)
 }
 
-/// What is left of one limit, to be compared with what is left of another.
+/// Returns the remaining units of `one`, scaled by the capacity of `other`, to compare remaining shares without
+/// division.
 fn weighted_remaining(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> u64 {
     let capacity = |limit_status: &LimitStatus<'_>| limit_status.limit.limit().capacity();
     one.outcome.remaining().min(capacity(one)).saturating_mul(capacity(other))
@@ -130,7 +132,7 @@ fn saturating_u32(units: u64) -> u32 {
     u32::try_from(units).unwrap_or(u32::MAX)
 }
 
-/// Envoy tells whole seconds, and leaves out the rest.
+/// Rounds up to whole seconds, because Envoy discards fractions.
 fn round_up_to_seconds(duration: Duration) -> prost_types::Duration {
     let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
     prost_types::Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }

@@ -1,24 +1,23 @@
-//! Units of limits. They have the same numbers in what a descriptor brings along and in what is told of a
-//! limit.
+//! Time units of limits. They have the same numbers in requests and responses.
 
 use std::time::Duration;
 
 const DAY: u64 = 86_400;
 
-/// Their numbers, and their seconds: a month has 30 days, and a year 365.
+/// Number and length in seconds of each unit. A month has 30 days, a year 365.
 const UNITS: [(i32, u64); 7] =
     [(1, 1), (2, 60), (3, 3_600), (4, DAY), (5, 30 * DAY), (6, 365 * DAY), (7, 7 * DAY)];
 
-/// The window of a unit.
+/// Returns the length of a unit, or `None` if the number is unknown.
 pub fn window_of_unit(unit: i32) -> Option<Duration> {
     let seconds = UNITS.iter().find(|(number, _)| *number == unit).map(|(_, seconds)| *seconds);
     seconds.map(Duration::from_secs)
 }
 
-/// Returns the largest unit that divides a window, and the number of units in it; unit 0, which is unknown, if there is
-/// none.
-pub fn unit_of_window(window_of_unit: Duration) -> (i32, u32) {
-    let seconds = if window_of_unit.subsec_nanos() == 0 { window_of_unit.as_secs() } else { 0 };
+/// Returns the largest unit that divides a window, and the number of units in the window. Returns 0, the unknown unit,
+/// if no unit divides it.
+pub fn unit_of_window(window: Duration) -> (i32, u32) {
+    let seconds = if window.subsec_nanos() == 0 { window.as_secs() } else { 0 };
     let divides = |unit: &&(i32, u64)| seconds > 0 && seconds.is_multiple_of(unit.1);
     let largest = UNITS.iter().filter(divides).max_by_key(|(_, seconds)| *seconds);
     let units =

@@ -1,4 +1,4 @@
-//! The files of TLS, and what may be wrong with them.
+//! Files with certificates and keys, and errors in them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,16 +8,16 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use thiserror::Error;
 
-/// Where certificates and keys are.
+/// Paths of the certificate and key files.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
     pub cert: PathBuf,
     pub key: PathBuf,
-    /// Whose certificates clients must show, if they must.
+    /// The authorities that sign client certificates. If set, clients must present a certificate.
     pub client_ca: Option<PathBuf>,
 }
 
-/// What the files say.
+/// The contents of all files.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TlsFileContents {
     cert: Vec<u8>,
@@ -25,7 +25,7 @@ pub struct TlsFileContents {
     client_ca: Option<Vec<u8>>,
 }
 
-/// Why there is no TLS: the flag, the file, and what is wrong with it. No text of a file.
+/// The reason why TLS cannot be used: the flag, the file and the problem. Never contains text of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{flag}: {}: {problem}", path.display())]
 pub struct TlsError {
@@ -39,13 +39,13 @@ const KEY_FLAG: &str = "--tls-key (SLIDEGATE_TLS_KEY)";
 const CLIENT_CA_FLAG: &str = "--tls-client-ca (SLIDEGATE_TLS_CLIENT_CA)";
 
 impl TlsFiles {
-    /// All of them.
+    /// Returns the paths of all files.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         let required = [self.cert.as_path(), self.key.as_path()];
         required.into_iter().chain(self.client_ca.as_deref())
     }
 
-    /// Reads them.
+    /// Reads all files.
     pub fn read_contents(&self) -> Result<TlsFileContents, TlsError> {
         Ok(TlsFileContents {
             cert: read_file(CERT_FLAG, &self.cert)?,
@@ -58,7 +58,7 @@ impl TlsFiles {
         })
     }
 
-    /// The server's own certificates.
+    /// Parses the server's certificate chain.
     pub(super) fn certificate_chain(
         &self,
         contents: &TlsFileContents,
@@ -66,7 +66,7 @@ impl TlsFiles {
         parse_certificates(CERT_FLAG, &self.cert, &contents.cert)
     }
 
-    /// Its key.
+    /// Parses the server's private key.
     pub(super) fn private_key(
         &self,
         contents: &TlsFileContents,
@@ -76,7 +76,7 @@ impl TlsFiles {
         })
     }
 
-    /// Who signs the certificates of clients, if they need one.
+    /// Parses the authorities that sign client certificates, if clients must present one.
     pub(super) fn client_roots(
         &self,
         contents: &TlsFileContents,
@@ -93,13 +93,13 @@ impl TlsFiles {
         Ok(Some(roots))
     }
 
-    /// Certificate and key are not for each other, or not for us.
+    /// Returns the error for a certificate and key that do not match or are not supported.
     pub(super) fn pair_error(&self, error: &rustls::Error) -> TlsError {
         let problem = format!("it cannot be used with --tls-key {}: {error}", self.key.display());
         file_error(CERT_FLAG, &self.cert, problem)
     }
 
-    /// The authorities cannot be used.
+    /// Returns the error for unusable certificate authorities.
     pub(super) fn client_ca_error(&self, problem: String) -> TlsError {
         file_error(CLIENT_CA_FLAG, self.client_ca.as_deref().unwrap_or(Path::new("")), problem)
     }

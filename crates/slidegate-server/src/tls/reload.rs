@@ -1,5 +1,6 @@
-//! Reads the files of TLS again when they change, and on SIGHUP. Only what is whole and right ever replaces
-//! what holds.
+//! Reloads certificates when their files change, and on SIGHUP.
+//!
+//! Only complete and valid files replace the current certificates.
 
 use std::io;
 use std::sync::Arc;
@@ -13,41 +14,41 @@ use tracing::{error, info};
 use super::{LoadedCertificates, Tls, TlsError, TlsFileContents};
 use crate::reload::FileWatch;
 
-/// Between two readings, which have to be equal.
+/// Pause between two reads. The files are used if both reads are equal.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How often files are read that are never the same twice, before somebody is told.
+/// Maximum number of reads while the contents keep changing. The last read is then used.
 const MAX_SETTLE_READS: usize = 40;
 
-/// Until files are read again that could not be used: certificate and key are not replaced at once.
+/// Pause before rejected files are read again: a certificate and its key are not replaced at the same moment.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What makes the follower look.
+/// An event that triggers a reload.
 enum ReloadTrigger {
     Hangup,
     File(notify::Result<notify::Event>),
 }
 
-/// Follows the files on a thread of its own.
+/// Reloads the files on its own thread.
 struct CertificateReloader {
     tls: Arc<Tls>,
     triggers: Receiver<ReloadTrigger>,
     watches: Vec<FileWatch>,
-    /// What was found last, if it could not be used.
+    /// The result of the last read, if it could not be used.
     last_rejected: Option<Result<TlsFileContents, TlsError>>,
 }
 
 impl Tls {
-    /// From now on what is told to clients follows the files.
+    /// Starts to reload certificates when their files change, and on SIGHUP.
     pub fn reload_on_change(self: &Arc<Self>, hangup: Signal) -> io::Result<()> {
         let (sender, triggers) = mpsc::channel();
         let watch = |path| {
             let sender = sender.clone();
-            // Nobody reads any more only when the process ends.
+            // The receiver is dropped only when the process ends.
             FileWatch::new(path, move |event| drop(sender.send(ReloadTrigger::File(event))))
         };
         let watches = self.files.paths().map(watch).collect::<io::Result<_>>()?;
-        // They may have changed before they were watched.
+        // The files may have changed before the watches were set up.
         drop(sender.send(ReloadTrigger::Hangup));
         tokio::spawn(forward_hangups(hangup, sender));
         let follower =
@@ -82,7 +83,7 @@ impl CertificateReloader {
         }
     }
 
-    /// Whether the files may have changed by this.
+    /// Returns whether the files may have changed.
     fn affects_files(&mut self, trigger: ReloadTrigger) -> bool {
         match trigger {
             ReloadTrigger::Hangup => true,
@@ -92,7 +93,7 @@ impl CertificateReloader {
         }
     }
 
-    /// The same of what has happened meanwhile.
+    /// Processes all queued triggers. Returns whether the files may have changed.
     fn drain_triggers(&mut self) -> bool {
         let mut has_changed = false;
         while let Ok(trigger) = self.triggers.try_recv() {
@@ -125,7 +126,7 @@ impl CertificateReloader {
         }
     }
 
-    /// What the files say, as soon as they say the same twice and nobody is writing.
+    /// Reads the files until two reads are equal and no file is being written.
     fn read_settled(&mut self) -> Result<TlsFileContents, TlsError> {
         let mut previous = self.tls.files.read_contents();
         for _ in 1..MAX_SETTLE_READS {

@@ -1,4 +1,4 @@
-//! `/v1/cluster`: which nodes there are, how they keep up, and what has slipped through.
+//! `/v1/cluster`: the members of the cluster, their replication state, and the overshoot of limits.
 
 use std::sync::Arc;
 
@@ -12,26 +12,27 @@ use crate::http::problem::{Problem, not_found_with_hint};
 use crate::service::Service;
 use crate::wire::Node;
 
-/// How the cluster stands, as this node sees it.
+/// The state of the cluster from the view of this node.
 #[derive(Serialize)]
 pub struct ClusterStatus {
     #[serde(flatten)]
     status: Status,
-    /// Requests that were denied since others had not acknowledged enough.
+    /// Requests that were denied because other nodes had not acknowledged enough updates.
     capped: u64,
-    /// Counts that went beyond max, by how far.
+    /// Counters that exceeded max, by their excess as a share of max.
     overshoot: Vec<OvershootBucket>,
 }
 
-/// How often counts went beyond max by a share of it.
+/// One bucket of the overshoot histogram.
 #[derive(Debug, PartialEq, Serialize)]
 struct OvershootBucket {
-    /// By no more than this part of max, and by more than that of the one before. Null: by any more.
+    /// The largest excess in this bucket, as a share of max. Each bucket begins above the bound of the previous one.
+    /// Null for the last bucket, which has no upper bound.
     le: Option<f64>,
     count: u64,
 }
 
-/// What there is to tell; 404 if the store is no cluster.
+/// Returns the state of the cluster, or 404 if the store is not a cluster.
 pub async fn cluster(
     State(service): State<Arc<Service>>,
     uri: Uri,

@@ -1,4 +1,4 @@
-//! `/metrics`, in the format that the scraper likes best.
+//! `/metrics`, in the format that the scraper prefers.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::http::problem::Problem;
 use crate::service::Service;
 use crate::watch::metrics::Format;
 
-/// All metrics.
+/// Returns all metrics as text.
 pub async fn metrics(
     State(service): State<Arc<Service>>,
     headers: HeaderMap,
@@ -19,14 +19,14 @@ pub async fn metrics(
     let format = negotiate_format(&headers);
     let policy = service.active_policy();
     let (store, cluster) = (policy.store_figures(), policy.store().cluster_figures());
-    // Whoever can reach this path has an admin address, and then there are metrics.
+    // This path exists only on the admin listener, and with that listener metrics are always collected.
     let text = service.watch().metrics().map(|metrics| metrics.write(format, store, cluster));
     let text = text.transpose().map_err(Problem::internal)?.unwrap_or_default();
     Ok(([(header::CONTENT_TYPE, format.content_type())], text))
 }
 
-/// OpenMetrics for those that prefer it; the older format for all others, also for who says nothing, or
-/// nonsense.
+/// Returns OpenMetrics for scrapers that prefer it. Returns the older Prometheus format for all others, also if the
+/// `Accept` header is missing or malformed.
 fn negotiate_format(headers: &HeaderMap) -> Format {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let accepted = accepted.collect::<Vec<_>>().join(",");
@@ -54,7 +54,7 @@ mod tests {
             headers.insert(header::ACCEPT, HeaderValue::from_str(accept).unwrap());
             negotiate_format(&headers)
         };
-        // As Prometheus 2 and 3 ask.
+        // The Accept headers of Prometheus 2 and 3.
         let two = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
         let three = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,*/*;q=0.1";
         assert_eq!(format(two), Format::OpenMetrics);

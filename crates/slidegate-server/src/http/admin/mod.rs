@@ -1,4 +1,6 @@
-//! The face of operators: how it goes, and why. Nobody else may reach it.
+//! The admin listener: metrics, top keys, explanations, cluster state and health.
+//!
+//! It has no authentication, so only operators may reach it. To add a path, add a route to [`router`].
 
 mod cluster;
 mod metrics;
@@ -20,7 +22,7 @@ use super::{body, health, problem};
 use crate::explain::Explanation;
 use crate::service::Service;
 
-/// Every path of the admin address. `client_timeout` is how long a body may take.
+/// Returns the router of the admin listener. `client_timeout` bounds the time to read a request body.
 pub fn router(service: Arc<Service>, client_timeout: Duration) -> Router {
     Router::new()
         .route("/metrics", get(metrics::metrics))
@@ -44,7 +46,7 @@ async fn explain(
     Ok(Json(service.explain(&request.to_gate_request()).await))
 }
 
-/// For a path that leads nowhere.
+/// Responds with 404 to an unknown path.
 async fn not_found(uri: Uri) -> Problem {
     problem::not_found_with_hint(
         &uri,

@@ -1,4 +1,4 @@
-//! The request that a proxy describes in headers, as attributes.
+//! Attributes of the request that a proxy describes in headers.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -14,12 +14,12 @@ const FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method
 const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// What a client's header counts as if the client repeats it.
+/// The treatment of client headers that occur more than once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RepeatedHeaders {
-    /// Its first value.
+    /// Use the first value.
     First,
-    /// Absent, unless all its values are the same.
+    /// Treat the header as absent, unless all values are equal.
     Absent,
 }
 
@@ -30,22 +30,22 @@ pub struct ForwardedRequest<'h> {
 
 struct ForwardedAttribute<'h> {
     name: &'h str,
-    /// With a replacement for each sequence that is not UTF-8.
+    /// The value, with a replacement character for each sequence that is not UTF-8.
     text: Cow<'h, str>,
-    /// The bytes of a value that is not UTF-8.
+    /// The original bytes of a value that is not UTF-8.
     bytes: Option<&'h [u8]>,
 }
 
 impl<'h> ForwardedRequest<'h> {
-    /// Reads the headers of a trusted proxy for a client at `ip`: those that describe the request, and of the client's
-    /// own those that the policy names. A header that is missing or empty yields no attribute.
+    /// Reads the headers of a trusted proxy for a client at `ip`: the headers that describe the request, and the client
+    /// headers that the policy names. A header that is missing or empty yields no attribute.
     pub fn from_headers(
         headers: &'h HeaderMap,
         ip: IpAddr,
         policy_headers: &'h PolicyHeaders,
         repeated: RepeatedHeaders,
     ) -> Self {
-        // The last value is the proxy's own, if it adds to those of its client.
+        // A proxy that appends to headers of its client writes the last value.
         let last_value = |name: HeaderName| {
             headers.get_all(name).iter().next_back().map(|value| value.as_bytes())
         };
@@ -70,7 +70,7 @@ impl<'h> ForwardedRequest<'h> {
         Self { attributes }
     }
 
-    /// One unit for it.
+    /// Returns the request for the gate, with a cost of one unit.
     pub fn to_gate_request<'r>(&'r self, domain: &'r str) -> Request<'r> {
         let pairs = self.attributes.iter().map(|attribute| (attribute.name, &*attribute.text));
         let mut descriptor = Descriptor::new(pairs);
@@ -118,7 +118,7 @@ mod tests {
 
     const POLICY_HEADERS: [&str; 2] = ["x-api-key", "x-forwarded-proto"];
 
-    /// The attributes of a client at 192.0.2.7 whose proxy sends these headers.
+    /// Returns the attributes for a client at 192.0.2.7 whose proxy sends these headers.
     fn attributes_by(repeated: RepeatedHeaders, lines: &[(&str, &[u8])]) -> Vec<(String, String)> {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
@@ -139,7 +139,7 @@ mod tests {
         attributes_by(RepeatedHeaders::First, lines)
     }
 
-    /// The address, and these.
+    /// Returns the expected attributes: the client address, followed by `expected`.
     fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
         let expected = [("ip", "192.0.2.7")].iter().chain(expected);
         expected.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()

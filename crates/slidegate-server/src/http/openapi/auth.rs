@@ -8,10 +8,10 @@ use slidegate::Problem as Denial;
 use super::super::auth::ForwardAuthQuery;
 use super::super::problem::{PROBLEM_JSON, ProblemBody};
 
-/// Any method is taken; these are all that OpenAPI knows.
+/// All methods that OpenAPI has. The endpoint accepts any method.
 const METHODS: [&str; 8] = ["get", "head", "post", "put", "patch", "delete", "options", "trace"];
 
-/// What a proxy says in headers, beside those of its client.
+/// Headers that the proxy writes, in addition to headers of its client.
 const FORWARDED_HEADERS: [(&str, &str); 4] = [
     ("X-Forwarded-For", "Who asked whom, by address: each proxy has added who asked it."),
     ("X-Forwarded-Method", "The method of the request; the attribute `method`."),
@@ -19,7 +19,7 @@ const FORWARDED_HEADERS: [(&str, &str); 4] = [
     ("X-Forwarded-Host", "The host that the request is for; the attribute `host`."),
 ];
 
-/// The path with all of its methods.
+/// Returns the description of the path, with one operation per method.
 pub fn path_item(
     input_schemas: &mut SchemaGenerator,
     output_schemas: &mut SchemaGenerator,

@@ -1,10 +1,12 @@
-//! `/json`, whose messages are defined by Protocol Buffers and not by types that know JSON.
+//! The description of `/json`.
+//!
+//! Its schemas are written by hand, since its messages are defined by Protocol Buffers.
 
 use serde_json::{Value, json};
 
 use crate::rls::MAX_DESCRIPTORS;
 
-/// The operation; `responses` adds what any request may be answered.
+/// Returns the operation. `with_problem_responses` adds the problems that every operation may return.
 pub fn operation(with_problem_responses: impl Fn(Value) -> Value) -> Value {
     json!({
         "operationId": "json",
@@ -60,7 +62,7 @@ fn descriptor_schema() -> Value {
     })
 }
 
-/// Units of a limit: name, number, and how many fit into the longest window.
+/// Units of a limit: name, number, and the largest multiplier within the longest window.
 const UNITS: [(&str, u32, u32); 7] = [
     ("SECOND", 1, 366 * 86_400),
     ("MINUTE", 2, 366 * 1_440),
@@ -98,9 +100,9 @@ fn string_or_null() -> Value {
     json!({ "type": ["string", "null"] })
 }
 
-/// A number of so many bits, as Protocol Buffers take it.
+/// Returns the schema of an unsigned integer in the JSON of Protocol Buffers.
 fn unsigned_integer(bits: u32) -> Value {
-    // What is larger no number of JSON tells exactly; whoever means so many writes a string.
+    // JSON numbers are exact up to 53 bits. Clients must write larger values as strings.
     let max = (1_u64 << bits.min(53)) - 1;
     json!({ "anyOf": [
         { "type": "integer", "minimum": 0, "maximum": max },

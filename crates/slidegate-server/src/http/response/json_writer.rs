@@ -1,5 +1,7 @@
-//! The answer as JSON. Not by serde: it looks at every letter of every name, which takes as long as to decide. That it
-//! is what serde would write, a test says.
+//! Writes check responses as JSON.
+//!
+//! serde inspects every character of every field name, which takes as long as the decision itself. A test compares the
+//! output with serde's.
 
 use std::io;
 
@@ -7,11 +9,11 @@ use slidegate::Reason;
 
 use super::{CheckResponse, LimitBody, LimitStatusBody};
 
-/// Writes JSON behind what is there.
+/// Appends JSON to a buffer.
 struct JsonWriter<'o>(&'o mut Vec<u8>);
 
 impl CheckResponse<'_> {
-    /// Writes it behind what is there.
+    /// Appends the response to `json`.
     pub fn write(&self, json: &mut Vec<u8>) -> io::Result<()> {
         let mut writer = JsonWriter(json);
         writer.write_raw(r#"{"allowed":"#);
@@ -122,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    /// A rule's name, a limit's, and what they say.
+    /// A rule name, a limit name, and the values of a status.
     type RandomStatus = (String, String, [bool; 2], [u64; 4], Option<u64>);
 
     fn limit_status(random: &RandomStatus) -> LimitStatusBody<'_> {

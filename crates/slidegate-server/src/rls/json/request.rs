@@ -1,4 +1,6 @@
-//! A request as JSON. Not read by reflection, which takes text that is not Unicode for an error.
+//! Deserializes requests from JSON.
+//!
+//! Written by hand instead of by reflection, which rejects text that is not Unicode.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,7 +16,7 @@ use crate::rls::messages::envoy::extensions::common::ratelimit::v3::rate_limit_d
 };
 use crate::rls::messages::envoy::r#type::v3::RateLimitUnit;
 
-/// A JSON object. Derived code would also take an array for the fields in their order.
+/// A JSON object. Derived code would also accept an array with the fields in their order.
 pub struct Object<T>(pub T);
 
 #[derive(Default, Deserialize)]
@@ -54,13 +56,13 @@ struct LimitJson {
     unit_multiplier: Option<BoundedInteger<{ u32::MAX as u64 }>>,
 }
 
-/// A string of any bytes.
+/// A JSON string that may contain any bytes.
 struct ByteString(Vec<u8>);
 
-/// A whole number up to `MAX`, as a number or as a string of digits.
+/// A whole number up to `MAX`, written as a number or as a string of digits.
 struct BoundedInteger<const MAX: u64>(u64);
 
-/// A unit by name or number.
+/// A unit, written as its name or number.
 struct UnitNumber(i32);
 
 impl From<RequestJson> for RateLimitRequest {
@@ -158,9 +160,9 @@ impl<'de, const MAX: u64> Deserialize<'de> for BoundedInteger<MAX> {
                 Ok(BoundedInteger(units))
             }
 
-            /// JSON has one kind of number: 4.0 is 4.
+            /// Accepts 4.0 as 4: JSON has only one kind of number.
             fn visit_f64<E: Error>(self, units: f64) -> Result<BoundedInteger<MAX>, E> {
-                /// Up to here, floating-point numbers are exact.
+                /// Floating-point numbers are exact up to this value.
                 const MAX_EXACT: f64 = (1_u64 << 53) as f64;
                 if units.fract() != 0.0 || !(0.0..=MAX_EXACT).contains(&units) {
                     return Err(E::invalid_value(Unexpected::Float(units), &self));
@@ -192,7 +194,8 @@ impl<'de> Deserialize<'de> for UnitNumber {
                 f.write_str("a unit from SECOND to WEEK, or its number")
             }
 
-            /// A number that is no unit is refused with the descriptor's position, as over gRPC.
+            /// Accepts any number. Unknown units are rejected later, with the position of their descriptor, as over
+            /// gRPC.
             fn visit_u64<E: Error>(self, number: u64) -> Result<UnitNumber, E> {
                 Ok(UnitNumber(i32::try_from(number).unwrap_or(i32::MAX)))
             }
