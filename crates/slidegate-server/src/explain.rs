@@ -102,7 +102,7 @@ impl Explanation {
         let domain_rules = policy.rules().iter().filter(|rule| rule.domain() == request.domain());
         let rules_per_descriptor = domain_rules.count().max(1);
         let rules = policy.explain(request).enumerate().map(|(index, (rule, result))| {
-            let explained = match result {
+            let explanation = match result {
                 Ok(matched) => RuleExplanation::from_match(
                     &matched,
                     match_index.next().unwrap_or_default(),
@@ -110,7 +110,7 @@ impl Explanation {
                 ),
                 Err(reason) => RuleExplanation::from_no_match(rule, &reason),
             };
-            RuleExplanation { descriptor: index / rules_per_descriptor + 1, ..explained }
+            RuleExplanation { descriptor: index / rules_per_descriptor + 1, ..explanation }
         });
         let path = routed_path(policy, request);
         let route = path.and_then(|path| policy.route_of(path)).map(str::to_owned);

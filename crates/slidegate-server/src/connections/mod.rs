@@ -92,9 +92,11 @@ impl<P: Protocol> Connections<P> {
                 Ok((stream, peer)) => {
                     self.serve(stream, peer, permit, open.as_mut().map(OpenConnections::add));
                 }
-                Err(error) if is_client_error(&error) => debug!("a client was gone: {error}"),
+                Err(error) if is_client_error(&error) => {
+                    debug!("client disconnected before it was accepted: {error}")
+                }
                 Err(error) => {
-                    warn!("cannot take a connection: {error}");
+                    warn!("cannot accept a connection: {error}");
                     sleep(ACCEPT_RETRY_DELAY).await;
                 }
             }
@@ -110,7 +112,7 @@ impl<P: Protocol> Connections<P> {
     ) {
         // Responses are small, so waiting to fill a packet would only delay them.
         if let Err(error) = stream.set_nodelay(true) {
-            debug!("cannot send without delay: {error}");
+            debug!("cannot set TCP_NODELAY: {error}");
         }
         let client = ClientConnection {
             protocol: self.protocol.clone(),
@@ -164,11 +166,11 @@ impl<P: Protocol> ClientConnection<P> {
     async fn serve(self, stream: TcpStream) {
         let io = match stream::open(stream, self.tls.as_ref(), self.client_timeout).await {
             Ok(io) => io,
-            Err(error) => return debug!("{}: no TLS: {error}", self.peer),
+            Err(error) => return debug!("{}: TLS handshake failed: {error}", self.peer),
         };
         let connection = self.protocol.connection(io, self.peer);
         if let Err(error) = self.draining.watch(connection).await {
-            debug!("a connection ended: {error}");
+            debug!("connection ended with an error: {error}");
         }
     }
 }

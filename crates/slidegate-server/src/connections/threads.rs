@@ -70,7 +70,7 @@ impl RuntimeThread {
         self.runtime.spawn(async move {
             match stream.and_then(TcpStream::from_std) {
                 Ok(stream) => client(stream).await,
-                Err(error) => debug!("a client was lost on its way to a thread: {error}"),
+                Err(error) => debug!("cannot move a connection to its thread: {error}"),
             }
             drop(guard);
         });

@@ -12,23 +12,27 @@ pub fn describe_no_match(reason: &NoMatchReason<'_>) -> String {
     match reason {
         NoMatchReason::When { attribute, wanted, found } => match found {
             Some(found) => format!("{attribute} is `{found}`, and {}", words::must(wanted)),
-            None => format!("there is no {attribute}, and it {}", words::must(wanted)),
+            None => format!("{attribute} is missing, and {}", words::must(wanted)),
         },
         NoMatchReason::Missing(entry) => {
             let names: Vec<&str> = entry.names().collect();
-            format!("there is no {}, per which it counts", names.join(" or "))
+            format!("{}, listed in `per`, is missing", names.join(" or "))
         }
         NoMatchReason::Unnamed(name) => {
-            format!("it does not name {name}, which the descriptor has")
+            format!("the descriptor has {name}, which the rule does not name")
         }
         NoMatchReason::Descriptor(names) => {
-            format!("it is for descriptors of exactly {}, in this order", names.join(", "))
+            format!(
+                "the rule applies only to descriptors with exactly {}, in this order",
+                names.join(", ")
+            )
         }
         NoMatchReason::NotRequested => {
-            "it is for limits that descriptors bring along, where no other rule applies".into()
+            "the rule applies only to descriptors that contain a limit and match no other rule"
+                .into()
         }
-        NoMatchReason::Replaced(other) => format!("{other} applies, and replaces it"),
-        _ => "it is switched off".into(),
+        NoMatchReason::Replaced(other) => format!("{other} applies and replaces it"),
+        _ => "the rule is switched off".into(),
     }
 }
 
@@ -47,17 +51,19 @@ pub fn describe_requirement(limit_status: &LimitStatus<'_>, required: u64) -> Op
         return None;
     }
     Some(match outcome.retry_after() {
-        None if limit.capacity() == 0 => "it never passes, unless the policy changes".into(),
-        None => format!("it never passes at this cost: at most {} fit", limit.capacity()),
+        None if limit.capacity() == 0 => "never allowed by this policy".into(),
+        None => format!("never allowed at this cost: at most {} fit", limit.capacity()),
         Some(wait) => {
             let wait = format_wait(wait);
             match required.saturating_sub(outcome.remaining()) {
-                0 => format!("the counter is above its limit: for {wait}"),
+                0 => format!("the counter is above its limit for {wait}"),
                 1 => {
-                    format!("one more unit has to become free: in {wait}, if nobody takes it first")
+                    format!(
+                        "needs 1 more unit: free in {wait} unless another request takes it first"
+                    )
                 }
                 units => format!(
-                    "{units} more units have to become free: in {wait}, if nobody takes them first"
+                    "needs {units} more units: free in {wait} unless other requests take them first"
                 ),
             }
         }
@@ -68,18 +74,22 @@ pub fn describe_requirement(limit_status: &LimitStatus<'_>, required: u64) -> Op
 pub fn describe_ruling(ruling: &Ruling) -> String {
     let decision = ruling.decision();
     let summary = match (decision.is_allowed(), ruling.binding()) {
-        (true, None) => "allowed: nothing limits it".into(),
-        (true, Some(limit)) => format!("allowed: {} has the least left", limit.policy_name()),
+        (true, None) => "allowed: no enforced limit applies".into(),
+        (true, Some(limit)) => format!("allowed: {} is closest to its limit", limit.policy_name()),
         (false, Some(limit)) => {
             let wait = decision.retry_after().map(|wait| format!(", for {}", format_wait(wait)));
-            format!("denied by {}{}", limit.policy_name(), wait.as_deref().unwrap_or(", for ever"))
+            format!(
+                "denied by {}{}",
+                limit.policy_name(),
+                wait.as_deref().unwrap_or(", permanently")
+            )
         }
         (false, None) => {
-            "denied: the store does not answer, and a rule denies all meanwhile".into()
+            "denied: the store is unavailable, and a rule denies requests without it".into()
         }
     };
     match decision.is_degraded() && !decision.is_refused() {
-        true => format!("{summary} (the store does not answer: counted by this instance alone)"),
+        true => format!("{summary} (the store is unavailable: counted by this instance alone)"),
         false => summary,
     }
 }

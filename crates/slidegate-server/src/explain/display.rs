@@ -7,9 +7,9 @@ use super::{Explanation, LimitExplanation, RuleExplanation};
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(route) = &self.route {
-            writeln!(f, "its path gives it the route `{route}`")?;
+            writeln!(f, "path matches route `{route}`")?;
         } else if self.route_unmatched {
-            f.write_str("its path is of none of `routes`\n")?;
+            f.write_str("path matches none of `routes`\n")?;
         }
         let are_several = self.rules.iter().any(|rule| rule.descriptor > 1);
         let mut last = 0;
@@ -26,15 +26,15 @@ impl fmt::Display for Explanation {
 
 impl fmt::Display for RuleExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(why) = &self.no_match_reason {
-            return writeln!(f, "{}: does not apply: {why}", self.rule);
+        if let Some(reason) = &self.no_match_reason {
+            return writeln!(f, "{}: does not apply: {reason}", self.rule);
         }
         write!(f, "{}: applies", self.rule)?;
         if let Some(name) = &self.by_override {
             write!(f, ", by {name}")?;
         }
         if self.missing_attribute {
-            f.write_str(", and lacks what it counts per")?;
+            f.write_str(", and an attribute in `per` is missing")?;
         }
         f.write_str(if self.limits.is_empty() { ": everything passes\n" } else { "\n" })?;
         self.limits.iter().try_for_each(|limit| limit.fmt(f))
@@ -44,15 +44,15 @@ impl fmt::Display for RuleExplanation {
 impl fmt::Display for LimitExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "  {}: {}: ", self.name, self.limit)?;
-        let watches = if self.observed { " (only watches)" } else { "" };
+        let observes = if self.observed { " (observes only)" } else { "" };
         match &self.now {
-            None => f.write_str("not asked, since the store does not answer")?,
+            None => f.write_str("not read: the store is unavailable")?,
             Some(now) => {
                 let fits = if now.fits { "fits" } else { "does not fit" };
                 let always = if self.charged_always { ", charged always" } else { "" };
                 let joint = if self.joint { " (denies only if no joint limit fits)" } else { "" };
                 let (used, all) = (now.used, now.used + now.remaining);
-                write!(f, "{fits}, {used} of {all} used{always}{joint}{watches}")?;
+                write!(f, "{fits}, {used} of {all} used{always}{joint}{observes}")?;
             }
         }
         writeln!(f)?;

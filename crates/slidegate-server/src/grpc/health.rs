@@ -41,7 +41,7 @@ impl Health for HealthService {
         let name = request.into_inner().service;
         match is_known(&name) {
             true => Ok(Response::new(health_response(status(&self.service)))),
-            false => Err(Status::not_found(format!("there is no service `{name}`"))),
+            false => Err(Status::not_found(format!("unknown service `{name}`"))),
         }
     }
 

@@ -35,7 +35,7 @@ use crate::watch::metrics::ListenerKind;
 
 /// The reflection service cannot be created.
 #[derive(Debug, Error)]
-#[error("cannot tell of the gRPC services: {0}")]
+#[error("cannot set up gRPC reflection: {0}")]
 pub struct ReflectionError(#[from] tonic_reflection::server::Error);
 
 /// A service that is called rarely, so that a box per call is acceptable.
@@ -79,12 +79,12 @@ impl GrpcServices {
         }
         let path = call.uri().path().strip_prefix('/').and_then(|path| path.split_once('/'));
         let Some((service, method)) = path else {
-            return unimplemented(format!("`{}` is no path of a method", call.uri().path()));
+            return unimplemented(format!("`{}` is not the path of a method", call.uri().path()));
         };
         let Some((_, other)) = self.other_services.iter().find(|(name, _)| *name == service) else {
             return unimplemented(match service {
                 rls::SERVICE => format!("{service} has no method `{method}`"),
-                _ => format!("there is no service `{service}`: ask reflection for what there is"),
+                _ => format!("unknown service `{service}`; gRPC reflection lists all services"),
             });
         };
         match other.clone().oneshot(call).await {

@@ -80,7 +80,7 @@ impl ProxyTrust {
             return Ok(ForwardedRequest::from_headers(headers, ip, policy_headers, self.repeated));
         }
         let problem = format!(
-            "{peer} is not one of --trusted-proxies ({}), so what it says of its clients is not believed",
+            "{peer} is not one of --trusted-proxies ({}), so its X-Forwarded headers are not trusted",
             self.proxies
         );
         // Logged too, because most proxies do not show this response to anyone.

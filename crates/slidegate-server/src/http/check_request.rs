@@ -320,7 +320,7 @@ impl<'de: 'b, 'b> Deserialize<'de> for Attributes<'b> {
                     // JSON parsers disagree on which of two equal names counts. A client could use that to bypass a
                     // limit.
                     if is_repeated {
-                        let message = format_args!("attribute `{}` stands here twice", name.text);
+                        let message = format_args!("duplicate attribute `{}`", name.text);
                         return Err(A::Error::custom(message));
                     }
                     attributes.push((name, map.next_value()?));
@@ -372,7 +372,7 @@ impl<'de: 'b, 'b> Deserialize<'de> for Costs<'b> {
                 let mut costs: Vec<(LossyText<'_>, Cost)> = Vec::new();
                 while let Some(name) = map.next_key::<LossyText<'_>>()? {
                     if costs.iter().any(|(other, _)| other.text == name.text) {
-                        let message = format_args!("cost `{}` stands here twice", name.text);
+                        let message = format_args!("duplicate cost `{}`", name.text);
                         return Err(A::Error::custom(message));
                     }
                     if costs.len() == MAX_COSTS {

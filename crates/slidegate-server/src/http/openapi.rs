@@ -43,9 +43,9 @@ pub fn document() -> Value {
         "openapi": "3.1.0",
         "info": {
             "title": "slidegate",
-            "description": "Asks a policy whether a request may pass now. Whatever is wrong with \
-                a question is answered by a problem (RFC 9457); an unknown path by 404, another \
-                method by 405.",
+            "description": "Decides by a policy whether a request is allowed now. Invalid requests get a \
+                problem (RFC 9457): 404 for an unknown path, 405 for a method that the path does not \
+                accept.",
             "version": env!("CARGO_PKG_VERSION"),
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
@@ -63,28 +63,28 @@ fn paths([check, report]: [&Value; 2], decision: &Value, readiness: &Value, auth
     json!({
         "/v1/check": { "post": decision_operation(
             "check",
-            "Whether this request may pass. If it may, its cost is charged.",
+            "Decides about a request. If it is allowed, its cost is charged.",
             check,
             decision,
         ) },
         "/v1/peek": { "post": decision_operation(
             "peek",
-            "What check would say. Nothing is charged.",
+            "Returns the decision of check. Charges nothing.",
             check,
             decision,
         ) },
         "/v1/report": { "post": {
             "operationId": "report",
             "summary": "Records units that have been consumed, also above max. Never denies.",
-            "description": "Charges the rules whose cost the body has: those that state no cost by \
-                `cost`, and those with a named cost by `costs`. Rules with a constant cost are \
-                skipped. `limits` has every limit that was charged.",
+            "description": "Charges the rules whose cost is in the body: rules that state no cost by \
+                `cost`, rules with a named cost by `costs`. Rules with a constant cost are \
+                skipped. `limits` contains every limit that was charged.",
             "requestBody": {
                 "required": true,
                 "content": { "application/json": { "schema": report, "examples": report_examples() } },
             },
             "responses": with_problem_responses(json!({ "200": decision_response(
-                "The units are recorded; where the store does not answer, see `degraded`.",
+                "The units are recorded. If the store was unavailable, `degraded` is true.",
                 &[],
                 decision,
                 &report_response_example(),
@@ -102,17 +102,17 @@ fn paths([check, report]: [&Value; 2], decision: &Value, readiness: &Value, auth
         } },
         "/readyz": { "get": {
             "operationId": "readyz",
-            "summary": "Whether the server should be asked, and why not.",
+            "summary": "Returns whether the server is ready for requests, and the reasons.",
             "responses": with_problem_responses(json!({
-                "200": readiness_response("It should.", readiness),
-                "503": readiness_response("It is about to stop, or needs its store, which does not answer.", readiness),
+                "200": readiness_response("The server is ready.", readiness),
+                "503": readiness_response("The server is about to stop, or needs its store, which is unavailable.", readiness),
             })),
         } },
         "/healthz": { "get": {
             "operationId": "healthz",
-            "summary": "Whether the server is alive.",
+            "summary": "Returns whether the server is alive.",
             "responses": with_problem_responses(json!({ "200": {
-                "description": "It is.",
+                "description": "The server is alive.",
                 "content": { "text/plain": { "schema": { "const": "ok" } } },
             } })),
         } },
@@ -131,14 +131,14 @@ fn decision_operation(id: &str, summary: &str, request: &Value, decision: &Value
     json!({
         "operationId": id,
         "summary": summary,
-        "description": "The body is read as JSON, whatever the content type says.",
+        "description": "The body is parsed as JSON, whatever its content type.",
         "requestBody": {
             "required": true,
             "content": { "application/json": { "schema": request, "examples": check_examples() } },
         },
         "responses": with_problem_responses(json!({
             "200": decision_response(
-                "The request may pass.",
+                "The request is allowed.",
                 &["RateLimit-Policy", "RateLimit"],
                 decision,
                 &allowed_example(),
@@ -150,7 +150,7 @@ fn decision_operation(id: &str, summary: &str, request: &Value, decision: &Value
                 &denied_example(),
             ),
             "503": decision_response(
-                "The store of counts does not answer, and a rule says to deny meanwhile.",
+                "The store is unavailable, and a rule denies requests without it.",
                 &[],
                 decision,
                 &store_unavailable_example(),
@@ -178,8 +178,8 @@ fn decision_response(
 
 /// Problems that every operation may return.
 const COMMON_PROBLEMS: [(&str, &str); 4] = [
-    ("400", "The request makes no sense; the detail says where."),
-    ("408", "The body did not come in time."),
+    ("400", "The request is invalid; the detail names the position."),
+    ("408", "The body did not arrive in time."),
     ("413", "The body is over 1 MiB."),
     ("431", "The head is over 64 KiB or has over 500 headers."),
 ];
@@ -202,14 +202,14 @@ fn problem_responses(schema: &Value) -> Map<String, Value> {
 fn header_descriptions() -> Value {
     json!({
         "RateLimit-Policy": {
-            "description": "Every limit that applies and was asked, as \
-                draft-ietf-httpapi-ratelimit-headers writes it. Missing if there is none, and where \
-                another style of headers is chosen.",
+            "description": "Every limit that applies and was evaluated, in the format of \
+                draft-ietf-httpapi-ratelimit-headers. Missing if there is none, or if the server uses \
+                another style of headers.",
             "schema": { "type": "string" },
             "example": r#""per-client.10s";q=5;w=10, "everybody";q=1000;w=1"#,
         },
         "RateLimit": {
-            "description": "How the limit stands that the decision hangs on. Missing with RateLimit-Policy.",
+            "description": "The status of the limit that determined the decision. Missing if RateLimit-Policy is missing.",
             "schema": { "type": "string" },
             "example": r#""per-client.10s";r=4;t=10"#,
         },
@@ -228,7 +228,7 @@ fn check_examples() -> Value {
             "value": { "attributes": { "client": "alice" } },
         },
         "whole": {
-            "summary": "Everything that can be said.",
+            "summary": "All fields.",
             "value": {
                 "domain": "api",
                 "attributes": { "tenant": "acme", "path": "/exports/7" },

@@ -43,14 +43,13 @@ impl Problem {
 
     /// Creates a problem with status 413: the body is too large.
     pub fn too_large() -> Self {
-        let detail = format!("the body is over {MAX_BODY_BYTES} bytes, which is the most it may have");
+        let detail = format!("the body is over {MAX_BODY_BYTES} bytes, the maximum");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
 
     /// Creates a problem with status 408: the body did not arrive within `client_timeout`.
     pub fn body_timeout(client_timeout: Duration) -> Self {
-        let detail =
-            format!("the body did not come whole within {client_timeout:?}: send it faster");
+        let detail = format!("the body did not arrive within {client_timeout:?}; send it faster");
         Self::new(StatusCode::REQUEST_TIMEOUT, detail).closing_connection()
     }
 
@@ -62,8 +61,8 @@ impl Problem {
             reason = source;
         }
         let detail = format!(
-            "the body cannot be read: {reason}; its bytes must be as many as content-length says, \
-             or come in well-formed chunks"
+            "the body cannot be read: {reason}; its length must equal content-length, or its \
+             chunks must be well-formed"
         );
         Self::bad_request(detail).closing_connection()
     }
@@ -71,9 +70,11 @@ impl Problem {
     /// Creates a problem for a head that cannot be parsed. Returns `None` if the status has a different meaning.
     pub fn from_head_status(status: StatusCode) -> Option<Self> {
         let detail = match status {
-            StatusCode::BAD_REQUEST => "this is no HTTP/1.1 request: its first line, a header's \
-                name or value, content-length or transfer-encoding is malformed"
-                .to_owned(),
+            StatusCode::BAD_REQUEST => {
+                "this is not an HTTP/1.1 request: the first line, a header name \
+                or value, content-length or transfer-encoding is malformed"
+                    .to_owned()
+            }
             StatusCode::URI_TOO_LONG => format!("the path is over {MAX_HEAD_BYTES} bytes"),
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
                 format!("the head has over {MAX_HEAD_BYTES} bytes or over {MAX_HEADERS} headers")
@@ -133,19 +134,18 @@ pub struct ProblemBody<'p> {
 
 /// Responds with 404 to an unknown path.
 pub async fn not_found(uri: Uri) -> Problem {
-    not_found_with_hint(&uri, "GET /v1/openapi.json lists what there is")
+    not_found_with_hint(&uri, "GET /v1/openapi.json lists all paths")
 }
 
 /// Creates a problem with status 404 and a hint where to look.
 pub fn not_found_with_hint(uri: &Uri, hint: &str) -> Problem {
-    let detail = format!("there is nothing at `{}`: {hint}", uri.path());
+    let detail = format!("path `{}` does not exist; {hint}", uri.path());
     Problem::new(StatusCode::NOT_FOUND, detail)
 }
 
 /// Responds with 405 to a method that the path does not accept. A router adds the `Allow` header.
 pub async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
-    let detail =
-        format!("`{}` does not take {method}: the header Allow says what it takes", uri.path());
+    let detail = format!("`{}` does not accept {method}; see the Allow header", uri.path());
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
 }
 

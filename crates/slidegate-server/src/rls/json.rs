@@ -19,7 +19,7 @@ pub enum JsonError {
     #[error("{0}")]
     Invalid(#[from] serde_json::Error),
     /// The server cannot convert the message.
-    #[error("the messages cannot be told as JSON: {0}")]
+    #[error("cannot convert the message to JSON: {0}")]
     Internal(String),
 }
 
@@ -45,7 +45,7 @@ pub fn serialize(response: &RateLimitResponse) -> Result<Vec<u8>, JsonError> {
 fn descriptor(name: &str) -> Result<MessageDescriptor, JsonError> {
     let pool = POOL.as_ref().map_err(internal_error)?;
     let found = pool.get_message_by_name(&format!("envoy.service.ratelimit.v3.{name}"));
-    found.ok_or_else(|| internal_error(format!("there is no {name}")))
+    found.ok_or_else(|| internal_error(format!("unknown message `{name}`")))
 }
 
 fn internal_error(error: impl ToString) -> JsonError {

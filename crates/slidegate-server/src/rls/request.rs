@@ -56,10 +56,12 @@ impl ParsedRequest {
     pub fn parse(message: RateLimitRequest) -> Result<Self, InvalidRequest> {
         let count = message.descriptors.len();
         if count == 0 {
-            return Err(InvalidRequest("there are no descriptors: nobody could be counted".into()));
+            return Err(InvalidRequest("the request has no descriptors; send at least one".into()));
         }
         if count > MAX_DESCRIPTORS {
-            let error = format!("there are {count} descriptors: at most {MAX_DESCRIPTORS}");
+            let error = format!(
+                "the request has {count} descriptors: at most {MAX_DESCRIPTORS} are allowed"
+            );
             return Err(InvalidRequest(error));
         }
         let cost = match message.hits_addend {
@@ -191,15 +193,15 @@ fn parse_quota(index: usize, limit: RateLimitOverride) -> Result<Quota, InvalidR
     let RateLimitOverride { requests_per_unit, unit, unit_multiplier } = limit;
     let invalid = |problem: &str| InvalidRequest(format!("descriptors[{index}].limit {problem}"));
     let Some(window) = unit::window_of_unit(unit) else {
-        return Err(invalid(&format!("has unit {unit}: SECOND to WEEK are 1 to 7")));
+        return Err(invalid(&format!("has unit {unit}; the units SECOND to WEEK are 1 to 7")));
     };
     let units = unit_multiplier.unwrap_or(1);
     if units == 0 {
-        return Err(invalid("has unit_multiplier 0: at least 1"));
+        return Err(invalid("has unit_multiplier 0; the minimum is 1"));
     }
     let max = u64::from(requests_per_unit).min(MAX_UNITS);
     let window = window.checked_mul(units).unwrap_or(Duration::MAX);
-    Quota::new(max, window).map_err(|error| invalid(&format!("cannot be: {error}")))
+    Quota::new(max, window).map_err(|error| invalid(&format!("is invalid: {error}")))
 }
 
 #[cfg(test)]
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn unit_multiplier_multiplies_the_window() {
+    fn unit_multiplier_multiplies_window() {
         let limit = |unit, unit_multiplier| {
             let limit = RateLimitOverride { requests_per_unit: 10, unit, unit_multiplier };
             let descriptor = RateLimitDescriptor { limit: Some(limit), ..Default::default() };
@@ -262,7 +264,8 @@ mod tests {
         let quota = |text: &str| Some(text.parse::<Quota>().unwrap());
         assert_eq!(limit(1, Some(30)).unwrap(), quota("10/30s"));
         assert_eq!(limit(3, Some(1)).unwrap(), quota("10/h"));
-        for (unit, units, expected) in [(1, 0, "has unit_multiplier 0"), (6, u32::MAX, "cannot be")]
+        for (unit, units, expected) in
+            [(1, 0, "has unit_multiplier 0"), (6, u32::MAX, "is invalid")]
         {
             let error = limit(unit, Some(units)).err().unwrap().to_string();
             assert!(error.contains(expected), "{error}");

@@ -62,7 +62,7 @@ fn statuses(descriptors: usize, ruling: &Ruling, jitter: JitterSample) -> Vec<De
     let mut binding: Vec<Option<LimitStatus<'_>>> = vec![None; descriptors];
     for limit_status in ruling.limits() {
         let Some(current) = binding.get_mut(limit_status.descriptor()) else { continue };
-        if current.as_ref().is_none_or(|current| binds_more(&limit_status, current)) {
+        if current.as_ref().is_none_or(|current| takes_precedence(&limit_status, current)) {
             *current = Some(limit_status);
         }
     }
@@ -82,7 +82,7 @@ fn statuses(descriptors: usize, ruling: &Ruling, jitter: JitterSample) -> Vec<De
 /// Returns whether `one` determines the status of a descriptor rather than `other`. A limit in which the request does
 /// not fit precedes one in which it does. Of two that deny, the longer wait counts; of two that allow, the smaller
 /// remaining share.
-fn binds_more(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> bool {
+fn takes_precedence(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> bool {
     let (fits, other_fits) = (one.outcome.fits(), other.outcome.fits());
     if fits != other_fits {
         return other_fits;

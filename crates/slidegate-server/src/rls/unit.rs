@@ -32,7 +32,7 @@ mod tests {
     use crate::rls::messages::envoy::r#type::v3::RateLimitUnit;
 
     #[test]
-    fn every_unit_has_one_number_and_a_window() {
+    fn every_unit_has_number_and_window() {
         for (number, _) in UNITS {
             assert_eq!(unit_of_window(window_of_unit(number).unwrap()), (number, 1));
             let (response_unit, request_unit) =

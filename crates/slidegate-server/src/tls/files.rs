@@ -95,7 +95,7 @@ impl TlsFiles {
 
     /// Returns the error for a certificate and key that do not match or are not supported.
     pub(super) fn pair_error(&self, error: &rustls::Error) -> TlsError {
-        let problem = format!("it cannot be used with --tls-key {}: {error}", self.key.display());
+        let problem = format!("cannot be used with --tls-key {}: {error}", self.key.display());
         file_error(CERT_FLAG, &self.cert, problem)
     }
 

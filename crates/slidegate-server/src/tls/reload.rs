@@ -115,13 +115,13 @@ impl CertificateReloader {
             Ok(certificates) => {
                 self.tls.current.store(Arc::new(certificates));
                 self.last_rejected = None;
-                info!("the certificates of TLS have changed: new connections get the new ones");
+                info!("TLS certificates reloaded; new connections use them");
             }
             Err(_) if self.last_rejected.as_ref() == Some(&read) => {}
             Err(error) => {
                 self.last_rejected = Some(read);
                 error!("{error}");
-                error!("the certificates of TLS go on as they were: the files cannot be used");
+                error!("TLS certificate reload failed; keeping the current certificates");
             }
         }
     }

@@ -81,6 +81,10 @@ fn as_many_keys_are_told_as_are_asked_for() {
     for wrong in ["?keys=0", "?keys=65", "?keys=x", "?key=1", "?keys=1&a=b"] {
         let answer = Client::at(server.admin()).call("GET", &format!("/v1/top{wrong}"));
         assert_eq!(answer.status, 400, "{wrong}");
-        assert!(answer.body.contains("the only query is keys=N, from 1 to 64"), "{}", answer.body);
+        assert!(
+            answer.body.contains("query: only keys=N is supported, with N from 1 to 64"),
+            "{}",
+            answer.body
+        );
     }
 }

@@ -70,9 +70,9 @@ fn a_body_that_makes_no_sense_is_400_and_says_where() {
         (text("{\"attributes\":{\"a\":1}}"), "integer `1`, expected a string"),
         (text("{\"attributes\":{\"a\":null}}"), "null, expected a string"),
         (text("{\"attributes\":{\"a\":{}}}"), "map, expected a string"),
-        (text("{\"attributes\":{\"a\":\"1\",\"a\":\"2\"}}"), "attribute `a` stands here twice"),
+        (text("{\"attributes\":{\"a\":\"1\",\"a\":\"2\"}}"), "duplicate attribute `a`"),
         (text("{\"domain\":7,\"attributes\":{}}"), "integer `7`, expected a string"),
-        (of_attributes(65).replace("name-64", "name-63"), "attribute `name-63` stands here twice"),
+        (of_attributes(65).replace("name-64", "name-63"), "duplicate attribute `name-63`"),
         (of_cost("-1"), a_cost),
         (of_cost("1.5"), a_cost),
         (of_cost("-1.0"), a_cost),
@@ -157,7 +157,7 @@ fn a_path_that_leads_nowhere_is_404() {
     let server = Server::start(ONE_RULE);
     let client = Client::of(&server);
     for path in ["/", "/v1", "/v1/check/", "/v2/check"] {
-        let detail = format!("there is nothing at `{path}`");
+        let detail = format!("path `{path}` does not exist");
         assert_problem(&client.call("GET", path), 404, "Not Found", &detail);
     }
 }
@@ -176,7 +176,7 @@ fn another_method_is_405_and_says_which_is_right() {
     ];
     for (method, path, right) in cases {
         let answer = client.call(method, path);
-        let detail = format!("`{path}` does not take {method}");
+        let detail = format!("`{path}` does not accept {method}");
         assert_problem(&answer, 405, "Method Not Allowed", &detail);
         assert_eq!(answer.header("allow"), Some(right));
     }

@@ -45,7 +45,7 @@ fn a_body_that_stops_coming_is_408() {
     let mut connection = Raw::connect(server.address());
     connection.write("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 17\r\n\r\n{");
     let answer = connection.answer();
-    assert_problem(&answer, 408, "Request Timeout", "the body did not come whole within 1s");
+    assert_problem(&answer, 408, "Request Timeout", "the body did not arrive within 1s");
     assert_eq!(answer.header("connection"), Some("close"));
     connection.assert_ends();
 }
@@ -108,7 +108,7 @@ fn a_server_out_of_files_waits_and_goes_on() {
     command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
     let server = Server::spawn(&mut with_open_files(24, &command));
     let mut many = Vec::from([(); 40].map(|()| Raw::connect(server.address())));
-    server.wait_for_log("cannot take a connection");
+    server.wait_for_log("cannot accept a connection");
     // One line a second: it does not try without pause.
     assert_eq!(server.next_log(Duration::from_millis(500)), None);
     many[0].write(HEALTH);

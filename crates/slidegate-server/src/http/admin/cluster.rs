@@ -61,7 +61,9 @@ fn overshoot_buckets(overshoot: &Overshoot) -> Vec<OvershootBucket> {
 }
 
 fn not_clustered(uri: &Uri, kind: &str) -> Problem {
-    let hint = format!("the store is `{kind}`, which is no cluster: that is `--store cluster://`");
+    let hint = format!(
+        "the store is `{kind}`, not a cluster; start a cluster node with `--store cluster://`"
+    );
     not_found_with_hint(uri, &hint)
 }
 

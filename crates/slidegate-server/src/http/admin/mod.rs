@@ -50,7 +50,7 @@ async fn explain(
 async fn not_found(uri: Uri) -> Problem {
     problem::not_found_with_hint(
         &uri,
-        "operators ask /metrics, /v1/top, /v1/explain, /v1/cluster, /healthz and /readyz here; whether a \
-         request may pass is asked at the address of --http",
+        "this listener serves /metrics, /v1/top, /v1/explain, /v1/cluster, /healthz and /readyz; decisions are \
+         served at the address of --http",
     )
 }

@@ -30,6 +30,8 @@ fn parse_keys(query: &str) -> Result<usize, Problem> {
     }
     let keys = query.strip_prefix("keys=").and_then(|keys| keys.parse().ok());
     keys.filter(|keys| (1..=MAX_KEYS).contains(keys)).ok_or_else(|| {
-        Problem::bad_request(format!("the only query is keys=N, from 1 to {MAX_KEYS}"))
+        Problem::bad_request(format!(
+            "query: only keys=N is supported, with N from 1 to {MAX_KEYS}"
+        ))
     })
 }

@@ -49,22 +49,24 @@ impl<'h> ForwardedRequest<'h> {
         let last_value = |name: HeaderName| {
             headers.get_all(name).iter().next_back().map(|value| value.as_bytes())
         };
-        let described = [
+        let request_headers = [
             ("method", last_value(FORWARDED_METHOD)),
             ("path", last_value(FORWARDED_URI)),
             ("host", last_value(FORWARDED_HOST)),
         ];
-        let named = policy_headers
+        let client_headers = policy_headers
             .iter()
             .map(|(attribute, name)| (&**attribute, client_value(headers, name, repeated)));
-        let mut attributes = Vec::with_capacity(1 + described.len() + named.len());
+        let mut attributes = Vec::with_capacity(1 + request_headers.len() + client_headers.len());
         attributes.push(ForwardedAttribute {
             name: "ip",
             text: ip.to_string().into(),
             bytes: None,
         });
-        let present =
-            described.into_iter().chain(named).filter_map(|(name, bytes)| Some((name, bytes?)));
+        let present = request_headers
+            .into_iter()
+            .chain(client_headers)
+            .filter_map(|(name, bytes)| Some((name, bytes?)));
         let present = present.filter(|(_, bytes)| !bytes.is_empty());
         attributes.extend(present.map(|(name, bytes)| ForwardedAttribute::new(name, bytes)));
         Self { attributes }

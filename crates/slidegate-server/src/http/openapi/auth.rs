@@ -13,7 +13,10 @@ const METHODS: [&str; 8] = ["get", "head", "post", "put", "patch", "delete", "op
 
 /// Headers that the proxy writes, in addition to headers of its client.
 const FORWARDED_HEADERS: [(&str, &str); 4] = [
-    ("X-Forwarded-For", "Who asked whom, by address: each proxy has added who asked it."),
+    (
+        "X-Forwarded-For",
+        "The addresses of the client and of all proxies but the last; each proxy appends the address of its peer.",
+    ),
     ("X-Forwarded-Method", "The method of the request; the attribute `method`."),
     ("X-Forwarded-Uri", "The path of the request; the attribute `path` is this without the query."),
     ("X-Forwarded-Host", "The host that the request is for; the attribute `host`."),
@@ -28,21 +31,21 @@ pub fn path_item(
     let problem = output_schemas.subschema_for::<ProblemBody<'_>>();
     let parameters = parameters(ForwardAuthQuery::json_schema(input_schemas).as_value());
     let denied = json!({
-        "description": "The request is denied, with this status or with 429, or 503 if only the lack of a \
-            store denies it; or the question makes no sense, or its proxy is not trusted.",
+        "description": "The request is denied. The status is 429 by default, or 503 if it is denied only because \
+            the store is unavailable. Or the request is invalid, or its proxy is not trusted.",
         "headers": header_references(&["RateLimit-Policy", "RateLimit", "Retry-After"]),
         "content": { PROBLEM_JSON: { "schema": { "anyOf": [denial, problem] } } },
     });
     let operation = |method: &str| {
         json!({
             "operationId": format!("auth_{method}"),
-            "summary": "Whether the request may pass that a proxy tells of. If it may, one unit is charged.",
+            "summary": "Decides about the request that a proxy describes. If it is allowed, one unit is charged.",
             "description": "A header that the policy names, such as `header.x-api-key`, is an attribute, unless it is \
                 empty. Other headers of the client are not read.",
             "parameters": parameters,
             "responses": {
                 "200": {
-                    "description": "The request may pass.",
+                    "description": "The request is allowed.",
                     "headers": header_references(&["RateLimit-Policy", "RateLimit"]),
                 },
                 "4XX": denied,

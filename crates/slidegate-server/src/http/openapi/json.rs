@@ -10,15 +10,15 @@ use crate::rls::MAX_DESCRIPTORS;
 pub fn operation(with_problem_responses: impl Fn(Value) -> Value) -> Value {
     json!({
         "operationId": "json",
-        "summary": "What Envoy's rate limit service is asked over gRPC, as JSON.",
+        "summary": "Envoy's rate limit service over HTTP, with JSON messages.",
         "description": "RateLimitRequest and RateLimitResponse of envoy.service.ratelimit.v3, in the JSON of \
-            Protocol Buffers: names may also be written with underscores, numbers as strings.",
+            Protocol Buffers: field names may be written with underscores, and numbers as strings.",
         "requestBody": {
             "required": true,
             "content": { "application/json": { "schema": request_schema(), "example": example() } },
         },
         "responses": with_problem_responses(json!({
-            "200": response("The request may pass.", "OK"),
+            "200": response("The request is allowed.", "OK"),
             "429": response("The request is denied; rawBody is a problem in base64.", "OVER_LIMIT"),
         })),
     })
