@@ -11,7 +11,7 @@ use crate::service::Service;
 /// The parts of readiness that do not come from the store.
 #[derive(Debug, Default)]
 pub struct Health {
-    draining: AtomicBool,
+    is_draining: AtomicBool,
     needs_store: bool,
     policy_problem: Mutex<Option<String>>,
 }
@@ -57,12 +57,12 @@ impl Health {
 
     /// Marks the server as not ready, because it is about to stop.
     pub fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
+        self.is_draining.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether the server is about to stop.
     pub fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
+        self.is_draining.load(Ordering::Relaxed)
     }
 
     /// Sets or clears the error in the policy file.

@@ -26,7 +26,7 @@ use crate::tls::{AppProtocol, ListenerTls};
 use crate::{grpc, http, log, reload, wire};
 
 /// How long clients may ask once more on connections that they have, before idle ones are ended.
-const LAST_REQUESTS_WAIT: Duration = Duration::from_secs(1);
+const LAST_QUESTIONS: Duration = Duration::from_secs(1);
 
 /// What a node of a cluster has to say that it goes, and what it has counted last, even if requests took all the
 /// time that there was: else the others wait for it until all that it may have counted has left its window.
@@ -175,7 +175,7 @@ async fn take_if<P: Protocol>(face: Option<&Face<P>>) -> Infallible {
 
 /// Over HTTP/1.1 a client may have sent a question that is not here yet: it is answered first.
 async fn drain_http(connections: Connections<HttpProtocol<http::HttpService>>, grace: Duration) {
-    connections.wait_until_closed(LAST_REQUESTS_WAIT.min(grace / 4)).await;
+    connections.wait_until_closed(LAST_QUESTIONS.min(grace / 4)).await;
     connections.drain().await;
 }
 

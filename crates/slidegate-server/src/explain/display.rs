@@ -11,10 +11,10 @@ impl fmt::Display for Explanation {
         } else if self.route_unmatched {
             f.write_str("path matches none of `routes`\n")?;
         }
-        let are_several = self.rules.iter().any(|rule| rule.descriptor > 1);
+        let has_several_descriptors = self.rules.iter().any(|rule| rule.descriptor > 1);
         let mut last = 0;
         for rule in &self.rules {
-            if are_several && rule.descriptor != last {
+            if has_several_descriptors && rule.descriptor != last {
                 last = rule.descriptor;
                 writeln!(f, "descriptor {last}:")?;
             }

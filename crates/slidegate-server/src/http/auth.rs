@@ -83,7 +83,7 @@ impl ProxyTrust {
             "{peer} is not one of --trusted-proxies ({}), so its X-Forwarded headers are not trusted",
             self.proxies
         );
-        // Logged too, because most proxies do not show this response to anyone.
+        // The rejection is also logged, because most proxies do not show this response to anyone.
         if let Some(suppressed) = self.log_throttle.next(self.clock.now()) {
             warn!(suppressed, "rejected forward-auth request from untrusted address: {problem}");
         }
@@ -129,9 +129,9 @@ impl<'de> Deserialize<'de> for DenyStatus {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<DenyStatus, E> {
-                let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+                let is_numeric = text.bytes().all(|byte| byte.is_ascii_digit());
                 let status = text.parse().ok().filter(|status| {
-                    digits && (MIN_DENY_STATUS..=MAX_DENY_STATUS).contains(status)
+                    is_numeric && (MIN_DENY_STATUS..=MAX_DENY_STATUS).contains(status)
                 });
                 let status = status.and_then(|status| StatusCode::from_u16(status).ok());
                 status.map(DenyStatus).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))

@@ -16,7 +16,7 @@ use super::problem::Problem;
 
 /// Maximum number of bytes that are read of a body that is too large. Bytes beyond [`MAX_BODY_BYTES`] are discarded.
 /// Most clients read the response only after they have sent the whole body, and can then reuse the connection.
-const MAX_DISCARDED_BYTES: usize = 2 * MAX_BODY_BYTES;
+const MAX_OVERSIZED_BODY_BYTES: usize = 2 * MAX_BODY_BYTES;
 
 /// Middleware that buffers the body of each request.
 pub async fn buffer_body(
@@ -65,7 +65,7 @@ where
         // Trailers are ignored.
         let Ok(data) = frame.map_err(Problem::unreadable)?.into_data() else { continue };
         buffer.push(data);
-        if buffer.length > MAX_DISCARDED_BYTES {
+        if buffer.length > MAX_OVERSIZED_BODY_BYTES {
             return Err(Problem::too_large().closing_connection());
         }
     }

@@ -13,7 +13,7 @@ const VERSION: &[u8] = b"HTTP/1.1 ";
 const EMPTY_BODY_HEADER: &str = "content-length: 0\r\n";
 
 /// Returns the written bytes with a problem+json body added, if they end in an error response of hyper. Such a response
-/// is the only one without a body, and the last on its connection.
+/// has an error status and an empty body, and is the last on its connection. Returns `None` for all other responses.
 pub fn with_problem_body(written: &[u8]) -> Option<Vec<u8>> {
     // Nearly all other responses have a body and end here, at no further cost.
     if !written.ends_with(b"\r\n\r\n") {

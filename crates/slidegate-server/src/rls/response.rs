@@ -68,7 +68,7 @@ fn statuses(descriptors: usize, ruling: &Ruling, jitter: JitterSample) -> Vec<De
     }
     // Jitter spreads retries, so an allowed request gets exact durations.
     let jitter = if decision.is_allowed() { JitterSample::NONE } else { jitter };
-    let descriptor_status = |(index, bound): (usize, &Option<LimitStatus<'_>>)| match bound {
+    let descriptor_status = |(index, binding): (usize, &Option<LimitStatus<'_>>)| match binding {
         Some(limit_status) => build_descriptor_status(limit_status, jitter),
         None => DescriptorStatus {
             code: code(false),

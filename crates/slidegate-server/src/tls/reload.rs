@@ -51,9 +51,9 @@ impl Tls {
         // The files may have changed before the watches were set up.
         drop(sender.send(ReloadTrigger::Hangup));
         tokio::spawn(forward_hangups(hangup, sender));
-        let follower =
+        let reloader =
             CertificateReloader { tls: self.clone(), triggers, watches, last_rejected: None };
-        thread::Builder::new().name("tls".into()).spawn(|| follower.run())?;
+        thread::Builder::new().name("tls".into()).spawn(|| reloader.run())?;
         Ok(())
     }
 }
@@ -65,12 +65,12 @@ async fn forward_hangups(mut hangup: Signal, triggers: Sender<ReloadTrigger>) {
 impl CertificateReloader {
     fn run(mut self) {
         loop {
-            let changed = match self.next_trigger() {
+            let has_changed = match self.next_trigger() {
                 Ok(trigger) => self.affects_files(trigger) | self.drain_triggers(),
                 Err(RecvTimeoutError::Timeout) => true,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            if changed {
+            if has_changed {
                 self.reload();
             }
         }
@@ -126,7 +126,7 @@ impl CertificateReloader {
         }
     }
 
-    /// Reads the files until two reads are equal and no file is being written.
+    /// Reads the files until two reads are equal and no file is being written, at most [`MAX_SETTLE_READS`] times.
     fn read_settled(&mut self) -> Result<TlsFileContents, TlsError> {
         let mut previous = self.tls.files.read_contents();
         for _ in 1..MAX_SETTLE_READS {
