@@ -19,7 +19,7 @@ mod peer;
 mod query;
 mod text;
 
-pub(crate) use self::attributes::Attribute;
+pub(crate) use self::attributes::AttributeRef;
 pub use self::attributes::Attributes;
 pub use self::client_address::client_address;
 pub use self::client_ip::{ClientIp, client_ip};
@@ -31,13 +31,13 @@ pub use self::header::{api_key, header, host, unique_header};
 pub use self::normal_path::normal_path;
 pub use self::peer::Peer;
 pub use self::query::query;
-pub use self::text::Text;
+pub use self::text::ExtractedText;
 
 use http::{Extensions, HeaderMap, Method, Request, Uri, request};
 
 /// The head of a request: all but its body.
 #[derive(Clone, Copy, Debug)]
-pub struct Head<'r> {
+pub struct RequestHead<'r> {
     /// The method.
     pub method: &'r Method,
     /// Where it goes.
@@ -48,7 +48,7 @@ pub struct Head<'r> {
     pub extensions: &'r Extensions,
 }
 
-impl<'r, B> From<&'r Request<B>> for Head<'r> {
+impl<'r, B> From<&'r Request<B>> for RequestHead<'r> {
     fn from(request: &'r Request<B>) -> Self {
         Self {
             method: request.method(),
@@ -59,7 +59,7 @@ impl<'r, B> From<&'r Request<B>> for Head<'r> {
     }
 }
 
-impl<'r> From<&'r request::Parts> for Head<'r> {
+impl<'r> From<&'r request::Parts> for RequestHead<'r> {
     fn from(parts: &'r request::Parts) -> Self {
         let request::Parts { method, uri, headers, extensions, .. } = parts;
         Self { method, uri, headers, extensions }
@@ -69,11 +69,11 @@ impl<'r> From<&'r request::Parts> for Head<'r> {
 /// Reads one value of a request.
 pub trait Extract: Send + Sync + 'static {
     /// The value; none if the request has none.
-    fn extract<'r>(&self, head: Head<'r>) -> Option<Text<'r>>;
+    fn extract<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>>;
 
     /// The value as a policy wants it, which has means of its own to put addresses together. All others
     /// are what [`extract`](Self::extract) says.
-    fn attribute<'r>(&self, head: Head<'r>) -> Option<Text<'r>> {
+    fn attribute<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
         self.extract(head)
     }
 

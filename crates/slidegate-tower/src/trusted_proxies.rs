@@ -13,8 +13,8 @@ use thiserror::Error;
 /// use slidegate_tower::TrustedProxies;
 ///
 /// let ours: TrustedProxies = "10.0.0.0/8, 192.0.2.7, fd00::/8".parse()?;
-/// assert!(ours.trust([10, 1, 2, 3].into()));
-/// assert!(!TrustedProxies::none().trust([10, 1, 2, 3].into()));
+/// assert!(ours.contains([10, 1, 2, 3].into()));
+/// assert!(!TrustedProxies::none().contains([10, 1, 2, 3].into()));
 /// # Ok::<(), slidegate_tower::TrustedProxiesError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl TrustedProxies {
     }
 
     /// Whether this address is believed; `::ffff:192.0.2.7` is 192.0.2.7.
-    pub fn trust(&self, address: IpAddr) -> bool {
+    pub fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(address))
     }
 }
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     fn trusts(list: &str, address: &str) -> bool {
-        list.parse::<TrustedProxies>().unwrap().trust(address.parse().unwrap())
+        list.parse::<TrustedProxies>().unwrap().contains(address.parse().unwrap())
     }
 
     #[test]

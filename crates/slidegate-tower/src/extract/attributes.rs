@@ -5,8 +5,8 @@ use std::fmt;
 use slidegate::Descriptor;
 use smallvec::SmallVec;
 
-use super::{Extract, Head, Text};
-use crate::question::Costs;
+use super::{Extract, RequestHead, ExtractedText};
+use crate::request_options::RequestCosts;
 
 /// What a policy is told of each request: names, and what reads their values.
 ///
@@ -37,9 +37,9 @@ impl Attributes {
     }
 
     /// What this request says.
-    pub(crate) fn read<'r>(&'r self, head: Head<'r>) -> Read<'r> {
+    pub(crate) fn read<'r>(&'r self, head: RequestHead<'r>) -> AttributeValues<'r> {
         let values = self.0.iter().map(|(name, value)| (&**name, value.attribute(head)));
-        Read(values.filter_map(|(name, value)| Some((name, value?))).collect())
+        AttributeValues(values.filter_map(|(name, value)| Some((name, value?))).collect())
     }
 }
 
@@ -52,19 +52,19 @@ impl fmt::Debug for Attributes {
 }
 
 /// Name, text and the bytes of a value that is not UTF-8.
-pub(crate) type Attribute<'r> = (&'r str, &'r str, Option<&'r [u8]>);
+pub(crate) type AttributeRef<'r> = (&'r str, &'r str, Option<&'r [u8]>);
 
 /// What one request says: up to six attributes without allocating, as in a [`Descriptor`].
-pub(crate) struct Read<'r>(SmallVec<[(&'r str, Text<'r>); 6]>);
+pub(crate) struct AttributeValues<'r>(SmallVec<[(&'r str, ExtractedText<'r>); 6]>);
 
-impl Read<'_> {
+impl AttributeValues<'_> {
     /// Returns each attribute.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Attribute<'_>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = AttributeRef<'_>> {
         self.0.iter().map(|(name, value)| (*name, &**value, value.bytes()))
     }
 
     /// The same as the gate takes it.
-    pub(crate) fn descriptor<'d>(&'d self, costs: &Costs<'d>) -> Descriptor<'d> {
+    pub(crate) fn descriptor<'d>(&'d self, costs: &RequestCosts<'d>) -> Descriptor<'d> {
         let descriptor = Descriptor::new(self.0.iter().map(|(name, value)| (*name, &**value)));
         let bytes = self.0.iter().filter_map(|(name, value)| Some((*name, value.bytes()?)));
         let descriptor = bytes
@@ -83,7 +83,7 @@ mod tests {
 
     fn read(attributes: &Attributes, request: &Request<()>) -> Vec<(String, String)> {
         let read = attributes.read(request.into());
-        let costs = Costs::default();
+        let costs = RequestCosts::default();
         let descriptor = read.descriptor(&costs);
         descriptor.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
@@ -107,7 +107,7 @@ mod tests {
         let attributes = Attributes::new().with("who", header("a")).with("who", value("anybody"));
         let who = |request: &Request<()>| {
             let read = attributes.read(request.into());
-            read.descriptor(&Costs::default()).get("who").map(str::to_owned)
+            read.descriptor(&RequestCosts::default()).get("who").map(str::to_owned)
         };
         let known = Request::get("/").header("a", "ann").body(()).unwrap();
         assert_eq!(who(&known).as_deref(), Some("ann"));
@@ -130,7 +130,7 @@ mod tests {
         let request = Request::new(());
         let (six, seven) = (many(6), many(7));
         assert!(!six.read((&request).into()).0.spilled());
-        assert_eq!(seven.read((&request).into()).descriptor(&Costs::default()).iter().count(), 7);
+        assert_eq!(seven.read((&request).into()).descriptor(&RequestCosts::default()).iter().count(), 7);
     }
 
     #[test]

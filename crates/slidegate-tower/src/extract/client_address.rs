@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName};
 use crate::trusted_proxies::TrustedProxies;
 
 /// What each proxy appends the address to from which it was asked.
-static FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// The client's address, of all that `X-Forwarded-For` says. If `peer`, who is at the other end of the
 /// connection, is believed, so is what it says who asked it; if that one is believed too, what that one said, and
@@ -30,16 +30,16 @@ static FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// ```
 pub fn client_address(headers: &HeaderMap, peer: IpAddr, trusted: &TrustedProxies) -> IpAddr {
     let mut client = peer.to_canonical();
-    if !trusted.trust(client) {
+    if !trusted.contains(client) {
         return client;
     }
-    for line in headers.get_all(&FORWARDED_FOR).iter().rev() {
+    for line in headers.get_all(&X_FORWARDED_FOR).iter().rev() {
         // By bytes: one that is no text spoils its own entry only, not those that proxies have added behind it.
         let entries = line.as_bytes().rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii);
         for entry in entries.filter(|entry| !entry.is_empty()) {
             let Some(hop) = address(entry) else { return client };
             client = hop;
-            if !trusted.trust(hop) {
+            if !trusted.contains(hop) {
                 return client;
             }
         }
@@ -69,7 +69,7 @@ mod tests {
     fn of_lines(lines: &[&[u8]]) -> String {
         let mut headers = HeaderMap::new();
         for line in lines {
-            headers.append(&FORWARDED_FOR, HeaderValue::from_bytes(line).unwrap());
+            headers.append(&X_FORWARDED_FOR, HeaderValue::from_bytes(line).unwrap());
         }
         let peer = IpAddr::from([127, 0, 0, 1]);
         client_address(&headers, peer, &TRUSTED.parse().unwrap()).to_string()
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn of_a_peer_that_is_not_trusted_nothing_is_believed() {
         let mut headers = HeaderMap::new();
-        headers.insert(&FORWARDED_FOR, HeaderValue::from_static("198.51.100.1"));
+        headers.insert(&X_FORWARDED_FOR, HeaderValue::from_static("198.51.100.1"));
         let of = |peer: &str, trusted: &str| {
             client_address(&headers, peer.parse().unwrap(), &trusted.parse().unwrap()).to_string()
         };
@@ -156,7 +156,7 @@ mod tests {
 
     fn forwarded(lines: &[Vec<u8>]) -> HeaderMap {
         let values = lines.iter().map(|line| HeaderValue::from_bytes(line).unwrap());
-        values.map(|value| (FORWARDED_FOR.clone(), value)).collect()
+        values.map(|value| (X_FORWARDED_FOR.clone(), value)).collect()
     }
 
     /// Every address that could be meant by what stands there.

@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::peer::peer;
-use super::text::Short;
-use super::{Extract, Head, Text, client_address};
+use super::text::InlineText;
+use super::{Extract, RequestHead, ExtractedText, client_address};
 use crate::TrustedProxies;
 
 /// Bits of an IPv6 address that a client shares with nobody: who has one address has all of its /64.
@@ -66,10 +66,10 @@ impl ClientIp {
     }
 
     #[inline]
-    fn told<'r>(&self, head: Head<'r>, ipv6_prefix: u8) -> Option<Text<'r>> {
+    fn told<'r>(&self, head: RequestHead<'r>, ipv6_prefix: u8) -> Option<ExtractedText<'r>> {
         let address = client_address(head.headers, peer(head.extensions)?, &self.trusted);
-        Some(Text::from(match address {
-            IpAddr::V4(address) => whole(address),
+        Some(ExtractedText::from(match address {
+            IpAddr::V4(address) => format_ipv4(address),
             IpAddr::V6(address) => network(address, ipv6_prefix),
         }))
     }
@@ -77,18 +77,18 @@ impl ClientIp {
 
 impl Extract for ClientIp {
     #[inline]
-    fn extract<'r>(&self, head: Head<'r>) -> Option<Text<'r>> {
+    fn extract<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
         self.told(head, self.ipv6_prefix.unwrap_or(IPV6_PREFIX))
     }
 
-    fn attribute<'r>(&self, head: Head<'r>) -> Option<Text<'r>> {
+    fn attribute<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
         self.told(head, self.ipv6_prefix.unwrap_or(128))
     }
 }
 
 /// What `to_string` gives, in a fraction of the time: this is done for every request.
-fn whole(address: Ipv4Addr) -> Short {
-    let mut text = Short::new();
+fn format_ipv4(address: Ipv4Addr) -> InlineText {
+    let mut text = InlineText::new();
     for (nth, octet) in address.octets().into_iter().enumerate() {
         if nth > 0 {
             text.push('.');
@@ -105,8 +105,8 @@ fn whole(address: Ipv4Addr) -> Short {
 }
 
 /// The network of so many bits, 1 to 128, that the address is in.
-fn network(address: Ipv6Addr, bits: u8) -> Short {
-    let mut text = Short::new();
+fn network(address: Ipv6Addr, bits: u8) -> InlineText {
+    let mut text = InlineText::new();
     let mask = !u128::MAX.checked_shr(bits.into()).unwrap_or(0);
     let network = Ipv6Addr::from_bits(address.to_bits() & mask);
     // It has room for the longest.
@@ -268,7 +268,7 @@ mod tests {
         #[test]
         fn an_ipv4_address_is_written_as_std_does(bits: u32) {
             let address = Ipv4Addr::from_bits(bits);
-            prop_assert_eq!(&*whole(address), &*address.to_string());
+            prop_assert_eq!(&*format_ipv4(address), &*address.to_string());
         }
 
         #[test]

@@ -1,17 +1,17 @@
 //! Extractors of extractors.
 
-use super::{Extract, Head, Text};
+use super::{Extract, RequestHead, ExtractedText};
 
 /// The first of two values that there is: [`Extract::or`].
 #[derive(Clone, Copy, Debug)]
 pub struct Or<A, B>(pub(super) A, pub(super) B);
 
 impl<A: Extract, B: Extract> Extract for Or<A, B> {
-    fn extract<'r>(&self, head: Head<'r>) -> Option<Text<'r>> {
+    fn extract<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
         self.0.extract(head).or_else(|| self.1.extract(head))
     }
 
-    fn attribute<'r>(&self, head: Head<'r>) -> Option<Text<'r>> {
+    fn attribute<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
         self.0.attribute(head).or_else(|| self.1.attribute(head))
     }
 }
@@ -25,12 +25,12 @@ where
     E: Extract,
     F: Fn(&str) -> Option<String> + Send + Sync + 'static,
 {
-    fn extract<'r>(&self, head: Head<'r>) -> Option<Text<'r>> {
-        self.0.extract(head).and_then(|text| self.1(&text)).map(Text::from)
+    fn extract<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
+        self.0.extract(head).and_then(|text| self.1(&text)).map(ExtractedText::from)
     }
 
-    fn attribute<'r>(&self, head: Head<'r>) -> Option<Text<'r>> {
-        self.0.attribute(head).and_then(|text| self.1(&text)).map(Text::from)
+    fn attribute<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
+        self.0.attribute(head).and_then(|text| self.1(&text)).map(ExtractedText::from)
     }
 }
 
@@ -65,7 +65,7 @@ mod tests {
     fn a_function_sees_what_is_present_and_may_drop_it() {
         let digits =
             header("a").map(|text| text.parse::<u32>().ok().map(|number| number.to_string()));
-        let of = |headers: &[_]| digits.extract((&request(headers)).into()).map(Text::into_owned);
+        let of = |headers: &[_]| digits.extract((&request(headers)).into()).map(ExtractedText::into_owned);
         assert_eq!(of(&[("a", "007")]).as_deref(), Some("7"));
         assert_eq!(of(&[("a", "seven")]), None);
         assert_eq!(of(&[]), None);

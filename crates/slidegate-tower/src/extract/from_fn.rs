@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use super::{Extract, Head, Text, normal_path};
+use super::{Extract, RequestHead, ExtractedText, normal_path};
 
 /// The value that a function finds in the head of a request.
 ///
@@ -17,7 +17,7 @@ use super::{Extract, Head, Text, normal_path};
 /// ```
 pub fn from_fn<F>(read: F) -> FromFn<F>
 where
-    F: for<'r> Fn(Head<'r>) -> Option<Cow<'r, str>> + Send + Sync + 'static,
+    F: for<'r> Fn(RequestHead<'r>) -> Option<Cow<'r, str>> + Send + Sync + 'static,
 {
     FromFn(read)
 }
@@ -28,10 +28,10 @@ pub struct FromFn<F>(F);
 
 impl<F> Extract for FromFn<F>
 where
-    F: for<'r> Fn(Head<'r>) -> Option<Cow<'r, str>> + Send + Sync + 'static,
+    F: for<'r> Fn(RequestHead<'r>) -> Option<Cow<'r, str>> + Send + Sync + 'static,
 {
-    fn extract<'r>(&self, head: Head<'r>) -> Option<Text<'r>> {
-        self.0(head).map(Text::from)
+    fn extract<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
+        self.0(head).map(ExtractedText::from)
     }
 }
 
@@ -43,26 +43,26 @@ impl<F> fmt::Debug for FromFn<F> {
 
 /// An extractor that is a function which keeps bytes that are not UTF-8.
 #[derive(Clone, Copy)]
-pub(super) struct ReadBy<F>(F);
+pub(super) struct TextFromFn<F>(F);
 
 /// Returns an extractor that is this function.
-pub(super) fn read_by<F>(read: F) -> ReadBy<F>
+pub(super) fn text_from_fn<F>(read: F) -> TextFromFn<F>
 where
-    F: for<'r> Fn(Head<'r>) -> Option<Text<'r>> + Send + Sync + 'static,
+    F: for<'r> Fn(RequestHead<'r>) -> Option<ExtractedText<'r>> + Send + Sync + 'static,
 {
-    ReadBy(read)
+    TextFromFn(read)
 }
 
-impl<F> Extract for ReadBy<F>
+impl<F> Extract for TextFromFn<F>
 where
-    F: for<'r> Fn(Head<'r>) -> Option<Text<'r>> + Send + Sync + 'static,
+    F: for<'r> Fn(RequestHead<'r>) -> Option<ExtractedText<'r>> + Send + Sync + 'static,
 {
-    fn extract<'r>(&self, head: Head<'r>) -> Option<Text<'r>> {
+    fn extract<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
         self.0(head)
     }
 }
 
-impl<F> fmt::Debug for ReadBy<F> {
+impl<F> fmt::Debug for TextFromFn<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ReadBy").finish_non_exhaustive()
     }
@@ -198,7 +198,7 @@ mod tests {
         let plan = extension(|user: &User| user.0);
         let of = |request: http::request::Builder| {
             let request = request.body(()).unwrap();
-            plan.extract((&request).into()).map(Text::into_owned)
+            plan.extract((&request).into()).map(ExtractedText::into_owned)
         };
         assert_eq!(of(Request::get("/").extension(User(Some("free")))).as_deref(), Some("free"));
         assert_eq!(of(Request::get("/").extension(User(None))), None);

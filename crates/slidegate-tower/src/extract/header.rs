@@ -7,8 +7,8 @@ use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName};
 use slidegate::normal_host;
 
-use super::from_fn::read_by;
-use super::{Extract, Text, from_fn};
+use super::from_fn::text_from_fn;
+use super::{Extract, ExtractedText, from_fn};
 
 static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
@@ -33,8 +33,8 @@ pub fn header<N>(name: N) -> impl Extract + Clone + fmt::Debug
 where
     N: TryInto<HeaderName, Error: fmt::Display>,
 {
-    let name = valid(name);
-    read_by(move |head| first(head.headers, &name))
+    let name = parse_name(name);
+    text_from_fn(move |head| first_value(head.headers, &name))
 }
 
 /// The header of this name, if all values that the request has for it are the same; otherwise the request has none.
@@ -58,16 +58,16 @@ pub fn unique_header<N>(name: N) -> impl Extract + Clone + fmt::Debug
 where
     N: TryInto<HeaderName, Error: fmt::Display>,
 {
-    let name = valid(name);
-    read_by(move |head| {
+    let name = parse_name(name);
+    text_from_fn(move |head| {
         let value = head.headers.get(&name)?;
         let is_unique = head.headers.get_all(&name).iter().all(|other| other == value);
-        if is_unique { present(value.as_bytes()) } else { None }
+        if is_unique { non_empty_text(value.as_bytes()) } else { None }
     })
 }
 
 #[track_caller]
-fn valid<N: TryInto<HeaderName, Error: fmt::Display>>(name: N) -> HeaderName {
+fn parse_name<N: TryInto<HeaderName, Error: fmt::Display>>(name: N) -> HeaderName {
     match name.try_into() {
         Ok(name) => name,
         Err(error) => panic!("the header of an extractor: {error}"),
@@ -114,21 +114,21 @@ pub fn host() -> impl Extract + Copy + fmt::Debug {
 /// assert_eq!(api_key().extract((&request).into()).as_deref(), Some("k1"));
 /// ```
 pub fn api_key() -> impl Extract + Copy + fmt::Debug {
-    read_by(|head| bearer(head.headers).or_else(|| first(head.headers, &X_API_KEY)))
+    text_from_fn(|head| bearer(head.headers).or_else(|| first_value(head.headers, &X_API_KEY)))
 }
 
-fn bearer(headers: &HeaderMap) -> Option<Text<'_>> {
+fn bearer(headers: &HeaderMap) -> Option<ExtractedText<'_>> {
     let value = headers.get(AUTHORIZATION)?.as_bytes();
     let (scheme, token) = value.split_at_checked("Bearer ".len())?;
-    if scheme.eq_ignore_ascii_case(b"Bearer ") { present(token.trim_ascii()) } else { None }
+    if scheme.eq_ignore_ascii_case(b"Bearer ") { non_empty_text(token.trim_ascii()) } else { None }
 }
 
-fn first<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<Text<'h>> {
-    present(headers.get(name)?.as_bytes())
+fn first_value<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<ExtractedText<'h>> {
+    non_empty_text(headers.get(name)?.as_bytes())
 }
 
-fn present(value: &[u8]) -> Option<Text<'_>> {
-    if value.is_empty() { None } else { Some(Text::from_bytes(value)) }
+fn non_empty_text(value: &[u8]) -> Option<ExtractedText<'_>> {
+    if value.is_empty() { None } else { Some(ExtractedText::from_bytes(value)) }
 }
 
 #[cfg(test)]
@@ -146,7 +146,7 @@ mod tests {
     }
 
     fn told(by: impl Extract, headers: &[(&'static str, &[u8])]) -> Option<String> {
-        by.extract((&request(headers)).into()).map(Text::into_owned)
+        by.extract((&request(headers)).into()).map(ExtractedText::into_owned)
     }
 
     #[test]

@@ -14,16 +14,16 @@ use std::borrow::Cow;
 /// assert_eq!(normal_path("/a/../%6Cogin?next=/"), "/login");
 /// ```
 pub fn normal_path(uri: &str) -> Cow<'_, str> {
-    let path = without_server(uri);
+    let path = strip_origin(uri);
     let path = path.find(['?', '#']).map_or(path, |end| &path[..end]);
     if path.contains('%') {
-        Cow::Owned(without_dots(&plainly(path)).into_owned())
+        Cow::Owned(remove_dot_segments(&decode_unreserved(path)).into_owned())
     } else {
-        without_dots(path)
+        remove_dot_segments(path)
     }
 }
 
-fn without_server(uri: &str) -> &str {
+fn strip_origin(uri: &str) -> &str {
     let behind = |scheme: &str| {
         let begin = uri.get(..scheme.len())?;
         begin.eq_ignore_ascii_case(scheme).then(|| &uri[scheme.len()..])
@@ -38,13 +38,13 @@ fn without_server(uri: &str) -> &str {
 }
 
 /// With no character encoded that could stand there as it is.
-fn plainly(path: &str) -> String {
+fn decode_unreserved(path: &str) -> String {
     let mut plain = String::with_capacity(path.len());
     let mut rest = path;
     while let Some((before, behind)) = rest.split_once('%') {
         plain.push_str(before);
         rest = behind;
-        match encoded(behind) {
+        match parse_hex_byte(behind) {
             Some(byte) => {
                 rest = &behind[2..];
                 match byte {
@@ -61,13 +61,13 @@ fn plainly(path: &str) -> String {
 }
 
 /// The byte of two hexadecimal digits.
-fn encoded(text: &str) -> Option<u8> {
+fn parse_hex_byte(text: &str) -> Option<u8> {
     let digits = text.get(..2).filter(|two| two.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
     u8::from_str_radix(digits, 16).ok()
 }
 
 /// With no segment `.` or `..`.
-fn without_dots(path: &str) -> Cow<'_, str> {
+fn remove_dot_segments(path: &str) -> Cow<'_, str> {
     if !path.starts_with('/') || !path.contains("/.") {
         return Cow::Borrowed(path);
     }

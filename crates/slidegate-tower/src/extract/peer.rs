@@ -24,11 +24,11 @@ pub struct Peer(pub SocketAddr);
 /// The peer's address, if any server has told it.
 pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
     let own = extensions.get().map(|Peer(address)| *address);
-    own.or_else(|| of_axum(extensions)).or_else(|| of_tonic(extensions)).map(|peer| peer.ip())
+    own.or_else(|| axum_peer(extensions)).or_else(|| tonic_peer(extensions)).map(|peer| peer.ip())
 }
 
 #[cfg(feature = "axum")]
-fn of_axum(extensions: &Extensions) -> Option<SocketAddr> {
+fn axum_peer(extensions: &Extensions) -> Option<SocketAddr> {
     use axum::extract::ConnectInfo;
     use axum::extract::connect_info::MockConnectInfo;
 
@@ -38,18 +38,18 @@ fn of_axum(extensions: &Extensions) -> Option<SocketAddr> {
 }
 
 #[cfg(not(feature = "axum"))]
-fn of_axum(_: &Extensions) -> Option<SocketAddr> {
+fn axum_peer(_: &Extensions) -> Option<SocketAddr> {
     None
 }
 
 /// With TLS, too: tonic's server tells then of TCP beside it.
 #[cfg(feature = "tonic")]
-fn of_tonic(extensions: &Extensions) -> Option<SocketAddr> {
+fn tonic_peer(extensions: &Extensions) -> Option<SocketAddr> {
     extensions.get::<tonic::transport::server::TcpConnectInfo>()?.remote_addr()
 }
 
 #[cfg(not(feature = "tonic"))]
-fn of_tonic(_: &Extensions) -> Option<SocketAddr> {
+fn tonic_peer(_: &Extensions) -> Option<SocketAddr> {
     None
 }
 

@@ -5,8 +5,8 @@ use std::fmt;
 
 use percent_encoding::percent_decode_str;
 
-use super::from_fn::read_by;
-use super::{Extract, Text};
+use super::from_fn::text_from_fn;
+use super::{Extract, ExtractedText};
 
 /// The first parameter of this name in the query, decoded as forms are: `+` is a space. An empty one is none.
 ///
@@ -19,14 +19,14 @@ use super::{Extract, Text};
 /// ```
 pub fn query(name: impl Into<Box<str>>) -> impl Extract + Clone + fmt::Debug {
     let name = name.into();
-    read_by(move |head| {
+    text_from_fn(move |head| {
         let pairs =
             head.uri.query()?.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
         let value = pairs
             .filter(|(own, _)| *decode(own) == *name.as_bytes())
             .map(|(_, value)| value)
             .next();
-        value.filter(|value| !value.is_empty()).map(|value| Text::from_bytes(decode(value)))
+        value.filter(|value| !value.is_empty()).map(|value| ExtractedText::from_bytes(decode(value)))
     })
 }
 

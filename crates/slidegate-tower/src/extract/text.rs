@@ -8,22 +8,22 @@ use arrayvec::ArrayString;
 use slidegate::Value;
 
 /// Room for any network of addresses.
-const SHORT: usize = 44;
+const MAX_INLINE_BYTES: usize = 44;
 
 /// What is short and made for each request: no allocation.
-pub(super) type Short = ArrayString<SHORT>;
+pub(super) type Short = ArrayString<MAX_INLINE_BYTES>;
 
 /// A value of a request: a part of the request, or a text that was made of it.
 ///
 /// ```
-/// use slidegate_tower::extract::Text;
+/// use slidegate_tower::extract::ExtractedText;
 ///
-/// let [borrowed, made] = [Text::from("acme"), Text::from(String::from("acme"))];
+/// let [borrowed, made] = [ExtractedText::from("acme"), ExtractedText::from(String::from("acme"))];
 /// assert_eq!(borrowed, "acme");
 /// assert_eq!(made.len(), 4);
 /// ```
 #[derive(Clone)]
-pub struct Text<'r>(Kind<'r>);
+pub struct ExtractedText<'r>(Kind<'r>);
 
 #[derive(Clone)]
 enum Kind<'r> {
@@ -34,14 +34,14 @@ enum Kind<'r> {
     Bytes(Box<(Cow<'r, [u8]>, String)>),
 }
 
-impl<'r> Text<'r> {
+impl<'r> ExtractedText<'r> {
     /// Returns the value of bytes that may not be UTF-8. As text, each invalid sequence is `U+FFFD`; counts are kept by
     /// the bytes, so that two values with the same text have counts of their own.
     ///
     /// ```
-    /// use slidegate_tower::extract::Text;
+    /// use slidegate_tower::extract::ExtractedText;
     ///
-    /// assert_eq!(Text::from_bytes(b"k\xff"), "k\u{fffd}");
+    /// assert_eq!(ExtractedText::from_bytes(b"k\xff"), "k\u{fffd}");
     /// ```
     pub fn from_bytes(bytes: impl Into<Cow<'r, [u8]>>) -> Self {
         let not_text = |bytes: Cow<'r, [u8]>| {
@@ -87,7 +87,7 @@ impl<'r> Text<'r> {
     }
 }
 
-impl Deref for Text<'_> {
+impl Deref for ExtractedText<'_> {
     type Target = str;
 
     #[inline]
@@ -101,19 +101,19 @@ impl Deref for Text<'_> {
     }
 }
 
-impl<'r> From<&'r str> for Text<'r> {
+impl<'r> From<&'r str> for ExtractedText<'r> {
     fn from(text: &'r str) -> Self {
         Self(Kind::Borrowed(text))
     }
 }
 
-impl From<String> for Text<'_> {
+impl From<String> for ExtractedText<'_> {
     fn from(text: String) -> Self {
         Self(Kind::Owned(text))
     }
 }
 
-impl<'r> From<Cow<'r, str>> for Text<'r> {
+impl<'r> From<Cow<'r, str>> for ExtractedText<'r> {
     fn from(text: Cow<'r, str>) -> Self {
         match text {
             Cow::Borrowed(text) => text.into(),
@@ -122,40 +122,40 @@ impl<'r> From<Cow<'r, str>> for Text<'r> {
     }
 }
 
-impl From<Short> for Text<'_> {
+impl From<Short> for ExtractedText<'_> {
     #[inline]
     fn from(text: Short) -> Self {
         Self(Kind::Short(text))
     }
 }
 
-impl PartialEq for Text<'_> {
+impl PartialEq for ExtractedText<'_> {
     fn eq(&self, other: &Self) -> bool {
         **self == **other
     }
 }
 
-impl Eq for Text<'_> {}
+impl Eq for ExtractedText<'_> {}
 
-impl PartialEq<str> for Text<'_> {
+impl PartialEq<str> for ExtractedText<'_> {
     fn eq(&self, other: &str) -> bool {
         **self == *other
     }
 }
 
-impl PartialEq<&str> for Text<'_> {
+impl PartialEq<&str> for ExtractedText<'_> {
     fn eq(&self, other: &&str) -> bool {
         **self == **other
     }
 }
 
-impl fmt::Debug for Text<'_> {
+impl fmt::Debug for ExtractedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&**self, f)
     }
 }
 
-impl fmt::Display for Text<'_> {
+impl fmt::Display for ExtractedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&**self, f)
     }
@@ -168,20 +168,20 @@ mod tests {
     #[test]
     fn values_not_utf8_have_keys_of_their_own() {
         let keys =
-            [&b"k\xff"[..], b"k\xfe"].map(|bytes| Text::from_bytes(bytes).key().into_owned());
+            [&b"k\xff"[..], b"k\xfe"].map(|bytes| ExtractedText::from_bytes(bytes).key().into_owned());
         assert_eq!(keys[0], "k\u{fffd}(sha256-1afd8b9ac52e1dc6ef517551a39b567d)");
         assert_ne!(keys[0], keys[1]);
-        assert_eq!(Text::from_bytes(b"acme").key(), "acme");
-        let bytes = Text::from_bytes(b"k\xff".to_vec());
+        assert_eq!(ExtractedText::from_bytes(b"acme").key(), "acme");
+        let bytes = ExtractedText::from_bytes(b"k\xff".to_vec());
         assert_eq!((bytes.bytes(), &*bytes), (Some(&b"k\xff"[..]), "k\u{fffd}"));
     }
 
     #[test]
     fn however_it_is_held_it_is_the_same_text() {
         let short = Short::from("acme").unwrap();
-        for text in [Text::from("acme"), String::from("acme").into(), short.into()] {
+        for text in [ExtractedText::from("acme"), String::from("acme").into(), short.into()] {
             assert_eq!(text, "acme");
-            assert_eq!(text, Text::from(Cow::Borrowed("acme")));
+            assert_eq!(text, ExtractedText::from(Cow::Borrowed("acme")));
             assert_ne!(text, *"acne");
             assert_eq!(format!("{text} {text:?}"), r#"acme "acme""#);
             assert_eq!(text.into_owned(), "acme");

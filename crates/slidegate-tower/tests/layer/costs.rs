@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use slidegate::Store;
-use slidegate_tower::extract::Head;
+use slidegate_tower::extract::RequestHead;
 use slidegate_tower::{Attributes, RateLimitLayer, WhenMissing, extract};
 
 use crate::rig::{Answer, Http, MINUTE, Rig, hello, serve};
@@ -82,7 +82,7 @@ async fn a_cost_that_never_fits_is_denied_without_a_time_to_come_back() {
 
 #[tokio::test]
 async fn a_function_says_what_a_request_costs() {
-    fn cost(head: Head<'_>) -> u64 {
+    fn cost(head: RequestHead<'_>) -> u64 {
         if head.uri.query().is_some() { 4 } else { 1 }
     }
     with_both!(|rig| {

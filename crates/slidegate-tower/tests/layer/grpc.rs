@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use axum::Router;
 use slidegate::Store;
 use slidegate_tower::{
-    Attributes, Decide, Grpc, OnStoreError, RateLimitLayer, Settle, TrustedProxies, WhenMissing,
+    Attributes, Backend, Grpc, OnStoreError, RateLimitLayer, Settlement, TrustedProxies, WhenMissing,
     extract,
 };
 use tokio::net::TcpListener;
@@ -23,7 +23,7 @@ use crate::rig::{MINUTE, Rig, serve};
 type Client = HealthClient<tonic::transport::Channel>;
 
 /// tonic's server of a health service behind this layer.
-async fn serve_tonic(layer: RateLimitLayer<impl Decide, Grpc>) -> SocketAddr {
+async fn serve_tonic(layer: RateLimitLayer<impl Backend, Grpc>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (_, health) = health_reporter();
@@ -49,7 +49,7 @@ async fn ask(client: &mut Client, service: &str) -> Result<MetadataMap, Status> 
     client.check(request).await.map(|response| response.metadata().clone())
 }
 
-fn per_ip(rig: &Rig<impl Store>) -> RateLimitLayer<impl Decide, Grpc> {
+fn per_ip(rig: &Rig<impl Store>) -> RateLimitLayer<impl Backend, Grpc> {
     let ip = extract::client_ip(TrustedProxies::none());
     let limiter = rig.limiter(2, MINUTE).named("per-ip");
     RateLimitLayer::keyed_by(limiter, ip, WhenMissing::Deny).respond_with(Grpc)
@@ -117,8 +117,8 @@ async fn a_call_that_cannot_be_counted_is_unavailable_where_that_is_the_choice()
 async fn calls_are_settled_by_the_code_of_their_answer() {
     with_both!(|rig| {
         let layer = per_ip(&rig).settle(|answer| match answer.grpc_status() {
-            Some(_) => Settle::Keep,
-            None => Settle::Revert,
+            Some(_) => Settlement::Keep,
+            None => Settlement::Revert,
         });
         let mut client = client(serve_tonic(layer).await).await;
         for _ in 0..5 {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode};
 use slidegate::Store;
-use slidegate_tower::{Decide, RateLimitLayer, WhenMissing, extract};
+use slidegate_tower::{Backend, RateLimitLayer, WhenMissing, extract};
 use tower::{Layer, Service, ServiceExt};
 
 use crate::rig::{MINUTE, Rig};
@@ -47,7 +47,7 @@ impl Service<Request<Body>> for Reserving {
     }
 }
 
-fn two_a_minute(rig: &Rig<impl Store>) -> RateLimitLayer<impl Decide> {
+fn two_a_minute(rig: &Rig<impl Store>) -> RateLimitLayer<impl Backend> {
     RateLimitLayer::keyed_by(rig.limiter(2, MINUTE), extract::value("all"), WhenMissing::Deny)
 }
 

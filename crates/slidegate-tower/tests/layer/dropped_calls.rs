@@ -12,7 +12,7 @@ use slidegate::store::Outcomes;
 use slidegate::{
     Asynchronous, ChargeResult, Hit, Limiter, MemoryStore, Receipt, Store, StoreError, SyncStore,
 };
-use slidegate_tower::{Decide, OnDrop, RateLimitLayer, Settle, WhenMissing, extract};
+use slidegate_tower::{Backend, OnDrop, RateLimitLayer, Settlement, WhenMissing, extract};
 use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -31,7 +31,7 @@ impl<S: Store> Three<S> {
         Self { limiter: Arc::new(rig.limiter(3, MINUTE)), rig }
     }
 
-    fn layer(&self) -> RateLimitLayer<impl Decide> {
+    fn layer(&self) -> RateLimitLayer<impl Backend> {
         RateLimitLayer::keyed_by(self.limiter.clone(), extract::value(KEY), WhenMissing::Deny)
     }
 
@@ -88,7 +88,7 @@ async fn who_hangs_up_has_been_charged() {
     with_both!(|rig| {
         let three = Three::of(rig);
         // To settle alone gives no back door.
-        for layer in [three.layer(), three.layer().settle(|_| Settle::Revert)] {
+        for layer in [three.layer(), three.layer().settle(|_| Settlement::Revert)] {
             let before = three.left().await;
             let (app, mut calls) = silent();
             let http = serve(app.layer(layer)).await;
@@ -153,7 +153,7 @@ async fn a_handler_that_panics_has_been_charged() {
     with_both!(|rig| {
         let three = Three::of(rig);
         for (layer, left) in [
-            (three.layer().settle(|_| Settle::Revert), 2),
+            (three.layer().settle(|_| Settlement::Revert), 2),
             (three.layer(), 1),
             (three.layer().on_drop(OnDrop::Revert), 1),
         ] {
@@ -170,7 +170,7 @@ async fn a_service_that_fails_without_an_answer_has_been_charged() {
     with_both!(|rig| {
         let three = Three::of(rig);
         for (layer, left) in [
-            (three.layer().settle(|_| Settle::Revert), 2),
+            (three.layer().settle(|_| Settlement::Revert), 2),
             (three.layer().on_drop(OnDrop::Revert), 1),
         ] {
             let failing = layer.layer(service_fn(async |_: Request<Body>| {

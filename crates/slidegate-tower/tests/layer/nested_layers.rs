@@ -4,7 +4,7 @@ use axum::Router;
 use axum::routing::get;
 use slidegate::Store;
 use slidegate::headers::Style;
-use slidegate_tower::{RateLimitLayer, Settle, WhenMissing, extract};
+use slidegate_tower::{RateLimitLayer, Settlement, WhenMissing, extract};
 
 use crate::rig::{Http, MINUTE, Rig, serve};
 
@@ -77,7 +77,7 @@ async fn the_outer_one_can_give_back_what_the_inner_one_denies() {
         let everybody = || extract::value("everybody");
         let all = rig.limiter(3, MINUTE).named("all");
         let all = RateLimitLayer::keyed_by(all, everybody(), WhenMissing::Deny)
-            .settle(|answer| if answer.status == 429 { Settle::Revert } else { Settle::Keep });
+            .settle(|answer| if answer.status == 429 { Settlement::Revert } else { Settlement::Keep });
         let costly = rig.limiter(1, MINUTE).named("costly");
         let costly = RateLimitLayer::keyed_by(costly, everybody(), WhenMissing::Deny);
         let app = Router::new()

@@ -9,7 +9,7 @@ use axum::http::{Extensions, StatusCode};
 use axum::response::{Extension, IntoResponse};
 use axum::routing::{get, post};
 use slidegate::Store;
-use slidegate_tower::{Answer, Attributes, Decide, RateLimitLayer, Settle, WhenMissing, extract};
+use slidegate_tower::{ResponseHead, Attributes, Backend, RateLimitLayer, Settlement, WhenMissing, extract};
 
 use crate::rig::{Http, MINUTE, Rig, TICK, serve};
 
@@ -17,8 +17,8 @@ use crate::rig::{Http, MINUTE, Rig, TICK, serve};
 #[derive(Clone, Copy)]
 struct Units(u64);
 
-fn units(extensions: &Extensions) -> Settle {
-    extensions.get().map_or(Settle::Keep, |&Units(units)| Settle::Cost(units))
+fn units(extensions: &Extensions) -> Settlement {
+    extensions.get().map_or(Settlement::Keep, |&Units(units)| Settlement::Cost(units))
 }
 
 /// Ten units a minute for each `x-user`, over a limiter and over a gate, of a service that says in its answer what
@@ -33,7 +33,7 @@ async fn costing(rig: &Rig<impl Store>, expected: u64) -> [Http; 2] {
     [serve_costing(limiter, expected).await, serve_costing(gate, expected).await]
 }
 
-async fn serve_costing(layer: RateLimitLayer<impl Decide>, expected: u64) -> Http {
+async fn serve_costing(layer: RateLimitLayer<impl Backend>, expected: u64) -> Http {
     let layer = layer.cost(move |_| expected).settle(|answer| units(answer.extensions));
     let handler = async |request: Request| {
         let units = request.uri().path().trim_start_matches('/').parse().unwrap();
@@ -87,10 +87,10 @@ async fn each_is_settled_for_who_has_asked() {
     });
 }
 
-fn failed_alone(answer: &Answer<'_>) -> Settle {
+fn failed_alone(answer: &ResponseHead<'_>) -> Settlement {
     match answer.status {
-        StatusCode::UNAUTHORIZED => Settle::Keep,
-        _ => Settle::Revert,
+        StatusCode::UNAUTHORIZED => Settlement::Keep,
+        _ => Settlement::Revert,
     }
 }
 
@@ -131,8 +131,8 @@ async fn a_failure_of_the_service_can_be_given_back_and_all_else_be_kept() {
         let limiter = rig.limiter(3, MINUTE).named("all");
         let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
             .settle(|answer| match answer.status.is_server_error() {
-                true => Settle::Revert,
-                false => Settle::Keep,
+                true => Settlement::Revert,
+                false => Settlement::Keep,
             });
         let app = Router::new()
             .route("/", post(async || "done"))
@@ -159,7 +159,7 @@ async fn what_was_denied_or_not_counted_is_not_settled() {
                 .unwrap()
                 .settle(move |_| {
                     count.fetch_add(1, Ordering::Relaxed);
-                    Settle::Revert
+                    Settlement::Revert
                 });
         let http = serve(Router::new().route("/", get(async || "hello")).layer(layer)).await;
         assert_eq!(http.get("/").await.status, 200);
@@ -187,7 +187,7 @@ rules:
         .named_cost("tokens", |head| head.headers.get("x-tokens")?.to_str().ok()?.parse().ok())
         .settle(|answer| {
             let used = answer.extensions.get();
-            used.map_or(Settle::Keep, |&Units(units)| Settle::Report { cost: "tokens", units })
+            used.map_or(Settlement::Keep, |&Units(units)| Settlement::Report { cost: "tokens", units })
         });
     let handler = async |request: Request| {
         let units = request.uri().path().trim_start_matches('/').parse().unwrap();

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 
 use slidegate::Ruling;
-use slidegate_tower::extract::Head;
+use slidegate_tower::extract::RequestHead;
 use slidegate_tower::{Attributes, RateLimitLayer, WhenMissing, extract};
 
 use crate::rig::{MINUTE, hello, serve};
 
 /// Counts what a limit that observes would have denied.
-fn watching(count: &Arc<AtomicUsize>) -> impl Fn(Head<'_>, &Ruling) + Send + Sync + 'static {
+fn watching(count: &Arc<AtomicUsize>) -> impl Fn(RequestHead<'_>, &Ruling) + Send + Sync + 'static {
     let count = count.clone();
     move |_, ruling| {
         assert!(ruling.decision().is_allowed());

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::routing::get;
 use serde_json::json;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
-use slidegate_tower::{Attributes, OnStoreError, RateLimitLayer, Settle, WhenMissing, extract};
+use slidegate_tower::{Attributes, OnStoreError, RateLimitLayer, Settlement, WhenMissing, extract};
 
 use crate::rig::{Answer, Http, Rig, hello, serve};
 
@@ -166,10 +166,10 @@ async fn an_outage_leaves_nothing_in_the_headers_that_no_longer_holds() {
 async fn what_was_counted_in_memory_is_settled_there() {
     for rig in outages() {
         let gate = rig.gate("rules: [{ name: all, limits: [2/d] }]");
-        let gate = RateLimitLayer::new(gate, Attributes::new()).settle(|_| Settle::Revert);
+        let gate = RateLimitLayer::new(gate, Attributes::new()).settle(|_| Settlement::Revert);
         let limiter = rig.limiter(2, DAY);
         let limiter = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
-            .settle(|_| Settle::Revert);
+            .settle(|_| Settlement::Revert);
         for app in [hello().layer(gate), hello().layer(limiter)] {
             let http = serve(app).await;
             for _ in 0..5 {
@@ -184,7 +184,7 @@ async fn a_charge_that_the_store_does_not_settle_stays_and_the_answer_comes_all_
     let rig = Rig::awaited();
     let gate = rig.gate("rules: [{ name: all, limits: [2/d], algorithm: sliding_log }]");
     let fails_meanwhile = rig.clone();
-    let layer = RateLimitLayer::new(gate, Attributes::new()).settle(|_| Settle::Revert);
+    let layer = RateLimitLayer::new(gate, Attributes::new()).settle(|_| Settlement::Revert);
     let handler = async move || {
         fails_meanwhile.set_faults(UNREACHABLE);
         "hello"

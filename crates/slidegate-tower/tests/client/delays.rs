@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use http::{HeaderMap, HeaderValue};
 use proptest::prelude::*;
 use slidegate::{Clock, Jitter, Timestamp, WallClock};
-use slidegate_tower::client::{RetryLayer, told_wait};
+use slidegate_tower::client::{RetryLayer, parse_retry_delay};
 
 use crate::scripted::{Answer, denied, run, seconds};
 
@@ -105,7 +105,7 @@ async fn what_is_malformed_tells_nothing() {
 fn a_date_is_held_against_the_wall_clock_if_the_answer_has_none() {
     let mut headers = HeaderMap::new();
     headers.insert("retry-after", HeaderValue::from_static("Thu, 01 Jan 1970 00:01:00 GMT"));
-    let told = |headers: &HeaderMap, micros| told_wait(headers, Timestamp::from_micros(micros));
+    let told = |headers: &HeaderMap, micros| parse_retry_delay(headers, Timestamp::from_micros(micros));
     assert_eq!(told(&headers, 0), Some(seconds(60)));
     assert_eq!(told(&headers, 50_250_000), Some(Duration::from_millis(9_750)));
     assert_eq!(told(&headers, 61_000_000), Some(Duration::ZERO));
@@ -193,6 +193,6 @@ proptest! {
             let name = ["retry-after", "date", "ratelimit"][usize::from(which) % 3];
             headers.append(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
-        told_wait(&headers, Timestamp::from_micros(micros));
+        parse_retry_delay(&headers, Timestamp::from_micros(micros));
     }
 }
