@@ -71,7 +71,7 @@ impl Believed {
         named: &'h NamedHeaders,
     ) -> Result<Forwarded<'h>, Problem> {
         let peer = peer.to_canonical();
-        if self.proxies.trust(peer) {
+        if self.proxies.contains(peer) {
             let ip = client_address(headers, peer, &self.proxies);
             return Ok(Forwarded::read(headers, ip, named, self.repeated));
         }

@@ -1,12 +1,12 @@
-//! The path that was asked for, of which a policy makes a route.
+//! Normalization of request paths, from which a policy derives routes.
 
 use std::borrow::Cow;
 
-/// The path of what stood in the first line of a request: without its query, and without the address of the
-/// server, which clients may write before it.
+/// Returns the normalized path of a request target: without the query, and without the scheme and authority of an
+/// absolute URI.
 ///
-/// It is written as RFC 3986 (6.2.2) says of two paths that are the same, since whoever serves it takes it for
-/// the same: `/a/../%6Cogin` is `/login`. What differs for some servers stays: `//`, `/login/`, `/Login`.
+/// Paths that are equivalent according to RFC 3986 (6.2.2) become equal, because servers treat them as equal:
+/// `/a/../%6Cogin` is `/login`. Differences that matter to some servers are kept: `//`, `/login/`, `/Login`.
 ///
 /// ```
 /// use slidegate_tower::extract::normal_path;
@@ -24,65 +24,65 @@ pub fn normal_path(uri: &str) -> Cow<'_, str> {
 }
 
 fn strip_origin(uri: &str) -> &str {
-    let behind = |scheme: &str| {
-        let begin = uri.get(..scheme.len())?;
-        begin.eq_ignore_ascii_case(scheme).then(|| &uri[scheme.len()..])
+    let strip_scheme = |scheme: &str| {
+        let start = uri.get(..scheme.len())?;
+        start.eq_ignore_ascii_case(scheme).then(|| &uri[scheme.len()..])
     };
-    match behind("http://").or_else(|| behind("https://")) {
+    match strip_scheme("http://").or_else(|| strip_scheme("https://")) {
         Some(rest) => match rest.find(['/', '?', '#']) {
-            Some(begin) if rest[begin..].starts_with('/') => &rest[begin..],
+            Some(start) if rest[start..].starts_with('/') => &rest[start..],
             _ => "/",
         },
         None => uri,
     }
 }
 
-/// With no character encoded that could stand there as it is.
+/// Decodes percent-encoded unreserved characters, and writes the other encoded bytes in upper case.
 fn decode_unreserved(path: &str) -> String {
-    let mut plain = String::with_capacity(path.len());
+    let mut decoded = String::with_capacity(path.len());
     let mut rest = path;
-    while let Some((before, behind)) = rest.split_once('%') {
-        plain.push_str(before);
-        rest = behind;
-        match parse_hex_byte(behind) {
+    while let Some((before, after)) = rest.split_once('%') {
+        decoded.push_str(before);
+        rest = after;
+        match parse_hex_byte(after) {
             Some(byte) => {
-                rest = &behind[2..];
+                rest = &after[2..];
                 match byte {
                     b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                        plain.push(char::from(byte));
+                        decoded.push(char::from(byte));
                     }
-                    _ => plain.push_str(&format!("%{byte:02X}")),
+                    _ => decoded.push_str(&format!("%{byte:02X}")),
                 }
             }
-            None => plain.push('%'),
+            None => decoded.push('%'),
         }
     }
-    plain + rest
+    decoded + rest
 }
 
-/// The byte of two hexadecimal digits.
+/// Parses the two hexadecimal digits at the start of the text.
 fn parse_hex_byte(text: &str) -> Option<u8> {
-    let digits = text.get(..2).filter(|two| two.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+    let digits = text.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
     u8::from_str_radix(digits, 16).ok()
 }
 
-/// With no segment `.` or `..`.
+/// Resolves the segments `.` and `..`.
 fn remove_dot_segments(path: &str) -> Cow<'_, str> {
     if !path.starts_with('/') || !path.contains("/.") {
         return Cow::Borrowed(path);
     }
-    let mut kept: Vec<&str> = Vec::new();
-    let mut is_folder = false;
+    let mut segments: Vec<&str> = Vec::new();
+    let mut is_directory = false;
     for segment in path[1..].split('/') {
-        is_folder = matches!(segment, "." | "..");
+        is_directory = matches!(segment, "." | "..");
         match segment {
             "." => {}
-            ".." => drop(kept.pop()),
-            segment => kept.push(segment),
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment),
         }
     }
-    let end = if is_folder && !kept.is_empty() { "/" } else { "" };
-    Cow::Owned(format!("/{}{end}", kept.join("/")))
+    let end = if is_directory && !segments.is_empty() { "/" } else { "" };
+    Cow::Owned(format!("/{}{end}", segments.join("/")))
 }
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_query_and_the_server_are_cut_off() {
+    fn query_and_origin_are_removed() {
         for (uri, expected) in [
             ("/login?next=/a#b", "/login"),
             ("/login#b?c", "/login"),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_other_way_to_write_a_path() {
+    fn equivalent_paths_become_equal() {
         for same in
             ["/%6cogin", "/%6C%6f%67in", "/./login", "/a/../login", "/%2e/login", "/../login"]
         {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_differ_stays_as_it_is() {
+    fn distinct_paths_stay_distinct() {
         for uri in ["//login", "/login/", "/Login", "/a;b=1", "/100%", "/%zz", "/%e", "/ä"] {
             assert_eq!(normal_path(uri), uri);
         }

@@ -1,4 +1,4 @@
-//! A value that was read.
+//! Extracted values: borrowed, inline, owned, or bytes that are not UTF-8.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,13 +7,13 @@ use std::ops::Deref;
 use arrayvec::ArrayString;
 use slidegate::Value;
 
-/// Room for any network of addresses.
+/// The length of the longest IPv6 network as text, and more.
 const MAX_INLINE_BYTES: usize = 44;
 
-/// What is short and made for each request: no allocation.
-pub(super) type Short = ArrayString<MAX_INLINE_BYTES>;
+/// A short text created for each request without an allocation.
+pub(super) type InlineText = ArrayString<MAX_INLINE_BYTES>;
 
-/// A value of a request: a part of the request, or a text that was made of it.
+/// A value extracted from a request: a part of the request, or a new text.
 ///
 /// ```
 /// use slidegate_tower::extract::ExtractedText;
@@ -23,20 +23,20 @@ pub(super) type Short = ArrayString<MAX_INLINE_BYTES>;
 /// assert_eq!(made.len(), 4);
 /// ```
 #[derive(Clone)]
-pub struct ExtractedText<'r>(Kind<'r>);
+pub struct ExtractedText<'r>(Repr<'r>);
 
 #[derive(Clone)]
-enum Kind<'r> {
+enum Repr<'r> {
     Borrowed(&'r str),
-    Short(Short),
+    Inline(InlineText),
     Owned(String),
-    /// Bytes that are not UTF-8, and how they are shown.
+    /// Bytes that are not UTF-8, with their lossy text.
     Bytes(Box<(Cow<'r, [u8]>, String)>),
 }
 
 impl<'r> ExtractedText<'r> {
-    /// Returns the value of bytes that may not be UTF-8. As text, each invalid sequence is `U+FFFD`; counts are kept by
-    /// the bytes, so that two values with the same text have counts of their own.
+    /// Creates a value from bytes that may not be UTF-8. In its text, `U+FFFD` replaces each invalid sequence. Counters
+    /// use the bytes, so that values with equal text but different bytes are counted separately.
     ///
     /// ```
     /// use slidegate_tower::extract::ExtractedText;
@@ -44,26 +44,26 @@ impl<'r> ExtractedText<'r> {
     /// assert_eq!(ExtractedText::from_bytes(b"k\xff"), "k\u{fffd}");
     /// ```
     pub fn from_bytes(bytes: impl Into<Cow<'r, [u8]>>) -> Self {
-        let not_text = |bytes: Cow<'r, [u8]>| {
+        let from_invalid = |bytes: Cow<'r, [u8]>| {
             let text = String::from_utf8_lossy(&bytes).into_owned();
-            Self(Kind::Bytes(Box::new((bytes, text))))
+            Self(Repr::Bytes(Box::new((bytes, text))))
         };
         match bytes.into() {
             Cow::Borrowed(bytes) => match str::from_utf8(bytes) {
                 Ok(text) => text.into(),
-                Err(_) => not_text(bytes.into()),
+                Err(_) => from_invalid(bytes.into()),
             },
             Cow::Owned(bytes) => match String::from_utf8(bytes) {
                 Ok(text) => text.into(),
-                Err(error) => not_text(error.into_bytes().into()),
+                Err(error) => from_invalid(error.into_bytes().into()),
             },
         }
     }
 
-    /// It as a text of its own.
+    /// Converts the value to an owned text.
     pub fn into_owned(self) -> String {
         match self.0 {
-            Kind::Owned(text) => text,
+            Repr::Owned(text) => text,
             _ => (*self).to_owned(),
         }
     }
@@ -71,13 +71,13 @@ impl<'r> ExtractedText<'r> {
     /// Returns the bytes of a value that is not UTF-8.
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         match &self.0 {
-            Kind::Bytes(value) => Some(&value.0),
+            Repr::Bytes(value) => Some(&value.0),
             _ => None,
         }
     }
 
-    /// Returns the key of a limiter: the text, or, of bytes that are not UTF-8, their beginning and their digest.
-    pub(crate) fn key(&self) -> Cow<'_, str> {
+    /// Returns the key for a limiter: the text, or for bytes that are not UTF-8 a prefix and a digest.
+    pub(crate) fn limiter_key(&self) -> Cow<'_, str> {
         match self.bytes().map(|bytes| Value::from_bytes(self, bytes)) {
             Some(Value::Shortened(value)) => {
                 format!("{}({})", value.prefix(), value.digest()).into()
@@ -93,23 +93,23 @@ impl Deref for ExtractedText<'_> {
     #[inline]
     fn deref(&self) -> &str {
         match &self.0 {
-            Kind::Borrowed(text) => text,
-            Kind::Short(text) => text,
-            Kind::Owned(text) => text,
-            Kind::Bytes(value) => &value.1,
+            Repr::Borrowed(text) => text,
+            Repr::Inline(text) => text,
+            Repr::Owned(text) => text,
+            Repr::Bytes(value) => &value.1,
         }
     }
 }
 
 impl<'r> From<&'r str> for ExtractedText<'r> {
     fn from(text: &'r str) -> Self {
-        Self(Kind::Borrowed(text))
+        Self(Repr::Borrowed(text))
     }
 }
 
 impl From<String> for ExtractedText<'_> {
     fn from(text: String) -> Self {
-        Self(Kind::Owned(text))
+        Self(Repr::Owned(text))
     }
 }
 
@@ -122,10 +122,10 @@ impl<'r> From<Cow<'r, str>> for ExtractedText<'r> {
     }
 }
 
-impl From<Short> for ExtractedText<'_> {
+impl From<InlineText> for ExtractedText<'_> {
     #[inline]
-    fn from(text: Short) -> Self {
-        Self(Kind::Short(text))
+    fn from(text: InlineText) -> Self {
+        Self(Repr::Inline(text))
     }
 }
 
@@ -166,20 +166,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_not_utf8_have_keys_of_their_own() {
+    fn non_utf8_values_have_distinct_keys() {
         let keys =
-            [&b"k\xff"[..], b"k\xfe"].map(|bytes| ExtractedText::from_bytes(bytes).key().into_owned());
+            [&b"k\xff"[..], b"k\xfe"].map(|bytes| ExtractedText::from_bytes(bytes).limiter_key().into_owned());
         assert_eq!(keys[0], "k\u{fffd}(sha256-1afd8b9ac52e1dc6ef517551a39b567d)");
         assert_ne!(keys[0], keys[1]);
-        assert_eq!(ExtractedText::from_bytes(b"acme").key(), "acme");
+        assert_eq!(ExtractedText::from_bytes(b"acme").limiter_key(), "acme");
         let bytes = ExtractedText::from_bytes(b"k\xff".to_vec());
         assert_eq!((bytes.bytes(), &*bytes), (Some(&b"k\xff"[..]), "k\u{fffd}"));
     }
 
     #[test]
-    fn however_it_is_held_it_is_the_same_text() {
-        let short = Short::from("acme").unwrap();
-        for text in [ExtractedText::from("acme"), String::from("acme").into(), short.into()] {
+    fn equal_texts_compare_equal_in_any_representation() {
+        let inline = InlineText::from("acme").unwrap();
+        for text in [ExtractedText::from("acme"), String::from("acme").into(), inline.into()] {
             assert_eq!(text, "acme");
             assert_eq!(text, ExtractedText::from(Cow::Borrowed("acme")));
             assert_ne!(text, *"acne");
