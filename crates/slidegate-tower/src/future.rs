@@ -73,8 +73,7 @@ where
         pending_call: PendingCall<I, ReqBody>,
         config: Arc<LayerConfig<B, R>>,
     ) -> Self {
-        let future =
-            DecisionFuture::new(future, &config.backend, &config.options, config.on_drop);
+        let future = DecisionFuture::new(future, &config.backend, &config.options, config.on_drop);
         Self { config, state: State::Deciding { future, pending_call: Some(pending_call) } }
     }
 

@@ -70,11 +70,7 @@ impl<B: Backend, R> LayerConfig<B, R> {
         Ok(Admission { header_values, settle_guard })
     }
 
-    fn denial_response<ResBody>(
-        &self,
-        ruling: &Ruling,
-        head: RequestHead<'_>,
-    ) -> Response<ResBody>
+    fn denial_response<ResBody>(&self, ruling: &Ruling, head: RequestHead<'_>) -> Response<ResBody>
     where
         R: Respond<ResBody>,
     {
@@ -132,9 +128,7 @@ where
             return self.call_async(request, config);
         };
         match config.admit(decision, head) {
-            Ok(admission) => {
-                ResponseFuture::from_call(self.inner.call(request), admission, config)
-            }
+            Ok(admission) => ResponseFuture::from_call(self.inner.call(request), admission, config),
             Err(response) => ResponseFuture::from_response(response, config),
         }
     }
@@ -156,7 +150,9 @@ impl<I, B, R> RateLimit<I, B, R> {
         let mut inner = mem::replace(&mut self.inner, clone);
         let (parts, body) = request.into_parts();
         match config.backend.decide(config.options.clone(), parts) {
-            Err(future) => ResponseFuture::from_decision(future, PendingCall { body, inner }, config),
+            Err(future) => {
+                ResponseFuture::from_decision(future, PendingCall { body, inner }, config)
+            }
             Ok((parts, mut decision)) => {
                 match config.admit(&mut decision, RequestHead::from(&parts)) {
                     Ok(admission) => {

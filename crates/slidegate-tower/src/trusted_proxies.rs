@@ -25,7 +25,9 @@ pub struct TrustedProxies(Vec<Network>);
 #[non_exhaustive]
 pub enum TrustedProxiesError {
     /// The list is empty. Write `none` to trust no proxy.
-    #[error("the list is empty; write addresses and networks separated by commas, for example `10.0.0.0/8,::1`, or `none`")]
+    #[error(
+        "the list is empty; write addresses and networks separated by commas, for example `10.0.0.0/8,::1`, or `none`"
+    )]
     Empty,
     /// A part is neither an address nor a network.
     #[error(transparent)]

@@ -29,9 +29,7 @@ impl<S, K> LimiterBackend<S, K> {
     fn decide_without_key(&self) -> BackendDecision {
         match self.when_missing {
             WhenMissing::Skip => BackendDecision::Uncounted,
-            WhenMissing::Deny => {
-                BackendDecision::Decided(self.limiter.ruling_without_key(), None)
-            }
+            WhenMissing::Deny => BackendDecision::Decided(self.limiter.ruling_without_key(), None),
         }
     }
 
@@ -94,9 +92,8 @@ impl<S: Store, K: Extract> AsyncBackend for LimiterBackend<S, K> {
         };
         let costs = RequestCosts { unnamed: cost, named: Vec::new() };
         let context = options.settle_context(&costs, [("key", &*key, None)]);
-        ruling.map_or(BackendDecision::Uncounted, |ruling| {
-            BackendDecision::Decided(ruling, context)
-        })
+        ruling
+            .map_or(BackendDecision::Uncounted, |ruling| BackendDecision::Decided(ruling, context))
     }
 
     async fn settle(&self, _: &RequestOptions, charge: &PendingCharge, settlement: Settlement) {

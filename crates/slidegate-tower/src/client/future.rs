@@ -60,11 +60,7 @@ where
     B: Clone,
 {
     /// Sends the first attempt to a service that is ready.
-    pub(super) fn with_retries(
-        service: S,
-        request: Request<B>,
-        config: Arc<RetryConfig>,
-    ) -> Self {
+    pub(super) fn with_retries(service: S, request: Request<B>, config: Arc<RetryConfig>) -> Self {
         let started = Instant::now();
         let mut retries = Retries { service, request, config, started, attempts: 0 };
         Self { step: Step::Calling { response: retries.send() }, retries: Some(retries) }

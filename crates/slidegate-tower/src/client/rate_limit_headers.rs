@@ -56,11 +56,7 @@ fn parse_seconds(value: &HeaderValue) -> Option<Duration> {
 }
 
 /// Parses `Retry-After: Fri, 31 Dec 1999 23:59:59 GMT`, relative to the `Date` of the response, or else to `now`.
-fn parse_wait_until(
-    value: &HeaderValue,
-    headers: &HeaderMap,
-    now: Timestamp,
-) -> Option<Duration> {
+fn parse_wait_until(value: &HeaderValue, headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let until = parse_date(value)?;
     let sent = headers.get(DATE).and_then(parse_date).or_else(|| system_time(now))?;
     Some(until.duration_since(sent).unwrap_or_default())

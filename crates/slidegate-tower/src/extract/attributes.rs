@@ -5,7 +5,7 @@ use std::fmt;
 use slidegate::Descriptor;
 use smallvec::SmallVec;
 
-use super::{Extract, RequestHead, ExtractedText};
+use super::{Extract, ExtractedText, RequestHead};
 use crate::request_options::RequestCosts;
 
 /// The attributes that a policy sees of each request: names and the extractors of their values.
@@ -67,10 +67,9 @@ impl AttributeValues<'_> {
     pub(crate) fn descriptor<'d>(&'d self, costs: &RequestCosts<'d>) -> Descriptor<'d> {
         let descriptor = Descriptor::new(self.0.iter().map(|(name, value)| (*name, &**value)));
         let bytes = self.0.iter().filter_map(|(name, value)| Some((*name, value.bytes()?)));
-        let descriptor = bytes
-            .fold(descriptor.cost(costs.unnamed), |descriptor, (name, bytes)| {
-                descriptor.with_bytes(name, bytes)
-            });
+        let descriptor = bytes.fold(descriptor.cost(costs.unnamed), |descriptor, (name, bytes)| {
+            descriptor.with_bytes(name, bytes)
+        });
         costs
             .named
             .iter()
@@ -109,7 +108,8 @@ mod tests {
 
     #[test]
     fn first_present_value_of_name_applies() {
-        let attributes = Attributes::new().with("user", header("a")).with("user", value("anonymous"));
+        let attributes =
+            Attributes::new().with("user", header("a")).with("user", value("anonymous"));
         let user = |request: &Request<()>| {
             let read = attributes.read(request.into());
             read.descriptor(&RequestCosts::default()).get("user").map(str::to_owned)
@@ -130,12 +130,17 @@ mod tests {
     #[test]
     fn six_attributes_are_read_without_allocation() {
         let attributes = |count: usize| {
-            (0..count).fold(Attributes::new(), |attributes, nth| attributes.with(nth.to_string(), value("x")))
+            (0..count).fold(Attributes::new(), |attributes, nth| {
+                attributes.with(nth.to_string(), value("x"))
+            })
         };
         let request = Request::new(());
         let (six, seven) = (attributes(6), attributes(7));
         assert!(!six.read((&request).into()).0.spilled());
-        assert_eq!(seven.read((&request).into()).descriptor(&RequestCosts::default()).iter().count(), 7);
+        assert_eq!(
+            seven.read((&request).into()).descriptor(&RequestCosts::default()).iter().count(),
+            7
+        );
     }
 
     #[test]

@@ -107,8 +107,13 @@ mod tests {
 
     #[test]
     fn invalid_entry_yields_proxy_that_wrote_it() {
-        for invalid in ["unknown", "_hidden", "192.0.2", "192.0.2.7:x", "[::1", "::1]", "a.example"] {
-            assert_eq!(client_of_line(&format!("192.0.2.7, {invalid}, 10.0.0.1")), "10.0.0.1", "{invalid}");
+        for invalid in ["unknown", "_hidden", "192.0.2", "192.0.2.7:x", "[::1", "::1]", "a.example"]
+        {
+            assert_eq!(
+                client_of_line(&format!("192.0.2.7, {invalid}, 10.0.0.1")),
+                "10.0.0.1",
+                "{invalid}"
+            );
             assert_eq!(client_of_line(invalid), "127.0.0.1", "{invalid}");
         }
         assert_eq!(client_of_lines(&[b"192.0.2.7", b"\xff"]), "127.0.0.1");
@@ -165,7 +170,8 @@ mod tests {
         let entries = lines.iter().flat_map(|line| line.split(|byte| *byte == b','));
         let texts = entries.filter_map(|entry| std::str::from_utf8(entry).ok()).map(str::trim);
         let plain = texts.clone().filter_map(|text| text.trim_matches(['[', ']']).parse().ok());
-        let with_ports = texts.filter_map(|text| text.parse().ok()).map(|address: SocketAddr| address.ip());
+        let with_ports =
+            texts.filter_map(|text| text.parse().ok()).map(|address: SocketAddr| address.ip());
         plain.chain(with_ports).map(|address: IpAddr| address.to_canonical()).collect()
     }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::peer::peer_address;
 use super::text::InlineText;
-use super::{Extract, RequestHead, ExtractedText, client_address};
+use super::{Extract, ExtractedText, RequestHead, client_address};
 use crate::TrustedProxies;
 
 /// Default IPv6 prefix in bits: a client with one IPv6 address usually controls the whole /64.
@@ -66,7 +66,11 @@ impl ClientIp {
     }
 
     #[inline]
-    fn read_address<'r>(&self, head: RequestHead<'r>, ipv6_prefix: u8) -> Option<ExtractedText<'r>> {
+    fn read_address<'r>(
+        &self,
+        head: RequestHead<'r>,
+        ipv6_prefix: u8,
+    ) -> Option<ExtractedText<'r>> {
         let address = client_address(head.headers, peer_address(head.extensions)?, &self.trusted);
         Some(ExtractedText::from(match address {
             IpAddr::V4(address) => format_ipv4(address),

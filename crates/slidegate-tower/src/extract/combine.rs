@@ -1,6 +1,6 @@
 //! Combinators: extractors built from other extractors.
 
-use super::{Extract, RequestHead, ExtractedText};
+use super::{Extract, ExtractedText, RequestHead};
 
 /// An extractor with a fallback, created by [`Extract::or`].
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,9 @@ mod tests {
     fn map_converts_or_drops_present_value() {
         let digits =
             header("a").map(|text| text.parse::<u32>().ok().map(|number| number.to_string()));
-        let read = |headers: &[_]| digits.extract((&request(headers)).into()).map(ExtractedText::into_owned);
+        let read = |headers: &[_]| {
+            digits.extract((&request(headers)).into()).map(ExtractedText::into_owned)
+        };
         assert_eq!(read(&[("a", "007")]).as_deref(), Some("7"));
         assert_eq!(read(&[("a", "seven")]), None);
         assert_eq!(read(&[]), None);

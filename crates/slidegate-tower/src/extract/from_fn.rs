@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use super::{Extract, RequestHead, ExtractedText, normal_path};
+use super::{Extract, ExtractedText, RequestHead, normal_path};
 
 /// Creates an extractor from a function of the request head.
 ///

@@ -115,7 +115,9 @@ pub fn host() -> impl Extract + Copy + fmt::Debug {
 /// assert_eq!(api_key().extract((&request).into()).as_deref(), Some("k1"));
 /// ```
 pub fn api_key() -> impl Extract + Copy + fmt::Debug {
-    text_from_fn(|head| bearer_token(head.headers).or_else(|| first_value(head.headers, &X_API_KEY)))
+    text_from_fn(|head| {
+        bearer_token(head.headers).or_else(|| first_value(head.headers, &X_API_KEY))
+    })
 }
 
 fn bearer_token(headers: &HeaderMap) -> Option<ExtractedText<'_>> {

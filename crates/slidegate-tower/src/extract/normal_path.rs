@@ -62,7 +62,8 @@ fn decode_unreserved(path: &str) -> String {
 
 /// Parses the two hexadecimal digits at the start of the text.
 fn parse_hex_byte(text: &str) -> Option<u8> {
-    let digits = text.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+    let digits =
+        text.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
     u8::from_str_radix(digits, 16).ok()
 }
 

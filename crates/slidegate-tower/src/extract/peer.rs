@@ -94,7 +94,8 @@ mod tests {
     fn tonic_connect_info_is_used_if_known() {
         use tonic::transport::server::TcpConnectInfo;
 
-        let peer = |remote_addr| peer_of(TcpConnectInfo { local_addr: Some(address(9)), remote_addr });
+        let peer =
+            |remote_addr| peer_of(TcpConnectInfo { local_addr: Some(address(9)), remote_addr });
         assert_eq!(peer(Some(address(1))), Some(address(1).ip()));
         assert_eq!(peer(None), None);
     }

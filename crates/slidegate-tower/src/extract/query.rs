@@ -27,7 +27,9 @@ pub fn query(name: impl Into<Box<str>>) -> impl Extract + Clone + fmt::Debug {
             .filter(|(key, _)| *decode(key) == *name.as_bytes())
             .map(|(_, value)| value)
             .next();
-        value.filter(|value| !value.is_empty()).map(|value| ExtractedText::from_bytes(decode(value)))
+        value
+            .filter(|value| !value.is_empty())
+            .map(|value| ExtractedText::from_bytes(decode(value)))
     })
 }
 

@@ -167,8 +167,8 @@ mod tests {
 
     #[test]
     fn non_utf8_values_have_distinct_keys() {
-        let keys =
-            [&b"k\xff"[..], b"k\xfe"].map(|bytes| ExtractedText::from_bytes(bytes).limiter_key().into_owned());
+        let keys = [&b"k\xff"[..], b"k\xfe"]
+            .map(|bytes| ExtractedText::from_bytes(bytes).limiter_key().into_owned());
         assert_eq!(keys[0], "k\u{fffd}(sha256-1afd8b9ac52e1dc6ef517551a39b567d)");
         assert_ne!(keys[0], keys[1]);
         assert_eq!(ExtractedText::from_bytes(b"acme").limiter_key(), "acme");

@@ -1,4 +1,4 @@
-//! How often the client asks, and for how long in all.
+//! The number of attempts of the client, and their total time.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -11,161 +11,172 @@ use slidegate::Jitter;
 use slidegate_tower::client::RetryLayer;
 use tower::{Layer, Service, ServiceExt};
 
-use crate::scripted::{Answer, Scripted, denied, run, seconds};
+use crate::test_util::{ScriptedResponse, ScriptedService, denial, run, seconds};
 
-fn unjittered() -> RetryLayer {
+fn layer_without_jitter() -> RetryLayer {
     RetryLayer::new().jitter(Jitter::NONE)
 }
 
-/// Denials that can be told apart.
-fn denials(n: usize, wait: u64) -> Vec<Answer> {
-    (1..=n).map(|nth| denied(wait).with("x-nth", nth.to_string())).collect()
+/// Returns numbered denials.
+fn denials(n: usize, wait: u64) -> Vec<ScriptedResponse> {
+    (1..=n).map(|nth| denial(wait).with_header("x-nth", nth.to_string())).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempts_are_bounded_and_the_last_answer_is_returned_as_it_is() {
+async fn attempts_are_bounded_and_last_response_returned() {
     for (layer, attempts) in [
-        (unjittered(), 4),
-        (unjittered().attempts(0), 1),
-        (unjittered().attempts(1), 1),
-        (unjittered().attempts(2), 2),
-        (unjittered().attempts(9), 9),
+        (layer_without_jitter(), 4),
+        (layer_without_jitter().attempts(0), 1),
+        (layer_without_jitter().attempts(1), 1),
+        (layer_without_jitter().attempts(2), 2),
+        (layer_without_jitter().attempts(9), 9),
     ] {
-        let ran = run(&layer, denials(20, 2)).await;
-        let asked_at: Vec<_> = (0..attempts).map(|nth| seconds(nth * 2)).collect();
-        assert_eq!((ran.status(), &ran.asked_at), (429, &asked_at));
-        // It does not wait after the last.
-        assert_eq!(Some(&ran.took), asked_at.last());
-        let headers = ran.answer.unwrap().headers().clone();
+        let result = run(&layer, denials(20, 2)).await;
+        let call_times: Vec<_> = (0..attempts).map(|nth| seconds(nth * 2)).collect();
+        assert_eq!((result.status(), &result.call_times), (429, &call_times));
+        // No wait follows the last attempt.
+        assert_eq!(Some(&result.elapsed), call_times.last());
+        let headers = result.response.unwrap().headers().clone();
         assert_eq!(headers["x-nth"], attempts.to_string());
         assert_eq!(headers["retry-after"], "2");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_would_end_too_late_is_not_begun() {
-    let layer = unjittered().attempts(20);
-    // The first wait, a wait in the middle, the longest there is.
-    for (wait, asked) in [(31, 1), (20, 2), (10, 4), (30, 2), (u64::MAX, 1)] {
-        let ran = run(&layer, denials(20, wait)).await;
-        assert_eq!((ran.status(), ran.asked_at.len()), (429, asked), "{wait}");
-        assert_eq!(ran.took, seconds(wait.saturating_mul(asked as u64 - 1)), "{wait}");
-        assert_eq!(ran.answer.unwrap().headers()["x-nth"], asked.to_string());
+async fn wait_beyond_total_time_never_starts() {
+    let layer = layer_without_jitter().attempts(20);
+    // The first wait, a wait in the middle, the maximum wait.
+    for (wait, attempts) in [(31, 1), (20, 2), (10, 4), (30, 2), (u64::MAX, 1)] {
+        let result = run(&layer, denials(20, wait)).await;
+        assert_eq!((result.status(), result.call_times.len()), (429, attempts), "{wait}");
+        assert_eq!(result.elapsed, seconds(wait.saturating_mul(attempts as u64 - 1)), "{wait}");
+        assert_eq!(result.response.unwrap().headers()["x-nth"], attempts.to_string());
     }
-    let long = Answer::of(503).with("retry-after", "99999999999999999999999");
-    assert_eq!(run(&layer.clone().total_time(Duration::MAX), [denied(5)]).await.took, seconds(5));
-    let ran = run(&layer.clone().total_time(seconds(1 << 40)), [long]).await;
-    assert_eq!((ran.status(), ran.took), (503, Duration::ZERO));
-    let ran = run(&layer.total_time(Duration::ZERO), denials(1, 1)).await;
-    assert_eq!((ran.status(), ran.took), (429, Duration::ZERO));
+    let long =
+        ScriptedResponse::with_status(503).with_header("retry-after", "99999999999999999999999");
+    assert_eq!(
+        run(&layer.clone().total_time(Duration::MAX), [denial(5)]).await.elapsed,
+        seconds(5)
+    );
+    let result = run(&layer.clone().total_time(seconds(1 << 40)), [long]).await;
+    assert_eq!((result.status(), result.elapsed), (503, Duration::ZERO));
+    let result = run(&layer.total_time(Duration::ZERO), denials(1, 1)).await;
+    assert_eq!((result.status(), result.elapsed), (429, Duration::ZERO));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_jitter_counts_as_part_of_the_wait() {
+async fn total_time_includes_jitter() {
     fastrand::seed(4);
     let layer = RetryLayer::new().jitter(Jitter::up_to(seconds(100)));
-    let mut ended = [0, 0];
+    let mut outcomes = [0, 0];
     for _ in 0..100 {
-        let ran = run(&layer, [denied(1)]).await;
-        assert!(ran.took <= seconds(30) + Duration::from_millis(1));
-        ended[usize::from(ran.status() == 200)] += 1;
+        let result = run(&layer, [denial(1)]).await;
+        assert!(result.elapsed <= seconds(30) + Duration::from_millis(1));
+        outcomes[usize::from(result.status() == 200)] += 1;
     }
-    assert!(ended.iter().all(|n| *n > 10), "{ended:?}");
+    assert!(outcomes.iter().all(|n| *n > 10), "{outcomes:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn time_that_attempts_take_counts() {
+async fn total_time_includes_attempts() {
     // Each attempt takes 7 s.
     let slow = tower::service_fn(|_: Request<Bytes>| async {
         tokio::time::sleep(seconds(7)).await;
         Response::builder().status(429).header("retry-after", 5).body(())
     });
-    let began = tokio::time::Instant::now();
-    let answer = unjittered().attempts(20).layer(slow).oneshot(Request::default()).await.unwrap();
-    // 7, 5, 7, 5, and 7 more are 31; another wait would end at 36.
-    assert_eq!((answer.status().as_u16(), began.elapsed()), (429, seconds(31)));
+    let started = tokio::time::Instant::now();
+    let response =
+        layer_without_jitter().attempts(20).layer(slow).oneshot(Request::default()).await.unwrap();
+    // Attempts and waits of 7, 5, 7, 5 and 7 s end at 31 s; another wait would end at 36 s.
+    assert_eq!((response.status().as_u16(), started.elapsed()), (429, seconds(31)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn anything_but_429_and_503_passes_at_once() {
+async fn other_statuses_are_returned_immediately() {
     for status in [200, 204, 301, 400, 401, 403, 404, 408, 425, 500, 502, 504] {
-        let answer =
-            Answer::of(status).with("retry-after", "5").with("ratelimit", r#""a";r=0;t=5"#);
-        let ran = run(&unjittered(), [answer]).await;
-        assert_eq!((ran.status(), ran.took, ran.asked_at.len()), (status, Duration::ZERO, 1));
-        assert_eq!(ran.answer.unwrap().headers().len(), 2);
+        let response = ScriptedResponse::with_status(status)
+            .with_header("retry-after", "5")
+            .with_header("ratelimit", r#""a";r=0;t=5"#);
+        let result = run(&layer_without_jitter(), [response]).await;
+        assert_eq!(
+            (result.status(), result.elapsed, result.call_times.len()),
+            (status, Duration::ZERO, 1)
+        );
+        assert_eq!(result.response.unwrap().headers().len(), 2);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_is_not_repeated() {
-    let ran = run(&unjittered(), [Answer::error("reset")]).await;
-    assert_eq!((ran.answer.unwrap_err(), ran.asked_at.len()), ("reset", 1));
-    let ran = run(&unjittered(), [denied(3), Answer::error("reset")]).await;
-    assert_eq!((ran.answer.unwrap_err(), ran.took), ("reset", seconds(3)));
+async fn error_is_not_retried() {
+    let result = run(&layer_without_jitter(), [ScriptedResponse::error("reset")]).await;
+    assert_eq!((result.response.unwrap_err(), result.call_times.len()), ("reset", 1));
+    let result = run(&layer_without_jitter(), [denial(3), ScriptedResponse::error("reset")]).await;
+    assert_eq!((result.response.unwrap_err(), result.elapsed), ("reset", seconds(3)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_answer_that_is_not_returned_is_dropped_before_the_wait() {
-    let service = Scripted::new(denials(2, 5));
-    let answer = unjittered().layer(service.clone()).oneshot(Request::default()).await.unwrap();
-    let held: Vec<_> = service.asked().iter().map(|asked| asked.bodies_held).collect();
-    assert_eq!(held, [0, 0, 0]);
-    assert_eq!(Arc::strong_count(answer.body()), 2);
+async fn denial_is_dropped_before_wait() {
+    let service = ScriptedService::new(denials(2, 5));
+    let response =
+        layer_without_jitter().layer(service.clone()).oneshot(Request::default()).await.unwrap();
+    let retained: Vec<_> = service.calls().iter().map(|call| call.retained_bodies).collect();
+    assert_eq!(retained, [0, 0, 0]);
+    assert_eq!(Arc::strong_count(response.body()), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn clones_of_the_client_wait_each_for_itself() {
-    let service = Scripted::new(denials(2, 5));
-    let client = unjittered().layer(service.clone());
-    let [one, other] = [client.clone(), client].map(|client| client.oneshot(Request::default()));
-    let (one, other) = tokio::join!(one, other);
-    assert_eq!([one.unwrap().status(), other.unwrap().status()], [200, 200]);
-    let asked_at: Vec<_> = service.asked().iter().map(|asked| asked.at).collect();
-    assert_eq!(asked_at, [0, 0, 5, 5].map(seconds));
+async fn client_clones_wait_independently() {
+    let service = ScriptedService::new(denials(2, 5));
+    let client = layer_without_jitter().layer(service.clone());
+    let [first, second] = [client.clone(), client].map(|client| client.oneshot(Request::default()));
+    let (first, second) = tokio::join!(first, second);
+    assert_eq!([first.unwrap().status(), second.unwrap().status()], [200, 200]);
+    let call_times: Vec<_> = service.calls().iter().map(|call| call.at).collect();
+    assert_eq!(call_times, [0, 0, 5, 5].map(seconds));
 }
 
-/// Takes a second to be ready, each time. That only who was polled is called, every other test checks, too.
-struct Slow {
-    inner: Scripted,
-    readying: Option<std::pin::Pin<Box<tokio::time::Sleep>>>,
+/// A service that takes a second to become ready, each time.
+struct SlowToBecomeReady {
+    inner: ScriptedService,
+    ready_timer: Option<std::pin::Pin<Box<tokio::time::Sleep>>>,
 }
 
-impl Clone for Slow {
+impl Clone for SlowToBecomeReady {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), readying: None }
+        Self { inner: self.inner.clone(), ready_timer: None }
     }
 }
 
-impl Service<Request<Bytes>> for Slow {
+impl Service<Request<Bytes>> for SlowToBecomeReady {
     type Response = Response<Arc<()>>;
     type Error = &'static str;
-    type Future = <Scripted as Service<Request<Bytes>>>::Future;
+    type Future = <ScriptedService as Service<Request<Bytes>>>::Future;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        let readying =
-            self.readying.get_or_insert_with(|| Box::pin(tokio::time::sleep(seconds(1))));
-        std::task::ready!(readying.as_mut().poll(cx));
+        let ready_timer =
+            self.ready_timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(seconds(1))));
+        std::task::ready!(ready_timer.as_mut().poll(cx));
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
-        assert!(self.readying.take().is_some());
+        assert!(self.ready_timer.take().is_some());
         self.inner.call(request)
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_attempt_waits_until_the_service_is_ready() {
-    let inner = Scripted::new(denials(2, 5));
-    let client = unjittered().layer(Slow { inner: inner.clone(), readying: None });
+async fn every_attempt_waits_for_readiness() {
+    let inner = ScriptedService::new(denials(2, 5));
+    let client =
+        layer_without_jitter().layer(SlowToBecomeReady { inner: inner.clone(), ready_timer: None });
     assert_eq!(client.oneshot(Request::default()).await.unwrap().status(), 200);
-    let asked_at: Vec<_> = inner.asked().iter().map(|asked| asked.at).collect();
-    assert_eq!(asked_at, [1, 7, 13].map(seconds));
+    let call_times: Vec<_> = inner.calls().iter().map(|call| call.at).collect();
+    assert_eq!(call_times, [1, 7, 13].map(seconds));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_fails_to_become_ready_ends_it() {
+async fn readiness_error_ends_retries() {
     #[derive(Clone)]
     struct Once(bool);
     impl Service<Request<Bytes>> for Once {
@@ -177,23 +188,23 @@ async fn a_service_that_fails_to_become_ready_ends_it() {
         }
         fn call(&mut self, _: Request<Bytes>) -> Self::Future {
             self.0 = false;
-            let answer = Response::builder().status(503).header("retry-after", 1);
-            std::future::ready(Ok(answer.body(()).unwrap()))
+            let response = Response::builder().status(503).header("retry-after", 1);
+            std::future::ready(Ok(response.body(()).unwrap()))
         }
     }
-    let ended = unjittered().layer(Once(true)).oneshot(Request::default()).await;
-    assert_eq!(ended.unwrap_err(), "closed");
+    let result = layer_without_jitter().layer(Once(true)).oneshot(Request::default()).await;
+    assert_eq!(result.unwrap_err(), "closed");
 }
 
 #[test]
-fn the_client_can_be_sent_and_shared() {
-    fn check<T: Clone + Send + Sync + 'static>(_: &T) {}
-    fn sent<F: Future + Send>(_: &F) {}
+fn client_is_send_and_sync() {
+    fn assert_shared<T: Clone + Send + Sync + 'static>(_: &T) {}
+    fn assert_send<F: Future + Send>(_: &F) {}
     let layer = RetryLayer::new().also_repeat(|head| head.uri.path() == "/");
-    check(&layer);
+    assert_shared(&layer);
     let service =
         tower::service_fn(|_: Request<Bytes>| async { Ok::<_, Infallible>(Response::new(())) });
     let client = layer.layer(service);
-    check(&client);
-    sent(&client.oneshot(Request::default()));
+    assert_shared(&client);
+    assert_send(&client.oneshot(Request::default()));
 }

@@ -1,10 +1,10 @@
-//! A thousand clients that are denied at once, and when they come back.
+//! The retry times of a thousand clients that are denied at the same time.
 //!
-//! The clients are `RetryLayer`s, the server is slidegate's gate with its headers; only the network is left
-//! out, and time is paused. What is drawn by chance is seeded, so that it is the same each time.
+//! The clients are `RetryLayer`s, and the server is a slidegate gate with its headers; only the network is omitted, and
+//! time is paused. Random numbers are seeded, so that every run has the same result.
 //!
-//! `docs/retry-spike.svg` and the table of `docs/CLIENT.md` are what this measures. To draw and print them
-//! again: `make retry-spike`.
+//! `docs/retry-spike.svg` and the table of `docs/CLIENT.md` show the measurement. `make retry-spike` draws and prints
+//! them again.
 
 mod chart;
 
@@ -24,71 +24,72 @@ use tower::{Layer, ServiceExt};
 use chart::Curve;
 
 const CLIENTS: usize = 1_000;
-/// What the denied are told.
-const WAIT: u64 = 60;
+/// The wait that denials state, in seconds.
+const WAIT_SECONDS: u64 = 60;
 
-/// A server with one limit for all, in tokio's time.
-pub struct Server {
+/// A server with one limit for all clients, on tokio's clock.
+pub struct SimulatedServer {
     gate: Gate<MemoryStore<ManualClock>>,
     clock: ManualClock,
-    began: Instant,
+    started: Instant,
     retry_jitter: Jitter,
     arrivals: Mutex<Vec<Duration>>,
 }
 
-impl Server {
+impl SimulatedServer {
     pub fn new(limit: &str, retry_jitter: Jitter) -> Self {
         let rule = format!("{{ name: all, limits: [{limit}], algorithm: sliding_log }}");
         let policy = Policy::from_yaml(&format!("rules: [{rule}]")).unwrap();
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
         let gate = Gate::new(policy, MemoryStore::with_clock(clock.clone(), 10));
-        let began = Instant::now();
-        Self { gate, clock, began, retry_jitter, arrivals: Mutex::default() }
+        let started = Instant::now();
+        Self { gate, clock, started, retry_jitter, arrivals: Mutex::default() }
     }
 
     /// Decides one request.
-    pub fn answer(&self) -> Response<()> {
-        let elapsed = self.began.elapsed();
+    pub fn respond(&self) -> Response<()> {
+        let elapsed = self.started.elapsed();
         self.arrivals.lock().unwrap().push(elapsed);
         self.clock.set(Timestamp::from_secs(1_750_000_000).after(elapsed));
         let ruling = self.gate.check_now(&slidegate::Request::new("default", Descriptor::new([])));
-        let mut answer = Response::new(());
+        let mut response = Response::new(());
         if !ruling.decision().is_allowed() {
-            *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+            *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
         }
-        let lengthening = self.retry_jitter.draw();
-        for (name, value) in headers::write(Style::Ietf, &ruling, self.clock.now(), lengthening) {
-            answer.headers_mut().append(name, HeaderValue::from_str(&value).unwrap());
+        let jitter = self.retry_jitter.draw();
+        for (name, value) in headers::write(Style::Ietf, &ruling, self.clock.now(), jitter) {
+            response.headers_mut().append(name, HeaderValue::from_str(&value).unwrap());
         }
-        answer
+        response
     }
 
-    /// When it was asked.
+    /// Returns the times of all requests.
     pub fn arrivals(&self) -> Vec<Duration> {
         self.arrivals.lock().unwrap().clone()
     }
 }
 
-/// When the clients come back, in order. The quota is spent when they ask first, and large enough for all
-/// of them when they ask again.
-async fn returns(retry_jitter: Jitter, client_jitter: Jitter) -> Vec<Duration> {
+/// Returns the retry times of the clients, in order. The quota is used up at their first attempt, and large enough for
+/// all of them at the second.
+async fn return_times(retry_jitter: Jitter, client_jitter: Jitter) -> Vec<Duration> {
     fastrand::seed(8);
-    let server = Arc::new(Server::new(&format!("{CLIENTS}/{WAIT}s"), retry_jitter));
-    (0..CLIENTS).for_each(|_| assert_eq!(server.answer().status(), 200));
+    let server =
+        Arc::new(SimulatedServer::new(&format!("{CLIENTS}/{WAIT_SECONDS}s"), retry_jitter));
+    (0..CLIENTS).for_each(|_| assert_eq!(server.respond().status(), 200));
     let layer = RetryLayer::new().jitter(client_jitter).total_time(Duration::from_secs(300));
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
         let server = Arc::clone(&server);
         let service = tower::service_fn(move |_: Request<()>| {
-            let answer = server.answer();
-            async { Ok::<_, Infallible>(answer) }
+            let response = server.respond();
+            async { Ok::<_, Infallible>(response) }
         });
         clients.spawn(layer.layer(service).oneshot(Request::default()));
     }
-    for answer in clients.join_all().await {
-        assert_eq!(answer.unwrap().status(), 200);
+    for response in clients.join_all().await {
+        assert_eq!(response.unwrap().status(), 200);
     }
-    // Those who spent the quota, the denied, and the denied once more.
+    // The requests that use up the quota, the denied attempts, and their retries.
     let mut arrivals = server.arrivals();
     assert_eq!(arrivals.len(), 3 * CLIENTS);
     arrivals.drain(..2 * CLIENTS).for_each(|at| assert_eq!(at, Duration::ZERO));
@@ -96,38 +97,38 @@ async fn returns(retry_jitter: Jitter, client_jitter: Jitter) -> Vec<Duration> {
 }
 
 /// One row of the table.
-struct Case {
+struct JitterCase {
     server: u8,
     client: u8,
-    returns: Vec<Duration>,
+    return_times: Vec<Duration>,
 }
 
-impl Case {
-    async fn of((server, client): (u8, u8)) -> Self {
+impl JitterCase {
+    async fn measure((server, client): (u8, u8)) -> Self {
         let [retry_jitter, client_jitter] = [server, client].map(Jitter::up_to_percent);
-        Self { server, client, returns: returns(retry_jitter, client_jitter).await }
+        Self { server, client, return_times: return_times(retry_jitter, client_jitter).await }
     }
 
-    /// The most that come within one of the spans that follow each other from the denial on.
+    /// Returns the maximum number of retries in one of the consecutive spans that begin at the denial.
     fn peak(&self, span: Duration) -> usize {
         let bucket = |at: &Duration| at.as_nanos() / span.as_nanos();
-        self.returns.chunk_by(|a, b| bucket(a) == bucket(b)).map(<[_]>::len).max().unwrap()
+        self.return_times.chunk_by(|a, b| bucket(a) == bucket(b)).map(<[_]>::len).max().unwrap()
     }
 
     fn peak_in_a_second(&self) -> usize {
         self.peak(Duration::from_secs(1))
     }
 
-    /// What each second would have, if the clients were spread evenly over what the larger jitter adds, and
-    /// five standard deviations more, of those that a count by chance has.
+    /// Returns the number of retries per second if the clients were spread evenly over the larger jitter, plus five
+    /// standard deviations of a random count.
     fn bound(&self) -> usize {
-        let spread = WAIT as f64 * f64::from(self.server.max(self.client)) / 100.0;
+        let spread = WAIT_SECONDS as f64 * f64::from(self.server.max(self.client)) / 100.0;
         let mean = CLIENTS as f64 / spread;
         (mean + 5.0 * mean.sqrt()) as usize
     }
 
     fn row(&self) -> String {
-        let [first, last] = [self.returns.first(), self.returns.last()]
+        let [first, last] = [self.return_times.first(), self.return_times.last()]
             .map(|at| format!("{:.1} s", at.unwrap().as_secs_f64()));
         let in_a_second = self.peak_in_a_second();
         let in_10_ms = self.peak(Duration::from_millis(10));
@@ -138,27 +139,27 @@ impl Case {
 
     fn curve(&self, name: &'static str) -> Curve {
         let mut per_second = vec![0; 140];
-        self.returns.iter().for_each(|at| per_second[at.as_secs() as usize] += 1);
+        self.return_times.iter().for_each(|at| per_second[at.as_secs() as usize] += 1);
         Curve { name, per_second }
     }
 }
 
-/// Percent of the server and of the client.
-const CASES: [(u8, u8); 5] = [(0, 0), (10, 0), (0, 10), (10, 10), (100, 10)];
+/// Jitter of the server and of the client, in percent.
+const JITTER_CASES: [(u8, u8); 5] = [(0, 0), (10, 0), (0, 10), (10, 10), (100, 10)];
 
-async fn cases() -> Vec<Case> {
+async fn cases() -> Vec<JitterCase> {
     let mut cases = Vec::new();
-    for case in CASES {
-        cases.push(Case::of(case).await);
+    for case in JITTER_CASES {
+        cases.push(JitterCase::measure(case).await);
     }
     cases
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_that_were_denied_at_once_do_not_come_back_in_one_spike() {
+async fn jitter_spreads_simultaneous_retries() {
     for case in cases().await {
-        // Nobody comes before it was told to.
-        assert!(case.returns[0] >= Duration::from_secs(WAIT), "{}", case.row());
+        // No client returns too early.
+        assert!(case.return_times[0] >= Duration::from_secs(WAIT_SECONDS), "{}", case.row());
         match (case.server, case.client) {
             (0, 0) => assert_eq!(case.peak(Duration::from_millis(1)), CLIENTS),
             _ => {
@@ -168,31 +169,36 @@ async fn a_thousand_that_were_denied_at_once_do_not_come_back_in_one_spike() {
     }
 }
 
-/// Whole seconds are all that Retry-After can say: it is the client's jitter that spreads within them.
+/// Retry-After has whole seconds: only the jitter of the client spreads retries within a second.
 #[tokio::test(start_paused = true)]
-async fn within_a_second_the_clients_jitter_spreads() {
-    let [server_only, both] = [Case::of((10, 0)).await, Case::of((10, 10)).await];
+async fn client_jitter_spreads_within_second() {
+    let [server_only, both] =
+        [JitterCase::measure((10, 0)).await, JitterCase::measure((10, 10)).await];
     assert_eq!(server_only.peak(Duration::from_millis(1)), server_only.peak_in_a_second());
     assert!(both.peak(Duration::from_millis(10)) * 10 < both.peak_in_a_second(), "{}", both.row());
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_documents_show_what_is_measured() {
+async fn docs_match_measured_retries() {
     let cases = cases().await;
-    let rows: Vec<String> = cases.iter().map(Case::row).collect();
+    let rows: Vec<String> = cases.iter().map(JitterCase::row).collect();
     let svg = chart::draw(&[
         cases[0].curve("no jitter"),
         cases[3].curve("server 10 %, client 10 %"),
         cases[4].curve("server 100 %, client 10 %"),
     ]);
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
-    let [picture, text] = ["retry-spike.svg", "CLIENT.md"].map(|name| format!("{docs}/{name}"));
+    let [svg_path, text_path] =
+        ["retry-spike.svg", "CLIENT.md"].map(|name| format!("{docs}/{name}"));
     if env::var_os("DRAW").is_some() {
-        fs::write(&picture, &svg).unwrap();
+        fs::write(&svg_path, &svg).unwrap();
         println!("{}", rows.join("\n"));
     }
-    assert!(fs::read_to_string(picture).unwrap() == svg, "draw it again: make retry-spike");
-    let text = fs::read_to_string(text).unwrap();
+    assert!(
+        fs::read_to_string(svg_path).unwrap() == svg,
+        "docs/retry-spike.svg is outdated; run make retry-spike"
+    );
+    let text = fs::read_to_string(text_path).unwrap();
     for row in rows {
         assert!(text.contains(&row), "docs/CLIENT.md lacks {row}");
     }

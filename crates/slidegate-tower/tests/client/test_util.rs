@@ -1,4 +1,4 @@
-//! A service that answers as it is written, and notes what it was asked.
+//! A service that returns scripted responses and records its calls.
 
 use std::collections::VecDeque;
 use std::future::{Ready, ready};
@@ -12,84 +12,85 @@ use slidegate_tower::client::RetryLayer;
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt};
 
-/// What may come instead of an answer.
-pub type Answered = Result<StatusCode, &'static str>;
+/// The status of a scripted response, or an error of the service.
+pub type ScriptedResult = Result<StatusCode, &'static str>;
 
-/// What a service was asked.
+/// A call that the service received.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Asked {
-    /// Since it was made.
+pub struct RecordedCall {
+    /// The time since the creation of the service.
     pub at: Duration,
     pub body: Bytes,
-    /// Bodies of earlier answers that somebody still has.
-    pub bodies_held: usize,
+    /// The number of earlier response bodies that are not dropped yet.
+    pub retained_bodies: usize,
 }
 
+/// The response or error for one call.
 #[derive(Clone)]
-pub struct Answer {
-    answered: Answered,
+pub struct ScriptedResponse {
+    result: ScriptedResult,
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-impl Answer {
-    pub fn of(status: u16) -> Self {
-        Self { answered: Ok(StatusCode::from_u16(status).unwrap()), headers: Vec::new() }
+impl ScriptedResponse {
+    pub fn with_status(status: u16) -> Self {
+        Self { result: Ok(StatusCode::from_u16(status).unwrap()), headers: Vec::new() }
     }
 
     pub fn error(message: &'static str) -> Self {
-        Self { answered: Err(message), headers: Vec::new() }
+        Self { result: Err(message), headers: Vec::new() }
     }
 
-    pub fn with(mut self, name: &'static str, value: impl AsRef<[u8]>) -> Self {
+    pub fn with_header(mut self, name: &'static str, value: impl AsRef<[u8]>) -> Self {
         let value = HeaderValue::from_bytes(value.as_ref()).unwrap();
         self.headers.push((HeaderName::from_static(name), value));
         self
     }
 }
 
-/// A 429 that tells to wait.
-pub fn denied(seconds: u64) -> Answer {
-    Answer::of(429).with("retry-after", seconds.to_string())
+/// Returns a 429 with `Retry-After`.
+pub fn denial(seconds: u64) -> ScriptedResponse {
+    ScriptedResponse::with_status(429).with_header("retry-after", seconds.to_string())
 }
 
 struct Script {
-    began: Instant,
-    answers: Mutex<VecDeque<Answer>>,
-    asked: Mutex<Vec<Asked>>,
+    started: Instant,
+    responses: Mutex<VecDeque<ScriptedResponse>>,
+    calls: Mutex<Vec<RecordedCall>>,
     body: Arc<()>,
 }
 
-/// The service. Each call must be preceded by its own `poll_ready`, of the same clone.
-pub struct Scripted {
+/// A service with scripted responses. Each call needs its own `poll_ready` on the same clone.
+pub struct ScriptedService {
     script: Arc<Script>,
     is_ready: bool,
 }
 
-impl Scripted {
-    /// Gives these answers, one after the other, and 200 after them.
-    pub fn new(answers: impl IntoIterator<Item = Answer>) -> Self {
+impl ScriptedService {
+    /// Creates a service that returns these responses in order, and then 200.
+    pub fn new(responses: impl IntoIterator<Item = ScriptedResponse>) -> Self {
         let script = Script {
-            began: Instant::now(),
-            answers: Mutex::new(answers.into_iter().collect()),
-            asked: Mutex::default(),
+            started: Instant::now(),
+            responses: Mutex::new(responses.into_iter().collect()),
+            calls: Mutex::default(),
             body: Arc::default(),
         };
         Self { script: Arc::new(script), is_ready: false }
     }
 
-    pub fn asked(&self) -> Vec<Asked> {
-        self.script.asked.lock().unwrap().clone()
+    pub fn calls(&self) -> Vec<RecordedCall> {
+        self.script.calls.lock().unwrap().clone()
     }
 }
 
-/// A clone has not been polled.
-impl Clone for Scripted {
+/// A clone has not been polled ready.
+impl Clone for ScriptedService {
     fn clone(&self) -> Self {
         Self { script: Arc::clone(&self.script), is_ready: false }
     }
 }
 
-impl Service<Request<Bytes>> for Scripted {
+impl Service<Request<Bytes>> for ScriptedService {
     type Response = Response<Arc<()>>;
     type Error = &'static str;
     type Future = Ready<Result<Self::Response, Self::Error>>;
@@ -100,16 +101,17 @@ impl Service<Request<Bytes>> for Scripted {
     }
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
-        assert!(std::mem::take(&mut self.is_ready), "called without being polled");
+        assert!(std::mem::take(&mut self.is_ready), "called without being polled ready");
         let script = &self.script;
-        script.asked.lock().unwrap().push(Asked {
-            at: script.began.elapsed(),
+        script.calls.lock().unwrap().push(RecordedCall {
+            at: script.started.elapsed(),
             body: request.into_body(),
-            bodies_held: Arc::strong_count(&script.body) - 1,
+            retained_bodies: Arc::strong_count(&script.body) - 1,
         });
-        let next = script.answers.lock().unwrap().pop_front();
-        let Answer { answered, headers } = next.unwrap_or_else(|| Answer::of(200));
-        ready(answered.map(|status| {
+        let next = script.responses.lock().unwrap().pop_front();
+        let ScriptedResponse { result, headers } =
+            next.unwrap_or_else(|| ScriptedResponse::with_status(200));
+        ready(result.map(|status| {
             let mut response = Response::new(Arc::clone(&script.body));
             *response.status_mut() = status;
             response.headers_mut().extend(headers);
@@ -118,46 +120,53 @@ impl Service<Request<Bytes>> for Scripted {
     }
 }
 
-/// What became of a request.
-pub struct Ran {
-    pub answer: Result<Response<Arc<()>>, &'static str>,
-    /// When the service was asked.
-    pub asked_at: Vec<Duration>,
-    pub took: Duration,
+/// The result of a request and the calls that it caused.
+pub struct RunResult {
+    pub response: Result<Response<Arc<()>>, &'static str>,
+    /// The times of the calls to the service.
+    pub call_times: Vec<Duration>,
+    pub elapsed: Duration,
 }
 
-impl Ran {
+impl RunResult {
     pub fn status(&self) -> u16 {
-        self.answer.as_ref().unwrap().status().as_u16()
+        self.response.as_ref().unwrap().status().as_u16()
     }
 
     /// The waits between the attempts.
     pub fn waits(&self) -> Vec<Duration> {
-        self.asked_at.windows(2).map(|pair| pair[1] - pair[0]).collect()
+        self.call_times.windows(2).map(|pair| pair[1] - pair[0]).collect()
     }
 }
 
-/// Sends a GET through the layer to a service with these answers.
-pub async fn run(layer: &RetryLayer, answers: impl IntoIterator<Item = Answer>) -> Ran {
-    run_request(layer, Request::get("/"), answers).await
+/// Sends a GET through the layer to a service with these responses.
+pub async fn run(
+    layer: &RetryLayer,
+    responses: impl IntoIterator<Item = ScriptedResponse>,
+) -> RunResult {
+    run_request(layer, Request::get("/"), responses).await
 }
 
-/// The same with another method.
-pub async fn run_method(layer: &RetryLayer, method: Method, answers: Vec<Answer>) -> Ran {
-    run_request(layer, Request::builder().method(method), answers).await
+/// Sends a request with another method.
+pub async fn run_method(
+    layer: &RetryLayer,
+    method: Method,
+    responses: Vec<ScriptedResponse>,
+) -> RunResult {
+    run_request(layer, Request::builder().method(method), responses).await
 }
 
-/// The same with any request.
+/// Sends any request.
 pub async fn run_request(
     layer: &RetryLayer,
     request: http::request::Builder,
-    answers: impl IntoIterator<Item = Answer>,
-) -> Ran {
-    let service = Scripted::new(answers);
+    responses: impl IntoIterator<Item = ScriptedResponse>,
+) -> RunResult {
+    let service = ScriptedService::new(responses);
     let request = request.body(Bytes::from_static(b"body")).unwrap();
-    let answer = layer.layer(service.clone()).oneshot(request).await;
-    let asked_at = service.asked().into_iter().map(|asked| asked.at).collect();
-    Ran { answer, asked_at, took: service.script.began.elapsed() }
+    let response = layer.layer(service.clone()).oneshot(request).await;
+    let call_times = service.calls().into_iter().map(|call| call.at).collect();
+    RunResult { response, call_times, elapsed: service.script.started.elapsed() }
 }
 
 pub fn seconds(seconds: u64) -> Duration {

@@ -1,4 +1,4 @@
-//! Calls that end without an answer: the client hangs up, the handler panics, the service fails.
+//! Calls that end without a response: the client disconnects, the handler panics, or the service fails.
 
 use std::convert::Infallible;
 use std::io;
@@ -16,116 +16,119 @@ use slidegate_tower::{Backend, OnDrop, RateLimitLayer, Settlement, WhenMissing, 
 use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::rig::{Http, MINUTE, Rig, serve};
+use crate::fixture::{MINUTE, StoreFixture, TestClient, serve};
 
 const KEY: &str = "ann";
 
-/// Three a minute.
-struct Three<S> {
-    rig: Rig<S>,
+/// A limiter of three requests per minute.
+struct ThreePerMinute<S> {
+    fixture: StoreFixture<S>,
     limiter: Arc<Limiter<S>>,
 }
 
-impl<S: Store> Three<S> {
-    fn of(rig: Rig<S>) -> Self {
-        Self { limiter: Arc::new(rig.limiter(3, MINUTE)), rig }
+impl<S: Store> ThreePerMinute<S> {
+    fn new(fixture: StoreFixture<S>) -> Self {
+        Self { limiter: Arc::new(fixture.limiter(3, MINUTE)), fixture }
     }
 
     fn layer(&self) -> RateLimitLayer<impl Backend> {
         RateLimitLayer::keyed_by(self.limiter.clone(), extract::value(KEY), WhenMissing::Deny)
     }
 
-    async fn left(&self) -> u64 {
+    async fn remaining(&self) -> u64 {
         self.limiter.try_peek(KEY, 0).await.unwrap().decision().remaining()
     }
 
-    /// Waits until others have done what leaves so many.
-    async fn has_left(&self, expected: u64) {
+    /// Waits until other tasks have changed the remaining quota to the expected value.
+    async fn wait_for_remaining(&self, expected: u64) {
         for _ in 0..1000 {
-            if self.left().await == expected {
+            if self.remaining().await == expected {
                 return;
             }
             tokio::task::yield_now().await;
         }
-        panic!("{} left and not {expected}: {:?}", self.left().await, self.rig);
+        panic!("{} remaining, expected {expected}: {:?}", self.remaining().await, self.fixture);
     }
 }
 
-/// Says that it is dropped.
-struct Dropped(Option<oneshot::Sender<()>>);
+/// A value that sends a signal when it is dropped.
+struct DropSignal(Option<oneshot::Sender<()>>);
 
-impl Drop for Dropped {
+impl Drop for DropSignal {
     fn drop(&mut self) {
-        let _ = self.0.take().map(|dropped| dropped.send(()));
+        let _ = self.0.take().map(|sender| sender.send(()));
     }
 }
 
-/// A service that never answers; tells of each call when it begins, and by what to see that it has been dropped.
-fn silent() -> (Router, mpsc::UnboundedReceiver<oneshot::Receiver<()>>) {
-    let (begun, calls) = mpsc::unbounded_channel();
+/// Returns a service that never responds, and a channel that receives the drop signal of each call when it begins.
+fn never_responding_service() -> (Router, mpsc::UnboundedReceiver<oneshot::Receiver<()>>) {
+    let (started, calls) = mpsc::unbounded_channel();
     let handler = move || {
         let (dropped, is_dropped) = oneshot::channel();
-        begun.send(is_dropped).unwrap();
+        started.send(is_dropped).unwrap();
         async move {
-            let _dropped = Dropped(Some(dropped));
+            let _dropped = DropSignal(Some(dropped));
             std::future::pending::<()>().await;
         }
     };
     (Router::new().route("/", get(handler)), calls)
 }
 
-/// A client that hangs up once the service is at work.
-async fn hang_up(http: &Http, calls: &mut mpsc::UnboundedReceiver<oneshot::Receiver<()>>) {
-    let own = http.clone();
-    let request = tokio::spawn(async move { own.get("/").await });
+/// Sends a request and disconnects when the service has begun to handle it.
+async fn disconnect_during_call(
+    http: &TestClient,
+    calls: &mut mpsc::UnboundedReceiver<oneshot::Receiver<()>>,
+) {
+    let client = http.clone();
+    let request = tokio::spawn(async move { client.get("/").await });
     let is_dropped = calls.recv().await.unwrap();
     request.abort();
     is_dropped.await.unwrap();
 }
 
 #[tokio::test]
-async fn who_hangs_up_has_been_charged() {
-    with_both!(|rig| {
-        let three = Three::of(rig);
-        // To settle alone gives no back door.
-        for layer in [three.layer(), three.layer().settle(|_| Settlement::Revert)] {
-            let before = three.left().await;
-            let (app, mut calls) = silent();
+async fn dropped_call_keeps_charge() {
+    with_both_stores!(|fixture| {
+        let limited = ThreePerMinute::new(fixture);
+        // A settle function alone does not revert dropped calls.
+        for layer in [limited.layer(), limited.layer().settle(|_| Settlement::Revert)] {
+            let before = limited.remaining().await;
+            let (app, mut calls) = never_responding_service();
             let http = serve(app.layer(layer)).await;
-            hang_up(&http, &mut calls).await;
+            disconnect_during_call(&http, &mut calls).await;
             for _ in 0..100 {
                 tokio::task::yield_now().await;
             }
-            assert_eq!(three.left().await, before - 1, "{:?}", three.rig);
+            assert_eq!(limited.remaining().await, before - 1, "{:?}", limited.fixture);
         }
     });
 }
 
 #[tokio::test]
-async fn who_hangs_up_gets_it_back_where_that_is_the_choice() {
-    with_both!(|rig| {
-        let three = Three::of(rig);
-        let (app, mut calls) = silent();
-        let http = serve(app.layer(three.layer().on_drop(OnDrop::Revert))).await;
+async fn dropped_call_is_reverted_if_configured() {
+    with_both_stores!(|fixture| {
+        let limited = ThreePerMinute::new(fixture);
+        let (app, mut calls) = never_responding_service();
+        let http = serve(app.layer(limited.layer().on_drop(OnDrop::Revert))).await;
         for _ in 0..5 {
-            hang_up(&http, &mut calls).await;
-            three.has_left(3).await;
+            disconnect_during_call(&http, &mut calls).await;
+            limited.wait_for_remaining(3).await;
         }
     });
 }
 
 #[tokio::test]
-async fn a_call_is_given_back_at_once_where_the_store_does_not_wait() {
-    let three = Three::of(Rig::at_once());
-    let layer = three.layer().on_drop(OnDrop::Revert);
+async fn sync_store_reverts_dropped_call_immediately() {
+    let limited = ThreePerMinute::new(StoreFixture::with_sync_store());
+    let layer = limited.layer().on_drop(OnDrop::Revert);
     let pending = layer.layer(service_fn(|_: Request<Body>| {
         std::future::pending::<Result<Response<Body>, Infallible>>()
     }));
     let mut call = Box::pin(pending.oneshot(Request::new(Body::empty())));
     assert!(poll_once(call.as_mut()).is_pending());
-    assert_eq!(three.left().await, 2);
+    assert_eq!(limited.remaining().await, 2);
     drop(call);
-    assert_eq!(three.left().await, 3);
+    assert_eq!(limited.remaining().await, 3);
 }
 
 fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> std::task::Poll<F::Output> {
@@ -133,78 +136,78 @@ fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> std::task::Poll<F::Out
 }
 
 #[tokio::test]
-async fn an_answer_that_was_given_is_no_dropped_call() {
-    with_both!(|rig| {
-        let three = Three::of(rig);
+async fn completed_call_is_not_reverted() {
+    with_both_stores!(|fixture| {
+        let limited = ThreePerMinute::new(fixture);
         let app = Router::new().route("/", get(async || "hello"));
-        let http = serve(app.layer(three.layer().on_drop(OnDrop::Revert))).await;
+        let http = serve(app.layer(limited.layer().on_drop(OnDrop::Revert))).await;
         for status in [200, 200, 200, 429] {
-            assert_eq!(http.get("/").await.status, status, "{:?}", three.rig);
+            assert_eq!(http.get("/").await.status, status, "{:?}", limited.fixture);
         }
     });
 }
 
 async fn panicking() -> &'static str {
-    panic!("as arranged")
+    panic!("expected failure")
 }
 
 #[tokio::test]
-async fn a_handler_that_panics_has_been_charged() {
-    with_both!(|rig| {
-        let three = Three::of(rig);
-        for (layer, left) in [
-            (three.layer().settle(|_| Settlement::Revert), 2),
-            (three.layer(), 1),
-            (three.layer().on_drop(OnDrop::Revert), 1),
+async fn panicking_handler_keeps_charge() {
+    with_both_stores!(|fixture| {
+        let limited = ThreePerMinute::new(fixture);
+        for (layer, remaining) in [
+            (limited.layer().settle(|_| Settlement::Revert), 2),
+            (limited.layer(), 1),
+            (limited.layer().on_drop(OnDrop::Revert), 1),
         ] {
             let app = Router::new().route("/", get(panicking));
             let http = serve(app.layer(layer)).await;
             assert!(http.try_send(http.request("/")).await.is_none());
-            three.has_left(left).await;
+            limited.wait_for_remaining(remaining).await;
         }
     });
 }
 
 #[tokio::test]
-async fn a_service_that_fails_without_an_answer_has_been_charged() {
-    with_both!(|rig| {
-        let three = Three::of(rig);
-        for (layer, left) in [
-            (three.layer().settle(|_| Settlement::Revert), 2),
-            (three.layer().on_drop(OnDrop::Revert), 1),
+async fn failing_service_keeps_charge() {
+    with_both_stores!(|fixture| {
+        let limited = ThreePerMinute::new(fixture);
+        for (layer, remaining) in [
+            (limited.layer().settle(|_| Settlement::Revert), 2),
+            (limited.layer().on_drop(OnDrop::Revert), 1),
         ] {
             let failing = layer.layer(service_fn(async |_: Request<Body>| {
-                Err::<Response<Body>, _>(io::Error::other("as arranged"))
+                Err::<Response<Body>, _>(io::Error::other("expected failure"))
             }));
             let error = failing.oneshot(Request::new(Body::empty())).await.unwrap_err();
-            assert_eq!(error.to_string(), "as arranged");
+            assert_eq!(error.to_string(), "expected failure");
             for _ in 0..100 {
                 tokio::task::yield_now().await;
             }
-            assert_eq!(three.left().await, left, "{:?}", three.rig);
+            assert_eq!(limited.remaining().await, remaining, "{:?}", limited.fixture);
         }
     });
 }
 
-/// A store that charges at once, and answers when the test allows it.
-struct Late {
+/// A store that charges immediately, and responds when the test permits it.
+struct DelayedStore {
     store: MemoryStore,
     charged: mpsc::UnboundedSender<oneshot::Sender<()>>,
 }
 
-impl Store for Late {
+impl Store for DelayedStore {
     type Kind = Asynchronous;
 
     async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        let taken = self.store.take_now(hits);
-        let (answer, is_told_to) = oneshot::channel();
-        self.charged.send(answer).unwrap();
-        is_told_to.await.unwrap();
-        Ok(taken)
+        let result = self.store.take_now(hits);
+        let (permit, is_permitted) = oneshot::channel();
+        self.charged.send(permit).unwrap();
+        is_permitted.await.unwrap();
+        Ok(result)
     }
 
-    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
-        self.store.take_many(asks).await
+    async fn take_many(&self, batches: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
+        self.store.take_many(batches).await
     }
 
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
@@ -225,36 +228,36 @@ impl Store for Late {
 }
 
 #[tokio::test]
-async fn who_hangs_up_while_the_store_is_asked_gets_it_back_where_that_is_the_choice() {
+async fn call_dropped_during_decision_is_reverted() {
     let (charged, mut charges) = mpsc::unbounded_channel();
-    let late = Late { store: MemoryStore::new(), charged };
-    let limiter = Arc::new(Limiter::with_store(["3/min"], late).unwrap());
+    let store = DelayedStore { store: MemoryStore::new(), charged };
+    let limiter = Arc::new(Limiter::with_store(["3/min"], store).unwrap());
     let layer = RateLimitLayer::keyed_by(limiter.clone(), extract::value(KEY), WhenMissing::Deny)
         .on_drop(OnDrop::Revert);
     let service = layer.layer(service_fn(async |_: Request<Body>| {
         Ok::<_, Infallible>(Response::new(Body::empty()))
     }));
-    let left = async || limiter.try_peek(KEY, 0).await.unwrap().decision().remaining();
-    for hangs_up_first in [true, false] {
+    let remaining = async || limiter.try_peek(KEY, 0).await.unwrap().decision().remaining();
+    for is_dropped_first in [true, false] {
         let call = tokio::spawn(service.clone().oneshot(Request::new(Body::empty())));
-        let answer = charges.recv().await.unwrap();
-        assert_eq!(left().await, 2);
-        if !hangs_up_first {
-            // The store has answered, and the call has not seen it yet.
-            answer.send(()).unwrap();
+        let permit = charges.recv().await.unwrap();
+        assert_eq!(remaining().await, 2);
+        if !is_dropped_first {
+            // The store has responded, and the call has not polled the response yet.
+            permit.send(()).unwrap();
             call.abort();
         } else {
             call.abort();
             assert!(call.await.unwrap_err().is_cancelled());
-            answer.send(()).unwrap();
+            permit.send(()).unwrap();
         }
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(left().await, 3, "hangs up first: {hangs_up_first}");
+        assert_eq!(remaining().await, 3, "dropped first: {is_dropped_first}");
     }
     let call = tokio::spawn(service.oneshot(Request::new(Body::empty())));
     charges.recv().await.unwrap().send(()).unwrap();
     assert_eq!(call.await.unwrap().unwrap().status(), 200);
-    assert_eq!(left().await, 2);
+    assert_eq!(remaining().await, 2);
 }

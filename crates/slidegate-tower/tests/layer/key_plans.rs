@@ -1,5 +1,5 @@
-//! A public API whose customers have two keys each: a live key, which is paid for and has no limit, and a test key,
-//! which costs nothing and may ask ten times a minute.
+//! A public API whose customers have two keys each: a paid live key without a limit, and a free test key with ten
+//! requests per minute.
 
 use axum::extract::Request;
 use axum::http::StatusCode;
@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use slidegate_tower::{Attributes, Denial, RateLimitLayer, extract};
 
-use crate::rig::{MINUTE, hello, serve};
+use crate::fixture::{MINUTE, hello, serve};
 
 const POLICY: &str = "
 rules:
@@ -22,14 +22,14 @@ rules:
       - { name: live, when: { kind: live }, limits: unlimited }
 ";
 
-/// Who has been authenticated.
+/// An authenticated API key.
 #[derive(Clone)]
 struct ApiKey {
     id: String,
     kind: &'static str,
 }
 
-/// Knows two customers with two keys each.
+/// Authenticates the keys of two customers with two keys each.
 async fn authenticate(mut request: Request, next: Next) -> Response {
     let key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
     let kind = match key {
@@ -42,7 +42,7 @@ async fn authenticate(mut request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-fn too_many(denial: &Denial<'_>) -> Response {
+fn deny_response(denial: &Denial<'_>) -> Response {
     let body = json!({
         "details": "Too many requests for the test API key.",
         "status": denial.status().as_u16(),
@@ -51,34 +51,36 @@ fn too_many(denial: &Denial<'_>) -> Response {
 }
 
 #[tokio::test]
-async fn live_keys_have_no_limit_and_each_test_key_ten_a_minute() {
-    with_both!(|rig| {
+async fn plan_of_key_selects_limit() {
+    with_both_stores!(|fixture| {
         let attributes = Attributes::new()
             .with("api_key", extract::extension(|key: &ApiKey| Some(&key.id)))
             .with("kind", extract::extension(|key: &ApiKey| Some(key.kind)));
-        let limit = RateLimitLayer::new(rig.gate(POLICY), attributes).respond_with(too_many);
+        let limit =
+            RateLimitLayer::new(fixture.gate(POLICY), attributes).respond_with(deny_response);
         let app = hello().layer(limit).layer(middleware::from_fn(authenticate));
         let http = serve(app).await;
 
         for test in ["test-a", "test-b"] {
-            for left in (0..10).rev() {
-                let answer = http.get_with("x-api-key", test).await;
-                assert_eq!((answer.status, &*answer.body), (200, "hello"), "{rig:?}");
-                let stands = format!("\"test-keys\";r={left};t=60");
-                assert_eq!(answer.header("ratelimit"), Some(&*stands), "{rig:?}");
+            for remaining in (0..10).rev() {
+                let response = http.get_with("x-api-key", test).await;
+                assert_eq!((response.status, &*response.body), (200, "hello"), "{fixture:?}");
+                let expected = format!("\"test-keys\";r={remaining};t=60");
+                assert_eq!(response.header("ratelimit"), Some(&*expected), "{fixture:?}");
             }
             let denied = http.get_with("x-api-key", test).await;
-            assert_eq!((denied.status, denied.retry_after()), (429, Some(60)), "{rig:?}");
+            assert_eq!((denied.status, denied.retry_after()), (429, Some(60)), "{fixture:?}");
             assert_eq!(denied.header("content-type"), Some("application/json"));
-            let said = json!({"details": "Too many requests for the test API key.", "status": 429});
-            assert_eq!(denied.json(), said);
+            let expected =
+                json!({"details": "Too many requests for the test API key.", "status": 429});
+            assert_eq!(denied.json(), expected);
         }
         for _ in 0..50 {
-            let answer = http.get_with("x-api-key", "live-a").await;
-            assert_eq!((answer.status, answer.header("ratelimit")), (200, None), "{rig:?}");
+            let response = http.get_with("x-api-key", "live-a").await;
+            assert_eq!((response.status, response.header("ratelimit")), (200, None), "{fixture:?}");
         }
         assert_eq!(http.get_with("x-api-key", "made-up").await.status, 401);
-        rig.clock.advance(MINUTE);
-        assert_eq!(http.get_with("x-api-key", "test-a").await.status, 200, "{rig:?}");
+        fixture.clock.advance(MINUTE);
+        assert_eq!(http.get_with("x-api-key", "test-a").await.status, 200, "{fixture:?}");
     });
 }

@@ -1,4 +1,4 @@
-//! To watch before one denies.
+//! Observe mode: rulings are reported, and no request is denied.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -7,10 +7,12 @@ use slidegate::Ruling;
 use slidegate_tower::extract::RequestHead;
 use slidegate_tower::{Attributes, RateLimitLayer, WhenMissing, extract};
 
-use crate::rig::{MINUTE, hello, serve};
+use crate::fixture::{MINUTE, hello, serve};
 
-/// Counts what a limit that observes would have denied.
-fn watching(count: &Arc<AtomicUsize>) -> impl Fn(RequestHead<'_>, &Ruling) + Send + Sync + 'static {
+/// Returns an inspect function that counts the requests that an observed limit would have denied.
+fn count_observed_denials(
+    count: &Arc<AtomicUsize>,
+) -> impl Fn(RequestHead<'_>, &Ruling) + Send + Sync + 'static {
     let count = count.clone();
     move |_, ruling| {
         assert!(ruling.decision().is_allowed());
@@ -20,70 +22,71 @@ fn watching(count: &Arc<AtomicUsize>) -> impl Fn(RequestHead<'_>, &Ruling) + Sen
 }
 
 #[tokio::test]
-async fn a_rule_that_observes_denies_nobody_and_what_it_would_have_denied_is_seen() {
-    with_both!(|rig| {
-        let gate = rig.gate(
+async fn observed_rule_reports_but_never_denies() {
+    with_both_stores!(|fixture| {
+        let gate = fixture.gate(
             "rules:
               - { name: trial, limits: [2/min], mode: observe }
               - { name: all, limits: [100/min] }",
         );
         let count = Arc::new(AtomicUsize::new(0));
-        let layer = RateLimitLayer::new(gate, Attributes::new()).inspect(watching(&count));
+        let layer =
+            RateLimitLayer::new(gate, Attributes::new()).inspect(count_observed_denials(&count));
         let http = serve(hello().layer(layer)).await;
         for nth in 1..=5 {
-            let answer = http.get("/").await;
-            assert_eq!(answer.status, 200, "{rig:?}");
-            // Who cannot be denied by a limit is not told of it.
-            assert_eq!(answer.header("ratelimit-policy"), Some("\"all\";q=100;w=60"));
-            assert_eq!(count.load(Ordering::Relaxed), usize::saturating_sub(nth, 2), "{rig:?}");
+            let response = http.get("/").await;
+            assert_eq!(response.status, 200, "{fixture:?}");
+            // Headers do not report observed limits.
+            assert_eq!(response.header("ratelimit-policy"), Some("\"all\";q=100;w=60"));
+            assert_eq!(count.load(Ordering::Relaxed), usize::saturating_sub(nth, 2), "{fixture:?}");
         }
     });
 }
 
 #[tokio::test]
-async fn a_limiter_that_observes_denies_nobody_and_what_it_would_have_denied_is_seen() {
-    with_both!(|rig| {
-        let limiter = rig.limiter(2, MINUTE).named("trial").observing();
+async fn observing_limiter_reports_but_never_denies() {
+    with_both_stores!(|fixture| {
+        let limiter = fixture.limiter(2, MINUTE).named("trial").observing();
         let count = Arc::new(AtomicUsize::new(0));
         let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
-            .inspect(watching(&count));
+            .inspect(count_observed_denials(&count));
         let http = serve(hello().layer(layer)).await;
         for nth in 1..=5 {
-            let answer = http.get("/").await;
-            assert_eq!((answer.status, answer.header("ratelimit")), (200, None), "{rig:?}");
-            assert_eq!(count.load(Ordering::Relaxed), usize::saturating_sub(nth, 2), "{rig:?}");
+            let response = http.get("/").await;
+            assert_eq!((response.status, response.header("ratelimit")), (200, None), "{fixture:?}");
+            assert_eq!(count.load(Ordering::Relaxed), usize::saturating_sub(nth, 2), "{fixture:?}");
         }
     });
 }
 
 #[tokio::test]
-async fn who_observes_denies_nobody_for_want_of_a_key_either() {
-    with_both!(|rig| {
-        let gate = rig.gate(
+async fn observe_mode_allows_missing_key() {
+    with_both_stores!(|fixture| {
+        let gate = fixture.gate(
             "rules:
               - { name: a, per: [key], limits: [2/min], mode: observe, when_missing: deny }",
         );
         let attributes = Attributes::new().with("key", extract::api_key());
         let count = Arc::new(AtomicUsize::new(0));
-        let gate = RateLimitLayer::new(gate, attributes).inspect(watching(&count));
-        let limiter = rig.limiter(2, MINUTE).observing();
+        let gate = RateLimitLayer::new(gate, attributes).inspect(count_observed_denials(&count));
+        let limiter = fixture.limiter(2, MINUTE).observing();
         let limiter = RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Deny)
-            .inspect(watching(&count));
+            .inspect(count_observed_denials(&count));
         for app in [hello().layer(gate), hello().layer(limiter)] {
             let http = serve(app).await;
-            let answer = http.get("/").await;
-            assert_eq!((answer.status, &*answer.body), (200, "hello"), "{rig:?}");
+            let response = http.get("/").await;
+            assert_eq!((response.status, &*response.body), (200, "hello"), "{fixture:?}");
         }
-        assert_eq!(count.load(Ordering::Relaxed), 2, "{rig:?}");
+        assert_eq!(count.load(Ordering::Relaxed), 2, "{fixture:?}");
     });
 }
 
 #[tokio::test]
-async fn what_is_seen_is_every_ruling_with_the_request_it_is_of() {
-    with_both!(|rig| {
+async fn inspect_receives_every_ruling_with_request() {
+    with_both_stores!(|fixture| {
         let (sender, receiver) = mpsc::channel();
         let layer = RateLimitLayer::keyed_by(
-            rig.limiter(1, MINUTE),
+            fixture.limiter(1, MINUTE),
             extract::value("all"),
             WhenMissing::Deny,
         )
@@ -93,7 +96,11 @@ async fn what_is_seen_is_every_ruling_with_the_request_it_is_of() {
         let http = serve(hello().layer(layer)).await;
         http.get("/nowhere").await;
         http.get("/").await;
-        let seen: Vec<_> = receiver.try_iter().collect();
-        assert_eq!(seen, [("/nowhere".to_owned(), true), ("/".to_owned(), false)], "{rig:?}");
+        let inspected: Vec<_> = receiver.try_iter().collect();
+        assert_eq!(
+            inspected,
+            [("/nowhere".to_owned(), true), ("/".to_owned(), false)],
+            "{fixture:?}"
+        );
     });
 }

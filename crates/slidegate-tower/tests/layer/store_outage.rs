@@ -1,4 +1,4 @@
-//! While the store does not answer.
+//! Decisions while the store is unavailable.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -9,40 +9,43 @@ use serde_json::json;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate_tower::{Attributes, OnStoreError, RateLimitLayer, Settlement, WhenMissing, extract};
 
-use crate::rig::{Answer, Http, Rig, hello, serve};
+use crate::fixture::{StoreFixture, TestClient, TestResponse, hello, serve};
 
-/// No test takes so long.
+/// A window longer than any test.
 const DAY: Duration = Duration::from_secs(86_400);
 
 pub const UNREACHABLE: Faults = Faults { unavailable: 100, lost_before: 0, lost_after: 0 };
-const SILENT: Faults = Faults { unavailable: 0, lost_before: 100, lost_after: 0 };
-const LATE: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 100 };
-const NONE: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
+const REQUEST_LOST: Faults = Faults { unavailable: 0, lost_before: 100, lost_after: 0 };
+const RESPONSE_LOST: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 100 };
+const NO_FAULTS: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
 
-/// A store that does not answer, in each of three ways.
-fn outages() -> [Rig<FaultyStore>; 3] {
-    [UNREACHABLE, SILENT, LATE].map(|faults| {
-        let rig = Rig::awaited();
-        rig.set_faults(faults);
-        rig
+/// Returns three fixtures whose stores are unavailable, each in a different way.
+fn outages() -> [StoreFixture<FaultyStore>; 3] {
+    [UNREACHABLE, REQUEST_LOST, RESPONSE_LOST].map(|faults| {
+        let fixture = StoreFixture::with_async_store();
+        fixture.set_faults(faults);
+        fixture
     })
 }
 
-/// Two a day for all.
-async fn two_a_day(rig: &Rig<FaultyStore>, on_store_error: OnStoreError) -> Http {
-    let limiter = rig.limiter(2, DAY).named("all");
+/// Starts a server with two requests per day for all clients.
+async fn two_a_day(
+    fixture: &StoreFixture<FaultyStore>,
+    on_store_error: OnStoreError,
+) -> TestClient {
+    let limiter = fixture.limiter(2, DAY).named("all");
     let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
         .on_store_error(on_store_error);
     serve(hello().layer(layer)).await
 }
 
-fn is_reduced_capacity(answer: &Answer) {
-    assert_eq!((answer.status, answer.retry_after()), (503, None));
-    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
-    // Of limits that were not asked nothing is known.
-    assert_eq!((answer.header("ratelimit"), answer.header("ratelimit-policy")), (None, None));
+fn assert_reduced_capacity(response: &TestResponse) {
+    assert_eq!((response.status, response.retry_after()), (503, None));
+    assert_eq!(response.header("content-type"), Some("application/problem+json"));
+    // The limits were not checked, so their state is unknown.
+    assert_eq!((response.header("ratelimit"), response.header("ratelimit-policy")), (None, None));
     assert_eq!(
-        answer.json(),
+        response.json(),
         json!({
             "type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
             "title": "Temporary reduced capacity",
@@ -54,69 +57,69 @@ fn is_reduced_capacity(answer: &Answer) {
 }
 
 #[tokio::test]
-async fn a_limiter_lets_pass_what_it_cannot_count_where_that_is_the_choice() {
-    for rig in outages() {
-        let http = two_a_day(&rig, OnStoreError::Allow).await;
+async fn limiter_allows_during_outage_if_configured() {
+    for fixture in outages() {
+        let http = two_a_day(&fixture, OnStoreError::Allow).await;
         for _ in 0..4 {
-            let answer = http.get("/").await;
-            assert_eq!((answer.status, answer.header("ratelimit")), (200, None));
+            let response = http.get("/").await;
+            assert_eq!((response.status, response.header("ratelimit")), (200, None));
         }
     }
 }
 
 #[tokio::test]
-async fn a_limiter_denies_what_it_cannot_count_where_that_is_the_choice() {
-    for rig in outages() {
-        let http = two_a_day(&rig, OnStoreError::Deny).await;
-        is_reduced_capacity(&http.get("/").await);
+async fn limiter_denies_during_outage_if_configured() {
+    for fixture in outages() {
+        let http = two_a_day(&fixture, OnStoreError::Deny).await;
+        assert_reduced_capacity(&http.get("/").await);
     }
-    let rig = Rig::awaited();
-    let http = two_a_day(&rig, OnStoreError::Deny).await;
+    let fixture = StoreFixture::with_async_store();
+    let http = two_a_day(&fixture, OnStoreError::Deny).await;
     assert_eq!(http.get("/").await.status, 200);
-    rig.set_faults(UNREACHABLE);
-    is_reduced_capacity(&http.get("/").await);
-    rig.set_faults(NONE);
-    // Nothing was charged for what was denied.
+    fixture.set_faults(UNREACHABLE);
+    assert_reduced_capacity(&http.get("/").await);
+    fixture.set_faults(NO_FAULTS);
+    // The denied request was not charged.
     assert_eq!(http.get("/").await.header("ratelimit"), Some("\"all\";r=0;t=86400"));
 }
 
 #[tokio::test]
-async fn a_limiter_counts_in_memory_meanwhile_if_nothing_else_is_said() {
-    for rig in outages() {
-        let limiter = rig.limiter(2, DAY).named("all");
+async fn limiter_counts_in_memory_by_default() {
+    for fixture in outages() {
+        let limiter = fixture.limiter(2, DAY).named("all");
         let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
             .inspect(|_, ruling| assert!(ruling.decision().is_degraded()));
         let http = serve(hello().layer(layer)).await;
-        for (status, left) in [(200, 1), (200, 0), (429, 0)] {
-            let answer = http.get("/").await;
-            assert_eq!(answer.status, status);
-            let stands = answer.header("ratelimit").unwrap();
-            assert!(stands.starts_with(&format!("\"all\";r={left};t=")), "{stands}");
-            assert_eq!(answer.retry_after().is_some(), status == 429);
+        for (status, remaining) in [(200, 1), (200, 0), (429, 0)] {
+            let response = http.get("/").await;
+            assert_eq!(response.status, status);
+            let expected = response.header("ratelimit").unwrap();
+            assert!(expected.starts_with(&format!("\"all\";r={remaining};t=")), "{expected}");
+            assert_eq!(response.retry_after().is_some(), status == 429);
         }
     }
 }
 
-/// Each instance enforces its share, as with a gate, and reports it in the headers.
+/// Checks that each instance enforces its share, as with a gate, and reports it in the headers.
 #[tokio::test]
-async fn a_limiter_enforces_its_share_in_memory() {
+async fn limiter_enforces_its_share_in_memory() {
     let four = NonZeroU32::new(4).unwrap();
-    for rig in outages() {
-        let limiter = rig.limiter(8, DAY).named("all").expecting_instances(four);
+    for fixture in outages() {
+        let limiter = fixture.limiter(8, DAY).named("all").expecting_instances(four);
         let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny);
         let http = serve(hello().layer(layer)).await;
         for status in [200, 200, 429] {
-            let answer = http.get("/").await;
-            assert_eq!(answer.status, status);
-            assert_eq!(answer.header("ratelimit-policy"), Some("\"all\";q=2;w=86400"));
+            let response = http.get("/").await;
+            assert_eq!(response.status, status);
+            assert_eq!(response.header("ratelimit-policy"), Some("\"all\";q=2;w=86400"));
         }
     }
 }
 
 #[tokio::test]
-async fn a_gate_does_what_its_rules_say() {
-    for rig in outages() {
-        let gate = rig.gate(
+async fn gate_applies_on_store_error_of_rules() {
+    for fixture in outages() {
+        let gate = fixture.gate(
             "rules:
               - { name: a, when: { path: /allow }, limits: [2/d], on_store_error: allow }
               - { name: b, when: { path: /deny }, limits: [2/d], on_store_error: deny }
@@ -127,34 +130,34 @@ async fn a_gate_does_what_its_rules_say() {
         let http = serve(app).await;
         for status in [200, 200, 429] {
             assert_eq!(http.get("/allow").await.status, 200);
-            is_reduced_capacity(&http.get("/deny").await);
+            assert_reduced_capacity(&http.get("/deny").await);
             assert_eq!(http.get("/local").await.status, status);
         }
     }
 }
 
 #[tokio::test]
-async fn an_outage_leaves_nothing_in_the_headers_that_no_longer_holds() {
-    let rig = Rig::awaited();
+async fn headers_recover_after_outage() {
+    let fixture = StoreFixture::with_async_store();
     let gate = |on_store_error: &str| {
         let limits =
             format!("limits: [5/d], on_store_error: {on_store_error}, algorithm: sliding_log");
-        let gate = rig.gate(&format!("rules: [{{ name: {on_store_error}, {limits} }}]"));
+        let gate = fixture.gate(&format!("rules: [{{ name: {on_store_error}, {limits} }}]"));
         hello().layer(RateLimitLayer::new(gate, Attributes::new()))
     };
     let [allow, deny, local] = ["allow", "deny", "local"].map(gate).map(serve);
     let (allow, deny, local) = (allow.await, deny.await, local.await);
-    for left in [4, 3] {
-        rig.set_faults(NONE);
+    for remaining in [4, 3] {
+        fixture.set_faults(NO_FAULTS);
         for (name, http) in [("allow", &allow), ("deny", &deny), ("local", &local)] {
-            let answer = http.get("/").await;
+            let response = http.get("/").await;
             let policy = format!("\"{name}\";q=5;w=86400");
-            assert_eq!(answer.header("ratelimit-policy"), Some(&*policy));
-            let stands = format!("\"{name}\";r={left};t=86400");
-            assert_eq!(answer.header("ratelimit"), Some(&*stands));
+            assert_eq!(response.header("ratelimit-policy"), Some(&*policy));
+            let expected = format!("\"{name}\";r={remaining};t=86400");
+            assert_eq!(response.header("ratelimit"), Some(&*expected));
         }
-        rig.set_faults(UNREACHABLE);
-        is_reduced_capacity(&deny.get("/").await);
+        fixture.set_faults(UNREACHABLE);
+        assert_reduced_capacity(&deny.get("/").await);
         let allowed = allow.get("/").await;
         assert_eq!((allowed.status, allowed.header("ratelimit-policy")), (200, None));
         let policy = Some("\"local\";q=5;w=86400");
@@ -163,11 +166,11 @@ async fn an_outage_leaves_nothing_in_the_headers_that_no_longer_holds() {
 }
 
 #[tokio::test]
-async fn what_was_counted_in_memory_is_settled_there() {
-    for rig in outages() {
-        let gate = rig.gate("rules: [{ name: all, limits: [2/d] }]");
+async fn local_charge_is_settled_in_memory() {
+    for fixture in outages() {
+        let gate = fixture.gate("rules: [{ name: all, limits: [2/d] }]");
         let gate = RateLimitLayer::new(gate, Attributes::new()).settle(|_| Settlement::Revert);
-        let limiter = rig.limiter(2, DAY);
+        let limiter = fixture.limiter(2, DAY);
         let limiter = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
             .settle(|_| Settlement::Revert);
         for app in [hello().layer(gate), hello().layer(limiter)] {
@@ -180,21 +183,21 @@ async fn what_was_counted_in_memory_is_settled_there() {
 }
 
 #[tokio::test]
-async fn a_charge_that_the_store_does_not_settle_stays_and_the_answer_comes_all_the_same() {
-    let rig = Rig::awaited();
-    let gate = rig.gate("rules: [{ name: all, limits: [2/d], algorithm: sliding_log }]");
-    let fails_meanwhile = rig.clone();
+async fn unsettled_charge_stays_and_response_is_sent() {
+    let fixture = StoreFixture::with_async_store();
+    let gate = fixture.gate("rules: [{ name: all, limits: [2/d], algorithm: sliding_log }]");
+    let faulty = fixture.clone();
     let layer = RateLimitLayer::new(gate, Attributes::new()).settle(|_| Settlement::Revert);
     let handler = async move || {
-        fails_meanwhile.set_faults(UNREACHABLE);
+        faulty.set_faults(UNREACHABLE);
         "hello"
     };
     let http = serve(Router::new().route("/", get(handler)).layer(layer)).await;
-    for left in [1, 0] {
-        let answer = http.get("/").await;
-        let stands = format!("\"all\";r={left};t=86400");
-        assert_eq!((&*answer.body, answer.header("ratelimit")), ("hello", Some(&*stands)));
-        rig.set_faults(NONE);
+    for remaining in [1, 0] {
+        let response = http.get("/").await;
+        let expected = format!("\"all\";r={remaining};t=86400");
+        assert_eq!((&*response.body, response.header("ratelimit")), ("hello", Some(&*expected)));
+        fixture.set_faults(NO_FAULTS);
     }
     assert_eq!(http.get("/").await.status, 429);
 }
