@@ -34,8 +34,8 @@ impl<B: SealedBackend> Backend for B {}
 pub enum BackendDecision {
     /// Allowed without a charge.
     Uncounted,
-    /// Decided by limits.
-    Decided(Ruling, Option<SettleContext>),
+    /// The ruling of the limits, and the context for settling the charge.
+    Ruling(Ruling, Option<SettleContext>),
     /// Not decided, because the request is malformed.
     Malformed(MalformedDetail),
 }
@@ -77,8 +77,8 @@ pub trait AsyncBackend: Send + Sync + 'static {
     ) -> impl Future<Output = ()> + Send;
 }
 
-/// A backend whose futures are named types, which other futures can contain without a box. For a synchronous store
-/// they are never created: the methods return `Ok` with the result.
+/// A backend with named future types, which other futures can contain without a box. A synchronous store never creates
+/// them: the methods return `Ok` with the result.
 pub trait SealedBackend: Clone + Send + Sync + 'static {
     type DecideFuture: Future<Output = (Parts, BackendDecision)> + Send + 'static;
     type SettleFuture: Future<Output = ()> + Send + 'static;

@@ -64,8 +64,8 @@ type InspectFn = Arc<dyn Fn(RequestHead<'_>, &Ruling) + Send + Sync>;
 impl RateLimitLayer<()> {
     /// Creates a layer that decides by a gate, whose policy uses these attributes.
     ///
-    /// A request may lack an attribute. Each rule states how it treats such a request: by its `when_missing`, and by
-    /// alternatives such as `per: [api_key|ip]`.
+    /// A request may lack an attribute. Each rule defines its treatment of such a request by `when_missing`, or by an
+    /// alternative attribute such as in `per: [api_key|ip]`.
     pub fn new<S: Store>(
         gate: impl Into<Arc<Gate<S>>>,
         attributes: Attributes,

@@ -113,8 +113,8 @@ fn parse_units(text: &str) -> Option<u64> {
 }
 
 fn invalid_cost(name: &HeaderName, text: &str) -> MalformedDetail {
-    let shown: String = text.chars().take(32).collect();
-    format!("header {name}: `{shown}` is not a cost; send a whole number of units").into()
+    let truncated: String = text.chars().take(32).collect();
+    format!("header {name}: `{truncated}` is not a cost; send a whole number of units").into()
 }
 
 impl SettleContext {

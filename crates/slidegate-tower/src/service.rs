@@ -55,7 +55,7 @@ impl<B: Backend, R> LayerConfig<B, R> {
             BackendDecision::Malformed(detail) => {
                 return Err(self.respond.respond(&Denial::from_malformed(head, detail)));
             }
-            BackendDecision::Decided(ruling, _) => {
+            BackendDecision::Ruling(ruling, _) => {
                 if let Some(inspect) = &self.inspect {
                     inspect(head, ruling);
                 }
@@ -83,7 +83,7 @@ impl<B: Backend, R> LayerConfig<B, R> {
 
     fn settle_guard(&self, decision: &mut BackendDecision) -> Option<SettleGuard<B>> {
         let decision = mem::replace(decision, BackendDecision::Uncounted);
-        let BackendDecision::Decided(ruling, context) = decision else {
+        let BackendDecision::Ruling(ruling, context) = decision else {
             return None;
         };
         let charge = PendingCharge { ruling, context };

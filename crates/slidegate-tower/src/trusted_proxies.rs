@@ -12,8 +12,8 @@ use thiserror::Error;
 /// ```
 /// use slidegate_tower::TrustedProxies;
 ///
-/// let ours: TrustedProxies = "10.0.0.0/8, 192.0.2.7, fd00::/8".parse()?;
-/// assert!(ours.contains([10, 1, 2, 3].into()));
+/// let proxies: TrustedProxies = "10.0.0.0/8, 192.0.2.7, fd00::/8".parse()?;
+/// assert!(proxies.contains([10, 1, 2, 3].into()));
 /// assert!(!TrustedProxies::none().contains([10, 1, 2, 3].into()));
 /// # Ok::<(), slidegate_tower::TrustedProxiesError>(())
 /// ```
@@ -75,7 +75,7 @@ impl fmt::Display for TrustedProxies {
 mod tests {
     use super::*;
 
-    fn trusts(list: &str, address: &str) -> bool {
+    fn is_trusted(list: &str, address: &str) -> bool {
         list.parse::<TrustedProxies>().unwrap().contains(address.parse().unwrap())
     }
 
@@ -83,27 +83,27 @@ mod tests {
     fn address_in_network_is_trusted() {
         let list = "10.0.0.0/8, 192.0.2.7,fd00::/8";
         for address in ["10.1.2.3", "::ffff:10.1.2.3", "192.0.2.7", "fd00::1"] {
-            assert!(trusts(list, address), "{address}");
+            assert!(is_trusted(list, address), "{address}");
         }
         for address in ["11.0.0.1", "192.0.2.8", "fc00::1", "::1", "::10.1.2.3"] {
-            assert!(!trusts(list, address), "{address}");
+            assert!(!is_trusted(list, address), "{address}");
         }
-        assert!(trusts("::ffff:10.1.2.3", "10.1.2.3"));
+        assert!(is_trusted("::ffff:10.1.2.3", "10.1.2.3"));
     }
 
     #[test]
     fn mapped_network_trusts_ipv4_addresses() {
         for list in ["::ffff:10.0.0.0/104", "::FFFF:a00:0/104"] {
-            assert!(trusts(list, "10.1.2.3") && trusts(list, "::ffff:10.1.2.3"), "{list}");
-            assert!(!trusts(list, "11.0.0.1") && !trusts(list, "::a01:203"), "{list}");
+            assert!(is_trusted(list, "10.1.2.3") && is_trusted(list, "::ffff:10.1.2.3"), "{list}");
+            assert!(!is_trusted(list, "11.0.0.1") && !is_trusted(list, "::a01:203"), "{list}");
             assert_eq!(list.parse::<TrustedProxies>().unwrap().to_string(), "10.0.0.0/8");
         }
-        assert!(!trusts("::/0", "10.1.2.3"), "a wider network contains only IPv6 addresses");
+        assert!(!is_trusted("::/0", "10.1.2.3"), "a wider network contains only IPv6 addresses");
     }
 
     #[test]
     fn none_trusts_no_address() {
-        assert!(!trusts("none", "127.0.0.1"));
+        assert!(!is_trusted("none", "127.0.0.1"));
         assert_eq!("none".parse(), Ok(TrustedProxies::none()));
         assert_eq!("none".parse::<TrustedProxies>().unwrap().to_string(), "none");
     }

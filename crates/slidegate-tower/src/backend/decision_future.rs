@@ -82,7 +82,7 @@ impl<B: SealedBackend> Drop for DecisionTask<B> {
         let Some(handle) = self.handle.take() else { return };
         let (backend, options) = (self.backend.clone(), self.options.clone());
         self.runtime.spawn(async move {
-            let Ok((_, BackendDecision::Decided(ruling, context))) = handle.await else { return };
+            let Ok((_, BackendDecision::Ruling(ruling, context))) = handle.await else { return };
             if !ruling.decision().is_allowed() {
                 return;
             }

@@ -33,7 +33,7 @@ impl<S: Store> AsyncBackend for GateBackend<S> {
         let descriptor = values.descriptor(&costs);
         let context = options.settle_context(&costs, values.iter());
         let ruling = self.gate.check(&Request::new(&options.domain, descriptor)).await;
-        BackendDecision::Decided(ruling, context)
+        BackendDecision::Ruling(ruling, context)
     }
 
     async fn settle(

@@ -29,7 +29,7 @@ impl<S, K> LimiterBackend<S, K> {
     fn decide_without_key(&self) -> BackendDecision {
         match self.when_missing {
             WhenMissing::Skip => BackendDecision::Uncounted,
-            WhenMissing::Deny => BackendDecision::Decided(self.limiter.ruling_without_key(), None),
+            WhenMissing::Deny => BackendDecision::Ruling(self.limiter.ruling_without_key(), None),
         }
     }
 
@@ -74,7 +74,7 @@ impl<S: Store, K: Extract> AsyncBackend for LimiterBackend<S, K> {
         let context = options.settle_context(&costs, [("key", &*key, None)]);
         self.limiter
             .try_check_now(&key, cost)
-            .map(|ruling| BackendDecision::Decided(ruling, context))
+            .map(|ruling| BackendDecision::Ruling(ruling, context))
     }
 
     async fn decide(&self, options: &RequestOptions, head: RequestHead<'_>) -> BackendDecision {
@@ -92,8 +92,7 @@ impl<S: Store, K: Extract> AsyncBackend for LimiterBackend<S, K> {
         };
         let costs = RequestCosts { unnamed: cost, named: Vec::new() };
         let context = options.settle_context(&costs, [("key", &*key, None)]);
-        ruling
-            .map_or(BackendDecision::Uncounted, |ruling| BackendDecision::Decided(ruling, context))
+        ruling.map_or(BackendDecision::Uncounted, |ruling| BackendDecision::Ruling(ruling, context))
     }
 
     async fn settle(&self, _: &RequestOptions, charge: &PendingCharge, settlement: Settlement) {

@@ -49,7 +49,7 @@ impl RetryLayer {
     /// Sets the maximum number of attempts, the first one included. The default is 4; 0 counts as 1, which disables
     /// retries.
     pub fn attempts(mut self, attempts: u32) -> Self {
-        self.config.schedule.attempts = attempts.max(1);
+        self.config.schedule.max_attempts = attempts.max(1);
         self
     }
 

@@ -9,8 +9,8 @@ use crate::extract::RequestHead;
 
 type Predicate = dyn Fn(RequestHead<'_>) -> bool + Send + Sync;
 
-/// The choice of requests that may be repeated: idempotent methods, requests with an idempotency key, and those that
-/// an optional predicate selects.
+/// The choice of requests that may be repeated: requests with an idempotent method or an idempotency key, and requests
+/// selected by an optional predicate.
 #[derive(Clone, Default)]
 pub(super) struct RepeatPolicy {
     predicate: Option<Arc<Predicate>>,

@@ -13,7 +13,7 @@ const MIN_BACKOFF: Duration = Duration::from_millis(1);
 /// The bounds of attempts and waits.
 #[derive(Clone, Debug)]
 pub(super) struct RetrySchedule {
-    pub attempts: u32,
+    pub max_attempts: u32,
     pub total_time: Duration,
     pub jitter: Jitter,
     initial_backoff: Duration,
@@ -23,7 +23,7 @@ pub(super) struct RetrySchedule {
 impl Default for RetrySchedule {
     fn default() -> Self {
         Self {
-            attempts: 4,
+            max_attempts: 4,
             total_time: Duration::from_secs(30),
             jitter: Jitter::up_to_percent(10),
             initial_backoff: Duration::from_millis(500),
@@ -46,7 +46,7 @@ impl RetrySchedule {
         attempt: u32,
         elapsed: Duration,
     ) -> Option<Duration> {
-        if !is_denied(response.status()) || attempt >= self.attempts {
+        if !is_denied(response.status()) || attempt >= self.max_attempts {
             return None;
         }
         let wait = match parse_retry_delay(response.headers(), WallClock.now()) {

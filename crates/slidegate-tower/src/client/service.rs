@@ -38,7 +38,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> RetryFuture<S, B> {
-        let can_repeat = self.config.schedule.attempts > 1
+        let can_repeat = self.config.schedule.max_attempts > 1
             && self.config.repeat_policy.allows(RequestHead::from(&request));
         if !can_repeat {
             return RetryFuture::without_retries(self.inner.call(request));

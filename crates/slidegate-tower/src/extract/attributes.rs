@@ -10,7 +10,7 @@ use crate::request_options::RequestCosts;
 
 /// The attributes that a policy sees of each request: names and the extractors of their values.
 ///
-/// If a value is missing, so is the attribute; the `when_missing` of a rule states how the rule treats such a request.
+/// If a value is missing, so is the attribute; the `when_missing` of a rule then determines whether the rule is skipped or denies the request.
 /// If two extractors have the same name, the first one with a value applies.
 ///
 /// ```

@@ -23,7 +23,7 @@ static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 ///
 /// let proxies = "10.0.0.0/8".parse()?;
 /// let mut headers = HeaderMap::new();
-/// headers.insert("x-forwarded-for", "198.51.100.1, 192.0.2.7".parse()?);
+/// headers.insert("x-forwarded_headers-for", "198.51.100.1, 192.0.2.7".parse()?);
 /// assert_eq!(client_address(&headers, [10, 0, 0, 1].into(), &proxies).to_string(), "192.0.2.7");
 /// // The header of an untrusted peer is ignored.
 /// assert_eq!(client_address(&headers, [203, 0, 113, 9].into(), &proxies).to_string(), "203.0.113.9");
@@ -160,13 +160,13 @@ mod tests {
         prop::collection::vec(line, 0..4)
     }
 
-    fn forwarded(lines: &[Vec<u8>]) -> HeaderMap {
+    fn forwarded_headers(lines: &[Vec<u8>]) -> HeaderMap {
         let values = lines.iter().map(|line| HeaderValue::from_bytes(line).unwrap());
         values.map(|value| (X_FORWARDED_FOR.clone(), value)).collect()
     }
 
     /// Returns every address that the lines contain, under any interpretation.
-    fn mentioned(lines: &[Vec<u8>]) -> Vec<IpAddr> {
+    fn listed_addresses(lines: &[Vec<u8>]) -> Vec<IpAddr> {
         let entries = lines.iter().flat_map(|line| line.split(|byte| *byte == b','));
         let texts = entries.filter_map(|entry| std::str::from_utf8(entry).ok()).map(str::trim);
         let plain = texts.clone().filter_map(|text| text.trim_matches(['[', ']']).parse().ok());
@@ -179,10 +179,10 @@ mod tests {
         #[test]
         fn client_is_peer_or_listed_address(lines in lines()) {
             let trusted = TRUSTED.parse().unwrap();
-            let headers = forwarded(&lines);
+            let headers = forwarded_headers(&lines);
             let proxy = IpAddr::from([127, 0, 0, 1]);
             let client = client_address(&headers, proxy, &trusted);
-            prop_assert!(client == proxy || mentioned(&lines).contains(&client), "{client}");
+            prop_assert!(client == proxy || listed_addresses(&lines).contains(&client), "{client}");
             let untrusted = IpAddr::from([192, 0, 2, 7]);
             prop_assert_eq!(client_address(&headers, untrusted, &trusted), untrusted);
         }
@@ -198,7 +198,7 @@ mod tests {
                 None => lines.push(appended),
             }
             let client = client_address(
-                &forwarded(&lines), [10, 0, 0, 1].into(), &TRUSTED.parse().unwrap(),
+                &forwarded_headers(&lines), [10, 0, 0, 1].into(), &TRUSTED.parse().unwrap(),
             );
             prop_assert_eq!(client, IpAddr::from([192, 0, 2, 7]));
         }

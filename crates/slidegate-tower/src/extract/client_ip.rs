@@ -205,13 +205,13 @@ mod tests {
             "\u{661}92.0.2.7",
         ] {
             assert_eq!(key(PROXIES, "10.0.0.1", &[malformed]), "10.0.0.1", "{malformed}");
-            let behind = format!("198.51.100.1, {malformed}, 10.0.0.2");
+            let header = format!("198.51.100.1, {malformed}, 10.0.0.2");
             let expected = if malformed.trim_matches([',', ' ']).is_empty() {
                 "198.51.100.1"
             } else {
                 "10.0.0.2"
             };
-            assert_eq!(key(PROXIES, "10.0.0.1", &[&behind]), expected, "{malformed}");
+            assert_eq!(key(PROXIES, "10.0.0.1", &[&header]), expected, "{malformed}");
         }
     }
 

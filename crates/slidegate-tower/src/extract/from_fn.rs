@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use super::{Extract, ExtractedText, RequestHead, normal_path};
+use super::{Extract, ExtractedText, RequestHead, normalize_path};
 
 /// Creates an extractor from a function of the request head.
 ///
@@ -96,7 +96,7 @@ pub fn method() -> impl Extract + Copy + fmt::Debug {
     from_fn(|head| Some(head.method.as_str().into()))
 }
 
-/// Creates an extractor of the path for the `routes` of a policy: without the query, and [normalized](normal_path), so
+/// Creates an extractor of the path for the `routes` of a policy: without the query, and [normalized](normalize_path), so
 /// that `/%6Cogin` is `/login`. Count by the `route` that the policy derives from it, never by the path itself, because
 /// clients can invent any number of paths. `CONNECT` requests have no value.
 ///
@@ -108,7 +108,7 @@ pub fn method() -> impl Extract + Copy + fmt::Debug {
 /// assert_eq!(path().extract((&request).into()).as_deref(), Some("/login"));
 /// ```
 pub fn path() -> impl Extract + Copy + fmt::Debug {
-    from_fn(|head| Some(normal_path(head.uri.path())).filter(|path| !path.is_empty()))
+    from_fn(|head| Some(normalize_path(head.uri.path())).filter(|path| !path.is_empty()))
 }
 
 /// Creates an extractor of the route that axum's router has matched: `/users/{id}`. Requests without a route have no
@@ -180,7 +180,7 @@ mod tests {
             assert_eq!(path().extract((&get(uri)).into()).unwrap(), expected, "{uri}");
         }
         assert!(matches!(
-            normal_path(get("/users/7?full").uri().path()),
+            normalize_path(get("/users/7?full").uri().path()),
             Cow::Borrowed("/users/7")
         ));
     }

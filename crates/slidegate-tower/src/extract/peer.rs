@@ -23,8 +23,11 @@ pub struct Peer(pub SocketAddr);
 
 /// Returns the address of the peer, if a server has added it to the extensions.
 pub(super) fn peer_address(extensions: &Extensions) -> Option<IpAddr> {
-    let own = extensions.get().map(|Peer(address)| *address);
-    own.or_else(|| axum_peer(extensions)).or_else(|| tonic_peer(extensions)).map(|peer| peer.ip())
+    let explicit = extensions.get().map(|Peer(address)| *address);
+    explicit
+        .or_else(|| axum_peer(extensions))
+        .or_else(|| tonic_peer(extensions))
+        .map(|peer| peer.ip())
 }
 
 #[cfg(feature = "axum")]

@@ -115,7 +115,7 @@ impl JitterCase {
         self.return_times.chunk_by(|a, b| bucket(a) == bucket(b)).map(<[_]>::len).max().unwrap()
     }
 
-    fn peak_in_a_second(&self) -> usize {
+    fn peak_per_second(&self) -> usize {
         self.peak(Duration::from_secs(1))
     }
 
@@ -130,11 +130,13 @@ impl JitterCase {
     fn row(&self) -> String {
         let [first, last] = [self.return_times.first(), self.return_times.last()]
             .map(|at| format!("{:.1} s", at.unwrap().as_secs_f64()));
-        let in_a_second = self.peak_in_a_second();
-        let in_10_ms = self.peak(Duration::from_millis(10));
+        let peak_per_second = self.peak_per_second();
+        let peak_per_10_ms = self.peak(Duration::from_millis(10));
         let [server, client] = [self.server, self.client]
             .map(|n| if n == 0 { "none".into() } else { format!("{n} %") });
-        format!("| {server} | {client} | {first} to {last} | {in_a_second} | {in_10_ms} |")
+        format!(
+            "| {server} | {client} | {first} to {last} | {peak_per_second} | {peak_per_10_ms} |"
+        )
     }
 
     fn curve(&self, name: &'static str) -> Curve {
@@ -147,7 +149,7 @@ impl JitterCase {
 /// Jitter of the server and of the client, in percent.
 const JITTER_CASES: [(u8, u8); 5] = [(0, 0), (10, 0), (0, 10), (10, 10), (100, 10)];
 
-async fn cases() -> Vec<JitterCase> {
+async fn measure_cases() -> Vec<JitterCase> {
     let mut cases = Vec::new();
     for case in JITTER_CASES {
         cases.push(JitterCase::measure(case).await);
@@ -157,13 +159,13 @@ async fn cases() -> Vec<JitterCase> {
 
 #[tokio::test(start_paused = true)]
 async fn jitter_spreads_simultaneous_retries() {
-    for case in cases().await {
+    for case in measure_cases().await {
         // No client returns too early.
         assert!(case.return_times[0] >= Duration::from_secs(WAIT_SECONDS), "{}", case.row());
         match (case.server, case.client) {
             (0, 0) => assert_eq!(case.peak(Duration::from_millis(1)), CLIENTS),
             _ => {
-                assert!(case.peak_in_a_second() <= case.bound(), "{} {}", case.row(), case.bound())
+                assert!(case.peak_per_second() <= case.bound(), "{} {}", case.row(), case.bound())
             }
         }
     }
@@ -174,13 +176,13 @@ async fn jitter_spreads_simultaneous_retries() {
 async fn client_jitter_spreads_within_second() {
     let [server_only, both] =
         [JitterCase::measure((10, 0)).await, JitterCase::measure((10, 10)).await];
-    assert_eq!(server_only.peak(Duration::from_millis(1)), server_only.peak_in_a_second());
-    assert!(both.peak(Duration::from_millis(10)) * 10 < both.peak_in_a_second(), "{}", both.row());
+    assert_eq!(server_only.peak(Duration::from_millis(1)), server_only.peak_per_second());
+    assert!(both.peak(Duration::from_millis(10)) * 10 < both.peak_per_second(), "{}", both.row());
 }
 
 #[tokio::test(start_paused = true)]
 async fn docs_match_measured_retries() {
-    let cases = cases().await;
+    let cases = measure_cases().await;
     let rows: Vec<String> = cases.iter().map(JitterCase::row).collect();
     let svg = chart::draw(&[
         cases[0].curve("no jitter"),

@@ -41,7 +41,7 @@ fn layers_services_and_futures_are_send() {
         extract::api_key(),
         WhenMissing::Deny
     ));
-    let with_async_store = crate::fixture::StoreFixture::with_async_store();
-    let over_any = with_async_store.gate("rules: [{ name: all, limits: [10/s] }]");
-    assert_traits!(RateLimitLayer::new(over_any, Attributes::new()).respond_with(Grpc));
+    let fixture = crate::fixture::StoreFixture::with_async_store();
+    let async_gate = fixture.gate("rules: [{ name: all, limits: [10/s] }]");
+    assert_traits!(RateLimitLayer::new(async_gate, Attributes::new()).respond_with(Grpc));
 }

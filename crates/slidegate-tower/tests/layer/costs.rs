@@ -5,7 +5,7 @@ use slidegate::Store;
 use slidegate_tower::extract::RequestHead;
 use slidegate_tower::{Attributes, RateLimitLayer, WhenMissing, extract};
 
-use crate::fixture::{MINUTE, StoreFixture, TestClient, TestResponse, hello, serve};
+use crate::fixture::{MINUTE, StoreFixture, TestClient, TestResponse, hello_router, serve};
 
 /// Starts servers with ten units per minute for all clients, over a limiter and over a gate, with the cost in `x-cost`.
 async fn clients_with_cost_header(fixture: &StoreFixture<impl Store>) -> [TestClient; 2] {
@@ -14,8 +14,8 @@ async fn clients_with_cost_header(fixture: &StoreFixture<impl Store>) -> [TestCl
     let gate = fixture.gate("rules: [{ name: all, limits: [10/min], algorithm: sliding_log }]");
     let gate = RateLimitLayer::new(gate, Attributes::new());
     [
-        serve(hello().layer(limiter.cost_header("x-cost").unwrap())).await,
-        serve(hello().layer(gate.cost_header("x-cost").unwrap())).await,
+        serve(hello_router().layer(limiter.cost_header("x-cost").unwrap())).await,
+        serve(hello_router().layer(gate.cost_header("x-cost").unwrap())).await,
     ]
 }
 
@@ -28,11 +28,11 @@ fn remaining(response: &TestResponse) -> &str {
 async fn cost_header_sets_cost_or_one() {
     with_both_stores!(|fixture| {
         for http in clients_with_cost_header(&fixture).await {
-            assert_eq!(remaining(&http.get_with("x-cost", "3").await), "7", "{fixture:?}");
+            assert_eq!(remaining(&http.get_with_header("x-cost", "3").await), "7", "{fixture:?}");
             assert_eq!(remaining(&http.get("/").await), "6");
-            assert_eq!(remaining(&http.get_with("x-cost", "0").await), "6");
-            assert_eq!(remaining(&http.get_with("x-cost", " 6 ").await), "0");
-            let denied = http.get_with("x-cost", "2").await;
+            assert_eq!(remaining(&http.get_with_header("x-cost", "0").await), "6");
+            assert_eq!(remaining(&http.get_with_header("x-cost", " 6 ").await), "0");
+            let denied = http.get_with_header("x-cost", "2").await;
             assert_eq!((denied.status, denied.retry_after()), (429, Some(60)));
         }
     });
@@ -43,7 +43,7 @@ async fn malformed_cost_is_rejected_without_charge() {
     with_both_stores!(|fixture| {
         for http in clients_with_cost_header(&fixture).await {
             for malformed in ["", "many", "1.5", "-1", "+1", "1 2", "0x10", "1e3", "٣"] {
-                let response = http.get_with("x-cost", malformed).await;
+                let response = http.get_with_header("x-cost", malformed).await;
                 assert_eq!(response.status, 400, "`{malformed}` {fixture:?}");
                 assert_eq!(response.header("content-type"), Some("application/problem+json"));
                 assert_eq!(response.header("ratelimit"), None);
@@ -72,7 +72,7 @@ async fn cost_above_max_has_no_retry_after() {
             for cost in
                 ["11", "18446744073709551615", "18446744073709551616", "99999999999999999999"]
             {
-                let denied = http.get_with("x-cost", cost).await;
+                let denied = http.get_with_header("x-cost", cost).await;
                 assert_eq!(
                     (denied.status, denied.retry_after()),
                     (429, None),
@@ -93,7 +93,7 @@ async fn cost_function_sets_cost() {
     with_both_stores!(|fixture| {
         let limiter = fixture.limiter(10, MINUTE).named("all");
         let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny);
-        let http = serve(hello().layer(layer.cost(cost))).await;
+        let http = serve(hello_router().layer(layer.cost(cost))).await;
         for (path, expected) in [("/", "9"), ("/?search", "5"), ("/", "4"), ("/?search", "0")] {
             assert_eq!(remaining(&http.get(path).await), expected, "{fixture:?}");
         }

@@ -64,10 +64,10 @@ impl Drop for DropSignal {
 fn never_responding_service() -> (Router, mpsc::UnboundedReceiver<oneshot::Receiver<()>>) {
     let (started, calls) = mpsc::unbounded_channel();
     let handler = move || {
-        let (dropped, is_dropped) = oneshot::channel();
+        let (sender, is_dropped) = oneshot::channel();
         started.send(is_dropped).unwrap();
         async move {
-            let _dropped = DropSignal(Some(dropped));
+            let _signal = DropSignal(Some(sender));
             std::future::pending::<()>().await;
         }
     };
@@ -147,7 +147,7 @@ async fn completed_call_is_not_reverted() {
     });
 }
 
-async fn panicking() -> &'static str {
+async fn panicking_handler() -> &'static str {
     panic!("expected failure")
 }
 
@@ -160,7 +160,7 @@ async fn panicking_handler_keeps_charge() {
             (limited.layer(), 1),
             (limited.layer().on_drop(OnDrop::Revert), 1),
         ] {
-            let app = Router::new().route("/", get(panicking));
+            let app = Router::new().route("/", get(panicking_handler));
             let http = serve(app.layer(layer)).await;
             assert!(http.try_send(http.request("/")).await.is_none());
             limited.wait_for_remaining(remaining).await;

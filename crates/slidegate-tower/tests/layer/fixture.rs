@@ -91,7 +91,7 @@ impl<S> fmt::Debug for StoreFixture<S> {
 }
 
 /// Returns a router that responds to `/` with `hello`.
-pub fn hello() -> Router {
+pub fn hello_router() -> Router {
     Router::new().route("/", get(|| async { "hello" }))
 }
 
@@ -142,7 +142,7 @@ impl TestClient {
     }
 
     /// Sends a GET request for `/` with one header.
-    pub async fn get_with(&self, name: &str, value: &str) -> TestResponse {
+    pub async fn get_with_header(&self, name: &str, value: &str) -> TestResponse {
         self.send(self.request("/").header(name, value)).await
     }
 

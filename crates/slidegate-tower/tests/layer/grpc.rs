@@ -50,7 +50,7 @@ async fn call_health(client: &mut Client, service: &str) -> Result<MetadataMap, 
     client.check(request).await.map(|response| response.metadata().clone())
 }
 
-fn per_ip(fixture: &StoreFixture<impl Store>) -> RateLimitLayer<impl Backend, Grpc> {
+fn per_ip_layer(fixture: &StoreFixture<impl Store>) -> RateLimitLayer<impl Backend, Grpc> {
     let ip = extract::client_ip(TrustedProxies::none());
     let limiter = fixture.limiter(2, MINUTE).named("per-ip");
     RateLimitLayer::keyed_by(limiter, ip, WhenMissing::Deny).respond_with(Grpc)
@@ -59,7 +59,7 @@ fn per_ip(fixture: &StoreFixture<impl Store>) -> RateLimitLayer<impl Backend, Gr
 #[tokio::test]
 async fn metadata_reports_limits() {
     with_both_stores!(|fixture| {
-        let mut client = client(serve_tonic(per_ip(&fixture)).await).await;
+        let mut client = client(serve_tonic(per_ip_layer(&fixture)).await).await;
         for remaining in [1, 0] {
             let metadata = call_health(&mut client, "").await.unwrap();
             assert_eq!(metadata.get("ratelimit-policy").unwrap(), "\"per-ip\";q=2;w=60");
@@ -79,7 +79,7 @@ async fn metadata_reports_limits() {
 #[tokio::test]
 async fn tonic_peer_addresses_are_counted_separately() {
     with_both_stores!(|fixture| {
-        let server = serve_tonic(per_ip(&fixture)).await;
+        let server = serve_tonic(per_ip_layer(&fixture)).await;
         for local_address in [[127, 0, 0, 1], [127, 0, 0, 2]] {
             let mut client = client_from(local_address, server).await;
             for is_allowed in [true, true, false] {
@@ -93,7 +93,7 @@ async fn tonic_peer_addresses_are_counted_separately() {
 #[tokio::test]
 async fn malformed_cost_is_invalid_argument() {
     with_both_stores!(|fixture| {
-        let layer = per_ip(&fixture).cost_header("x-cost").unwrap();
+        let layer = per_ip_layer(&fixture).cost_header("x-cost").unwrap();
         let mut client = client(serve_tonic(layer).await).await;
         let mut request = Request::new(HealthCheckRequest::default());
         request.metadata_mut().insert("x-cost", "many".parse().unwrap());
@@ -107,7 +107,7 @@ async fn malformed_cost_is_invalid_argument() {
 async fn store_outage_with_deny_is_unavailable() {
     let fixture = StoreFixture::with_async_store();
     fixture.set_faults(UNREACHABLE);
-    let layer = per_ip(&fixture).on_store_error(OnStoreError::Deny);
+    let layer = per_ip_layer(&fixture).on_store_error(OnStoreError::Deny);
     let mut client = client(serve_tonic(layer).await).await;
     let status = call_health(&mut client, "").await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
@@ -117,7 +117,7 @@ async fn store_outage_with_deny_is_unavailable() {
 #[tokio::test]
 async fn grpc_status_settles_call() {
     with_both_stores!(|fixture| {
-        let layer = per_ip(&fixture).settle(|response| match response.grpc_status() {
+        let layer = per_ip_layer(&fixture).settle(|response| match response.grpc_status() {
             Some(_) => Settlement::Keep,
             None => Settlement::Revert,
         });

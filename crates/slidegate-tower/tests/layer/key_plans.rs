@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use slidegate_tower::{Attributes, Denial, RateLimitLayer, extract};
 
-use crate::fixture::{MINUTE, hello, serve};
+use crate::fixture::{MINUTE, hello_router, serve};
 
 const POLICY: &str = "
 rules:
@@ -58,17 +58,17 @@ async fn plan_of_key_selects_limit() {
             .with("kind", extract::extension(|key: &ApiKey| Some(key.kind)));
         let limit =
             RateLimitLayer::new(fixture.gate(POLICY), attributes).respond_with(deny_response);
-        let app = hello().layer(limit).layer(middleware::from_fn(authenticate));
+        let app = hello_router().layer(limit).layer(middleware::from_fn(authenticate));
         let http = serve(app).await;
 
         for test in ["test-a", "test-b"] {
             for remaining in (0..10).rev() {
-                let response = http.get_with("x-api-key", test).await;
+                let response = http.get_with_header("x-api-key", test).await;
                 assert_eq!((response.status, &*response.body), (200, "hello"), "{fixture:?}");
                 let expected = format!("\"test-keys\";r={remaining};t=60");
                 assert_eq!(response.header("ratelimit"), Some(&*expected), "{fixture:?}");
             }
-            let denied = http.get_with("x-api-key", test).await;
+            let denied = http.get_with_header("x-api-key", test).await;
             assert_eq!((denied.status, denied.retry_after()), (429, Some(60)), "{fixture:?}");
             assert_eq!(denied.header("content-type"), Some("application/json"));
             let expected =
@@ -76,11 +76,11 @@ async fn plan_of_key_selects_limit() {
             assert_eq!(denied.json(), expected);
         }
         for _ in 0..50 {
-            let response = http.get_with("x-api-key", "live-a").await;
+            let response = http.get_with_header("x-api-key", "live-a").await;
             assert_eq!((response.status, response.header("ratelimit")), (200, None), "{fixture:?}");
         }
-        assert_eq!(http.get_with("x-api-key", "made-up").await.status, 401);
+        assert_eq!(http.get_with_header("x-api-key", "made-up").await.status, 401);
         fixture.clock.advance(MINUTE);
-        assert_eq!(http.get_with("x-api-key", "test-a").await.status, 200, "{fixture:?}");
+        assert_eq!(http.get_with_header("x-api-key", "test-a").await.status, 200, "{fixture:?}");
     });
 }

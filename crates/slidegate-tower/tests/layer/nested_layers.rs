@@ -9,7 +9,7 @@ use slidegate_tower::{RateLimitLayer, Settlement, WhenMissing, extract};
 use crate::fixture::{MINUTE, StoreFixture, TestClient, serve};
 
 /// Starts a server with four requests per minute in total, two of them for `/costly`.
-async fn nested(fixture: &StoreFixture<impl Store>, style: Style) -> TestClient {
+async fn serve_nested(fixture: &StoreFixture<impl Store>, style: Style) -> TestClient {
     let all_clients = || extract::value("all-clients");
     let all = RateLimitLayer::keyed_by(
         fixture.limiter(4, MINUTE).named("all"),
@@ -28,7 +28,7 @@ async fn nested(fixture: &StoreFixture<impl Store>, style: Style) -> TestClient 
 #[tokio::test]
 async fn structured_headers_list_both_layers() {
     with_both_stores!(|fixture| {
-        let http = nested(&fixture, Style::Ietf).await;
+        let http = serve_nested(&fixture, Style::Ietf).await;
         for (path, status, expected) in [
             ("/costly", 200, &["\"costly\";r=1;t=60", "\"all\";r=3;t=60"][..]),
             ("/costly", 200, &["\"costly\";r=0;t=60", "\"all\";r=2;t=60"]),
@@ -51,7 +51,7 @@ async fn other_styles_report_inner_layer() {
         (Style::X, "x-ratelimit-limit", "x-ratelimit-remaining"),
     ] {
         with_both_stores!(|fixture| {
-            let http = nested(&fixture, style).await;
+            let http = serve_nested(&fixture, style).await;
             let fetch = async |path| {
                 let response = http.get(path).await;
                 let limit = response.header(limit).unwrap().split(',').next().unwrap().to_owned();

@@ -7,7 +7,7 @@ use slidegate::Ruling;
 use slidegate_tower::extract::RequestHead;
 use slidegate_tower::{Attributes, RateLimitLayer, WhenMissing, extract};
 
-use crate::fixture::{MINUTE, hello, serve};
+use crate::fixture::{MINUTE, hello_router, serve};
 
 /// Returns an inspect function that counts the requests that an observed limit would have denied.
 fn count_observed_denials(
@@ -32,7 +32,7 @@ async fn observed_rule_reports_but_never_denies() {
         let count = Arc::new(AtomicUsize::new(0));
         let layer =
             RateLimitLayer::new(gate, Attributes::new()).inspect(count_observed_denials(&count));
-        let http = serve(hello().layer(layer)).await;
+        let http = serve(hello_router().layer(layer)).await;
         for nth in 1..=5 {
             let response = http.get("/").await;
             assert_eq!(response.status, 200, "{fixture:?}");
@@ -50,7 +50,7 @@ async fn observing_limiter_reports_but_never_denies() {
         let count = Arc::new(AtomicUsize::new(0));
         let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
             .inspect(count_observed_denials(&count));
-        let http = serve(hello().layer(layer)).await;
+        let http = serve(hello_router().layer(layer)).await;
         for nth in 1..=5 {
             let response = http.get("/").await;
             assert_eq!((response.status, response.header("ratelimit")), (200, None), "{fixture:?}");
@@ -72,7 +72,7 @@ async fn observe_mode_allows_missing_key() {
         let limiter = fixture.limiter(2, MINUTE).observing();
         let limiter = RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Deny)
             .inspect(count_observed_denials(&count));
-        for app in [hello().layer(gate), hello().layer(limiter)] {
+        for app in [hello_router().layer(gate), hello_router().layer(limiter)] {
             let http = serve(app).await;
             let response = http.get("/").await;
             assert_eq!((response.status, &*response.body), (200, "hello"), "{fixture:?}");
@@ -93,7 +93,7 @@ async fn inspect_receives_every_ruling_with_request() {
         .inspect(move |head, ruling| {
             sender.send((head.uri.path().to_owned(), ruling.decision().is_allowed())).unwrap();
         });
-        let http = serve(hello().layer(layer)).await;
+        let http = serve(hello_router().layer(layer)).await;
         http.get("/nowhere").await;
         http.get("/").await;
         let inspected: Vec<_> = receiver.try_iter().collect();

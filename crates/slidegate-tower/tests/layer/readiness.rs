@@ -47,7 +47,7 @@ impl Service<Request<Body>> for ReservingService {
     }
 }
 
-fn two_a_minute(fixture: &StoreFixture<impl Store>) -> RateLimitLayer<impl Backend> {
+fn two_per_minute_layer(fixture: &StoreFixture<impl Store>) -> RateLimitLayer<impl Backend> {
     RateLimitLayer::keyed_by(fixture.limiter(2, MINUTE), extract::value("all"), WhenMissing::Deny)
 }
 
@@ -60,7 +60,7 @@ async fn layer_waits_until_service_is_ready() {
     with_both_stores!(|fixture| {
         let inner = ReservingService::default();
         let is_busy = inner.is_busy.clone();
-        let mut service = two_a_minute(&fixture).layer(inner);
+        let mut service = two_per_minute_layer(&fixture).layer(inner);
         let mut context = Context::from_waker(Waker::noop());
         is_busy.store(true, Ordering::Relaxed);
         assert!(service.poll_ready(&mut context).is_pending(), "{fixture:?}");
@@ -75,7 +75,7 @@ async fn layer_waits_until_service_is_ready() {
 #[tokio::test]
 async fn service_polled_ready_is_called() {
     with_both_stores!(|fixture| {
-        let mut service = two_a_minute(&fixture).layer(ReservingService::default());
+        let mut service = two_per_minute_layer(&fixture).layer(ReservingService::default());
         for status in [200, 200, 429, 429] {
             let response = service.ready().await.unwrap().call(request()).await.unwrap();
             assert_eq!(response.status(), status, "{fixture:?}");
@@ -88,7 +88,7 @@ async fn service_polled_ready_is_called() {
 #[tokio::test]
 async fn concurrent_calls_reserve_separate_slots() {
     with_both_stores!(|fixture| {
-        let mut service = two_a_minute(&fixture).layer(ReservingService::default());
+        let mut service = two_per_minute_layer(&fixture).layer(ReservingService::default());
         let mut clone = service.clone();
         poll_fn(|context| service.poll_ready(context)).await.unwrap();
         poll_fn(|context| clone.poll_ready(context)).await.unwrap();

@@ -10,26 +10,26 @@ use slidegate::headers::{self, Style};
 use slidegate::{Clock, Jitter, JitterSample, Store, WallClock};
 use slidegate_tower::{Attributes, Denial, RateLimitLayer, WhenMissing, extract};
 
-use crate::fixture::{MINUTE, StoreFixture, TICK, TestClient, hello, serve};
+use crate::fixture::{MINUTE, StoreFixture, TICK, TestClient, hello_router, serve};
 
 /// Starts a server with two requests per minute for each `x-api-key`.
-async fn two_a_minute(fixture: &StoreFixture<impl Store>, style: Style) -> TestClient {
+async fn serve_two_per_minute(fixture: &StoreFixture<impl Store>, style: Style) -> TestClient {
     let limiter = fixture.limiter(2, MINUTE).named("per-key");
     let layer =
         RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Deny).headers(style);
-    serve(hello().layer(layer)).await
+    serve(hello_router().layer(layer)).await
 }
 
 #[tokio::test]
 async fn ietf_headers_report_limits() {
     with_both_stores!(|fixture| {
-        let http = two_a_minute(&fixture, Style::Ietf).await;
+        let http = serve_two_per_minute(&fixture, Style::Ietf).await;
         for (status, expected) in [
             (200, "\"per-key\";r=1;t=60"),
             (200, "\"per-key\";r=0;t=60"),
             (429, "\"per-key\";r=0;t=60"),
         ] {
-            let response = http.get_with("x-api-key", "k1").await;
+            let response = http.get_with_header("x-api-key", "k1").await;
             assert_eq!(response.status, status, "{fixture:?}");
             assert_eq!(response.header("ratelimit-policy"), Some("\"per-key\";q=2;w=60"));
             assert_eq!(response.header("ratelimit"), Some(expected), "{fixture:?}");
@@ -41,9 +41,9 @@ async fn ietf_headers_report_limits() {
 #[tokio::test]
 async fn draft_03_headers_report_limits() {
     with_both_stores!(|fixture| {
-        let http = two_a_minute(&fixture, Style::Draft03).await;
+        let http = serve_two_per_minute(&fixture, Style::Draft03).await;
         for (status, remaining) in [(200, "1"), (200, "0"), (429, "0")] {
-            let response = http.get_with("x-api-key", "k1").await;
+            let response = http.get_with_header("x-api-key", "k1").await;
             assert_eq!(response.status, status);
             assert_eq!(response.header("ratelimit-limit"), Some("2, 2;w=60"));
             assert_eq!(response.header("ratelimit-remaining"), Some(remaining));
@@ -56,10 +56,10 @@ async fn draft_03_headers_report_limits() {
 #[tokio::test]
 async fn x_headers_report_reset_time() {
     with_both_stores!(|fixture| {
-        let http = two_a_minute(&fixture, Style::X).await;
+        let http = serve_two_per_minute(&fixture, Style::X).await;
         for (status, remaining) in [(200, "1"), (200, "0"), (429, "0")] {
             let before = reset_at(MINUTE);
-            let response = http.get_with("x-api-key", "k1").await;
+            let response = http.get_with_header("x-api-key", "k1").await;
             assert_eq!(response.status, status);
             assert_eq!(response.header("x-ratelimit-limit"), Some("2"));
             assert_eq!(response.header("x-ratelimit-remaining"), Some(remaining));
@@ -78,12 +78,12 @@ fn reset_at(wait: Duration) -> u64 {
 #[tokio::test]
 async fn style_none_writes_only_retry_after() {
     with_both_stores!(|fixture| {
-        let http = two_a_minute(&fixture, Style::None).await;
+        let http = serve_two_per_minute(&fixture, Style::None).await;
         let count_headers = |headers: &HeaderMap| {
             headers.keys().filter(|name| name.as_str().contains("ratelimit")).count()
         };
         for status in [200, 200, 429] {
-            let response = http.get_with("x-api-key", "k1").await;
+            let response = http.get_with_header("x-api-key", "k1").await;
             assert_eq!((response.status, count_headers(&response.headers)), (status, 0));
             assert_eq!(response.retry_after(), (status == 429).then_some(60));
         }
@@ -121,7 +121,7 @@ async fn response_reports_its_own_limits() {
                     *writer.lock().unwrap() =
                         headers::write(style, ruling, now, JitterSample::NONE);
                 });
-            let http = serve(hello().layer(layer)).await;
+            let http = serve(hello_router().layer(layer)).await;
             for nth in 0..60 {
                 let key = format!("k{}", nth % 7);
                 let plan = ["free", "pro", "internal"][nth % 3];
@@ -150,9 +150,9 @@ async fn denial_body_names_violated_limits() {
               - { name: all, limits: [10/s] }",
         );
         let attributes = Attributes::new().with("api_key", extract::api_key());
-        let http = serve(hello().layer(RateLimitLayer::new(gate, attributes))).await;
-        assert_eq!(http.get_with("x-api-key", "k1").await.body, "hello");
-        let denied = http.get_with("x-api-key", "k1").await;
+        let http = serve(hello_router().layer(RateLimitLayer::new(gate, attributes))).await;
+        assert_eq!(http.get_with_header("x-api-key", "k1").await.body, "hello");
+        let denied = http.get_with_header("x-api-key", "k1").await;
         assert_eq!(denied.status, 429);
         assert_eq!(denied.header("content-type"), Some("application/problem+json"));
         assert_eq!(
@@ -171,17 +171,17 @@ async fn denial_body_names_violated_limits() {
 #[tokio::test]
 async fn retry_after_is_exact() {
     with_both_stores!(|fixture| {
-        let http = two_a_minute(&fixture, Style::Ietf).await;
-        http.get_with("x-api-key", "k1").await;
+        let http = serve_two_per_minute(&fixture, Style::Ietf).await;
+        http.get_with_header("x-api-key", "k1").await;
         fixture.clock.advance(Duration::from_secs(20));
-        http.get_with("x-api-key", "k1").await;
-        let denied = http.get_with("x-api-key", "k1").await;
+        http.get_with_header("x-api-key", "k1").await;
+        let denied = http.get_with_header("x-api-key", "k1").await;
         let wait = Duration::from_secs(denied.retry_after().unwrap());
         assert_eq!(wait, Duration::from_secs(40));
         fixture.clock.advance(wait - TICK);
-        assert_eq!(http.get_with("x-api-key", "k1").await.status, 429, "{fixture:?}");
+        assert_eq!(http.get_with_header("x-api-key", "k1").await.status, 429, "{fixture:?}");
         fixture.clock.advance(TICK);
-        assert_eq!(http.get_with("x-api-key", "k1").await.status, 200, "{fixture:?}");
+        assert_eq!(http.get_with_header("x-api-key", "k1").await.status, 200, "{fixture:?}");
     });
 }
 
@@ -198,15 +198,15 @@ async fn jitter_only_lengthens_and_headers_agree() {
                 response.headers_mut().insert("x-custom-wait", (wait as u64).into());
                 response
             });
-        let http = serve(hello().layer(layer)).await;
+        let http = serve(hello_router().layer(layer)).await;
         // An allowed response has no jitter.
         assert_eq!(
-            http.get_with("x-api-key", "k1").await.header("ratelimit"),
+            http.get_with_header("x-api-key", "k1").await.header("ratelimit"),
             Some("\"per-key\";r=0;t=60")
         );
         let mut waits = Vec::new();
         for _ in 0..50 {
-            let denied = http.get_with("x-api-key", "k1").await;
+            let denied = http.get_with_header("x-api-key", "k1").await;
             let wait = denied.retry_after().unwrap();
             assert!((60..=120).contains(&wait), "{wait}");
             assert_eq!(denied.header("ratelimit"), Some(&*format!("\"per-key\";r=0;t={wait}")));
@@ -229,9 +229,9 @@ async fn custom_response_keeps_content_and_gets_headers() {
                 let response = Response::builder().status(420).header("retry-after", "7");
                 response.body(Body::from(body)).unwrap()
             });
-        let http = serve(hello().layer(layer)).await;
-        http.get_with("x-api-key", "k1").await;
-        let denied = http.get_with("x-api-key", "k1").await;
+        let http = serve(hello_router().layer(layer)).await;
+        http.get_with_header("x-api-key", "k1").await;
+        let denied = http.get_with_header("x-api-key", "k1").await;
         assert_eq!((denied.status, &*denied.body), (420, "/ is over"));
         assert_eq!(denied.header("ratelimit"), Some("\"per-key\";r=0;t=60"));
         assert_eq!(denied.retry_after(), Some(7), "{fixture:?}");

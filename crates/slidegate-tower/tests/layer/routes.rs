@@ -4,7 +4,7 @@ use axum::Router;
 use axum::routing::get;
 use slidegate_tower::{Attributes, RateLimitLayer, extract};
 
-use crate::fixture::{hello, serve};
+use crate::fixture::{hello_router, serve};
 
 const ONE_FOR_ALL: &str = "rules: [{ name: all, limits: [1/min], algorithm: sliding_log }]";
 
@@ -12,7 +12,7 @@ const ONE_FOR_ALL: &str = "rules: [{ name: all, limits: [1/min], algorithm: slid
 async fn router_layer_counts_unmatched_requests() {
     with_both_stores!(|fixture| {
         let layer = RateLimitLayer::new(fixture.gate(ONE_FOR_ALL), Attributes::new());
-        let http = serve(hello().layer(layer)).await;
+        let http = serve(hello_router().layer(layer)).await;
         let nowhere = http.get("/nowhere").await;
         assert_eq!(nowhere.status, 404);
         assert_eq!(nowhere.header("ratelimit"), Some("\"all\";r=0;t=60"));
@@ -24,7 +24,7 @@ async fn router_layer_counts_unmatched_requests() {
 async fn route_layer_counts_only_matched_requests() {
     with_both_stores!(|fixture| {
         let layer = RateLimitLayer::new(fixture.gate(ONE_FOR_ALL), Attributes::new());
-        let http = serve(hello().route_layer(layer)).await;
+        let http = serve(hello_router().route_layer(layer)).await;
         for _ in 0..3 {
             let nowhere = http.get("/nowhere").await;
             assert_eq!((nowhere.status, nowhere.header("ratelimit")), (404, None));

@@ -19,7 +19,7 @@ use crate::fixture::{MINUTE, StoreFixture, TICK, TestClient, serve};
 #[derive(Clone, Copy)]
 struct Units(u64);
 
-fn units(extensions: &Extensions) -> Settlement {
+fn settlement_from_extensions(extensions: &Extensions) -> Settlement {
     extensions.get().map_or(Settlement::Keep, |&Units(units)| Settlement::Cost(units))
 }
 
@@ -45,7 +45,9 @@ async fn serve_with_expected_cost(
     layer: RateLimitLayer<impl Backend>,
     expected: u64,
 ) -> TestClient {
-    let layer = layer.cost(move |_| expected).settle(|response| units(response.extensions));
+    let layer = layer
+        .cost(move |_| expected)
+        .settle(|response| settlement_from_extensions(response.extensions));
     let handler = async |request: Request| {
         let units = request.uri().path().trim_start_matches('/').parse().unwrap();
         (Extension(Units(units)), "done")
@@ -182,7 +184,7 @@ async fn denied_or_uncounted_request_is_not_settled() {
         let malformed = http.request("/").header("x-api-key", "k1").header("x-cost", "?");
         assert_eq!(http.send(malformed).await.status, 400);
         assert_eq!(settled.load(Ordering::Relaxed), 0, "{fixture:?}");
-        assert_eq!(http.get_with("x-api-key", "k1").await.status, 200);
+        assert_eq!(http.get_with_header("x-api-key", "k1").await.status, 200);
         assert_eq!(settled.load(Ordering::Relaxed), 1, "{fixture:?}");
     });
 }

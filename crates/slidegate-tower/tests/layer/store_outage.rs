@@ -9,7 +9,7 @@ use serde_json::json;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate_tower::{Attributes, OnStoreError, RateLimitLayer, Settlement, WhenMissing, extract};
 
-use crate::fixture::{StoreFixture, TestClient, TestResponse, hello, serve};
+use crate::fixture::{StoreFixture, TestClient, TestResponse, hello_router, serve};
 
 /// A window longer than any test.
 const DAY: Duration = Duration::from_secs(86_400);
@@ -20,7 +20,7 @@ const RESPONSE_LOST: Faults = Faults { unavailable: 0, lost_before: 0, lost_afte
 const NO_FAULTS: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
 
 /// Returns three fixtures whose stores are unavailable, each in a different way.
-fn outages() -> [StoreFixture<FaultyStore>; 3] {
+fn fixtures_with_outage() -> [StoreFixture<FaultyStore>; 3] {
     [UNREACHABLE, REQUEST_LOST, RESPONSE_LOST].map(|faults| {
         let fixture = StoreFixture::with_async_store();
         fixture.set_faults(faults);
@@ -29,14 +29,14 @@ fn outages() -> [StoreFixture<FaultyStore>; 3] {
 }
 
 /// Starts a server with two requests per day for all clients.
-async fn two_a_day(
+async fn serve_two_per_day(
     fixture: &StoreFixture<FaultyStore>,
     on_store_error: OnStoreError,
 ) -> TestClient {
     let limiter = fixture.limiter(2, DAY).named("all");
     let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
         .on_store_error(on_store_error);
-    serve(hello().layer(layer)).await
+    serve(hello_router().layer(layer)).await
 }
 
 fn assert_reduced_capacity(response: &TestResponse) {
@@ -58,8 +58,8 @@ fn assert_reduced_capacity(response: &TestResponse) {
 
 #[tokio::test]
 async fn limiter_allows_during_outage_if_configured() {
-    for fixture in outages() {
-        let http = two_a_day(&fixture, OnStoreError::Allow).await;
+    for fixture in fixtures_with_outage() {
+        let http = serve_two_per_day(&fixture, OnStoreError::Allow).await;
         for _ in 0..4 {
             let response = http.get("/").await;
             assert_eq!((response.status, response.header("ratelimit")), (200, None));
@@ -69,12 +69,12 @@ async fn limiter_allows_during_outage_if_configured() {
 
 #[tokio::test]
 async fn limiter_denies_during_outage_if_configured() {
-    for fixture in outages() {
-        let http = two_a_day(&fixture, OnStoreError::Deny).await;
+    for fixture in fixtures_with_outage() {
+        let http = serve_two_per_day(&fixture, OnStoreError::Deny).await;
         assert_reduced_capacity(&http.get("/").await);
     }
     let fixture = StoreFixture::with_async_store();
-    let http = two_a_day(&fixture, OnStoreError::Deny).await;
+    let http = serve_two_per_day(&fixture, OnStoreError::Deny).await;
     assert_eq!(http.get("/").await.status, 200);
     fixture.set_faults(UNREACHABLE);
     assert_reduced_capacity(&http.get("/").await);
@@ -85,16 +85,16 @@ async fn limiter_denies_during_outage_if_configured() {
 
 #[tokio::test]
 async fn limiter_counts_in_memory_by_default() {
-    for fixture in outages() {
+    for fixture in fixtures_with_outage() {
         let limiter = fixture.limiter(2, DAY).named("all");
         let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
             .inspect(|_, ruling| assert!(ruling.decision().is_degraded()));
-        let http = serve(hello().layer(layer)).await;
+        let http = serve(hello_router().layer(layer)).await;
         for (status, remaining) in [(200, 1), (200, 0), (429, 0)] {
             let response = http.get("/").await;
             assert_eq!(response.status, status);
-            let expected = response.header("ratelimit").unwrap();
-            assert!(expected.starts_with(&format!("\"all\";r={remaining};t=")), "{expected}");
+            let ratelimit = response.header("ratelimit").unwrap();
+            assert!(ratelimit.starts_with(&format!("\"all\";r={remaining};t=")), "{ratelimit}");
             assert_eq!(response.retry_after().is_some(), status == 429);
         }
     }
@@ -103,11 +103,11 @@ async fn limiter_counts_in_memory_by_default() {
 /// Checks that each instance enforces its share, as with a gate, and reports it in the headers.
 #[tokio::test]
 async fn limiter_enforces_its_share_in_memory() {
-    let four = NonZeroU32::new(4).unwrap();
-    for fixture in outages() {
-        let limiter = fixture.limiter(8, DAY).named("all").expecting_instances(four);
+    let instances = NonZeroU32::new(4).unwrap();
+    for fixture in fixtures_with_outage() {
+        let limiter = fixture.limiter(8, DAY).named("all").expecting_instances(instances);
         let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny);
-        let http = serve(hello().layer(layer)).await;
+        let http = serve(hello_router().layer(layer)).await;
         for status in [200, 200, 429] {
             let response = http.get("/").await;
             assert_eq!(response.status, status);
@@ -118,7 +118,7 @@ async fn limiter_enforces_its_share_in_memory() {
 
 #[tokio::test]
 async fn gate_applies_on_store_error_of_rules() {
-    for fixture in outages() {
+    for fixture in fixtures_with_outage() {
         let gate = fixture.gate(
             "rules:
               - { name: a, when: { path: /allow }, limits: [2/d], on_store_error: allow }
@@ -143,7 +143,7 @@ async fn headers_recover_after_outage() {
         let limits =
             format!("limits: [5/d], on_store_error: {on_store_error}, algorithm: sliding_log");
         let gate = fixture.gate(&format!("rules: [{{ name: {on_store_error}, {limits} }}]"));
-        hello().layer(RateLimitLayer::new(gate, Attributes::new()))
+        hello_router().layer(RateLimitLayer::new(gate, Attributes::new()))
     };
     let [allow, deny, local] = ["allow", "deny", "local"].map(gate).map(serve);
     let (allow, deny, local) = (allow.await, deny.await, local.await);
@@ -167,13 +167,13 @@ async fn headers_recover_after_outage() {
 
 #[tokio::test]
 async fn local_charge_is_settled_in_memory() {
-    for fixture in outages() {
+    for fixture in fixtures_with_outage() {
         let gate = fixture.gate("rules: [{ name: all, limits: [2/d] }]");
         let gate = RateLimitLayer::new(gate, Attributes::new()).settle(|_| Settlement::Revert);
         let limiter = fixture.limiter(2, DAY);
         let limiter = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
             .settle(|_| Settlement::Revert);
-        for app in [hello().layer(gate), hello().layer(limiter)] {
+        for app in [hello_router().layer(gate), hello_router().layer(limiter)] {
             let http = serve(app).await;
             for _ in 0..5 {
                 assert_eq!(http.get("/").await.status, 200);

@@ -60,13 +60,18 @@ pub fn draw(curves: &[Curve]) -> String {
 fn axes(svg: &mut String) {
     let (left, top, width, height) = PLOT;
     for arrivals in (0..=MAX_ARRIVALS).step_by(200) {
-        let y = y(arrivals);
+        let y = y_position(arrivals);
         line(svg, "grid", (left, y), (left + width, y));
         text(svg, (left - 8, y + 4), "end", "", &arrivals.to_string());
     }
     for second in (SECONDS.0..=SECONDS.1).step_by(10) {
-        line(svg, "axis", (x(second), top + height), (x(second), top + height + 5));
-        text(svg, (x(second), top + height + 20), "middle", "", &second.to_string());
+        line(
+            svg,
+            "axis",
+            (x_position(second), top + height),
+            (x_position(second), top + height + 5),
+        );
+        text(svg, (x_position(second), top + height + 20), "middle", "", &second.to_string());
     }
     line(svg, "axis", (left, top + height), (left + width, top + height));
     let bottom = top + height + 44;
@@ -81,12 +86,12 @@ fn outline(curve: &Curve) -> String {
     let has_arrivals = |second: &usize| curve.per_second[*second] > 0;
     let first = (SECONDS.0..SECONDS.1).find(has_arrivals).unwrap();
     let last = (SECONDS.0..SECONDS.1).rfind(has_arrivals).unwrap();
-    let mut points = format!("{},{}", x(first), y(0));
+    let mut points = format!("{},{}", x_position(first), y_position(0));
     for second in first..=last {
-        let y = y(curve.per_second[second]);
-        let _ = write!(points, " {},{y} {},{y}", x(second), x(second + 1));
+        let y = y_position(curve.per_second[second]);
+        let _ = write!(points, " {},{y} {},{y}", x_position(second), x_position(second + 1));
     }
-    let _ = write!(points, " {},{}", x(last + 1), y(0));
+    let _ = write!(points, " {},{}", x_position(last + 1), y_position(0));
     points
 }
 
@@ -114,10 +119,10 @@ fn text(svg: &mut String, (x, y): (usize, usize), anchor: &str, attributes: &str
     );
 }
 
-fn x(second: usize) -> usize {
+fn x_position(second: usize) -> usize {
     PLOT.0 + (second - SECONDS.0) * PLOT.2 / (SECONDS.1 - SECONDS.0)
 }
 
-fn y(arrivals: usize) -> usize {
+fn y_position(arrivals: usize) -> usize {
     PLOT.1 + PLOT.3 - arrivals * PLOT.3 / MAX_ARRIVALS
 }

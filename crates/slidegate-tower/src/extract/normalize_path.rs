@@ -9,11 +9,11 @@ use std::borrow::Cow;
 /// `/a/../%6Cogin` is `/login`. Differences that matter to some servers are kept: `//`, `/login/`, `/Login`.
 ///
 /// ```
-/// use slidegate_tower::extract::normal_path;
+/// use slidegate_tower::extract::normalize_path;
 ///
-/// assert_eq!(normal_path("/a/../%6Cogin?next=/"), "/login");
+/// assert_eq!(normalize_path("/a/../%6Cogin?next=/"), "/login");
 /// ```
-pub fn normal_path(uri: &str) -> Cow<'_, str> {
+pub fn normalize_path(uri: &str) -> Cow<'_, str> {
     let path = strip_origin(uri);
     let path = path.find(['?', '#']).map_or(path, |end| &path[..end]);
     if path.contains('%') {
@@ -104,7 +104,7 @@ mod tests {
             ("", ""),
             ("/", "/"),
         ] {
-            assert_eq!(normal_path(uri), expected, "{uri}");
+            assert_eq!(normalize_path(uri), expected, "{uri}");
         }
     }
 
@@ -113,7 +113,7 @@ mod tests {
         for same in
             ["/%6cogin", "/%6C%6f%67in", "/./login", "/a/../login", "/%2e/login", "/../login"]
         {
-            assert_eq!(normal_path(same), "/login", "{same}");
+            assert_eq!(normalize_path(same), "/login", "{same}");
         }
         for (uri, expected) in [
             ("/a/b/..", "/a/"),
@@ -123,15 +123,15 @@ mod tests {
             ("/a%2fb%3f", "/a%2Fb%3F"),
             ("/%c3%a4", "/%C3%A4"),
         ] {
-            assert_eq!(normal_path(uri), expected, "{uri}");
+            assert_eq!(normalize_path(uri), expected, "{uri}");
         }
     }
 
     #[test]
     fn distinct_paths_stay_distinct() {
         for uri in ["//login", "/login/", "/Login", "/a;b=1", "/100%", "/%zz", "/%e", "/ä"] {
-            assert_eq!(normal_path(uri), uri);
+            assert_eq!(normalize_path(uri), uri);
         }
-        assert_eq!(normal_path("/%+1%é"), "/%+1%é");
+        assert_eq!(normalize_path("/%+1%é"), "/%+1%é");
     }
 }
