@@ -1,7 +1,7 @@
 //! Backends of the layer: a gate keyed by attributes, or a limiter keyed by one value.
 //!
-//! A backend is written as an [`AsyncBackend`]. [`adapt`] turns it into a [`Backend`], whose futures have names, so that
-//! no future is boxed.
+//! A backend is written as an [`AsyncBackend`]. [`adapt`] turns it into a [`Backend`], whose futures have names, so
+//! that no future is boxed.
 
 mod adapter;
 mod decision_future;

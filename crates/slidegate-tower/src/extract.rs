@@ -5,8 +5,8 @@
 //!
 //! A missing value is never an error. An empty header or parameter counts as missing: otherwise all clients that send
 //! it empty would share one counter. Bytes that are not UTF-8 are displayed as `U+FFFD` and counted by a digest of the
-//! bytes, as are values of more than [`MAX_VALUE_BYTES`](slidegate::MAX_VALUE_BYTES): no value evades a limit or makes a
-//! key longer than that. The server bounds the size of the request head.
+//! bytes, as are values of more than [`MAX_VALUE_BYTES`](slidegate::MAX_VALUE_BYTES): no value evades a limit or makes
+//! a key longer than that. The server bounds the size of the request head.
 
 mod attributes;
 mod client_address;

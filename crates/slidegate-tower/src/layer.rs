@@ -132,8 +132,8 @@ impl<B: Backend, R> RateLimitLayer<B, R> {
         Ok(self.with_options(|options| options.cost = CostSource::Header(name)))
     }
 
-    /// Adds a named cost, for rules that charge it: `cost: tokens` in the policy. `None` means that the request does not
-    /// have the cost; the rules are then checked, not charged. Limiters ignore it.
+    /// Adds a named cost, for rules that charge it: `cost: tokens` in the policy. `None` means that the request does
+    /// not have the cost; the rules are then checked, not charged. Limiters ignore it.
     ///
     /// ```
     /// use slidegate::{Gate, MemoryStore, Policy};

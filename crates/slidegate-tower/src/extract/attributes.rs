@@ -10,8 +10,8 @@ use crate::request_options::RequestCosts;
 
 /// The attributes that a policy sees of each request: names and the extractors of their values.
 ///
-/// If a value is missing, so is the attribute; the `when_missing` of a rule then determines whether the rule is skipped or denies the request.
-/// If two extractors have the same name, the first one with a value applies.
+/// If a value is missing, so is the attribute; the `when_missing` of a rule then determines whether the rule is skipped
+/// or denies the request. If two extractors have the same name, the first one with a value applies.
 ///
 /// ```
 /// use slidegate_tower::{Attributes, TrustedProxies, extract};

@@ -23,7 +23,7 @@ static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 ///
 /// let proxies = "10.0.0.0/8".parse()?;
 /// let mut headers = HeaderMap::new();
-/// headers.insert("x-forwarded_headers-for", "198.51.100.1, 192.0.2.7".parse()?);
+/// headers.insert("x-forwarded-for", "198.51.100.1, 192.0.2.7".parse()?);
 /// assert_eq!(client_address(&headers, [10, 0, 0, 1].into(), &proxies).to_string(), "192.0.2.7");
 /// // The header of an untrusted peer is ignored.
 /// assert_eq!(client_address(&headers, [203, 0, 113, 9].into(), &proxies).to_string(), "203.0.113.9");

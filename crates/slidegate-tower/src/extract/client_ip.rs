@@ -20,8 +20,8 @@ const IPV6_PREFIX: u8 = 64;
 /// the address is complete, unless [`ipv6_prefix`](ClientIp::ipv6_prefix) is set.
 ///
 /// The peer address is read from axum's `ConnectInfo` (`into_make_service_with_connect_info::<SocketAddr>`), tonic's
-/// `TcpConnectInfo` or the [`Peer`](super::Peer) of this crate. Without any of them, for example on a Unix socket, there
-/// is no value, whatever the headers contain.
+/// `TcpConnectInfo` or the [`Peer`](super::Peer) of this crate. Without any of them, for example on a Unix socket,
+/// there is no value, whatever the headers contain.
 ///
 /// ```
 /// use http::Request;

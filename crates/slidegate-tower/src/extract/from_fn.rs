@@ -96,9 +96,9 @@ pub fn method() -> impl Extract + Copy + fmt::Debug {
     from_fn(|head| Some(head.method.as_str().into()))
 }
 
-/// Creates an extractor of the path for the `routes` of a policy: without the query, and [normalized](normalize_path), so
-/// that `/%6Cogin` is `/login`. Count by the `route` that the policy derives from it, never by the path itself, because
-/// clients can invent any number of paths. `CONNECT` requests have no value.
+/// Creates an extractor of the path for the `routes` of a policy: without the query, and [normalized](normalize_path),
+/// so that `/%6Cogin` is `/login`. Count by the `route` that the policy derives from it, never by the path itself,
+/// because clients can invent any number of paths. `CONNECT` requests have no value.
 ///
 /// ```
 /// use http::Request;

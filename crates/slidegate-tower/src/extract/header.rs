@@ -14,7 +14,7 @@ static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Creates an extractor of the first header with this name. An empty value counts as missing.
 ///
-/// The value is not normalized. For the host use [`host`]: otherwise each spelling of it has a counter of its own.
+/// The value is not normalized. For the host use [`host`]: otherwise each spelling of it has a separate counter.
 ///
 /// # Panics
 ///
@@ -36,8 +36,8 @@ where
     text_from_fn(move |head| first_value(head.headers, &name))
 }
 
-/// Creates an extractor of the header with this name whose value is missing if the request repeats the header with
-/// different values.
+/// Creates an extractor of the header with this name. If the request repeats the header with different values, the
+/// value counts as missing.
 ///
 /// For a repeated header, [`header`] uses the first value, while the service behind the layer may use the last one or
 /// join them. Use this extractor if such a conflict must not be resolved by order.
@@ -104,7 +104,7 @@ pub fn host() -> impl Extract + Copy + fmt::Debug {
 /// Creates an extractor of the API key in `Authorization: Bearer …`, or else in `X-Api-Key`.
 ///
 /// The value is unverified: authentication must check that the key exists. Before that, also count per address, because
-/// each invented key has a counter of its own. The key appears in plain text in store keys and reports;
+/// each invented key has a separate counter. The key appears in plain text in store keys and reports;
 /// [`map`](Extract::map) can shorten or hash it.
 ///
 /// ```

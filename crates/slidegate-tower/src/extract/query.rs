@@ -8,8 +8,8 @@ use percent_encoding::percent_decode_str;
 use super::from_fn::text_from_fn;
 use super::{Extract, ExtractedText};
 
-/// Creates an extractor of the first query parameter with this name, decoded like a form: `+` is a space. An empty value
-/// counts as missing.
+/// Creates an extractor of the first query parameter with this name, decoded like a form: `+` is a space. An empty
+/// value counts as missing.
 ///
 /// ```
 /// use http::Request;

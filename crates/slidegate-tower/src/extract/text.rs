@@ -7,7 +7,7 @@ use std::ops::Deref;
 use arrayvec::ArrayString;
 use slidegate::Value;
 
-/// The length of the longest IPv6 network as text, and more.
+/// The capacity of an inline text in bytes, sufficient for any IPv6 network.
 const MAX_INLINE_BYTES: usize = 44;
 
 /// A short text created for each request without an allocation.

@@ -121,7 +121,7 @@ impl JitterCase {
 
     /// Returns the number of retries per second if the clients were spread evenly over the larger jitter, plus five
     /// standard deviations of a random count.
-    fn bound(&self) -> usize {
+    fn max_expected_per_second(&self) -> usize {
         let spread = WAIT_SECONDS as f64 * f64::from(self.server.max(self.client)) / 100.0;
         let mean = CLIENTS as f64 / spread;
         (mean + 5.0 * mean.sqrt()) as usize
@@ -165,7 +165,12 @@ async fn jitter_spreads_simultaneous_retries() {
         match (case.server, case.client) {
             (0, 0) => assert_eq!(case.peak(Duration::from_millis(1)), CLIENTS),
             _ => {
-                assert!(case.peak_per_second() <= case.bound(), "{} {}", case.row(), case.bound())
+                assert!(
+                    case.peak_per_second() <= case.max_expected_per_second(),
+                    "{} {}",
+                    case.row(),
+                    case.max_expected_per_second()
+                )
             }
         }
     }
