@@ -123,6 +123,6 @@ flood:
 
 # The picture and the table of docs/CLIENT.md: a thousand clients that come back. `make test` holds them.
 retry-spike:
-	DRAW=1 cargo test -p slidegate-tower --features client --test client -- --nocapture the_documents_show
+	DRAW=1 cargo test -p slidegate-tower --features client --test client -- --nocapture docs_match_measured_retries
 
 ci: test lint doc instructions

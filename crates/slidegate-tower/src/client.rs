@@ -1,7 +1,7 @@
-//! The other side: a client that comes back when it was told to, and not together with everybody else.
+//! A client that retries denied requests after the wait that the denial states, with jitter.
 //!
-//! A [`RetryLayer`] goes over any service of `http::Request`s. On 429 (too many requests) and 503 (service
-//! unavailable) it waits, and asks again:
+//! A [`RetryLayer`] wraps any service of `http::Request`s. On 429 (too many requests) and 503 (service
+//! unavailable) it waits and sends the request again:
 //!
 //! ```
 //! use std::time::Duration;
@@ -16,51 +16,50 @@
 //! # async fn main() -> Result<(), http::Error> {
 //! let opens_at = Instant::now() + Duration::from_secs(5);
 //! let server = tower::service_fn(move |_: Request<Bytes>| async move {
-//!     let answer = match Instant::now() < opens_at {
+//!     let response = match Instant::now() < opens_at {
 //!         true => Response::builder().status(429).header("retry-after", 5),
 //!         false => Response::builder(),
 //!     };
-//!     answer.body(Bytes::new())
+//!     response.body(Bytes::new())
 //! });
 //! let client = ServiceBuilder::new().layer(RetryLayer::new()).service(server);
-//! let answer = client.oneshot(Request::get("/").body(Bytes::new())?).await?;
-//! assert_eq!(answer.status(), 200);
+//! let response = client.oneshot(Request::get("/").body(Bytes::new())?).await?;
+//! assert_eq!(response.status(), 200);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! # How long it waits
+//! # Wait before a retry
 //!
-//! As long as it was told ([`told_wait`]) and up to a tenth longer, drawn by chance: those who were denied
-//! together do not come back together. If it was told nothing, or to wait for no time at all, it backs off
-//! exponentially with full jitter: anything from nothing up to a span that doubles with every attempt.
+//! The wait is the one that the response states ([`parse_retry_delay`]), plus a random part of up to a tenth: clients
+//! that were denied together do not return together. If the response states no wait, or a wait of zero, the client
+//! backs off exponentially with full jitter: a random time between zero and a bound that doubles with every attempt.
 //!
-//! # When it does not ask again
+//! # Requests that are not retried
 //!
-//! - After [`attempts`](RetryLayer::attempts), or if the wait would end beyond the
-//!   [total time](RetryLayer::total_time), the answer that it has is returned at once and as it is: to wait
-//!   in vain helps nobody.
-//! - If to ask twice may not be the same as to ask once: it repeats GET, HEAD, OPTIONS, TRACE, PUT and
-//!   DELETE, which RFC 9110 calls idempotent, and requests with an `Idempotency-Key`; others if
-//!   [told so](RetryLayer::also_repeat).
-//! - On an error of the service below. An error says neither how long to wait nor whether the request was
-//!   carried out; whether a broken connection is worth another try is for a layer below this one that knows
-//!   connections, and which of the two waits for how long would be nobody's choice if both tried.
+//! - After [`attempts`](RetryLayer::attempts), or if the wait would end after the
+//!   [total time](RetryLayer::total_time), the last response is returned immediately and unchanged.
+//! - A request whose repetition may have another effect than the request alone. The client repeats GET, HEAD, OPTIONS,
+//!   TRACE, PUT and DELETE, which RFC 9110 defines as idempotent, requests with an `Idempotency-Key`, and those
+//!   selected by [`also_repeat`](RetryLayer::also_repeat).
+//! - An error of the inner service. It states neither a wait nor whether the request was carried out. Retries of broken
+//!   connections belong in a layer below this one, which knows the connections; if both layers retried, neither would
+//!   control the total wait.
 //!
-//! # What it costs
+//! # Cost
 //!
-//! A request that may be repeated is cloned for each attempt, so its body must be `Clone`, which `Bytes` is at
-//! no cost. The body of an answer that is not returned is dropped unread; an HTTP/1 client may then close
-//! the connection. Nothing is boxed.
+//! A request that may be repeated is cloned for each attempt, so its body must be `Clone`; cloning `Bytes` copies no
+//! data. The body of a response that is not returned is dropped unread; an HTTP/1 client may then close the
+//! connection. No future is boxed.
 
 mod future;
 mod layer;
-mod repeatable;
+mod rate_limit_headers;
+mod repeat_policy;
+mod retry_schedule;
 mod service;
-mod told;
-mod wait;
 
 pub use future::RetryFuture;
 pub use layer::RetryLayer;
+pub use rate_limit_headers::parse_retry_delay;
 pub use service::Retry;
-pub use told::told_wait;

@@ -1,12 +1,12 @@
-//! What a request says of itself: values that rules count by.
+//! Extractors: functions that read values from requests, for use as attributes and keys.
 //!
-//! Each function here makes an extractor of one value. [`Extract::or`] and [`Extract::map`] put them together,
-//! [`from_fn`] makes one of a function, and [`Attributes`] gives them the names that a policy knows them by.
+//! Each function here creates an extractor of one value. [`Extract::or`] and [`Extract::map`] combine extractors,
+//! [`from_fn`] creates one from a function, and [`Attributes`] maps them to the attribute names of a policy.
 //!
-//! A request may lack a value, and that is never an error. A header or a parameter that is empty is lacking, too:
-//! otherwise all who send nothing in it would share one count. Bytes that are not UTF-8 are shown as `U+FFFD` and
-//! counted by a digest of the bytes, as are values of more than [`MAX_VALUE_BYTES`](slidegate::MAX_VALUE_BYTES): no
-//! value gets around a limit or makes a key longer than that. The server bounds the head of a request.
+//! A missing value is never an error. An empty header or parameter counts as missing: otherwise all clients that send
+//! it empty would share one counter. Bytes that are not UTF-8 are displayed as `U+FFFD` and counted by a digest of the
+//! bytes, as are values of more than [`MAX_VALUE_BYTES`](slidegate::MAX_VALUE_BYTES): no value evades a limit or makes
+//! a key longer than that. The server bounds the size of the request head.
 
 mod attributes;
 mod client_address;
@@ -14,12 +14,12 @@ mod client_ip;
 mod combine;
 mod from_fn;
 mod header;
-mod normal_path;
+mod normalize_path;
 mod peer;
 mod query;
 mod text;
 
-pub(crate) use self::attributes::Attribute;
+pub(crate) use self::attributes::AttributeRef;
 pub use self::attributes::Attributes;
 pub use self::client_address::client_address;
 pub use self::client_ip::{ClientIp, client_ip};
@@ -28,27 +28,27 @@ pub use self::combine::{Map, Or};
 pub use self::from_fn::matched_route;
 pub use self::from_fn::{FromFn, extension, from_fn, method, path, value};
 pub use self::header::{api_key, header, host, unique_header};
-pub use self::normal_path::normal_path;
+pub use self::normalize_path::normalize_path;
 pub use self::peer::Peer;
 pub use self::query::query;
-pub use self::text::Text;
+pub use self::text::ExtractedText;
 
 use http::{Extensions, HeaderMap, Method, Request, Uri, request};
 
-/// The head of a request: all but its body.
+/// The head of a request: everything except the body.
 #[derive(Clone, Copy, Debug)]
-pub struct Head<'r> {
+pub struct RequestHead<'r> {
     /// The method.
     pub method: &'r Method,
-    /// Where it goes.
+    /// The request target.
     pub uri: &'r Uri,
     /// The headers.
     pub headers: &'r HeaderMap,
-    /// What layers and servers have added to it.
+    /// Values that layers and servers have added.
     pub extensions: &'r Extensions,
 }
 
-impl<'r, B> From<&'r Request<B>> for Head<'r> {
+impl<'r, B> From<&'r Request<B>> for RequestHead<'r> {
     fn from(request: &'r Request<B>) -> Self {
         Self {
             method: request.method(),
@@ -59,28 +59,28 @@ impl<'r, B> From<&'r Request<B>> for Head<'r> {
     }
 }
 
-impl<'r> From<&'r request::Parts> for Head<'r> {
+impl<'r> From<&'r request::Parts> for RequestHead<'r> {
     fn from(parts: &'r request::Parts) -> Self {
         let request::Parts { method, uri, headers, extensions, .. } = parts;
         Self { method, uri, headers, extensions }
     }
 }
 
-/// Reads one value of a request.
+/// An extractor: reads one value from a request.
 pub trait Extract: Send + Sync + 'static {
-    /// The value; none if the request has none.
-    fn extract<'r>(&self, head: Head<'r>) -> Option<Text<'r>>;
+    /// Returns the value; `None` if the request has none.
+    fn extract<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>>;
 
-    /// The value as a policy wants it, which has means of its own to put addresses together. All others
-    /// are what [`extract`](Self::extract) says.
-    fn attribute<'r>(&self, head: Head<'r>) -> Option<Text<'r>> {
+    /// Returns the value as an attribute of a policy. It differs from [`extract`](Self::extract) only for addresses,
+    /// because a policy aggregates IPv6 addresses by itself.
+    fn attribute<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
         self.extract(head)
     }
 
-    /// This value; where there is none, the other.
+    /// Creates an extractor of this value or, if it is missing, of the other one.
     ///
-    /// The two share counts: a key `192.0.2.7` is counted with the address 192.0.2.7. A policy keeps them apart,
-    /// by `per: [api_key|ip]`.
+    /// Both share one set of counters: an API key `192.0.2.7` is counted together with the address 192.0.2.7. A policy
+    /// separates them, by `per: [api_key|ip]`.
     ///
     /// ```
     /// use http::Request;
@@ -97,7 +97,7 @@ pub trait Extract: Send + Sync + 'static {
         Or(self, other)
     }
 
-    /// What the function makes of the value; none if it makes nothing of it.
+    /// Creates an extractor that converts the value by a function; `None` makes the value missing.
     ///
     /// ```
     /// use http::Request;
@@ -107,11 +107,11 @@ pub trait Extract: Send + Sync + 'static {
     /// let request = Request::get("/").header("host", "Acme.shop.example").body(()).unwrap();
     /// assert_eq!(tenant.extract((&request).into()).as_deref(), Some("acme"));
     /// ```
-    fn map<F>(self, change: F) -> Map<Self, F>
+    fn map<F>(self, convert: F) -> Map<Self, F>
     where
         Self: Sized,
         F: Fn(&str) -> Option<String> + Send + Sync + 'static,
     {
-        Map(self, change)
+        Map(self, convert)
     }
 }

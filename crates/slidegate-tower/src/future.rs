@@ -1,4 +1,4 @@
-//! The answer to come.
+//! The future of a response: awaits the decision, the inner service and the settlement, each only if it is pending.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,129 +8,136 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::decide::{Decide, Decides, Deciding};
-use crate::extract::Head;
-use crate::layer::Terms;
+use crate::backend::{Backend, DecisionFuture, SealedBackend};
+use crate::extract::RequestHead;
+use crate::layer::LayerConfig;
 use crate::respond::Respond;
-use crate::service::Passed;
+use crate::service::Admission;
 
 pin_project! {
-    /// The answer of the service, or that the request may not pass.
-    pub struct ResponseFuture<I, B, C, D, R>
+    /// The response of the inner service, or a denial.
+    pub struct ResponseFuture<I, ReqBody, ResBody, B, R>
     where
-        I: Service<Request<B>>,
-        D: Decide,
+        I: Service<Request<ReqBody>>,
+        B: Backend,
     {
-        terms: Arc<Terms<D, R>>,
+        config: Arc<LayerConfig<B, R>>,
         #[pin]
-        state: State<I, B, C, D>,
+        state: State<I, ReqBody, ResBody, B>,
     }
 }
 
 pin_project! {
-    #[project = Now]
-    enum State<I, B, C, D>
+    #[project = StateProjection]
+    enum State<I, ReqBody, ResBody, B>
     where
-        I: Service<Request<B>>,
-        D: Decide,
+        I: Service<Request<ReqBody>>,
+        B: Backend,
     {
-        /// The store is asked.
+        /// Waiting for the store's decision.
         Deciding {
             #[pin]
-            deciding: Deciding<D>,
-            waiting: Option<Waiting<I, B>>,
+            future: DecisionFuture<B>,
+            pending_call: Option<PendingCall<I, ReqBody>>,
         },
-        /// The service works.
-        Serving {
+        /// Waiting for the response of the inner service.
+        Calling {
             #[pin]
-            serving: I::Future,
-            passed: Passed<D>,
+            call: I::Future,
+            admission: Admission<B>,
         },
-        /// The store is told what it has cost.
+        /// Waiting for the store to settle the charge.
         Settling {
             #[pin]
-            settling: <D as Decides>::Settling,
-            response: Option<Response<C>>,
+            future: <B as SealedBackend>::SettleFuture,
+            response: Option<Response<ResBody>>,
         },
-        /// There is nothing to wait for.
-        Answered { response: Option<Response<C>> },
+        /// Complete.
+        Ready { response: Option<Response<ResBody>> },
     }
 }
 
-/// What waits for a decision.
-pub struct Waiting<I, B> {
-    pub body: B,
+/// The rest of a call that waits for its decision.
+pub struct PendingCall<I, ReqBody> {
+    pub body: ReqBody,
     pub inner: I,
 }
 
-impl<I, B, C, D, R> ResponseFuture<I, B, C, D, R>
+impl<I, ReqBody, ResBody, B, R> ResponseFuture<I, ReqBody, ResBody, B, R>
 where
-    I: Service<Request<B>>,
-    D: Decide,
+    I: Service<Request<ReqBody>>,
+    B: Backend,
 {
-    pub(crate) fn deciding(
-        deciding: D::Deciding,
-        waiting: Waiting<I, B>,
-        terms: Arc<Terms<D, R>>,
+    pub(crate) fn from_decision(
+        future: B::DecideFuture,
+        pending_call: PendingCall<I, ReqBody>,
+        config: Arc<LayerConfig<B, R>>,
     ) -> Self {
-        let deciding = Deciding::new(deciding, &terms.decider, &terms.question, terms.on_drop);
-        Self { terms, state: State::Deciding { deciding, waiting: Some(waiting) } }
+        let future = DecisionFuture::new(future, &config.backend, &config.options, config.on_drop);
+        Self { config, state: State::Deciding { future, pending_call: Some(pending_call) } }
     }
 
-    pub(crate) fn serving(serving: I::Future, passed: Passed<D>, terms: Arc<Terms<D, R>>) -> Self {
-        Self { terms, state: State::Serving { serving, passed } }
+    pub(crate) fn from_call(
+        call: I::Future,
+        admission: Admission<B>,
+        config: Arc<LayerConfig<B, R>>,
+    ) -> Self {
+        Self { config, state: State::Calling { call, admission } }
     }
 
-    pub(crate) fn answered(response: Response<C>, terms: Arc<Terms<D, R>>) -> Self {
-        Self { terms, state: State::Answered { response: Some(response) } }
+    pub(crate) fn from_response(
+        response: Response<ResBody>,
+        config: Arc<LayerConfig<B, R>>,
+    ) -> Self {
+        Self { config, state: State::Ready { response: Some(response) } }
     }
 }
 
-impl<I, B, C, D, R> Future for ResponseFuture<I, B, C, D, R>
+impl<I, ReqBody, ResBody, B, R> Future for ResponseFuture<I, ReqBody, ResBody, B, R>
 where
-    I: Service<Request<B>, Response = Response<C>>,
-    D: Decide,
-    R: Respond<C>,
+    I: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    B: Backend,
+    R: Respond<ResBody>,
 {
-    type Output = Result<Response<C>, I::Error>;
+    type Output = Result<Response<ResBody>, I::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
             let next = match this.state.as_mut().project() {
-                Now::Deciding { deciding, waiting } => {
-                    let (parts, mut decided) = ready!(deciding.poll(context));
-                    let Some(Waiting { body, mut inner }) = waiting.take() else {
+                StateProjection::Deciding { future, pending_call } => {
+                    let (parts, mut decision) = ready!(future.poll(context));
+                    let Some(PendingCall { body, mut inner }) = pending_call.take() else {
                         return Poll::Pending;
                     };
-                    match this.terms.pass(&mut decided, Head::from(&parts)) {
-                        Ok(passed) => {
-                            let serving = inner.call(Request::from_parts(parts, body));
-                            State::Serving { serving, passed }
+                    match this.config.admit(&mut decision, RequestHead::from(&parts)) {
+                        Ok(admission) => {
+                            let call = inner.call(Request::from_parts(parts, body));
+                            State::Calling { call, admission }
                         }
-                        Err(response) => State::Answered { response: Some(response) },
+                        Err(response) => State::Ready { response: Some(response) },
                     }
                 }
-                Now::Serving { serving, passed } => {
-                    let mut response = match ready!(serving.poll(context)) {
+                StateProjection::Calling { call, admission } => {
+                    let mut response = match ready!(call.poll(context)) {
                         Ok(response) => response,
                         Err(error) => {
-                            // Its charge stays.
-                            let unsettled = passed.unsettled.take();
-                            unsettled.and_then(|charge| charge.settle(crate::Settle::Keep));
+                            // The charge stays: otherwise dropping the guard could revert it.
+                            let guard = admission.settle_guard.take();
+                            guard.and_then(|guard| guard.settle(crate::Settlement::Keep));
                             return Poll::Ready(Err(error));
                         }
                     };
-                    match this.terms.finish(passed, &mut response) {
-                        Some(settling) => State::Settling { settling, response: Some(response) },
+                    match this.config.finish_response(admission, &mut response) {
+                        Some(future) => State::Settling { future, response: Some(response) },
                         None => return Poll::Ready(Ok(response)),
                     }
                 }
-                Now::Settling { settling, response } => {
-                    ready!(settling.poll(context));
-                    State::Answered { response: response.take() }
+                StateProjection::Settling { future, response } => {
+                    ready!(future.poll(context));
+                    State::Ready { response: response.take() }
                 }
-                Now::Answered { response } => match response.take() {
+                StateProjection::Ready { response } => match response.take() {
                     Some(response) => return Poll::Ready(Ok(response)),
                     None => return Poll::Pending,
                 },

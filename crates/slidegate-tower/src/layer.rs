@@ -1,4 +1,4 @@
-//! The layer: what is asked of each request, and how the answer is told.
+//! The layer and its settings, one method for each.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,15 +9,16 @@ use slidegate::policy::{OnStoreError, WhenMissing};
 use slidegate::{Gate, Jitter, Limiter, Ruling, Store};
 use tower_layer::Layer;
 
-use crate::decide::{ByGate, ByLimiter, Decide, decider};
-use crate::extract::{Attributes, Extract, Head};
-use crate::question::{Cost, NamedCost, Question};
+use crate::backend::{Backend, GateBackend, LimiterBackend, adapt};
+use crate::extract::{Attributes, Extract, RequestHead};
+use crate::header_writer::HeaderWriter;
+use crate::request_options::{CostSource, NamedCost, RequestOptions};
 use crate::respond::ProblemJson;
 use crate::service::RateLimit;
-use crate::settle::{Answer, OnDrop, Settle};
-use crate::tell::Tell;
+use crate::settlement::{OnDrop, ResponseHead, Settlement};
 
-/// Asks a [`Gate`] or a [`Limiter`] whether each request may pass, and tells in headers how its limits stand.
+/// A layer that checks each request against a [`Gate`] or a [`Limiter`], denies requests above the limits, and reports
+/// the limits in response headers.
 ///
 /// ```
 /// use slidegate::{Gate, MemoryStore, Policy};
@@ -36,44 +37,44 @@ use crate::tell::Tell;
 /// # Ok::<(), slidegate::PolicyErrors>(())
 /// ```
 ///
-/// A store that answers without waiting is asked in `call`, and the service that was polled ready is called at
-/// once. Any other is awaited; then the service is called that was ready, and a clone of it takes its place. No
-/// future is boxed.
-pub struct RateLimitLayer<D, R = ProblemJson> {
-    terms: Arc<Terms<D, R>>,
+/// With a synchronous store, the decision is made in `call`, and the inner service that was polled ready is called
+/// immediately. With an asynchronous store, the decision is awaited first; then the service that was polled ready is
+/// called, and a clone of it takes its place in the layer. No future is boxed.
+pub struct RateLimitLayer<B, R = ProblemJson> {
+    config: Arc<LayerConfig<B, R>>,
 }
 
-/// What the services of one layer share.
-pub(crate) struct Terms<D, R> {
-    pub(crate) decider: D,
-    pub(crate) question: Arc<Question>,
-    pub(crate) tell: Tell,
+/// The configuration that the services of one layer share.
+pub(crate) struct LayerConfig<B, R> {
+    pub(crate) backend: B,
+    pub(crate) options: Arc<RequestOptions>,
+    pub(crate) header_writer: HeaderWriter,
     pub(crate) respond: Arc<R>,
-    pub(crate) settle: Option<SettleBy>,
+    pub(crate) settle: Option<SettleFn>,
     pub(crate) on_drop: OnDrop,
-    pub(crate) inspect: Option<Inspect>,
+    pub(crate) inspect: Option<InspectFn>,
 }
 
-/// What a request has cost, seen by its answer.
-type SettleBy = Arc<dyn Fn(&Answer<'_>) -> Settle + Send + Sync>;
+/// The callback that determines the final cost of a request.
+type SettleFn = Arc<dyn Fn(&ResponseHead<'_>) -> Settlement + Send + Sync>;
 
-/// Who is told of each ruling.
-type Inspect = Arc<dyn Fn(Head<'_>, &Ruling) + Send + Sync>;
+/// The callback that receives each ruling.
+type InspectFn = Arc<dyn Fn(RequestHead<'_>, &Ruling) + Send + Sync>;
 
 impl RateLimitLayer<()> {
-    /// Over a gate: the policy's rules see these attributes.
+    /// Creates a layer that decides by a gate, whose policy uses these attributes.
     ///
-    /// An attribute that a request lacks is absent; what is then done is said by the rule, by its `when_missing`
-    /// and by alternatives such as `per: [api_key|ip]`.
+    /// A request may lack an attribute. Each rule defines its treatment of such a request by `when_missing`, or by an
+    /// alternative attribute such as in `per: [api_key|ip]`.
     pub fn new<S: Store>(
         gate: impl Into<Arc<Gate<S>>>,
         attributes: Attributes,
-    ) -> RateLimitLayer<impl Decide> {
-        RateLimitLayer::of(decider(ByGate::new(gate.into(), attributes)))
+    ) -> RateLimitLayer<impl Backend> {
+        RateLimitLayer::with_backend(adapt(GateBackend::new(gate.into(), attributes)))
     }
 
-    /// Over a limiter: each value of `key` is counted apart. What becomes of a request that has none, says
-    /// `when_missing`: it passes uncounted, or it is denied like one that never fits.
+    /// Creates a layer that decides by a limiter, with one counter for each value of `key`. For a request without a
+    /// value, `when_missing` applies: it is allowed without a charge, or denied like a request whose cost exceeds max.
     ///
     /// ```
     /// use slidegate::{Limiter, policy::WhenMissing};
@@ -88,53 +89,55 @@ impl RateLimitLayer<()> {
         limiter: impl Into<Arc<Limiter<S>>>,
         key: impl Extract,
         when_missing: WhenMissing,
-    ) -> RateLimitLayer<impl Decide> {
-        RateLimitLayer::of(decider(ByLimiter::new(limiter.into(), key, when_missing)))
+    ) -> RateLimitLayer<impl Backend> {
+        RateLimitLayer::with_backend(adapt(LimiterBackend::new(limiter.into(), key, when_missing)))
     }
 }
 
-impl<D: Decide> RateLimitLayer<D> {
-    fn of(decider: D) -> Self {
-        let terms = Terms {
-            decider,
-            question: Arc::default(),
-            tell: Tell::default(),
+impl<B: Backend> RateLimitLayer<B> {
+    fn with_backend(backend: B) -> Self {
+        let config = LayerConfig {
+            backend,
+            options: Arc::default(),
+            header_writer: HeaderWriter::default(),
             respond: Arc::new(ProblemJson),
             settle: None,
             on_drop: OnDrop::default(),
             inspect: None,
         };
-        Self { terms: Arc::new(terms) }
+        Self { config: Arc::new(config) }
     }
 }
 
-impl<D: Decide, R> RateLimitLayer<D, R> {
-    /// Whose rules apply, if the policy has several domains; `default` if this is not said.
+impl<B: Backend, R> RateLimitLayer<B, R> {
+    /// Sets the domain of the policy whose rules apply. The default is `default`.
     pub fn domain(self, domain: &str) -> Self {
-        self.asking(|question| question.domain = domain.into())
+        self.with_options(|options| options.domain = domain.into())
     }
 
-    /// Units that a request costs; 1 if this is not said. 0 asks whether one unit would fit, and takes nothing.
-    pub fn cost(self, cost: impl Fn(Head<'_>) -> u64 + Send + Sync + 'static) -> Self {
-        self.asking(|question| question.cost = Cost::Of(Arc::new(cost)))
+    /// Sets the function that returns the cost of a request in units. Without it, a request costs 1. A request of cost
+    /// 0 is allowed if one unit is available, and charges nothing.
+    pub fn cost(self, cost: impl Fn(RequestHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
+        self.with_options(|options| options.cost = CostSource::Function(Arc::new(cost)))
     }
 
-    /// Units that a request costs, as a header says that somebody sets who is trusted to: who may write it, may
-    /// write 0. Without it a request costs 1; if it is no whole number, the answer is 400.
+    /// Reads the cost of a request in units from a header. Only a trusted component may set this header: a client that
+    /// can write it can write 0. Without the header a request costs 1; a value that is not a whole number gets status
+    /// 400.
     ///
     /// # Errors
-    /// If it cannot be a header's name.
+    /// Returns an error if `name` is not a valid header name.
     pub fn cost_header(self, name: &str) -> Result<Self, InvalidHeaderName> {
         let name: HeaderName = name.parse()?;
-        Ok(self.asking(|question| question.cost = Cost::Header(name)))
+        Ok(self.with_options(|options| options.cost = CostSource::Header(name)))
     }
 
-    /// Adds a named cost, for rules that charge it: `cost: tokens` in the policy. `None` means that the request does not
-    /// have the cost; the rules are then checked, not charged. Limiters ignore it.
+    /// Adds a named cost, for rules that charge it: `cost: tokens` in the policy. `None` means that the request does
+    /// not have the cost; the rules are then checked, not charged. Limiters ignore it.
     ///
     /// ```
     /// use slidegate::{Gate, MemoryStore, Policy};
-    /// use slidegate_tower::{Attributes, RateLimitLayer, Settle, extract};
+    /// use slidegate_tower::{Attributes, RateLimitLayer, Settlement, extract};
     ///
     /// /// Tokens that a response has used; the handler adds it to the response's extensions.
     /// #[derive(Clone)]
@@ -147,9 +150,9 @@ impl<D: Decide, R> RateLimitLayer<D, R> {
     /// let layer = RateLimitLayer::new(Gate::new(policy, MemoryStore::new()), attributes)
     ///     .named_cost("tokens", |head| head.headers.get("x-max-tokens")?.to_str().ok()?.parse().ok());
     /// // If it is known only afterwards: the request is checked, and the tokens are reported.
-    /// let layer = layer.settle(|answer| match answer.extensions.get::<Tokens>() {
-    ///     Some(Tokens(units)) => Settle::Report { cost: "tokens", units: *units },
-    ///     None => Settle::Keep,
+    /// let layer = layer.settle(|response| match response.extensions.get::<Tokens>() {
+    ///     Some(Tokens(units)) => Settlement::Report { cost: "tokens", units: *units },
+    ///     None => Settlement::Keep,
     /// });
     /// # let _ = layer;
     /// # Ok::<(), slidegate::PolicyErrors>(())
@@ -157,29 +160,31 @@ impl<D: Decide, R> RateLimitLayer<D, R> {
     pub fn named_cost(
         self,
         name: &str,
-        units: impl Fn(Head<'_>) -> Option<u64> + Send + Sync + 'static,
+        units: impl Fn(RequestHead<'_>) -> Option<u64> + Send + Sync + 'static,
     ) -> Self {
         let cost = NamedCost { name: name.into(), units: Arc::new(units) };
-        self.asking(|question| question.named_costs.push(cost))
+        self.with_options(|options| options.named_costs.push(cost))
     }
 
-    /// Sets what a limiter does while its store is unavailable. By default it enforces its
+    /// Sets the behaviour of a limiter while its store is unavailable. By default it enforces its
     /// [share](Limiter::local_share) in memory. In a policy each rule has its own setting.
     pub fn on_store_error(self, on_store_error: OnStoreError) -> Self {
-        self.asking(|question| question.on_store_error = on_store_error)
+        self.with_options(|options| options.on_store_error = on_store_error)
     }
 
-    /// Which headers tell how the limits stand, on what is allowed and on what is denied.
+    /// Sets the style of the headers that report the limits, for allowed and denied requests.
     pub fn headers(self, style: Style) -> Self {
-        self.with(|terms| terms.tell.style(style))
+        self.with_config(|config| config.header_writer.set_style(style))
     }
 
-    /// What the wait of a denial is lengthened by, so that those who were denied at once do not return at once.
+    /// Sets the jitter that is added to the wait of each denial, so that clients denied at the same time do not all
+    /// return at the same time.
     pub fn retry_jitter(self, jitter: Jitter) -> Self {
-        self.with(|terms| terms.tell.retry_jitter(jitter))
+        self.with_config(|config| config.header_writer.set_retry_jitter(jitter))
     }
 
-    /// What answers a request that may not pass, in place of [`ProblemJson`]; headers are added to it.
+    /// Sets the [`Respond`](crate::Respond) implementation that creates the responses to denied requests, instead of
+    /// [`ProblemJson`]. The layer adds its headers to them.
     ///
     /// ```
     /// use http::Response;
@@ -196,80 +201,88 @@ impl<D: Decide, R> RateLimitLayer<D, R> {
     /// # let _ = layer;
     /// # Ok::<(), slidegate::LimiterError>(())
     /// ```
-    pub fn respond_with<Q>(self, respond: Q) -> RateLimitLayer<D, Q> {
-        let Terms { decider, question, tell, settle, on_drop, inspect, .. } =
-            Arc::unwrap_or_clone(self.terms);
+    pub fn respond_with<Q>(self, respond: Q) -> RateLimitLayer<B, Q> {
+        let LayerConfig { backend, options, header_writer, settle, on_drop, inspect, .. } =
+            Arc::unwrap_or_clone(self.config);
         let respond = Arc::new(respond);
-        let terms = Terms { decider, question, tell, respond, settle, on_drop, inspect };
-        RateLimitLayer { terms: Arc::new(terms) }
+        let config =
+            LayerConfig { backend, options, header_writer, respond, settle, on_drop, inspect };
+        RateLimitLayer { config: Arc::new(config) }
     }
 
-    /// What an allowed request has cost, said when its answer is there: see [`Settle`]. The answer waits until the
-    /// store knows. If the store does not answer, the charge stays as it is; and so it does if the service fails
-    /// without an answer, or panics. Of a client that hangs up while a store that is waited for is told, no more may be
-    /// known than what was charged at first.
+    /// Sets the function that determines the final cost of an allowed request from its response: see [`Settlement`].
+    /// The response waits until the store has settled the charge.
+    ///
+    /// The initial charge stays if the store is unavailable at that time, and if the service fails without a response
+    /// or panics. It may also stay if the client disconnects while an asynchronous store settles it.
     ///
     /// ```
     /// use http::StatusCode;
-    /// use slidegate_tower::{RateLimitLayer, Settle, extract};
+    /// use slidegate_tower::{RateLimitLayer, Settlement, extract};
     /// # use slidegate::{Limiter, policy::WhenMissing};
     ///
-    /// // Five failed logins a minute; who logs in has no need to be counted.
+    /// // Five failed logins a minute; successful logins are not counted.
     /// let limiter = Limiter::new(["5/min"])?.named("login");
     /// let layer = RateLimitLayer::keyed_by(limiter, extract::header("x-user"), WhenMissing::Deny)
-    ///     .settle(|answer| match answer.status {
-    ///         StatusCode::UNAUTHORIZED => Settle::Keep,
-    ///         _ => Settle::Revert,
+    ///     .settle(|response| match response.status {
+    ///         StatusCode::UNAUTHORIZED => Settlement::Keep,
+    ///         _ => Settlement::Revert,
     ///     });
     /// # let _ = layer;
     /// # Ok::<(), slidegate::LimiterError>(())
     /// ```
-    pub fn settle(self, by: impl Fn(&Answer<'_>) -> Settle + Send + Sync + 'static) -> Self {
-        let layer = self.asking(|question| question.is_kept = true);
-        layer.with(|terms| terms.settle = Some(Arc::new(by)))
+    pub fn settle(
+        self,
+        settle: impl Fn(&ResponseHead<'_>) -> Settlement + Send + Sync + 'static,
+    ) -> Self {
+        let layer = self.with_options(|options| options.has_settle_context = true);
+        layer.with_config(|config| config.settle = Some(Arc::new(settle)))
     }
 
-    /// What becomes of the charge of a call that is dropped before its answer is there.
+    /// Sets whether the charge of a call stays or is reverted if the call is dropped before its response.
     pub fn on_drop(self, on_drop: OnDrop) -> Self {
-        self.with(|terms| terms.on_drop = on_drop)
+        self.with_config(|config| config.on_drop = on_drop)
     }
 
-    /// Sees each ruling before the request passes or is denied: for metrics and logs, and to see what a rule that
-    /// observes would have denied. It should not take long.
-    pub fn inspect(self, see: impl Fn(Head<'_>, &Ruling) + Send + Sync + 'static) -> Self {
-        self.with(|terms| terms.inspect = Some(Arc::new(see)))
+    /// Sets a function that receives each ruling before the request is allowed or denied: for metrics and logs, and to
+    /// find requests that a rule in observe mode would have denied. It runs in the request path and must be fast.
+    pub fn inspect(
+        self,
+        inspect: impl Fn(RequestHead<'_>, &Ruling) + Send + Sync + 'static,
+    ) -> Self {
+        self.with_config(|config| config.inspect = Some(Arc::new(inspect)))
     }
 
-    fn with(self, set: impl FnOnce(&mut Terms<D, R>)) -> Self {
-        let mut terms = Arc::unwrap_or_clone(self.terms);
-        set(&mut terms);
-        Self { terms: Arc::new(terms) }
+    fn with_config(self, set: impl FnOnce(&mut LayerConfig<B, R>)) -> Self {
+        let mut config = Arc::unwrap_or_clone(self.config);
+        set(&mut config);
+        Self { config: Arc::new(config) }
     }
 
-    fn asking(self, set: impl FnOnce(&mut Question)) -> Self {
-        self.with(|terms| set(Arc::make_mut(&mut terms.question)))
+    fn with_options(self, set: impl FnOnce(&mut RequestOptions)) -> Self {
+        self.with_config(|config| set(Arc::make_mut(&mut config.options)))
     }
 }
 
-impl<D, R> fmt::Debug for RateLimitLayer<D, R> {
+impl<B, R> fmt::Debug for RateLimitLayer<B, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer").finish_non_exhaustive()
     }
 }
 
-impl<D, R> Clone for RateLimitLayer<D, R> {
+impl<B, R> Clone for RateLimitLayer<B, R> {
     fn clone(&self) -> Self {
-        Self { terms: self.terms.clone() }
+        Self { config: self.config.clone() }
     }
 }
 
-impl<D: Clone, R> Clone for Terms<D, R> {
+impl<B: Clone, R> Clone for LayerConfig<B, R> {
     fn clone(&self) -> Self {
-        let Self { decider, question, tell, respond, settle, on_drop, inspect } = self;
+        let Self { backend, options, header_writer, respond, settle, on_drop, inspect } = self;
         Self {
-            decider: decider.clone(),
-            question: question.clone(),
-            tell: tell.clone(),
+            backend: backend.clone(),
+            options: options.clone(),
+            header_writer: header_writer.clone(),
             respond: respond.clone(),
             settle: settle.clone(),
             on_drop: *on_drop,
@@ -278,10 +291,10 @@ impl<D: Clone, R> Clone for Terms<D, R> {
     }
 }
 
-impl<I, D, R> Layer<I> for RateLimitLayer<D, R> {
-    type Service = RateLimit<I, D, R>;
+impl<I, B, R> Layer<I> for RateLimitLayer<B, R> {
+    type Service = RateLimit<I, B, R>;
 
     fn layer(&self, inner: I) -> Self::Service {
-        RateLimit::new(inner, self.terms.clone())
+        RateLimit::new(inner, self.config.clone())
     }
 }

@@ -1,11 +1,11 @@
-//! Rate limits over sliding windows as [tower](https://docs.rs/tower) middleware, and a client that waits as it is
-//! told.
+//! Rate limits over sliding windows as [tower](https://docs.rs/tower) middleware, and a client that retries after
+//! the wait that a denial states.
 //!
 //! ```
 //! use slidegate::{Limiter, LimiterError};
-//! use slidegate_tower::{Decide, RateLimitLayer, TrustedProxies, WhenMissing, extract};
+//! use slidegate_tower::{Backend, RateLimitLayer, TrustedProxies, WhenMissing, extract};
 //!
-//! fn limits() -> Result<RateLimitLayer<impl Decide>, LimiterError> {
+//! fn limits() -> Result<RateLimitLayer<impl Backend>, LimiterError> {
 //!     let limiter = Limiter::new(["10/s", "300/min"])?;      // sliding windows, in memory
 //!     let ip = extract::client_ip(TrustedProxies::none());
 //!     Ok(RateLimitLayer::keyed_by(limiter, ip, WhenMissing::Skip))
@@ -13,53 +13,53 @@
 //! # assert!(limits().is_ok());
 //! ```
 //!
-//! A request goes through these hands:
+//! A request passes these stages:
 //!
 //! ```text
 //! request ──► extractors ──► gate or limiter ──► ruling ──► the service, or a denial ──► headers
-//!                                                              └──► settled by its answer
+//!                                                              └──► settled by its response
 //! ```
 //!
-//! [`RateLimitLayer`] says what is asked and how it is told; [`RateLimit`] is the service that it makes, and
-//! [`ResponseFuture`] the answer to come. What is read of a request is said by [`extract`], what a denial looks like
-//! by [`Respond`], and what a request has cost in the end by [`Settle`].
+//! [`RateLimitLayer`] holds the configuration, [`RateLimit`] is the service that it creates, and [`ResponseFuture`] the
+//! future of one response. [`extract`] reads values from requests, [`Respond`] creates the responses to denied
+//! requests, and [`Settlement`] corrects the charge of a request when its response is known.
 //!
 //! # Features
 //!
-//! - `axum`: matched routes, and peers as axum's `ConnectInfo` tells them.
-//! - `tonic`: peers as tonic tells them.
-//! - `client`: [`client::RetryLayer`](client), which waits as a denial says.
+//! - `axum`: matched routes, and peer addresses from axum's `ConnectInfo`.
+//! - `tonic`: peer addresses from tonic's connection info.
+//! - `client`: [`client::RetryLayer`](client), which waits for the time that a denial states and retries.
 
-mod decide;
+mod backend;
 mod future;
+mod header_writer;
 mod layer;
-mod question;
+mod request_options;
 mod respond;
 mod service;
-mod settle;
-mod tell;
+mod settlement;
 mod trusted_proxies;
 
 #[cfg(feature = "client")]
 pub mod client;
 pub mod extract;
 
-pub use decide::Decide;
+pub use backend::Backend;
 pub use extract::{Attributes, Peer};
 pub use future::ResponseFuture;
 pub use layer::RateLimitLayer;
 pub use respond::{Denial, Grpc, ProblemJson, Respond};
 pub use service::RateLimit;
-pub use settle::{Answer, OnDrop, Settle};
+pub use settlement::{OnDrop, ResponseHead, Settlement};
 pub use slidegate::policy::{OnStoreError, WhenMissing};
 pub use trusted_proxies::{TrustedProxies, TrustedProxiesError};
 
-/// The code of docs/MIDDLEWARE.md runs.
+/// Runs the code of docs/MIDDLEWARE.md as documentation tests.
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../../../docs/MIDDLEWARE.md")]
-struct Middleware;
+struct MiddlewareGuide;
 
-/// The code of docs/MIGRATION.md runs.
+/// Runs the code of docs/MIGRATION.md as documentation tests.
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../../../docs/MIGRATION.md")]
-struct Migration;
+struct MigrationGuide;

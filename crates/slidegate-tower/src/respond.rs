@@ -1,4 +1,4 @@
-//! The answer to a request that may not pass.
+//! Responses to requests that are denied or malformed.
 
 mod grpc;
 mod problem_json;
@@ -8,21 +8,21 @@ use std::time::Duration;
 use http::{Response, StatusCode};
 use slidegate::{Problem, Ruling};
 
-use crate::extract::Head;
+use crate::extract::RequestHead;
 
 pub use grpc::Grpc;
 pub use problem_json::ProblemJson;
 
-/// Answers a request that may not pass. A function of a [`Denial`] does, too.
+/// Creates the response to a denied request. Functions of a [`Denial`] implement this trait.
 ///
-/// The layer adds its headers to the answer, `Retry-After` among them, unless the answer has them already.
+/// The layer adds its headers to the response, `Retry-After` included, unless the response has them already.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not make answers with the body `{B}`",
-    note = "`ProblemJson`, which answers unless another is named, needs a body that is `From<Bytes> + Default`",
-    note = "for a service of tonic say `.respond_with(Grpc)`, for any other a function of a `&Denial<'_>`"
+    message = "`{Self}` does not create responses with the body `{B}`",
+    note = "`ProblemJson`, the default, needs a body that is `From<Bytes> + Default`",
+    note = "for a tonic service use `.respond_with(Grpc)`, for others a function of a `&Denial<'_>`"
 )]
 pub trait Respond<B>: Send + Sync + 'static {
-    /// The answer.
+    /// Returns the response to a denied request.
     fn respond(&self, denial: &Denial<'_>) -> Response<B>;
 }
 
@@ -35,69 +35,75 @@ where
     }
 }
 
-/// A request that may not pass, and why.
+/// A denied request and the cause of the denial.
 #[derive(Clone, Copy, Debug)]
 pub struct Denial<'d> {
-    head: Head<'d>,
-    reason: Reason<'d>,
+    head: RequestHead<'d>,
+    cause: DenialCause<'d>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Reason<'d> {
-    Ruled { ruling: &'d Ruling, retry_after: Option<Duration> },
+enum DenialCause<'d> {
+    Ruling { ruling: &'d Ruling, retry_after: Option<Duration> },
     Malformed(&'d str),
 }
 
 impl<'d> Denial<'d> {
-    pub(crate) fn ruled(head: Head<'d>, ruling: &'d Ruling, retry_after: Option<Duration>) -> Self {
-        Self { head, reason: Reason::Ruled { ruling, retry_after } }
+    pub(crate) fn from_ruling(
+        head: RequestHead<'d>,
+        ruling: &'d Ruling,
+        retry_after: Option<Duration>,
+    ) -> Self {
+        Self { head, cause: DenialCause::Ruling { ruling, retry_after } }
     }
 
-    pub(crate) fn malformed(head: Head<'d>, detail: &'d str) -> Self {
-        Self { head, reason: Reason::Malformed(detail) }
+    pub(crate) fn from_malformed(head: RequestHead<'d>, detail: &'d str) -> Self {
+        Self { head, cause: DenialCause::Malformed(detail) }
     }
 
-    /// The head of the request.
-    pub fn head(&self) -> Head<'d> {
+    /// Returns the head of the request.
+    pub fn head(&self) -> RequestHead<'d> {
         self.head
     }
 
-    /// How the limits stand; none if they were not asked, since the request itself makes no sense.
+    /// Returns the ruling with the status of every limit; `None` if the request is malformed, which is detected before
+    /// the limits are checked.
     pub fn ruling(&self) -> Option<&'d Ruling> {
-        match self.reason {
-            Reason::Ruled { ruling, .. } => Some(ruling),
-            Reason::Malformed(_) => None,
+        match self.cause {
+            DenialCause::Ruling { ruling, .. } => Some(ruling),
+            DenialCause::Malformed(_) => None,
         }
     }
 
-    /// How long until this request would fit, with the layer's jitter; none if it never can, or that is not known.
+    /// Returns the time after which this request would be allowed, with the jitter of the layer; `None` if that is
+    /// never or unknown.
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.reason {
-            Reason::Ruled { retry_after, .. } => retry_after,
-            Reason::Malformed(_) => None,
+        match self.cause {
+            DenialCause::Ruling { retry_after, .. } => retry_after,
+            DenialCause::Malformed(_) => None,
         }
     }
 
-    /// What is wrong with a request that makes no sense.
-    pub fn malformed_because(&self) -> Option<&'d str> {
-        match self.reason {
-            Reason::Ruled { .. } => None,
-            Reason::Malformed(detail) => Some(detail),
+    /// Returns the error of a malformed request.
+    pub fn malformed_detail(&self) -> Option<&'d str> {
+        match self.cause {
+            DenialCause::Ruling { .. } => None,
+            DenialCause::Malformed(detail) => Some(detail),
         }
     }
 
-    /// Why a limit denies it; none if the request makes no sense.
+    /// Returns the problem details of a denial; `None` if the request is malformed.
     pub fn problem(&self) -> Option<Problem> {
         self.ruling().and_then(Problem::of)
     }
 
-    /// Returns why the request is denied; `None` if it is malformed.
+    /// Returns the reason for the denial; `None` if the request is malformed.
     pub fn reason(&self) -> Option<slidegate::Reason> {
         self.ruling().and_then(Ruling::reason)
     }
 
-    /// Returns the status: the `deny_status` of the rule, 429 by default; 503 if the store is unavailable; 400 if the request
-    /// is malformed.
+    /// Returns the status: the `deny_status` of the rule, 429 by default; 503 if the store is unavailable; 400 if the
+    /// request is malformed.
     pub fn status(&self) -> StatusCode {
         match self.ruling().map(|ruling| StatusCode::from_u16(ruling.status())) {
             None => StatusCode::BAD_REQUEST,
@@ -105,7 +111,7 @@ impl<'d> Denial<'d> {
         }
     }
 
-    /// Whether the request is a gRPC call, whose answers have another form.
+    /// Returns whether the request is a gRPC call, which needs another form of response.
     pub fn is_grpc(&self) -> bool {
         grpc::is_grpc(self.head)
     }

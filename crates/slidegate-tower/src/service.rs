@@ -1,4 +1,7 @@
-//! The service: asks, then lets pass or answers.
+//! The service: decides each request, then calls the inner service or responds with a denial.
+//!
+//! With a synchronous store, everything happens in `call`. With an asynchronous one, [`ResponseFuture`] awaits the
+//! decision first.
 
 use std::fmt;
 use std::mem;
@@ -9,162 +12,168 @@ use http::{Request, Response};
 use slidegate::Ruling;
 use tower_service::Service;
 
-use crate::decide::{Charge, Decide, Decided};
-use crate::extract::Head;
-use crate::future::{ResponseFuture, Waiting};
-use crate::layer::Terms;
+use crate::backend::{Backend, BackendDecision, PendingCharge};
+use crate::extract::RequestHead;
+use crate::future::{PendingCall, ResponseFuture};
+use crate::header_writer::{HeaderValues, retry_after};
+use crate::layer::LayerConfig;
 use crate::respond::{Denial, ProblemJson, Respond};
-use crate::settle::{OnDrop, Unsettled};
-use crate::tell::{Told, retry_after};
+use crate::settlement::{OnDrop, SettleGuard};
 
-/// A service whose requests are asked about first: see [`RateLimitLayer`](crate::RateLimitLayer).
-pub struct RateLimit<I, D, R = ProblemJson> {
+/// A service behind a rate limit, created by a [`RateLimitLayer`](crate::RateLimitLayer).
+pub struct RateLimit<I, B, R = ProblemJson> {
     inner: I,
-    terms: Arc<Terms<D, R>>,
+    config: Arc<LayerConfig<B, R>>,
 }
 
-/// A request that may pass: what its answer will say, and what may be settled then.
-pub struct Passed<D: Decide> {
-    pub told: Told,
-    pub unsettled: Option<Unsettled<D>>,
+/// An allowed request: the headers for its response, and its charge if that may be settled.
+pub struct Admission<B: Backend> {
+    pub header_values: HeaderValues,
+    pub settle_guard: Option<SettleGuard<B>>,
 }
 
-impl<I, D, R> RateLimit<I, D, R> {
-    pub(crate) fn new(inner: I, terms: Arc<Terms<D, R>>) -> Self {
-        Self { inner, terms }
+impl<I, B, R> RateLimit<I, B, R> {
+    pub(crate) fn new(inner: I, config: Arc<LayerConfig<B, R>>) -> Self {
+        Self { inner, config }
     }
 }
 
-impl<D: Decide, R> Terms<D, R> {
-    /// Whether a request may pass; otherwise its answer. Rulings are large, and are moved only where one is kept.
+impl<B: Backend, R> LayerConfig<B, R> {
+    /// Admits a request, or returns the response that denies it. Takes the decision by reference: rulings are large,
+    /// and are moved only if the charge may be settled.
     #[inline(always)]
-    pub(crate) fn pass<C>(
+    pub(crate) fn admit<ResBody>(
         &self,
-        decided: &mut Decided,
-        head: Head<'_>,
-    ) -> Result<Passed<D>, Response<C>>
+        decision: &mut BackendDecision,
+        head: RequestHead<'_>,
+    ) -> Result<Admission<B>, Response<ResBody>>
     where
-        R: Respond<C>,
+        R: Respond<ResBody>,
     {
-        let told = match &*decided {
-            Decided::Uncounted => Told::default(),
-            Decided::Malformed(detail) => {
-                return Err(self.respond.respond(&Denial::malformed(head, detail)));
+        let header_values = match &*decision {
+            BackendDecision::Uncounted => HeaderValues::default(),
+            BackendDecision::Malformed(detail) => {
+                return Err(self.respond.respond(&Denial::from_malformed(head, detail)));
             }
-            Decided::Ruled(ruling, _) => {
-                if let Some(see) = &self.inspect {
-                    see(head, ruling);
+            BackendDecision::Ruling(ruling, _) => {
+                if let Some(inspect) = &self.inspect {
+                    inspect(head, ruling);
                 }
                 if !ruling.decision().is_allowed() {
-                    return Err(self.deny(ruling, head));
+                    return Err(self.denial_response(ruling, head));
                 }
-                self.tell.told(ruling)
+                self.header_writer.values(ruling)
             }
         };
         let is_settled = self.settle.is_some() || self.on_drop != OnDrop::Keep;
-        let unsettled = if is_settled { self.unsettled(decided) } else { None };
-        Ok(Passed { told, unsettled })
+        let settle_guard = if is_settled { self.settle_guard(decision) } else { None };
+        Ok(Admission { header_values, settle_guard })
     }
 
-    fn deny<C>(&self, ruling: &Ruling, head: Head<'_>) -> Response<C>
+    fn denial_response<ResBody>(&self, ruling: &Ruling, head: RequestHead<'_>) -> Response<ResBody>
     where
-        R: Respond<C>,
+        R: Respond<ResBody>,
     {
-        let lengthening = self.tell.draw();
-        let denial = Denial::ruled(head, ruling, retry_after(ruling, lengthening));
+        let jitter = self.header_writer.draw_jitter();
+        let denial = Denial::from_ruling(head, ruling, retry_after(ruling, jitter));
         let mut response = self.respond.respond(&denial);
-        self.tell.deny(ruling, lengthening, response.headers_mut());
+        self.header_writer.write_denial(ruling, jitter, response.headers_mut());
         response
     }
 
-    fn unsettled(&self, decided: &mut Decided) -> Option<Unsettled<D>> {
-        let Decided::Ruled(ruling, kept) = mem::replace(decided, Decided::Uncounted) else {
+    fn settle_guard(&self, decision: &mut BackendDecision) -> Option<SettleGuard<B>> {
+        let decision = mem::replace(decision, BackendDecision::Uncounted);
+        let BackendDecision::Ruling(ruling, context) = decision else {
             return None;
         };
-        let charge = Charge { ruling, kept };
-        Some(Unsettled::new(self.decider.clone(), self.question.clone(), charge, self.on_drop))
+        let charge = PendingCharge { ruling, context };
+        Some(SettleGuard::new(self.backend.clone(), self.options.clone(), charge, self.on_drop))
     }
 
-    /// What is told is added to an answer. What is then to be done, is to be waited for.
-    pub(crate) fn finish<C>(
+    /// Adds the headers to a response and begins to settle its charge. Returns the future of an asynchronous store.
+    pub(crate) fn finish_response<ResBody>(
         &self,
-        passed: &mut Passed<D>,
-        response: &mut Response<C>,
-    ) -> Option<D::Settling> {
-        let settling = match (&self.settle, passed.unsettled.take()) {
-            (Some(settle), Some(unsettled)) => unsettled.settle(settle(&(&*response).into())),
-            (None, Some(unsettled)) => unsettled.settle(crate::Settle::Keep),
+        admission: &mut Admission<B>,
+        response: &mut Response<ResBody>,
+    ) -> Option<B::SettleFuture> {
+        let future = match (&self.settle, admission.settle_guard.take()) {
+            (Some(settle), Some(guard)) => guard.settle(settle(&(&*response).into())),
+            (None, Some(guard)) => guard.settle(crate::Settlement::Keep),
             (_, None) => None,
         };
-        self.tell.add(&mut passed.told, response.headers_mut());
-        settling
+        self.header_writer.write(&mut admission.header_values, response.headers_mut());
+        future
     }
 }
 
-impl<I, D, R, B, C> Service<Request<B>> for RateLimit<I, D, R>
+impl<I, B, R, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<I, B, R>
 where
-    I: Service<Request<B>, Response = Response<C>> + Clone,
-    D: Decide,
-    R: Respond<C>,
+    I: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+    B: Backend,
+    R: Respond<ResBody>,
 {
-    type Response = Response<C>;
+    type Response = Response<ResBody>;
     type Error = I::Error;
-    type Future = ResponseFuture<I, B, C, D, R>;
+    type Future = ResponseFuture<I, ReqBody, ResBody, B, R>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), I::Error>> {
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let terms = self.terms.clone();
-        let head = Head::from(&request);
-        let mut decided = terms.decider.decide_now(&terms.question, head);
-        let Some(decided) = &mut decided else {
-            return self.wait(request, terms);
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        let config = self.config.clone();
+        let head = RequestHead::from(&request);
+        let mut decision = config.backend.decide_now(&config.options, head);
+        let Some(decision) = &mut decision else {
+            return self.call_async(request, config);
         };
-        match terms.pass(decided, head) {
-            Ok(passed) => ResponseFuture::serving(self.inner.call(request), passed, terms),
-            Err(response) => ResponseFuture::answered(response, terms),
+        match config.admit(decision, head) {
+            Ok(admission) => ResponseFuture::from_call(self.inner.call(request), admission, config),
+            Err(response) => ResponseFuture::from_response(response, config),
         }
     }
 }
 
-impl<I, D, R> RateLimit<I, D, R> {
-    fn wait<B, C>(
+impl<I, B, R> RateLimit<I, B, R> {
+    fn call_async<ReqBody, ResBody>(
         &mut self,
-        request: Request<B>,
-        terms: Arc<Terms<D, R>>,
-    ) -> ResponseFuture<I, B, C, D, R>
+        request: Request<ReqBody>,
+        config: Arc<LayerConfig<B, R>>,
+    ) -> ResponseFuture<I, ReqBody, ResBody, B, R>
     where
-        I: Service<Request<B>, Response = Response<C>> + Clone,
-        D: Decide,
-        R: Respond<C>,
+        I: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+        B: Backend,
+        R: Respond<ResBody>,
     {
-        // The service that was polled ready. Its clone may not be.
-        let fresh = self.inner.clone();
-        let mut inner = mem::replace(&mut self.inner, fresh);
+        // Takes the service that was polled ready. A clone of it may not be ready.
+        let clone = self.inner.clone();
+        let mut inner = mem::replace(&mut self.inner, clone);
         let (parts, body) = request.into_parts();
-        match terms.decider.decide(terms.question.clone(), parts) {
-            Err(deciding) => ResponseFuture::deciding(deciding, Waiting { body, inner }, terms),
-            Ok((parts, mut decided)) => match terms.pass(&mut decided, Head::from(&parts)) {
-                Ok(passed) => {
-                    let serving = inner.call(Request::from_parts(parts, body));
-                    ResponseFuture::serving(serving, passed, terms)
+        match config.backend.decide(config.options.clone(), parts) {
+            Err(future) => {
+                ResponseFuture::from_decision(future, PendingCall { body, inner }, config)
+            }
+            Ok((parts, mut decision)) => {
+                match config.admit(&mut decision, RequestHead::from(&parts)) {
+                    Ok(admission) => {
+                        let call = inner.call(Request::from_parts(parts, body));
+                        ResponseFuture::from_call(call, admission, config)
+                    }
+                    Err(response) => ResponseFuture::from_response(response, config),
                 }
-                Err(response) => ResponseFuture::answered(response, terms),
-            },
+            }
         }
     }
 }
 
-impl<I: fmt::Debug, D, R> fmt::Debug for RateLimit<I, D, R> {
+impl<I: fmt::Debug, B, R> fmt::Debug for RateLimit<I, B, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimit").field("inner", &self.inner).finish_non_exhaustive()
     }
 }
 
-impl<I: Clone, D, R> Clone for RateLimit<I, D, R> {
+impl<I: Clone, B, R> Clone for RateLimit<I, B, R> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), terms: self.terms.clone() }
+        Self { inner: self.inner.clone(), config: self.config.clone() }
     }
 }

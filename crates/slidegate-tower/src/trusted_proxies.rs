@@ -1,4 +1,4 @@
-//! Which proxies are believed when they say for whom they ask.
+//! Proxies whose `X-Forwarded-For` header is trusted.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,25 +7,27 @@ use std::str::FromStr;
 use slidegate::{Network, NetworkError};
 use thiserror::Error;
 
-/// Networks whose addresses are believed when they say, in `X-Forwarded-For`, for whom they ask.
+/// A list of networks of proxies whose `X-Forwarded-For` header is trusted.
 ///
 /// ```
 /// use slidegate_tower::TrustedProxies;
 ///
-/// let ours: TrustedProxies = "10.0.0.0/8, 192.0.2.7, fd00::/8".parse()?;
-/// assert!(ours.trust([10, 1, 2, 3].into()));
-/// assert!(!TrustedProxies::none().trust([10, 1, 2, 3].into()));
+/// let proxies: TrustedProxies = "10.0.0.0/8, 192.0.2.7, fd00::/8".parse()?;
+/// assert!(proxies.contains([10, 1, 2, 3].into()));
+/// assert!(!TrustedProxies::none().contains([10, 1, 2, 3].into()));
 /// # Ok::<(), slidegate_tower::TrustedProxiesError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustedProxies(Vec<Network>);
 
-/// Why a text is no list of networks.
+/// The error of a text that is not a list of networks.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TrustedProxiesError {
-    /// There is nothing in it: nobody is written `none`.
-    #[error("write addresses and networks with commas between, such as 10.0.0.0/8,::1, or none")]
+    /// The list is empty. Write `none` to trust no proxy.
+    #[error(
+        "the list is empty; write addresses and networks separated by commas, for example `10.0.0.0/8,::1`, or `none`"
+    )]
     Empty,
     /// A part is neither an address nor a network.
     #[error(transparent)]
@@ -33,18 +35,18 @@ pub enum TrustedProxiesError {
 }
 
 impl TrustedProxies {
-    /// Nobody: whoever connects is the client. So it is where no proxy stands before the service.
+    /// Creates an empty list: the peer is always the client. For a service without a proxy in front of it.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Whether this address is believed; `::ffff:192.0.2.7` is 192.0.2.7.
-    pub fn trust(&self, address: IpAddr) -> bool {
+    /// Returns whether the address belongs to a trusted proxy. `::ffff:192.0.2.7` is 192.0.2.7.
+    pub fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(address))
     }
 }
 
-/// Addresses and networks with commas between, or `none`.
+/// Parses addresses and networks separated by commas, or `none`.
 impl FromStr for TrustedProxies {
     type Err = TrustedProxiesError;
 
@@ -60,7 +62,7 @@ impl FromStr for TrustedProxies {
     }
 }
 
-/// As one may write it.
+/// Writes the list in the format that `FromStr` parses.
 impl fmt::Display for TrustedProxies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [first, rest @ ..] = &*self.0 else { return f.write_str("none") };
@@ -73,43 +75,43 @@ impl fmt::Display for TrustedProxies {
 mod tests {
     use super::*;
 
-    fn trusts(list: &str, address: &str) -> bool {
-        list.parse::<TrustedProxies>().unwrap().trust(address.parse().unwrap())
+    fn is_trusted(list: &str, address: &str) -> bool {
+        list.parse::<TrustedProxies>().unwrap().contains(address.parse().unwrap())
     }
 
     #[test]
-    fn an_address_of_one_of_the_networks_is_believed_however_it_is_written() {
+    fn address_in_network_is_trusted() {
         let list = "10.0.0.0/8, 192.0.2.7,fd00::/8";
         for address in ["10.1.2.3", "::ffff:10.1.2.3", "192.0.2.7", "fd00::1"] {
-            assert!(trusts(list, address), "{address}");
+            assert!(is_trusted(list, address), "{address}");
         }
         for address in ["11.0.0.1", "192.0.2.8", "fc00::1", "::1", "::10.1.2.3"] {
-            assert!(!trusts(list, address), "{address}");
+            assert!(!is_trusted(list, address), "{address}");
         }
-        assert!(trusts("::ffff:10.1.2.3", "10.1.2.3"));
+        assert!(is_trusted("::ffff:10.1.2.3", "10.1.2.3"));
     }
 
     #[test]
     fn mapped_network_trusts_ipv4_addresses() {
         for list in ["::ffff:10.0.0.0/104", "::FFFF:a00:0/104"] {
-            assert!(trusts(list, "10.1.2.3") && trusts(list, "::ffff:10.1.2.3"), "{list}");
-            assert!(!trusts(list, "11.0.0.1") && !trusts(list, "::a01:203"), "{list}");
+            assert!(is_trusted(list, "10.1.2.3") && is_trusted(list, "::ffff:10.1.2.3"), "{list}");
+            assert!(!is_trusted(list, "11.0.0.1") && !is_trusted(list, "::a01:203"), "{list}");
             assert_eq!(list.parse::<TrustedProxies>().unwrap().to_string(), "10.0.0.0/8");
         }
-        assert!(!trusts("::/0", "10.1.2.3"), "a wider network is of IPv6 alone");
+        assert!(!is_trusted("::/0", "10.1.2.3"), "a wider network contains only IPv6 addresses");
     }
 
     #[test]
-    fn none_is_nobody() {
-        assert!(!trusts("none", "127.0.0.1"));
+    fn none_trusts_no_address() {
+        assert!(!is_trusted("none", "127.0.0.1"));
         assert_eq!("none".parse(), Ok(TrustedProxies::none()));
         assert_eq!("none".parse::<TrustedProxies>().unwrap().to_string(), "none");
     }
 
     #[test]
-    fn what_is_no_list_says_what_is_wrong() {
+    fn invalid_list_names_problem() {
         let error = |text: &str| text.parse::<TrustedProxies>().unwrap_err().to_string();
-        assert!(error("").contains("or none"));
+        assert!(error("").contains("or `none`"));
         assert!(error("10.0.0.0/8,").starts_with("`` is not an address or a network"));
         assert!(error("10.0.0.0/33").starts_with("`10.0.0.0/33` is not a network: a prefix"));
         assert!(error("localhost").starts_with("`localhost` is not an address or a network"));

@@ -75,7 +75,7 @@ impl ProxyTrust {
         policy_headers: &'h PolicyHeaders,
     ) -> Result<ForwardedRequest<'h>, Problem> {
         let peer = peer.to_canonical();
-        if self.proxies.trust(peer) {
+        if self.proxies.contains(peer) {
             let ip = client_address(headers, peer, &self.proxies);
             return Ok(ForwardedRequest::from_headers(headers, ip, policy_headers, self.repeated));
         }

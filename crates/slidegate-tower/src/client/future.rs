@@ -1,4 +1,4 @@
-//! Ask, wait until told, be ready, ask again.
+//! The future of a request with its retries: call, sleep, poll the service ready, call again.
 
 use std::fmt;
 use std::pin::Pin;
@@ -11,46 +11,46 @@ use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep};
 use tower_service::Service;
 
-use super::layer::Terms;
+use super::layer::RetryConfig;
 
 pin_project! {
-    /// The answer in the end, of a [`Retry`](super::Retry).
+    /// The final response of a [`Retry`](super::Retry) service.
     pub struct RetryFuture<S, B>
     where
         S: Service<Request<B>>,
     {
         #[pin]
         step: Step<S::Future>,
-        // None for a request that is not repeated.
-        again: Option<Again<S, B>>,
+        // `None` for a request that must not be repeated.
+        retries: Option<Retries<S, B>>,
     }
 }
 
 pin_project! {
     #[project = StepProjection]
     enum Step<F> {
-        Asking { #[pin] answer: F },
-        Waiting { #[pin] sleep: Sleep },
-        Readying,
+        Calling { #[pin] response: F },
+        Sleeping { #[pin] sleep: Sleep },
+        PollingReady,
     }
 }
 
-/// What it takes to ask again.
-struct Again<S, B> {
+/// Everything needed to send a request again.
+struct Retries<S, B> {
     service: S,
     request: Request<B>,
-    terms: Arc<Terms>,
-    began: Instant,
-    asked: u32,
+    config: Arc<RetryConfig>,
+    started: Instant,
+    attempts: u32,
 }
 
 impl<S, B> RetryFuture<S, B>
 where
     S: Service<Request<B>>,
 {
-    /// Whatever is answered is the answer.
-    pub(super) fn once(answer: S::Future) -> Self {
-        Self { step: Step::Asking { answer }, again: None }
+    /// Creates the future of a request that must not be repeated.
+    pub(super) fn without_retries(response: S::Future) -> Self {
+        Self { step: Step::Calling { response }, retries: None }
     }
 }
 
@@ -59,26 +59,26 @@ where
     S: Service<Request<B>>,
     B: Clone,
 {
-    /// Asks a service that is ready, for the first time of several.
-    pub(super) fn repeated(service: S, request: Request<B>, terms: Arc<Terms>) -> Self {
-        let began = Instant::now();
-        let mut again = Again { service, request, terms, began, asked: 0 };
-        Self { step: Step::Asking { answer: again.ask() }, again: Some(again) }
+    /// Sends the first attempt to a service that is ready.
+    pub(super) fn with_retries(service: S, request: Request<B>, config: Arc<RetryConfig>) -> Self {
+        let started = Instant::now();
+        let mut retries = Retries { service, request, config, started, attempts: 0 };
+        Self { step: Step::Calling { response: retries.send() }, retries: Some(retries) }
     }
 }
 
-impl<S, B> Again<S, B>
+impl<S, B> Retries<S, B>
 where
     S: Service<Request<B>>,
     B: Clone,
 {
-    fn ask(&mut self) -> S::Future {
-        self.asked += 1;
+    fn send(&mut self) -> S::Future {
+        self.attempts += 1;
         self.service.call(self.request.clone())
     }
 
-    fn wait_after<R>(&self, answer: &Response<R>) -> Option<Duration> {
-        self.terms.waits.after(answer, self.asked, self.began.elapsed())
+    fn wait_after<R>(&self, response: &Response<R>) -> Option<Duration> {
+        self.config.schedule.wait_after(response, self.attempts, self.started.elapsed())
     }
 }
 
@@ -93,24 +93,24 @@ where
         let mut this = self.project();
         loop {
             let next = match this.step.as_mut().project() {
-                StepProjection::Asking { answer } => {
-                    let answer = ready!(answer.poll(cx))?;
-                    let again = this.again.as_ref();
-                    match again.and_then(|again| again.wait_after(&answer)) {
-                        None => return Poll::Ready(Ok(answer)),
-                        Some(wait) => Step::Waiting { sleep: tokio::time::sleep(wait) },
+                StepProjection::Calling { response } => {
+                    let response = ready!(response.poll(cx))?;
+                    let retries = this.retries.as_ref();
+                    match retries.and_then(|retries| retries.wait_after(&response)) {
+                        None => return Poll::Ready(Ok(response)),
+                        Some(wait) => Step::Sleeping { sleep: tokio::time::sleep(wait) },
                     }
                 }
-                StepProjection::Waiting { sleep } => {
+                StepProjection::Sleeping { sleep } => {
                     ready!(sleep.poll(cx));
-                    Step::Readying
+                    Step::PollingReady
                 }
-                StepProjection::Readying => {
-                    let Some(again) = this.again else {
-                        unreachable!("nobody waits who may not ask again")
+                StepProjection::PollingReady => {
+                    let Some(retries) = this.retries else {
+                        unreachable!("only requests with retries sleep")
                     };
-                    ready!(again.service.poll_ready(cx))?;
-                    Step::Asking { answer: again.ask() }
+                    ready!(retries.service.poll_ready(cx))?;
+                    Step::Calling { response: retries.send() }
                 }
             };
             this.step.set(next);
@@ -123,7 +123,7 @@ where
     S: Service<Request<B>>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let asked = self.again.as_ref().map(|again| again.asked);
-        f.debug_struct("RetryFuture").field("asked", &asked).finish_non_exhaustive()
+        let attempts = self.retries.as_ref().map(|retries| retries.attempts);
+        f.debug_struct("RetryFuture").field("attempts", &attempts).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! The settings, one method for each.
+//! The settings of the client, one method for each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use slidegate::Jitter;
 use tower_layer::Layer;
 
-use super::repeatable::Repeatable;
+use super::repeat_policy::RepeatPolicy;
+use super::retry_schedule::RetrySchedule;
 use super::service::Retry;
-use super::wait::Waits;
-use crate::extract::Head;
+use crate::extract::RequestHead;
 
-/// Lets a client wait and ask again when it is denied: [what it does](super).
+/// A layer for clients that waits and retries when a request is denied: see the [module](super).
 ///
 /// ```
 /// use std::time::Duration;
@@ -29,57 +29,62 @@ use crate::extract::Head;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct RetryLayer {
-    terms: Terms,
+    config: RetryConfig,
 }
 
-/// What was set.
+/// The configuration of a [`RetryLayer`].
 #[derive(Clone, Debug, Default)]
-pub(super) struct Terms {
-    pub waits: Waits,
-    pub repeatable: Repeatable,
+pub(super) struct RetryConfig {
+    pub schedule: RetrySchedule,
+    pub repeat_policy: RepeatPolicy,
 }
 
 impl RetryLayer {
-    /// At most 4 attempts within 30 s; told waits up to 10 % longer; backoff from 500 ms, at most 10 s.
+    /// Creates a layer with at most 4 attempts within 30 s, waits that are up to 10 % longer than the response states,
+    /// and a backoff from 500 ms to 10 s.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How often to ask in all, the first time included. 4 unless set; 0 counts as 1, which never waits.
+    /// Sets the maximum number of attempts, the first one included. The default is 4; 0 counts as 1, which disables
+    /// retries.
     pub fn attempts(mut self, attempts: u32) -> Self {
-        self.terms.waits.attempts = attempts.max(1);
+        self.config.schedule.max_attempts = attempts.max(1);
         self
     }
 
-    /// How long after the first attempt began a wait may end at the latest. 30 s unless set; with zero
-    /// nothing is waited for. It bounds the waits and not the attempts: for these, add a timeout below.
+    /// Sets the time, from the start of the first attempt, within which each wait must end. The default is 30 s; zero
+    /// disables retries. This bounds the waits and not the attempts: for these, add a timeout below this layer.
     pub fn total_time(mut self, total_time: Duration) -> Self {
-        self.terms.waits.total_time = total_time;
+        self.config.schedule.total_time = total_time;
         self
     }
 
-    /// How long to wait if no answer tells: after the n-th attempt anything up to `first * 2^(n-1)`, and
-    /// never more than `most`. 500 ms and 10 s unless set. What is under 1 ms counts as 1 ms, so that a
-    /// server in need is not asked without a pause; a `most` under `first` holds for the first wait, too.
-    pub fn backoff(mut self, first: Duration, most: Duration) -> Self {
-        self.terms.waits.set_backoff(first, most);
+    /// Sets the backoff for responses that state no wait: after attempt n, the client waits a random time of up to
+    /// `initial * 2^(n-1)`, and never more than `max`. The defaults are 500 ms and 10 s.
+    ///
+    /// Values below 1 ms count as 1 ms, so that an overloaded server is not called without a pause. A `max` below
+    /// `initial` also bounds the first wait.
+    pub fn backoff(mut self, initial: Duration, max: Duration) -> Self {
+        self.config.schedule.set_backoff(initial, max);
         self
     }
 
-    /// What told waits are lengthened by; never shortened. Up to 10 % unless set. More is better for the
-    /// server: with 100 % the clients that were denied together are spread over as long as they waited.
+    /// Sets the jitter that is added to stated waits; they are never shortened. The default is up to 10 %. More is
+    /// better for the server: with 100 %, clients that were denied together are spread over a period as long as the
+    /// wait.
     pub fn jitter(mut self, jitter: Jitter) -> Self {
-        self.terms.waits.jitter = jitter;
+        self.config.schedule.jitter = jitter;
         self
     }
 
-    /// Also repeats requests for which this is true, whatever their method. Say so only of requests that
-    /// may be carried out twice: a 503 does not tell that nothing was done.
+    /// Also repeats requests for which this predicate is true, whatever their method. Select only requests that may be
+    /// carried out twice: a 503 does not mean that the request had no effect.
     pub fn also_repeat(
         mut self,
-        repeatable: impl Fn(Head<'_>) -> bool + Send + Sync + 'static,
+        predicate: impl Fn(RequestHead<'_>) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.terms.repeatable = Repeatable::also(repeatable);
+        self.config.repeat_policy = RepeatPolicy::with_predicate(predicate);
         self
     }
 }
@@ -88,6 +93,6 @@ impl<S> Layer<S> for RetryLayer {
     type Service = Retry<S>;
 
     fn layer(&self, inner: S) -> Retry<S> {
-        Retry::new(inner, Arc::new(self.terms.clone()))
+        Retry::new(inner, Arc::new(self.config.clone()))
     }
 }

@@ -1,4 +1,4 @@
-//! The service, which decides whether a request may be repeated at all.
+//! The service, which decides for each request whether it may be repeated.
 
 use std::mem;
 use std::sync::Arc;
@@ -8,19 +8,19 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use super::future::RetryFuture;
-use super::layer::Terms;
-use crate::extract::Head;
+use super::layer::RetryConfig;
+use crate::extract::RequestHead;
 
-/// A service under a [`RetryLayer`](super::RetryLayer).
+/// A service that retries denied requests, created by a [`RetryLayer`](super::RetryLayer).
 #[derive(Clone, Debug)]
 pub struct Retry<S> {
     inner: S,
-    terms: Arc<Terms>,
+    config: Arc<RetryConfig>,
 }
 
 impl<S> Retry<S> {
-    pub(super) fn new(inner: S, terms: Arc<Terms>) -> Self {
-        Self { inner, terms }
+    pub(super) fn new(inner: S, config: Arc<RetryConfig>) -> Self {
+        Self { inner, config }
     }
 }
 
@@ -38,14 +38,14 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> RetryFuture<S, B> {
-        let may_repeat =
-            self.terms.waits.attempts > 1 && self.terms.repeatable.allows(Head::from(&request));
-        if !may_repeat {
-            return RetryFuture::once(self.inner.call(request));
+        let can_repeat = self.config.schedule.max_attempts > 1
+            && self.config.repeat_policy.allows(RequestHead::from(&request));
+        if !can_repeat {
+            return RetryFuture::without_retries(self.inner.call(request));
         }
-        // The one that was polled ready is the one that is called; its clone may not be ready.
+        // Takes the service that was polled ready. A clone of it may not be ready.
         let clone = self.inner.clone();
         let ready = mem::replace(&mut self.inner, clone);
-        RetryFuture::repeated(ready, request, Arc::clone(&self.terms))
+        RetryFuture::with_retries(ready, request, Arc::clone(&self.config))
     }
 }

@@ -1,17 +1,17 @@
-//! Values under the names that a policy knows them by.
+//! Extractors under the attribute names that a policy uses.
 
 use std::fmt;
 
 use slidegate::Descriptor;
 use smallvec::SmallVec;
 
-use super::{Extract, Head, Text};
-use crate::question::Costs;
+use super::{Extract, ExtractedText, RequestHead};
+use crate::request_options::RequestCosts;
 
-/// What a policy is told of each request: names, and what reads their values.
+/// The attributes that a policy sees of each request: names and the extractors of their values.
 ///
-/// A request that lacks a value lacks the attribute; what the rules make of that they say in `when_missing`. Of two
-/// with one name the first that is present counts.
+/// If a value is missing, so is the attribute; the `when_missing` of a rule then determines whether the rule is skipped
+/// or denies the request. If two extractors have the same name, the first one with a value applies.
 ///
 /// ```
 /// use slidegate_tower::{Attributes, TrustedProxies, extract};
@@ -25,25 +25,25 @@ use crate::question::Costs;
 pub struct Attributes(Vec<(Box<str>, Box<dyn Extract>)>);
 
 impl Attributes {
-    /// None: a policy without `per` and `when` needs none.
+    /// Creates an empty set, sufficient for a policy without `per` and `when`.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// These and one more.
+    /// Adds an attribute.
     pub fn with(mut self, name: impl Into<Box<str>>, value: impl Extract) -> Self {
         self.0.push((name.into(), Box::new(value)));
         self
     }
 
-    /// What this request says.
-    pub(crate) fn read<'r>(&'r self, head: Head<'r>) -> Read<'r> {
+    /// Reads the attributes of a request.
+    pub(crate) fn read<'r>(&'r self, head: RequestHead<'r>) -> AttributeValues<'r> {
         let values = self.0.iter().map(|(name, value)| (&**name, value.attribute(head)));
-        Read(values.filter_map(|(name, value)| Some((name, value?))).collect())
+        AttributeValues(values.filter_map(|(name, value)| Some((name, value?))).collect())
     }
 }
 
-/// The names alone: extractors are functions.
+/// Shows only the names: extractors are functions.
 impl fmt::Debug for Attributes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Attributes")?;
@@ -51,25 +51,29 @@ impl fmt::Debug for Attributes {
     }
 }
 
-/// Name, text and the bytes of a value that is not UTF-8.
-pub(crate) type Attribute<'r> = (&'r str, &'r str, Option<&'r [u8]>);
+/// Name and text of an attribute, and its bytes if they are not UTF-8.
+pub(crate) type AttributeRef<'r> = (&'r str, &'r str, Option<&'r [u8]>);
 
-/// What one request says: up to six attributes without allocating, as in a [`Descriptor`].
-pub(crate) struct Read<'r>(SmallVec<[(&'r str, Text<'r>); 6]>);
+/// The attributes of one request: up to six without an allocation, as in a [`Descriptor`].
+pub(crate) struct AttributeValues<'r>(SmallVec<[(&'r str, ExtractedText<'r>); 6]>);
 
-impl Read<'_> {
+impl AttributeValues<'_> {
     /// Returns each attribute.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Attribute<'_>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = AttributeRef<'_>> {
         self.0.iter().map(|(name, value)| (*name, &**value, value.bytes()))
     }
 
-    /// The same as the gate takes it.
-    pub(crate) fn descriptor<'d>(&'d self, costs: &Costs<'d>) -> Descriptor<'d> {
+    /// Returns the descriptor of the request.
+    pub(crate) fn descriptor<'d>(&'d self, costs: &RequestCosts<'d>) -> Descriptor<'d> {
         let descriptor = Descriptor::new(self.0.iter().map(|(name, value)| (*name, &**value)));
         let bytes = self.0.iter().filter_map(|(name, value)| Some((*name, value.bytes()?)));
-        let descriptor = bytes
-            .fold(descriptor.cost(costs.plain), |all, (name, bytes)| all.with_bytes(name, bytes));
-        costs.named.iter().fold(descriptor, |all, (name, units)| all.with_cost(name, *units))
+        let descriptor = bytes.fold(descriptor.cost(costs.unnamed), |descriptor, (name, bytes)| {
+            descriptor.with_bytes(name, bytes)
+        });
+        costs
+            .named
+            .iter()
+            .fold(descriptor, |descriptor, (name, units)| descriptor.with_cost(name, *units))
     }
 }
 
@@ -83,7 +87,7 @@ mod tests {
 
     fn read(attributes: &Attributes, request: &Request<()>) -> Vec<(String, String)> {
         let read = attributes.read(request.into());
-        let costs = Costs::default();
+        let costs = RequestCosts::default();
         let descriptor = read.descriptor(&costs);
         descriptor.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
@@ -93,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_present_is_told_by_its_name_in_order() {
+    fn present_values_are_read_in_order() {
         let attributes = Attributes::new()
             .with("method", method())
             .with("a", header("a"))
@@ -103,19 +107,20 @@ mod tests {
     }
 
     #[test]
-    fn of_two_with_one_name_the_first_that_is_present_counts() {
-        let attributes = Attributes::new().with("who", header("a")).with("who", value("anybody"));
-        let who = |request: &Request<()>| {
+    fn first_present_value_of_name_applies() {
+        let attributes =
+            Attributes::new().with("user", header("a")).with("user", value("anonymous"));
+        let user = |request: &Request<()>| {
             let read = attributes.read(request.into());
-            read.descriptor(&Costs::default()).get("who").map(str::to_owned)
+            read.descriptor(&RequestCosts::default()).get("user").map(str::to_owned)
         };
         let known = Request::get("/").header("a", "ann").body(()).unwrap();
-        assert_eq!(who(&known).as_deref(), Some("ann"));
-        assert_eq!(who(&Request::new(())).as_deref(), Some("anybody"));
+        assert_eq!(user(&known).as_deref(), Some("ann"));
+        assert_eq!(user(&Request::new(())).as_deref(), Some("anonymous"));
     }
 
     #[test]
-    fn an_address_is_told_whole() {
+    fn address_attribute_is_complete() {
         let attributes = Attributes::new().with("ip", client_ip(TrustedProxies::none()));
         let peer = Peer("[2001:db8::1]:4711".parse().unwrap());
         let request = Request::get("/").extension(peer).body(()).unwrap();
@@ -123,18 +128,23 @@ mod tests {
     }
 
     #[test]
-    fn six_are_read_without_allocating_and_more_are_read_too() {
-        let many = |count: usize| {
-            (0..count).fold(Attributes::new(), |all, nth| all.with(nth.to_string(), value("x")))
+    fn six_attributes_are_read_without_allocation() {
+        let attributes = |count: usize| {
+            (0..count).fold(Attributes::new(), |attributes, nth| {
+                attributes.with(nth.to_string(), value("x"))
+            })
         };
         let request = Request::new(());
-        let (six, seven) = (many(6), many(7));
+        let (six, seven) = (attributes(6), attributes(7));
         assert!(!six.read((&request).into()).0.spilled());
-        assert_eq!(seven.read((&request).into()).descriptor(&Costs::default()).iter().count(), 7);
+        assert_eq!(
+            seven.read((&request).into()).descriptor(&RequestCosts::default()).iter().count(),
+            7
+        );
     }
 
     #[test]
-    fn its_names_can_be_seen() {
+    fn debug_shows_names() {
         let attributes = Attributes::new().with("a", value("x")).with("b", value("y"));
         assert_eq!(format!("{attributes:?}"), r#"Attributes["a", "b"]"#);
     }

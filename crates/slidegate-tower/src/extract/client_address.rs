@@ -1,4 +1,4 @@
-//! Who the client is: the first hop that is not one of ours.
+//! The address of the client behind trusted proxies: the last hop that is not a trusted proxy.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,15 +6,16 @@ use http::{HeaderMap, HeaderName};
 
 use crate::trusted_proxies::TrustedProxies;
 
-/// What each proxy appends the address to from which it was asked.
-static FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// The header to which each proxy appends the address of its own client.
+static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The client's address, of all that `X-Forwarded-For` says. If `peer`, who is at the other end of the
-/// connection, is believed, so is what it says who asked it; if that one is believed too, what that one said, and
-/// so on. What stands to the left of the first who is not believed, he may have made up.
+/// Returns the client's address from `X-Forwarded-For`, read from right to left. If `peer`, the other end of the
+/// connection, is a trusted proxy, its entry is accepted; if that entry is a trusted proxy too, so is the entry to the
+/// left of it, and so on. Everything to the left of the first untrusted address is ignored, because the client may
+/// have made it up.
 ///
-/// An entry that is no address tells of somebody whom a believed proxy does not know: then it is that proxy.
-/// `::ffff:192.0.2.7` is 192.0.2.7.
+/// An entry that is not an address stands for a client that a trusted proxy cannot name: then the address of that proxy
+/// is returned. `::ffff:192.0.2.7` is 192.0.2.7.
 ///
 /// ```
 /// use http::HeaderMap;
@@ -24,22 +25,22 @@ static FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// let mut headers = HeaderMap::new();
 /// headers.insert("x-forwarded-for", "198.51.100.1, 192.0.2.7".parse()?);
 /// assert_eq!(client_address(&headers, [10, 0, 0, 1].into(), &proxies).to_string(), "192.0.2.7");
-/// // Who is no proxy of ours may say what he likes.
+/// // The header of an untrusted peer is ignored.
 /// assert_eq!(client_address(&headers, [203, 0, 113, 9].into(), &proxies).to_string(), "203.0.113.9");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn client_address(headers: &HeaderMap, peer: IpAddr, trusted: &TrustedProxies) -> IpAddr {
     let mut client = peer.to_canonical();
-    if !trusted.trust(client) {
+    if !trusted.contains(client) {
         return client;
     }
-    for line in headers.get_all(&FORWARDED_FOR).iter().rev() {
-        // By bytes: one that is no text spoils its own entry only, not those that proxies have added behind it.
+    for line in headers.get_all(&X_FORWARDED_FOR).iter().rev() {
+        // Split as bytes: an entry that is not UTF-8 invalidates only itself, not the entries that proxies appended.
         let entries = line.as_bytes().rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii);
         for entry in entries.filter(|entry| !entry.is_empty()) {
-            let Some(hop) = address(entry) else { return client };
+            let Some(hop) = parse_entry(entry) else { return client };
             client = hop;
-            if !trusted.trust(hop) {
+            if !trusted.contains(hop) {
                 return client;
             }
         }
@@ -47,8 +48,8 @@ pub fn client_address(headers: &HeaderMap, peer: IpAddr, trusted: &TrustedProxie
     client
 }
 
-/// The address of an entry, with or without a port. `::ffff:192.0.2.7` is 192.0.2.7.
-fn address(entry: &[u8]) -> Option<IpAddr> {
+/// Parses an entry, with or without a port. `::ffff:192.0.2.7` is 192.0.2.7.
+fn parse_entry(entry: &[u8]) -> Option<IpAddr> {
     let entry = str::from_utf8(entry).ok()?;
     let bracketed = || entry.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     let with_port = || entry.parse().ok().map(|address: SocketAddr| address.ip());
@@ -65,56 +66,61 @@ mod tests {
 
     const TRUSTED: &str = "127.0.0.1,10.0.0.0/8,fd00::/8";
 
-    /// The client behind 127.0.0.1, which has sent these lines.
-    fn of_lines(lines: &[&[u8]]) -> String {
+    /// Returns the client's address for a request from 127.0.0.1 with these header lines.
+    fn client_of_lines(lines: &[&[u8]]) -> String {
         let mut headers = HeaderMap::new();
         for line in lines {
-            headers.append(&FORWARDED_FOR, HeaderValue::from_bytes(line).unwrap());
+            headers.append(&X_FORWARDED_FOR, HeaderValue::from_bytes(line).unwrap());
         }
         let peer = IpAddr::from([127, 0, 0, 1]);
         client_address(&headers, peer, &TRUSTED.parse().unwrap()).to_string()
     }
 
-    fn of(line: &str) -> String {
-        of_lines(&[line.as_bytes()])
+    fn client_of_line(line: &str) -> String {
+        client_of_lines(&[line.as_bytes()])
     }
 
     #[test]
-    fn it_is_the_first_from_the_right_who_is_not_trusted() {
-        assert_eq!(of("192.0.2.7"), "192.0.2.7");
-        assert_eq!(of("192.0.2.7, 10.0.0.1, 10.0.0.2"), "192.0.2.7");
+    fn rightmost_untrusted_address_is_client() {
+        assert_eq!(client_of_line("192.0.2.7"), "192.0.2.7");
+        assert_eq!(client_of_line("192.0.2.7, 10.0.0.1, 10.0.0.2"), "192.0.2.7");
     }
 
     #[test]
-    fn what_the_client_wrote_itself_does_not_count() {
-        assert_eq!(of("198.51.100.1, 192.0.2.7"), "192.0.2.7");
-        assert_eq!(of("10.9.9.9, 192.0.2.7, 10.0.0.1"), "192.0.2.7");
-        assert_eq!(of("rubbish, 192.0.2.7"), "192.0.2.7");
-        assert_eq!(of_lines(&[b"198.51.100.1", b"192.0.2.7"]), "192.0.2.7");
-        assert_eq!(of_lines(&[b"\xff", b"192.0.2.7, 10.0.0.1"]), "192.0.2.7");
-        assert_eq!(of_lines(&[b"\xff, 192.0.2.7, 10.0.0.1"]), "192.0.2.7");
+    fn entries_written_by_client_are_ignored() {
+        assert_eq!(client_of_line("198.51.100.1, 192.0.2.7"), "192.0.2.7");
+        assert_eq!(client_of_line("10.9.9.9, 192.0.2.7, 10.0.0.1"), "192.0.2.7");
+        assert_eq!(client_of_line("rubbish, 192.0.2.7"), "192.0.2.7");
+        assert_eq!(client_of_lines(&[b"198.51.100.1", b"192.0.2.7"]), "192.0.2.7");
+        assert_eq!(client_of_lines(&[b"\xff", b"192.0.2.7, 10.0.0.1"]), "192.0.2.7");
+        assert_eq!(client_of_lines(&[b"\xff, 192.0.2.7, 10.0.0.1"]), "192.0.2.7");
     }
 
     #[test]
-    fn if_all_are_trusted_it_is_the_leftmost_or_else_the_peer() {
-        assert_eq!(of("10.0.0.1, 10.0.0.2"), "10.0.0.1");
-        assert_eq!(of_lines(&[b"fd00::1", b"10.0.0.2"]), "fd00::1");
-        for nobody in [&[][..], &[&b""[..]], &[&b" , ,"[..]]] {
-            assert_eq!(of_lines(nobody), "127.0.0.1");
+    fn all_trusted_addresses_yield_leftmost_or_peer() {
+        assert_eq!(client_of_line("10.0.0.1, 10.0.0.2"), "10.0.0.1");
+        assert_eq!(client_of_lines(&[b"fd00::1", b"10.0.0.2"]), "fd00::1");
+        for empty in [&[][..], &[&b""[..]], &[&b" , ,"[..]]] {
+            assert_eq!(client_of_lines(empty), "127.0.0.1");
         }
     }
 
     #[test]
-    fn an_entry_that_is_no_address_is_whoever_wrote_it() {
-        for wrong in ["unknown", "_hidden", "192.0.2", "192.0.2.7:x", "[::1", "::1]", "a.example"] {
-            assert_eq!(of(&format!("192.0.2.7, {wrong}, 10.0.0.1")), "10.0.0.1", "{wrong}");
-            assert_eq!(of(wrong), "127.0.0.1", "{wrong}");
+    fn invalid_entry_yields_proxy_that_wrote_it() {
+        for invalid in ["unknown", "_hidden", "192.0.2", "192.0.2.7:x", "[::1", "::1]", "a.example"]
+        {
+            assert_eq!(
+                client_of_line(&format!("192.0.2.7, {invalid}, 10.0.0.1")),
+                "10.0.0.1",
+                "{invalid}"
+            );
+            assert_eq!(client_of_line(invalid), "127.0.0.1", "{invalid}");
         }
-        assert_eq!(of_lines(&[b"192.0.2.7", b"\xff"]), "127.0.0.1");
+        assert_eq!(client_of_lines(&[b"192.0.2.7", b"\xff"]), "127.0.0.1");
     }
 
     #[test]
-    fn ports_brackets_spaces_and_mapped_addresses_are_understood() {
+    fn ports_brackets_and_mapped_addresses_are_parsed() {
         for (entry, expected) in [
             ("192.0.2.7:5678", "192.0.2.7"),
             ("[2001:db8::1]:80", "2001:db8::1"),
@@ -125,23 +131,23 @@ mod tests {
             ("192.0.2.7,", "192.0.2.7"),
             ("192.0.2.7,, 10.0.0.1:99 ,[::ffff:10.0.0.1]:1", "192.0.2.7"),
         ] {
-            assert_eq!(of(entry), expected, "{entry}");
+            assert_eq!(client_of_line(entry), expected, "{entry}");
         }
     }
 
     #[test]
-    fn of_a_peer_that_is_not_trusted_nothing_is_believed() {
+    fn header_of_untrusted_peer_is_ignored() {
         let mut headers = HeaderMap::new();
-        headers.insert(&FORWARDED_FOR, HeaderValue::from_static("198.51.100.1"));
-        let of = |peer: &str, trusted: &str| {
+        headers.insert(&X_FORWARDED_FOR, HeaderValue::from_static("198.51.100.1"));
+        let client = |peer: &str, trusted: &str| {
             client_address(&headers, peer.parse().unwrap(), &trusted.parse().unwrap()).to_string()
         };
-        assert_eq!(of("192.0.2.7", TRUSTED), "192.0.2.7");
-        assert_eq!(of("127.0.0.1", "none"), "127.0.0.1");
-        assert_eq!(of("::ffff:192.0.2.7", TRUSTED), "192.0.2.7");
+        assert_eq!(client("192.0.2.7", TRUSTED), "192.0.2.7");
+        assert_eq!(client("127.0.0.1", "none"), "127.0.0.1");
+        assert_eq!(client("::ffff:192.0.2.7", TRUSTED), "192.0.2.7");
     }
 
-    /// Lines as they might come: addresses, ours and others, among what else a header may hold.
+    /// Generates header lines with trusted and untrusted addresses and arbitrary bytes.
     fn lines() -> impl Strategy<Value = Vec<Vec<u8>>> {
         let octet = prop_oneof![Just(b','), Just(b' '), 0x20u8..0x7f, 0x80u8..=0xff];
         let entry = prop_oneof![
@@ -154,44 +160,45 @@ mod tests {
         prop::collection::vec(line, 0..4)
     }
 
-    fn forwarded(lines: &[Vec<u8>]) -> HeaderMap {
+    fn forwarded_headers(lines: &[Vec<u8>]) -> HeaderMap {
         let values = lines.iter().map(|line| HeaderValue::from_bytes(line).unwrap());
-        values.map(|value| (FORWARDED_FOR.clone(), value)).collect()
+        values.map(|value| (X_FORWARDED_FOR.clone(), value)).collect()
     }
 
-    /// Every address that could be meant by what stands there.
-    fn mentioned(lines: &[Vec<u8>]) -> Vec<IpAddr> {
+    /// Returns every address that the lines contain, under any interpretation.
+    fn listed_addresses(lines: &[Vec<u8>]) -> Vec<IpAddr> {
         let entries = lines.iter().flat_map(|line| line.split(|byte| *byte == b','));
         let texts = entries.filter_map(|entry| std::str::from_utf8(entry).ok()).map(str::trim);
-        let alone = texts.clone().filter_map(|text| text.trim_matches(['[', ']']).parse().ok());
-        let with_ports = texts.filter_map(|text| text.parse().ok()).map(|at: SocketAddr| at.ip());
-        alone.chain(with_ports).map(|address: IpAddr| address.to_canonical()).collect()
+        let plain = texts.clone().filter_map(|text| text.trim_matches(['[', ']']).parse().ok());
+        let with_ports =
+            texts.filter_map(|text| text.parse().ok()).map(|address: SocketAddr| address.ip());
+        plain.chain(with_ports).map(|address: IpAddr| address.to_canonical()).collect()
     }
 
     proptest! {
         #[test]
-        fn whatever_is_sent_it_is_the_peer_or_an_address_that_stands_there(lines in lines()) {
+        fn client_is_peer_or_listed_address(lines in lines()) {
             let trusted = TRUSTED.parse().unwrap();
-            let headers = forwarded(&lines);
-            let ours = IpAddr::from([127, 0, 0, 1]);
-            let client = client_address(&headers, ours, &trusted);
-            prop_assert!(client == ours || mentioned(&lines).contains(&client), "{client}");
-            let stranger = IpAddr::from([192, 0, 2, 7]);
-            prop_assert_eq!(client_address(&headers, stranger, &trusted), stranger);
+            let headers = forwarded_headers(&lines);
+            let proxy = IpAddr::from([127, 0, 0, 1]);
+            let client = client_address(&headers, proxy, &trusted);
+            prop_assert!(client == proxy || listed_addresses(&lines).contains(&client), "{client}");
+            let untrusted = IpAddr::from([192, 0, 2, 7]);
+            prop_assert_eq!(client_address(&headers, untrusted, &trusted), untrusted);
         }
 
         #[test]
-        fn nothing_to_the_left_of_the_first_who_is_not_trusted_matters(
-            mut lines in lines(), behind: [u8; 2], in_one_line: bool,
+        fn entries_left_of_untrusted_address_are_ignored(
+            mut lines in lines(), proxy: [u8; 2], is_same_line: bool,
         ) {
-            let [a, b] = behind;
-            let truth = format!("192.0.2.7, 10.0.{a}.{b}").into_bytes();
-            match lines.last_mut().filter(|_| in_one_line) {
-                Some(last) => last.extend([&b","[..], &truth].concat()),
-                None => lines.push(truth),
+            let [a, b] = proxy;
+            let appended = format!("192.0.2.7, 10.0.{a}.{b}").into_bytes();
+            match lines.last_mut().filter(|_| is_same_line) {
+                Some(last) => last.extend([&b","[..], &appended].concat()),
+                None => lines.push(appended),
             }
             let client = client_address(
-                &forwarded(&lines), [10, 0, 0, 1].into(), &TRUSTED.parse().unwrap(),
+                &forwarded_headers(&lines), [10, 0, 0, 1].into(), &TRUSTED.parse().unwrap(),
             );
             prop_assert_eq!(client, IpAddr::from([192, 0, 2, 7]));
         }

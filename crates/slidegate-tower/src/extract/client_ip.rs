@@ -1,27 +1,27 @@
-//! The client's address.
+//! The client's address as a key or an attribute.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::peer::peer;
-use super::text::Short;
-use super::{Extract, Head, Text, client_address};
+use super::peer::peer_address;
+use super::text::InlineText;
+use super::{Extract, ExtractedText, RequestHead, client_address};
 use crate::TrustedProxies;
 
-/// Bits of an IPv6 address that a client shares with nobody: who has one address has all of its /64.
+/// Default IPv6 prefix in bits: a client with one IPv6 address usually controls the whole /64.
 const IPV6_PREFIX: u8 = 64;
 
-/// The client's address: that of the peer or, if the peer is one of these proxies, [whom it asks
-/// for](client_address).
+/// Creates an extractor of the client's address: the address of the peer or, if the peer is a trusted proxy, the
+/// [address that it forwards](client_address).
 ///
-/// IPv4 is told whole, and `::ffff:192.0.2.7` as `192.0.2.7`. Of IPv6 a limiter is told the network, `2001:db8::/64`,
-/// since who has one address has all of those. A policy puts them together by itself, rule by rule, and compares
-/// addresses with networks: as one of the [`Attributes`](super::Attributes) it is told the whole address, unless
-/// [`ipv6_prefix`](ClientIp::ipv6_prefix) says otherwise.
+/// IPv4 addresses are complete, and `::ffff:192.0.2.7` is `192.0.2.7`. Of IPv6 addresses, the key of a limiter is the
+/// network, `2001:db8::/64`, because a client usually controls all of its addresses. A policy aggregates IPv6 addresses
+/// by itself, rule by rule, and compares addresses with networks; so as one of the [`Attributes`](super::Attributes)
+/// the address is complete, unless [`ipv6_prefix`](ClientIp::ipv6_prefix) is set.
 ///
-/// The peer is what axum's `ConnectInfo` (`into_make_service_with_connect_info::<SocketAddr>`) or tonic's
-/// `TcpConnectInfo` says, or our own [`Peer`](super::Peer). If nobody says it there is no value, whatever
-/// headers say: also on a Unix socket.
+/// The peer address is read from axum's `ConnectInfo` (`into_make_service_with_connect_info::<SocketAddr>`), tonic's
+/// `TcpConnectInfo` or the [`Peer`](super::Peer) of this crate. Without any of them, for example on a Unix socket,
+/// there is no value, whatever the headers contain.
 ///
 /// ```
 /// use http::Request;
@@ -41,7 +41,7 @@ pub fn client_ip(trusted: TrustedProxies) -> ClientIp {
     ClientIp { trusted, ipv6_prefix: None }
 }
 
-/// The client's address: [`client_ip`].
+/// The extractor of the client's address, created by [`client_ip`].
 #[derive(Clone, Debug)]
 pub struct ClientIp {
     trusted: TrustedProxies,
@@ -49,8 +49,8 @@ pub struct ClientIp {
 }
 
 impl ClientIp {
-    /// The same, with IPv6 told as the network of so many bits, also to a policy; 128 is the whole address. Beyond
-    /// 1 to 128 the nearest of them is taken.
+    /// Sets the prefix in bits to which IPv6 addresses are shortened, for keys and attributes. 128 is the complete
+    /// address. Values outside of 1 to 128 are clamped.
     ///
     /// ```
     /// # use http::Request;
@@ -66,37 +66,41 @@ impl ClientIp {
     }
 
     #[inline]
-    fn told<'r>(&self, head: Head<'r>, ipv6_prefix: u8) -> Option<Text<'r>> {
-        let address = client_address(head.headers, peer(head.extensions)?, &self.trusted);
-        Some(Text::from(match address {
-            IpAddr::V4(address) => whole(address),
-            IpAddr::V6(address) => network(address, ipv6_prefix),
+    fn read_address<'r>(
+        &self,
+        head: RequestHead<'r>,
+        ipv6_prefix: u8,
+    ) -> Option<ExtractedText<'r>> {
+        let address = client_address(head.headers, peer_address(head.extensions)?, &self.trusted);
+        Some(ExtractedText::from(match address {
+            IpAddr::V4(address) => format_ipv4(address),
+            IpAddr::V6(address) => format_ipv6_network(address, ipv6_prefix),
         }))
     }
 }
 
 impl Extract for ClientIp {
     #[inline]
-    fn extract<'r>(&self, head: Head<'r>) -> Option<Text<'r>> {
-        self.told(head, self.ipv6_prefix.unwrap_or(IPV6_PREFIX))
+    fn extract<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
+        self.read_address(head, self.ipv6_prefix.unwrap_or(IPV6_PREFIX))
     }
 
-    fn attribute<'r>(&self, head: Head<'r>) -> Option<Text<'r>> {
-        self.told(head, self.ipv6_prefix.unwrap_or(128))
+    fn attribute<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
+        self.read_address(head, self.ipv6_prefix.unwrap_or(128))
     }
 }
 
-/// What `to_string` gives, in a fraction of the time: this is done for every request.
-fn whole(address: Ipv4Addr) -> Short {
-    let mut text = Short::new();
+/// Formats like `to_string`, in a fraction of the time: this runs for every request.
+fn format_ipv4(address: Ipv4Addr) -> InlineText {
+    let mut text = InlineText::new();
     for (nth, octet) in address.octets().into_iter().enumerate() {
         if nth > 0 {
             text.push('.');
         }
-        for (digit, is_there) in
+        for (digit, is_shown) in
             [(octet / 100, octet >= 100), (octet / 10 % 10, octet >= 10), (octet % 10, true)]
         {
-            if is_there {
+            if is_shown {
                 text.push(char::from(b'0' + digit));
             }
         }
@@ -104,12 +108,12 @@ fn whole(address: Ipv4Addr) -> Short {
     text
 }
 
-/// The network of so many bits, 1 to 128, that the address is in.
-fn network(address: Ipv6Addr, bits: u8) -> Short {
-    let mut text = Short::new();
+/// Formats the network of an address with a prefix of 1 to 128 bits.
+fn format_ipv6_network(address: Ipv6Addr, bits: u8) -> InlineText {
+    let mut text = InlineText::new();
     let mask = !u128::MAX.checked_shr(bits.into()).unwrap_or(0);
     let network = Ipv6Addr::from_bits(address.to_bits() & mask);
-    // It has room for the longest.
+    // The buffer is large enough for the longest network.
     let _ = match bits {
         128 => write!(text, "{network}"),
         _ => write!(text, "{network}/{bits}"),
@@ -129,7 +133,7 @@ mod tests {
 
     const PROXIES: &str = "127.0.0.1,10.0.0.0/8,fd00::/8";
 
-    /// A request from this peer, with these lines of `X-Forwarded-For`.
+    /// Returns a request from this peer with these `X-Forwarded-For` lines.
     fn request(peer: &str, lines: &[&str]) -> Request<()> {
         let peer = SocketAddr::new(peer.parse().unwrap(), 4711);
         let request = Request::get("/").extension(Peer(peer));
@@ -139,48 +143,48 @@ mod tests {
         lines.iter().fold(request, add).body(()).unwrap()
     }
 
-    fn told(ip: &ClientIp, request: &Request<()>) -> String {
+    fn extract(ip: &ClientIp, request: &Request<()>) -> String {
         ip.extract(request.into()).unwrap().into_owned()
     }
 
-    /// Of whom a limiter is told.
-    fn of(proxies: &str, peer: &str, lines: &[&str]) -> String {
-        told(&client_ip(proxies.parse().unwrap()), &request(peer, lines))
+    /// Returns the key of a limiter.
+    fn key(proxies: &str, peer: &str, lines: &[&str]) -> String {
+        extract(&client_ip(proxies.parse().unwrap()), &request(peer, lines))
     }
 
-    fn of_peer(peer: &str) -> String {
-        of("none", peer, &[])
+    fn peer_key(peer: &str) -> String {
+        key("none", peer, &[])
     }
 
     #[test]
-    fn without_a_proxy_no_header_changes_who_it_is() {
+    fn header_without_trusted_proxy_is_ignored() {
         for spoofed in ["198.51.100.1", "127.0.0.1", "10.0.0.1, 10.0.0.2", "192.0.2.8,", "::1"] {
-            assert_eq!(of("none", "192.0.2.7", &[spoofed]), "192.0.2.7", "{spoofed}");
-            assert_eq!(of(PROXIES, "192.0.2.7", &[spoofed]), "192.0.2.7", "{spoofed}");
+            assert_eq!(key("none", "192.0.2.7", &[spoofed]), "192.0.2.7", "{spoofed}");
+            assert_eq!(key(PROXIES, "192.0.2.7", &[spoofed]), "192.0.2.7", "{spoofed}");
         }
     }
 
     #[test]
-    fn behind_one_proxy_it_is_whom_that_one_saw() {
+    fn one_trusted_proxy_names_client() {
         for spoofed in ["198.51.100.1", "127.0.0.1", "10.0.0.1, 10.0.0.2", "rubbish", ",,"] {
             let lines = format!("{spoofed}, 192.0.2.7");
-            assert_eq!(of(PROXIES, "10.0.0.1", &[&lines]), "192.0.2.7", "{spoofed}");
-            assert_eq!(of(PROXIES, "10.0.0.1", &[spoofed, "192.0.2.7"]), "192.0.2.7", "{spoofed}");
+            assert_eq!(key(PROXIES, "10.0.0.1", &[&lines]), "192.0.2.7", "{spoofed}");
+            assert_eq!(key(PROXIES, "10.0.0.1", &[spoofed, "192.0.2.7"]), "192.0.2.7", "{spoofed}");
         }
     }
 
     #[test]
-    fn behind_two_proxies_it_is_whom_the_outer_one_saw() {
+    fn outer_of_two_proxies_names_client() {
         for spoofed in ["198.51.100.1", "127.0.0.1", "10.0.0.1, 10.0.0.2", "rubbish", ",,"] {
             let lines = format!("{spoofed}, 192.0.2.7, 10.0.0.2");
-            assert_eq!(of(PROXIES, "10.0.0.1", &[&lines]), "192.0.2.7", "{spoofed}");
+            assert_eq!(key(PROXIES, "10.0.0.1", &[&lines]), "192.0.2.7", "{spoofed}");
             let lines = [spoofed, "192.0.2.7", "10.0.0.2"];
-            assert_eq!(of(PROXIES, "::ffff:10.0.0.1", &lines), "192.0.2.7", "{spoofed}");
+            assert_eq!(key(PROXIES, "::ffff:10.0.0.1", &lines), "192.0.2.7", "{spoofed}");
         }
     }
 
     #[test]
-    fn a_malformed_header_leaves_it_with_the_proxy_that_sent_it() {
+    fn malformed_header_yields_proxy_address() {
         for malformed in [
             "",
             ", ,",
@@ -200,37 +204,37 @@ mod tests {
             "192.0.2.7;10.0.0.1",
             "\u{661}92.0.2.7",
         ] {
-            assert_eq!(of(PROXIES, "10.0.0.1", &[malformed]), "10.0.0.1", "{malformed}");
-            let behind = format!("198.51.100.1, {malformed}, 10.0.0.2");
-            let left = if malformed.trim_matches([',', ' ']).is_empty() {
+            assert_eq!(key(PROXIES, "10.0.0.1", &[malformed]), "10.0.0.1", "{malformed}");
+            let header = format!("198.51.100.1, {malformed}, 10.0.0.2");
+            let expected = if malformed.trim_matches([',', ' ']).is_empty() {
                 "198.51.100.1"
             } else {
                 "10.0.0.2"
             };
-            assert_eq!(of(PROXIES, "10.0.0.1", &[&behind]), left, "{malformed}");
+            assert_eq!(key(PROXIES, "10.0.0.1", &[&header]), expected, "{malformed}");
         }
     }
 
     #[test]
-    fn addresses_of_one_64_are_one_and_of_another_are_others() {
+    fn ipv6_addresses_share_key_within_prefix_64() {
         for same in ["2001:db8:1:2::", "2001:db8:1:2:ffff:ffff:ffff:ffff", "2001:DB8:1:2:0:0:0:7"] {
-            assert_eq!(of_peer(same), "2001:db8:1:2::/64");
-            assert_eq!(of(PROXIES, "fd00::1", &[same]), "2001:db8:1:2::/64");
+            assert_eq!(peer_key(same), "2001:db8:1:2::/64");
+            assert_eq!(key(PROXIES, "fd00::1", &[same]), "2001:db8:1:2::/64");
         }
-        assert_eq!(of_peer("2001:db8:1:3::"), "2001:db8:1:3::/64");
-        assert_eq!(of_peer("::1"), "::/64");
+        assert_eq!(peer_key("2001:db8:1:3::"), "2001:db8:1:3::/64");
+        assert_eq!(peer_key("::1"), "::/64");
     }
 
     #[test]
-    fn ipv4_is_whole_also_within_ipv6() {
-        assert_eq!(of_peer("192.0.2.7"), "192.0.2.7");
-        assert_eq!(of_peer("::ffff:192.0.2.7"), "192.0.2.7");
-        assert_eq!(of_peer("::ffff:192.0.2.8"), "192.0.2.8");
-        assert_eq!(of(PROXIES, "::ffff:10.0.0.1", &["::ffff:192.0.2.7"]), "192.0.2.7");
+    fn mapped_ipv4_address_is_complete() {
+        assert_eq!(peer_key("192.0.2.7"), "192.0.2.7");
+        assert_eq!(peer_key("::ffff:192.0.2.7"), "192.0.2.7");
+        assert_eq!(peer_key("::ffff:192.0.2.8"), "192.0.2.8");
+        assert_eq!(key(PROXIES, "::ffff:10.0.0.1", &["::ffff:192.0.2.7"]), "192.0.2.7");
     }
 
     #[test]
-    fn another_prefix_may_be_said_within_bounds() {
+    fn ipv6_prefix_is_clamped() {
         let request = request("2001:db8:ffff:ffff::1", &[]);
         for (bits, expected) in [
             (0, "::/1"),
@@ -241,13 +245,13 @@ mod tests {
             (255, "2001:db8:ffff:ffff::1"),
         ] {
             let ip = client_ip(TrustedProxies::none()).ipv6_prefix(bits);
-            assert_eq!(told(&ip, &request), expected);
+            assert_eq!(extract(&ip, &request), expected);
             assert_eq!(ip.attribute((&request).into()).unwrap(), expected);
         }
     }
 
     #[test]
-    fn a_policy_is_told_the_whole_address_since_it_has_prefixes_of_its_own() {
+    fn ipv6_attribute_is_complete() {
         let ip = client_ip(TrustedProxies::none());
         let attribute = |peer| ip.attribute((&request(peer, &[])).into()).unwrap().into_owned();
         assert_eq!(attribute("2001:db8::1"), "2001:db8::1");
@@ -255,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_peer_is_nobody_whatever_headers_say() {
+    fn unknown_peer_has_no_value() {
         let request = Request::get("/").header("x-forwarded-for", "192.0.2.7").body(()).unwrap();
         for proxies in ["none", "0.0.0.0/0,::/0"] {
             let ip = client_ip(proxies.parse().unwrap());
@@ -266,20 +270,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_ipv4_address_is_written_as_std_does(bits: u32) {
+        fn ipv4_format_equals_std(bits: u32) {
             let address = Ipv4Addr::from_bits(bits);
-            prop_assert_eq!(&*whole(address), &*address.to_string());
+            prop_assert_eq!(&*format_ipv4(address), &*address.to_string());
         }
 
         #[test]
-        fn a_network_is_told_of_exactly_the_addresses_in_it(
+        fn ipv6_network_is_shared_within_prefix_only(
             bits: u128, other: u128, shared in 0u8..=128, prefix in 1u8..=128,
         ) {
             let mask = u128::MAX.checked_shr(shared.into()).unwrap_or(0);
             let other = (bits & !mask) | (other & mask);
-            let in_one = (bits ^ other).leading_zeros() >= prefix.into();
-            let told = [bits, other].map(|bits| network(Ipv6Addr::from_bits(bits), prefix));
-            prop_assert_eq!(told[0] == told[1], in_one);
+            let is_same = (bits ^ other).leading_zeros() >= prefix.into();
+            let networks = [bits, other].map(|bits| format_ipv6_network(Ipv6Addr::from_bits(bits), prefix));
+            prop_assert_eq!(networks[0] == networks[1], is_same);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! What needs no more than a look: the method, where it goes, and what others know of the request.
+//! Extractors that are functions of the request head: method, path, matched route, extensions and constants.
 
 use std::borrow::Cow;
 use std::fmt;
 
-use super::{Extract, Head, Text, normal_path};
+use super::{Extract, ExtractedText, RequestHead, normalize_path};
 
-/// The value that a function finds in the head of a request.
+/// Creates an extractor from a function of the request head.
 ///
 /// ```
 /// use http::{Request, Version};
@@ -17,21 +17,21 @@ use super::{Extract, Head, Text, normal_path};
 /// ```
 pub fn from_fn<F>(read: F) -> FromFn<F>
 where
-    F: for<'r> Fn(Head<'r>) -> Option<Cow<'r, str>> + Send + Sync + 'static,
+    F: for<'r> Fn(RequestHead<'r>) -> Option<Cow<'r, str>> + Send + Sync + 'static,
 {
     FromFn(read)
 }
 
-/// An extractor that is a function: [`from_fn`].
+/// An extractor created by [`from_fn`].
 #[derive(Clone, Copy)]
 pub struct FromFn<F>(F);
 
 impl<F> Extract for FromFn<F>
 where
-    F: for<'r> Fn(Head<'r>) -> Option<Cow<'r, str>> + Send + Sync + 'static,
+    F: for<'r> Fn(RequestHead<'r>) -> Option<Cow<'r, str>> + Send + Sync + 'static,
 {
-    fn extract<'r>(&self, head: Head<'r>) -> Option<Text<'r>> {
-        self.0(head).map(Text::from)
+    fn extract<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
+        self.0(head).map(ExtractedText::from)
     }
 }
 
@@ -41,48 +41,49 @@ impl<F> fmt::Debug for FromFn<F> {
     }
 }
 
-/// An extractor that is a function which keeps bytes that are not UTF-8.
+/// An extractor like [`FromFn`] that also preserves bytes that are not UTF-8.
 #[derive(Clone, Copy)]
-pub(super) struct ReadBy<F>(F);
+pub(super) struct TextFromFn<F>(F);
 
-/// Returns an extractor that is this function.
-pub(super) fn read_by<F>(read: F) -> ReadBy<F>
+/// Creates an extractor from a function that returns [`ExtractedText`].
+pub(super) fn text_from_fn<F>(read: F) -> TextFromFn<F>
 where
-    F: for<'r> Fn(Head<'r>) -> Option<Text<'r>> + Send + Sync + 'static,
+    F: for<'r> Fn(RequestHead<'r>) -> Option<ExtractedText<'r>> + Send + Sync + 'static,
 {
-    ReadBy(read)
+    TextFromFn(read)
 }
 
-impl<F> Extract for ReadBy<F>
+impl<F> Extract for TextFromFn<F>
 where
-    F: for<'r> Fn(Head<'r>) -> Option<Text<'r>> + Send + Sync + 'static,
+    F: for<'r> Fn(RequestHead<'r>) -> Option<ExtractedText<'r>> + Send + Sync + 'static,
 {
-    fn extract<'r>(&self, head: Head<'r>) -> Option<Text<'r>> {
+    fn extract<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
         self.0(head)
     }
 }
 
-impl<F> fmt::Debug for ReadBy<F> {
+impl<F> fmt::Debug for TextFromFn<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ReadBy").finish_non_exhaustive()
     }
 }
 
-/// The same for every request.
+/// Creates an extractor of a constant value.
 ///
 /// ```
 /// use http::Request;
 /// use slidegate_tower::extract::{Extract, api_key, value};
 ///
-/// let who = api_key().or(value("anonymous"));
+/// let client = api_key().or(value("anonymous"));
 /// let request = Request::get("/").body(()).unwrap();
-/// assert_eq!(who.extract((&request).into()).as_deref(), Some("anonymous"));
+/// assert_eq!(client.extract((&request).into()).as_deref(), Some("anonymous"));
 /// ```
 pub fn value(text: &'static str) -> impl Extract + Copy + fmt::Debug {
     from_fn(move |_| Some(Cow::Borrowed(text)))
 }
 
-/// The method: `GET`. HTTP lets clients make up their own: count by it only where a rule names those that it is for.
+/// Creates an extractor of the method, such as `GET`. HTTP lets clients invent methods: use it as a key only in rules
+/// that match specific methods.
 ///
 /// ```
 /// use http::Request;
@@ -95,9 +96,9 @@ pub fn method() -> impl Extract + Copy + fmt::Debug {
     from_fn(|head| Some(head.method.as_str().into()))
 }
 
-/// The path as a policy's `routes` want it: without the query, and [written in one way only](normal_path), so that
-/// `/%6Cogin` is `/login`. Count by the `route` that the policy makes of it, never by the path itself: clients
-/// make up as many as they like. `CONNECT` has none.
+/// Creates an extractor of the path for the `routes` of a policy: without the query, and [normalized](normalize_path),
+/// so that `/%6Cogin` is `/login`. Count by the `route` that the policy derives from it, never by the path itself,
+/// because clients can invent any number of paths. `CONNECT` requests have no value.
 ///
 /// ```
 /// use http::Request;
@@ -107,11 +108,11 @@ pub fn method() -> impl Extract + Copy + fmt::Debug {
 /// assert_eq!(path().extract((&request).into()).as_deref(), Some("/login"));
 /// ```
 pub fn path() -> impl Extract + Copy + fmt::Debug {
-    from_fn(|head| Some(normal_path(head.uri.path())).filter(|path| !path.is_empty()))
+    from_fn(|head| Some(normalize_path(head.uri.path())).filter(|path| !path.is_empty()))
 }
 
-/// The route as axum's router knows it: `/users/{id}`. There is none for what has no route, and outside of the
-/// router: this is for layers that are put on by `Router::layer` or `route_layer`, not around the router.
+/// Creates an extractor of the route that axum's router has matched: `/users/{id}`. Requests without a route have no
+/// value. The layer must be added by `Router::layer` or `route_layer`: around the router, no route is known yet.
 ///
 /// ```
 /// use slidegate_tower::{Attributes, extract};
@@ -123,8 +124,8 @@ pub fn matched_route() -> impl Extract + Copy + fmt::Debug {
     from_fn(|head| Some(head.extensions.get::<axum::extract::MatchedPath>()?.as_str().into()))
 }
 
-/// What an earlier layer knows of the request, and has put into its extensions: such as the user, once he has shown
-/// who he is.
+/// Creates an extractor of a value that an earlier layer has added to the request extensions, such as the authenticated
+/// user.
 ///
 /// ```
 /// use http::Request;
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_is_told_as_it_is() {
+    fn method_is_unchanged() {
         let purge = Request::builder().method("PURGE").uri("/").body(()).unwrap();
         for (request, expected) in [(get("/"), Method::GET.as_str()), (purge, "PURGE")] {
             assert_eq!(method().extract((&request).into()).unwrap(), expected);
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_told_in_one_way_only_and_without_copying_if_it_stands_so() {
+    fn path_is_normalized_without_needless_copy() {
         for (uri, expected) in [
             ("/login", "/login"),
             ("/%6Cogin?a=/b", "/login"),
@@ -179,7 +180,7 @@ mod tests {
             assert_eq!(path().extract((&get(uri)).into()).unwrap(), expected, "{uri}");
         }
         assert!(matches!(
-            normal_path(get("/users/7?full").uri().path()),
+            normalize_path(get("/users/7?full").uri().path()),
             Cow::Borrowed("/users/7")
         ));
     }
@@ -191,22 +192,22 @@ mod tests {
     }
 
     #[test]
-    fn an_extension_is_asked_if_it_is_there() {
+    fn extension_is_read_if_present() {
         #[derive(Clone)]
         struct User(Option<&'static str>);
 
         let plan = extension(|user: &User| user.0);
-        let of = |request: http::request::Builder| {
+        let read = |request: http::request::Builder| {
             let request = request.body(()).unwrap();
-            plan.extract((&request).into()).map(Text::into_owned)
+            plan.extract((&request).into()).map(ExtractedText::into_owned)
         };
-        assert_eq!(of(Request::get("/").extension(User(Some("free")))).as_deref(), Some("free"));
-        assert_eq!(of(Request::get("/").extension(User(None))), None);
-        assert_eq!(of(Request::get("/")), None);
+        assert_eq!(read(Request::get("/").extension(User(Some("free")))).as_deref(), Some("free"));
+        assert_eq!(read(Request::get("/").extension(User(None))), None);
+        assert_eq!(read(Request::get("/")), None);
     }
 
     #[test]
-    fn a_value_is_the_same_for_all() {
+    fn value_is_constant() {
         assert_eq!(value("all").extract((&get("/")).into()).unwrap(), "all");
     }
 }

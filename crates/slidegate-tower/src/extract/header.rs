@@ -1,4 +1,4 @@
-//! What stands in headers.
+//! Extractors of header values: any header, the host, and the API key.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,19 +7,18 @@ use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName};
 use slidegate::normal_host;
 
-use super::from_fn::read_by;
-use super::{Extract, Text, from_fn};
+use super::from_fn::text_from_fn;
+use super::{Extract, ExtractedText, from_fn};
 
 static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// The first header of this name, a text or a [`HeaderName`]. An empty one is none.
+/// Creates an extractor of the first header with this name. An empty value counts as missing.
 ///
-/// Its value is as the client wrote it. For the host take [`host`], or each client has as many counts as there are
-/// spellings.
+/// The value is not normalized. For the host use [`host`]: otherwise each spelling of it has a separate counter.
 ///
 /// # Panics
 ///
-/// If it is no name of a header: a mistake in the program, found as soon as it starts.
+/// Panics if `name` is not a valid header name: an error in the program, which shows at startup.
 ///
 /// ```
 /// use http::Request;
@@ -33,18 +32,19 @@ pub fn header<N>(name: N) -> impl Extract + Clone + fmt::Debug
 where
     N: TryInto<HeaderName, Error: fmt::Display>,
 {
-    let name = valid(name);
-    read_by(move |head| first(head.headers, &name))
+    let name = parse_name(name);
+    text_from_fn(move |head| first_value(head.headers, &name))
 }
 
-/// The header of this name, if all values that the request has for it are the same; otherwise the request has none.
+/// Creates an extractor of the header with this name. If the request repeats the header with different values, the
+/// value counts as missing.
 ///
-/// Of a header that is repeated, [`header`] takes the first value, while the service behind may use the last one or join
-/// them. Where that matters, this extractor treats a conflict as a missing value.
+/// For a repeated header, [`header`] uses the first value, while the service behind the layer may use the last one or
+/// join them. Use this extractor if such a conflict must not be resolved by order.
 ///
 /// # Panics
 ///
-/// If it is no name of a header.
+/// Panics if `name` is not a valid header name.
 ///
 /// ```
 /// use http::Request;
@@ -58,26 +58,27 @@ pub fn unique_header<N>(name: N) -> impl Extract + Clone + fmt::Debug
 where
     N: TryInto<HeaderName, Error: fmt::Display>,
 {
-    let name = valid(name);
-    read_by(move |head| {
+    let name = parse_name(name);
+    text_from_fn(move |head| {
         let value = head.headers.get(&name)?;
         let is_unique = head.headers.get_all(&name).iter().all(|other| other == value);
-        if is_unique { present(value.as_bytes()) } else { None }
+        if is_unique { non_empty_text(value.as_bytes()) } else { None }
     })
 }
 
 #[track_caller]
-fn valid<N: TryInto<HeaderName, Error: fmt::Display>>(name: N) -> HeaderName {
+fn parse_name<N: TryInto<HeaderName, Error: fmt::Display>>(name: N) -> HeaderName {
     match name.try_into() {
         Ok(name) => name,
-        Err(error) => panic!("the header of an extractor: {error}"),
+        Err(error) => panic!("invalid header name of an extractor: {error}"),
     }
 }
 
-/// The host that the request is for, [written in one way only](normal_host): the authority of the URI, else the header
-/// `Host`. A request that names none, or only a port, has no value.
+/// Creates an extractor of the requested host, [normalized](normal_host): the authority of the URI, or else the header
+/// `Host`. A request without a host, or with only a port, has no value.
 ///
-/// Clients choose it: count by it only where a rule names the hosts, or a proxy has seen that there is such a host.
+/// Clients choose the host: use it as a key only in rules that match specific hosts, or behind a proxy that rejects
+/// unknown hosts.
 ///
 /// ```
 /// use http::Request;
@@ -100,11 +101,11 @@ pub fn host() -> impl Extract + Copy + fmt::Debug {
     })
 }
 
-/// The key of `Authorization: Bearer …`, or else of `X-Api-Key`.
+/// Creates an extractor of the API key in `Authorization: Bearer …`, or else in `X-Api-Key`.
 ///
-/// It is what the client claims: whether there is such a key, authentication has to see. Where it has not yet, count
-/// per address as well, since a made-up key has a count of its own. The key stands as it is in the keys of a store
-/// and in reports; [`map`](Extract::map) can shorten or hash it.
+/// The value is unverified: authentication must check that the key exists. Before that, also count per address, because
+/// each invented key has a separate counter. The key appears in plain text in store keys and reports;
+/// [`map`](Extract::map) can shorten or hash it.
 ///
 /// ```
 /// use http::Request;
@@ -114,21 +115,23 @@ pub fn host() -> impl Extract + Copy + fmt::Debug {
 /// assert_eq!(api_key().extract((&request).into()).as_deref(), Some("k1"));
 /// ```
 pub fn api_key() -> impl Extract + Copy + fmt::Debug {
-    read_by(|head| bearer(head.headers).or_else(|| first(head.headers, &X_API_KEY)))
+    text_from_fn(|head| {
+        bearer_token(head.headers).or_else(|| first_value(head.headers, &X_API_KEY))
+    })
 }
 
-fn bearer(headers: &HeaderMap) -> Option<Text<'_>> {
+fn bearer_token(headers: &HeaderMap) -> Option<ExtractedText<'_>> {
     let value = headers.get(AUTHORIZATION)?.as_bytes();
     let (scheme, token) = value.split_at_checked("Bearer ".len())?;
-    if scheme.eq_ignore_ascii_case(b"Bearer ") { present(token.trim_ascii()) } else { None }
+    if scheme.eq_ignore_ascii_case(b"Bearer ") { non_empty_text(token.trim_ascii()) } else { None }
 }
 
-fn first<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<Text<'h>> {
-    present(headers.get(name)?.as_bytes())
+fn first_value<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<ExtractedText<'h>> {
+    non_empty_text(headers.get(name)?.as_bytes())
 }
 
-fn present(value: &[u8]) -> Option<Text<'_>> {
-    if value.is_empty() { None } else { Some(Text::from_bytes(value)) }
+fn non_empty_text(value: &[u8]) -> Option<ExtractedText<'_>> {
+    if value.is_empty() { None } else { Some(ExtractedText::from_bytes(value)) }
 }
 
 #[cfg(test)]
@@ -145,49 +148,49 @@ mod tests {
         request
     }
 
-    fn told(by: impl Extract, headers: &[(&'static str, &[u8])]) -> Option<String> {
-        by.extract((&request(headers)).into()).map(Text::into_owned)
+    fn read(extractor: impl Extract, headers: &[(&'static str, &[u8])]) -> Option<String> {
+        extractor.extract((&request(headers)).into()).map(ExtractedText::into_owned)
     }
 
     #[test]
-    fn a_header_is_told_by_its_first_value() {
+    fn first_header_value_is_used() {
         assert_eq!(
-            told(header("x-tenant"), &[("x-tenant", b"a"), ("x-tenant", b"b")]).unwrap(),
+            read(header("x-tenant"), &[("x-tenant", b"a"), ("x-tenant", b"b")]).unwrap(),
             "a"
         );
-        assert_eq!(told(header(AUTHORIZATION), &[("authorization", b"a")]).unwrap(), "a");
+        assert_eq!(read(header(AUTHORIZATION), &[("authorization", b"a")]).unwrap(), "a");
     }
 
     #[test]
-    fn an_empty_header_is_none() {
-        assert_eq!(told(header("x-tenant"), &[]), None);
-        assert_eq!(told(header("x-tenant"), &[("x-tenant", b"")]), None);
-        assert_eq!(told(header("x-tenant"), &[("x-tenant", b""), ("x-tenant", b"b")]), None);
+    fn empty_header_is_missing() {
+        assert_eq!(read(header("x-tenant"), &[]), None);
+        assert_eq!(read(header("x-tenant"), &[("x-tenant", b"")]), None);
+        assert_eq!(read(header("x-tenant"), &[("x-tenant", b""), ("x-tenant", b"b")]), None);
     }
 
     #[test]
-    fn unique_header_with_conflicting_values_is_none() {
+    fn unique_header_with_conflict_is_missing() {
         let unique = |values: [&'static [u8]; 2]| {
-            told(unique_header("x-tenant"), &values.map(|value| ("x-tenant", value)))
+            read(unique_header("x-tenant"), &values.map(|value| ("x-tenant", value)))
         };
         assert_eq!(unique([b"a", b"b"]), None);
         assert_eq!(unique([b"", b"b"]), None);
         assert_eq!(unique([b"a", b"a"]).unwrap(), "a");
-        assert_eq!(told(unique_header("x-tenant"), &[]), None);
+        assert_eq!(read(unique_header("x-tenant"), &[]), None);
     }
 
     #[test]
-    fn what_is_no_text_is_still_there() {
-        assert_eq!(told(header("x"), &[("x", b"a\xffb")]).unwrap(), "a\u{fffd}b");
-        assert_eq!(told(header("x"), &[("x", "ä".as_bytes())]).unwrap(), "ä");
-        assert_eq!(told(api_key(), &[("authorization", b"Bearer \xff")]).unwrap(), "\u{fffd}");
+    fn non_utf8_value_is_present() {
+        assert_eq!(read(header("x"), &[("x", b"a\xffb")]).unwrap(), "a\u{fffd}b");
+        assert_eq!(read(header("x"), &[("x", "ä".as_bytes())]).unwrap(), "ä");
+        assert_eq!(read(api_key(), &[("authorization", b"Bearer \xff")]).unwrap(), "\u{fffd}");
     }
 
     #[test]
-    fn host_is_canonical_and_authority_goes_first() {
+    fn host_is_normalized_and_prefers_authority() {
         for host_header in ["api.example.com", "API.Example.com:80", "api.example.com.:443"] {
             let headers: &[(_, &[u8])] = &[("host", host_header.as_bytes())];
-            assert_eq!(told(host(), headers).unwrap(), "api.example.com", "{host_header}");
+            assert_eq!(read(host(), headers).unwrap(), "api.example.com", "{host_header}");
         }
         let mut request = request(&[("host", b"other.example")]);
         *request.uri_mut() = "http://me@[2001:DB8::1]:80/".parse().unwrap();
@@ -195,36 +198,36 @@ mod tests {
     }
 
     #[test]
-    fn host_without_name_is_none() {
-        for lacking in ["", ":80", ".", " "] {
-            assert_eq!(told(host(), &[("host", lacking.as_bytes())]), None, "{lacking:?}");
+    fn host_without_name_is_missing() {
+        for empty in ["", ":80", ".", " "] {
+            assert_eq!(read(host(), &[("host", empty.as_bytes())]), None, "{empty:?}");
         }
-        assert_eq!(told(host(), &[]), None);
+        assert_eq!(read(host(), &[]), None);
     }
 
     #[test]
-    #[should_panic = "the header of an extractor"]
-    fn a_name_that_no_header_can_have_is_found_at_once() {
+    #[should_panic = "invalid header name of an extractor"]
+    fn invalid_header_name_panics() {
         let _ = header("x tenant");
     }
 
     #[test]
-    fn a_key_is_the_bearers_however_the_scheme_is_written() {
+    fn bearer_scheme_is_case_insensitive() {
         for bearer in ["Bearer k1", "bearer k1", "BEARER  k1"] {
             let headers: &[(_, &[u8])] =
                 &[("x-api-key", b"k2"), ("authorization", bearer.as_bytes())];
-            assert_eq!(told(api_key(), headers).unwrap(), "k1", "{bearer}");
+            assert_eq!(read(api_key(), headers).unwrap(), "k1", "{bearer}");
         }
     }
 
     #[test]
-    fn any_other_authorization_leaves_it_to_the_other_header() {
+    fn other_authorization_falls_back_to_x_api_key() {
         for other in ["Basic YTpi", "Bearer", "Bearer ", "Bearerk1", "k1", ""] {
             let headers: &[(_, &[u8])] =
                 &[("authorization", other.as_bytes()), ("x-api-key", b"k2")];
-            assert_eq!(told(api_key(), headers).unwrap(), "k2", "{other}");
-            assert_eq!(told(api_key(), &headers[..1]), None, "{other}");
+            assert_eq!(read(api_key(), headers).unwrap(), "k2", "{other}");
+            assert_eq!(read(api_key(), &headers[..1]), None, "{other}");
         }
-        assert_eq!(told(api_key(), &[("x-api-key", b"")]), None);
+        assert_eq!(read(api_key(), &[("x-api-key", b"")]), None);
     }
 }

@@ -1,11 +1,11 @@
-//! Who is at the other end of the connection.
+//! The peer address: the other end of the connection.
 
 use std::net::{IpAddr, SocketAddr};
 
 use http::Extensions;
 
-/// Who is at the other end of the connection: an extension of a request, for servers that are neither axum's nor
-/// tonic's. If it is there, it counts before what those have put there.
+/// The address of the other end of the connection, as a request extension for servers other than axum and tonic. It
+/// takes precedence over the extensions of those.
 ///
 /// ```
 /// use http::Request;
@@ -21,35 +21,38 @@ use http::Extensions;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
-/// The peer's address, if any server has told it.
-pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
-    let own = extensions.get().map(|Peer(address)| *address);
-    own.or_else(|| of_axum(extensions)).or_else(|| of_tonic(extensions)).map(|peer| peer.ip())
+/// Returns the address of the peer, if a server has added it to the extensions.
+pub(super) fn peer_address(extensions: &Extensions) -> Option<IpAddr> {
+    let explicit = extensions.get().map(|Peer(address)| *address);
+    explicit
+        .or_else(|| axum_peer(extensions))
+        .or_else(|| tonic_peer(extensions))
+        .map(|peer| peer.ip())
 }
 
 #[cfg(feature = "axum")]
-fn of_axum(extensions: &Extensions) -> Option<SocketAddr> {
+fn axum_peer(extensions: &Extensions) -> Option<SocketAddr> {
     use axum::extract::ConnectInfo;
     use axum::extract::connect_info::MockConnectInfo;
 
-    let told = extensions.get().map(|ConnectInfo(address)| *address);
-    // As axum itself does, for tests of a service.
-    told.or_else(|| extensions.get().map(|MockConnectInfo(address)| *address))
+    let connection = extensions.get().map(|ConnectInfo(address)| *address);
+    // axum itself also accepts the mock, for tests of a service.
+    connection.or_else(|| extensions.get().map(|MockConnectInfo(address)| *address))
 }
 
 #[cfg(not(feature = "axum"))]
-fn of_axum(_: &Extensions) -> Option<SocketAddr> {
+fn axum_peer(_: &Extensions) -> Option<SocketAddr> {
     None
 }
 
-/// With TLS, too: tonic's server tells then of TCP beside it.
+/// Also covers TLS: tonic's server then adds the TCP information too.
 #[cfg(feature = "tonic")]
-fn of_tonic(extensions: &Extensions) -> Option<SocketAddr> {
+fn tonic_peer(extensions: &Extensions) -> Option<SocketAddr> {
     extensions.get::<tonic::transport::server::TcpConnectInfo>()?.remote_addr()
 }
 
 #[cfg(not(feature = "tonic"))]
-fn of_tonic(_: &Extensions) -> Option<SocketAddr> {
+fn tonic_peer(_: &Extensions) -> Option<SocketAddr> {
     None
 }
 
@@ -61,50 +64,51 @@ mod tests {
         ([192, 0, 2, last], 4711).into()
     }
 
-    fn of<T: Clone + Send + Sync + 'static>(told: T) -> Option<IpAddr> {
+    fn peer_of<T: Clone + Send + Sync + 'static>(extension: T) -> Option<IpAddr> {
         let mut extensions = Extensions::new();
-        extensions.insert(told);
-        peer(&extensions)
+        extensions.insert(extension);
+        peer_address(&extensions)
     }
 
     #[test]
-    fn nobody_has_told_it() {
-        assert_eq!(peer(&Extensions::new()), None);
-        assert_eq!(of(address(1)), None, "this may be any address");
+    fn peer_is_unknown_without_extension() {
+        assert_eq!(peer_address(&Extensions::new()), None);
+        assert_eq!(peer_of(address(1)), None, "a bare `SocketAddr` may be any address");
     }
 
     #[test]
-    fn a_server_of_ones_own_tells_it() {
-        assert_eq!(of(Peer(address(1))), Some(address(1).ip()));
+    fn peer_extension_is_used() {
+        assert_eq!(peer_of(Peer(address(1))), Some(address(1).ip()));
     }
 
     #[cfg(feature = "axum")]
     #[test]
-    fn axum_tells_it_and_so_does_its_mock() {
+    fn axum_connect_info_and_mock_are_used() {
         use axum::extract::ConnectInfo;
         use axum::extract::connect_info::MockConnectInfo;
 
-        assert_eq!(of(ConnectInfo(address(1))), Some(address(1).ip()));
-        assert_eq!(of(MockConnectInfo(address(2))), Some(address(2).ip()));
-        assert_eq!(of(ConnectInfo("/run/service.sock")), None);
+        assert_eq!(peer_of(ConnectInfo(address(1))), Some(address(1).ip()));
+        assert_eq!(peer_of(MockConnectInfo(address(2))), Some(address(2).ip()));
+        assert_eq!(peer_of(ConnectInfo("/run/service.sock")), None);
     }
 
     #[cfg(feature = "tonic")]
     #[test]
-    fn tonic_tells_it_unless_it_does_not_know() {
+    fn tonic_connect_info_is_used_if_known() {
         use tonic::transport::server::TcpConnectInfo;
 
-        let told = |remote_addr| of(TcpConnectInfo { local_addr: Some(address(9)), remote_addr });
-        assert_eq!(told(Some(address(1))), Some(address(1).ip()));
-        assert_eq!(told(None), None);
+        let peer =
+            |remote_addr| peer_of(TcpConnectInfo { local_addr: Some(address(9)), remote_addr });
+        assert_eq!(peer(Some(address(1))), Some(address(1).ip()));
+        assert_eq!(peer(None), None);
     }
 
     #[cfg(feature = "axum")]
     #[test]
-    fn ones_own_word_counts_first() {
+    fn peer_extension_takes_precedence() {
         let mut extensions = Extensions::new();
         extensions.insert(axum::extract::ConnectInfo(address(1)));
         extensions.insert(Peer(address(2)));
-        assert_eq!(peer(&extensions), Some(address(2).ip()));
+        assert_eq!(peer_address(&extensions), Some(address(2).ip()));
     }
 }

@@ -1,14 +1,15 @@
-//! Parameters of the query.
+//! Extractor of query parameters.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use percent_encoding::percent_decode_str;
 
-use super::from_fn::read_by;
-use super::{Extract, Text};
+use super::from_fn::text_from_fn;
+use super::{Extract, ExtractedText};
 
-/// The first parameter of this name in the query, decoded as forms are: `+` is a space. An empty one is none.
+/// Creates an extractor of the first query parameter with this name, decoded like a form: `+` is a space. An empty
+/// value counts as missing.
 ///
 /// ```
 /// use http::Request;
@@ -19,18 +20,20 @@ use super::{Extract, Text};
 /// ```
 pub fn query(name: impl Into<Box<str>>) -> impl Extract + Clone + fmt::Debug {
     let name = name.into();
-    read_by(move |head| {
+    text_from_fn(move |head| {
         let pairs =
             head.uri.query()?.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
         let value = pairs
-            .filter(|(own, _)| *decode(own) == *name.as_bytes())
+            .filter(|(key, _)| *decode(key) == *name.as_bytes())
             .map(|(_, value)| value)
             .next();
-        value.filter(|value| !value.is_empty()).map(|value| Text::from_bytes(decode(value)))
+        value
+            .filter(|value| !value.is_empty())
+            .map(|value| ExtractedText::from_bytes(decode(value)))
     })
 }
 
-/// Returns the bytes of a part of a query.
+/// Decodes a name or a value of the query to bytes.
 fn decode(part: &str) -> Cow<'_, [u8]> {
     match part.contains('+') {
         true => percent_decode_str(&part.replace('+', " ")).collect::<Vec<u8>>().into(),
@@ -44,13 +47,13 @@ mod tests {
 
     use super::*;
 
-    fn key_of(uri: &str) -> Option<String> {
+    fn key(uri: &str) -> Option<String> {
         let request = Request::get(uri).body(()).unwrap();
         query("key").extract((&request).into()).map(|value| value.into_owned())
     }
 
     #[test]
-    fn the_first_of_its_name_counts_decoded() {
+    fn first_parameter_is_decoded() {
         for (uri, expected) in [
             ("/?key=k1", "k1"),
             ("/?a=b&key=k1&key=k2", "k1"),
@@ -60,16 +63,16 @@ mod tests {
             ("/?key=%ff", "\u{fffd}"),
             ("/?key=100%", "100%"),
         ] {
-            assert_eq!(key_of(uri).as_deref(), Some(expected), "{uri}");
+            assert_eq!(key(uri).as_deref(), Some(expected), "{uri}");
         }
     }
 
     #[test]
-    fn without_a_value_there_is_none() {
+    fn empty_parameter_is_missing() {
         for uri in
             ["/", "/?", "/?key", "/?key=", "/?Key=k1", "/?keys=k1", "/?key=&key=k2", "/key=k1"]
         {
-            assert_eq!(key_of(uri), None, "{uri}");
+            assert_eq!(key(uri), None, "{uri}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Denials as problem details.
+//! Denials as problem details (RFC 9457).
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -8,9 +8,9 @@ use slidegate::Problem;
 
 use super::{Denial, Respond, grpc};
 
-/// Answers with problem details (RFC 9457), of the types that the draft of the rate-limit headers defines. The status is
-/// the `deny_status` of the rule, 429 by default; 503 if the store is unavailable; 400 if the request is malformed. gRPC
-/// calls are answered as by [`Grpc`](super::Grpc).
+/// Responds with problem details (RFC 9457) of the types that the draft of the rate-limit headers defines. The status
+/// is the `deny_status` of the rule, 429 by default; 503 if the store is unavailable; 400 if the request is malformed.
+/// gRPC calls get the same response as from [`Grpc`](super::Grpc).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProblemJson;
 
@@ -34,9 +34,9 @@ fn body(denial: &Denial<'_>) -> Bytes {
             "type": "about:blank",
             "title": "Bad Request",
             "status": denial.status().as_u16(),
-            "detail": denial.malformed_because(),
+            "detail": denial.malformed_detail(),
         })),
     };
-    // Text and numbers always serialize. Were it not so, the status alone would have to do.
+    // Strings and numbers always serialize. If they ever did not, the status alone would be sent.
     json.unwrap_or_default().into()
 }

@@ -1,9 +1,9 @@
-//! The client that waits as it is told: on sockets, and in paused time where time matters.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
+//! Tests of the retrying client: on sockets, and in paused time where time matters.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // A panic fails the test.
 
-mod bounds;
-mod repeating;
-mod scripted;
+mod attempts;
+mod delays;
+mod repeatable_requests;
+mod retry_spike;
 mod sockets;
-mod spike;
-mod waits;
+mod test_util;

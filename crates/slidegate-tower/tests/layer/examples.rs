@@ -1,12 +1,12 @@
-//! `examples/plans.rs` does what it shows.
+//! Tests of `examples/plans.rs`.
 
-use crate::rig::{Http, serve};
+use crate::fixture::{TestClient, serve};
 
 #[path = "../../../../examples/plans.rs"]
-#[expect(dead_code, reason = "it is served here and not there")]
+#[expect(dead_code, reason = "the example's `main` is not called here")]
 mod plans;
 
-async fn statuses(http: &Http, key: &str, times: usize) -> Vec<u16> {
+async fn statuses(http: &TestClient, key: &str, times: usize) -> Vec<u16> {
     let mut statuses = Vec::new();
     for _ in 0..times {
         let request = http.request("/v1/items/7").header("authorization", format!("Bearer {key}"));
@@ -16,7 +16,7 @@ async fn statuses(http: &Http, key: &str, times: usize) -> Vec<u16> {
 }
 
 #[tokio::test]
-async fn how_much_one_may_ask_hangs_on_the_plan() {
+async fn limit_depends_on_plan() {
     let http = serve(plans::app().unwrap()).await;
     assert_eq!(statuses(&http, "key-of-ann", 7).await, [200, 200, 200, 200, 200, 429, 429]);
     assert_eq!(statuses(&http, "key-of-bob", 50).await, [200; 50]);
@@ -28,7 +28,7 @@ async fn how_much_one_may_ask_hangs_on_the_plan() {
 }
 
 #[tokio::test]
-async fn exports_are_few_whatever_the_plan_and_none_without_a_key() {
+async fn exports_need_key_and_have_one_limit() {
     let http = serve(plans::app().unwrap()).await;
     let export =
         async |request: axum::http::request::Builder| http.send(request.method("POST")).await;

@@ -1,24 +1,24 @@
-//! What `RateLimitLayer` promises, held by servers and clients on sockets.
+//! Tests of `RateLimitLayer` with axum and tonic servers and clients on sockets.
 //!
-//! Clocks stand still until a test moves them. What does not hang on the store is seen over both of its kinds: one
-//! that answers at once, so that `call` decides, and one that has to be waited for.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
+//! Clocks are manual. Behaviour that does not depend on the store is tested over a synchronous store, for which `call`
+//! decides, and over an asynchronous one.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // A panic fails the test.
 
 #[macro_use]
-mod rig;
+mod fixture;
 
-mod answers;
 mod costs;
 mod examples;
+mod responses;
 
+mod auto_traits;
+mod client_identity;
+mod dropped_calls;
 mod grpc;
-mod identity;
-mod nested;
-mod observing;
-mod outage;
+mod key_plans;
+mod nested_layers;
+mod observe_mode;
 mod readiness;
 mod routes;
-mod settling;
-mod tiers;
-mod types;
-mod unanswered;
+mod settlement;
+mod store_outage;

@@ -1,4 +1,4 @@
-//! `poll_ready` and the service that was polled ready.
+//! Readiness: the service that was polled ready is the one that is called.
 
 use std::convert::Infallible;
 use std::future::{Ready, poll_fn, ready};
@@ -9,26 +9,26 @@ use std::task::{Context, Poll, Waker};
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode};
 use slidegate::Store;
-use slidegate_tower::{Decide, RateLimitLayer, WhenMissing, extract};
+use slidegate_tower::{Backend, RateLimitLayer, WhenMissing, extract};
 use tower::{Layer, Service, ServiceExt};
 
-use crate::rig::{MINUTE, Rig};
+use crate::fixture::{MINUTE, StoreFixture};
 
-/// A service that reserves a place for one call when it says that it is ready, as one with a bound on its calls
-/// does. To call it without is a mistake. A clone has nothing reserved.
+/// A service that reserves capacity for one call when it is polled ready, like a service with bounded concurrency. It
+/// panics if it is called without a reservation. A clone has no reservation.
 #[derive(Debug, Default)]
-struct Reserving {
+struct ReservingService {
     is_busy: Arc<AtomicBool>,
-    has_place: bool,
+    has_reservation: bool,
 }
 
-impl Clone for Reserving {
+impl Clone for ReservingService {
     fn clone(&self) -> Self {
-        Self { is_busy: self.is_busy.clone(), has_place: false }
+        Self { is_busy: self.is_busy.clone(), has_reservation: false }
     }
 }
 
-impl Service<Request<Body>> for Reserving {
+impl Service<Request<Body>> for ReservingService {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Ready<Result<Response<Body>, Infallible>>;
@@ -37,18 +37,18 @@ impl Service<Request<Body>> for Reserving {
         if self.is_busy.load(Ordering::Relaxed) {
             return Poll::Pending;
         }
-        self.has_place = true;
+        self.has_reservation = true;
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, _: Request<Body>) -> Self::Future {
-        assert!(std::mem::take(&mut self.has_place), "called without having been polled ready");
+        assert!(std::mem::take(&mut self.has_reservation), "called without being polled ready");
         ready(Ok(Response::new(Body::empty())))
     }
 }
 
-fn two_a_minute(rig: &Rig<impl Store>) -> RateLimitLayer<impl Decide> {
-    RateLimitLayer::keyed_by(rig.limiter(2, MINUTE), extract::value("all"), WhenMissing::Deny)
+fn two_per_minute_layer(fixture: &StoreFixture<impl Store>) -> RateLimitLayer<impl Backend> {
+    RateLimitLayer::keyed_by(fixture.limiter(2, MINUTE), extract::value("all"), WhenMissing::Deny)
 }
 
 fn request() -> Request<Body> {
@@ -56,39 +56,39 @@ fn request() -> Request<Body> {
 }
 
 #[tokio::test]
-async fn a_service_that_is_not_ready_makes_the_layer_wait() {
-    with_both!(|rig| {
-        let inner = Reserving::default();
+async fn layer_waits_until_service_is_ready() {
+    with_both_stores!(|fixture| {
+        let inner = ReservingService::default();
         let is_busy = inner.is_busy.clone();
-        let mut service = two_a_minute(&rig).layer(inner);
+        let mut service = two_per_minute_layer(&fixture).layer(inner);
         let mut context = Context::from_waker(Waker::noop());
         is_busy.store(true, Ordering::Relaxed);
-        assert!(service.poll_ready(&mut context).is_pending(), "{rig:?}");
+        assert!(service.poll_ready(&mut context).is_pending(), "{fixture:?}");
         is_busy.store(false, Ordering::Relaxed);
-        assert!(service.poll_ready(&mut context).is_ready(), "{rig:?}");
-        let answer = service.call(request()).await.unwrap();
-        // To be asked whether one is ready costs nothing.
-        assert_eq!(answer.headers()["ratelimit"], "\"limiter\";r=1;t=60", "{rig:?}");
+        assert!(service.poll_ready(&mut context).is_ready(), "{fixture:?}");
+        let response = service.call(request()).await.unwrap();
+        // Polling for readiness charges nothing.
+        assert_eq!(response.headers()["ratelimit"], "\"limiter\";r=1;t=60", "{fixture:?}");
     });
 }
 
 #[tokio::test]
-async fn the_service_that_was_ready_is_the_one_that_is_called() {
-    with_both!(|rig| {
-        let mut service = two_a_minute(&rig).layer(Reserving::default());
+async fn service_polled_ready_is_called() {
+    with_both_stores!(|fixture| {
+        let mut service = two_per_minute_layer(&fixture).layer(ReservingService::default());
         for status in [200, 200, 429, 429] {
-            let answer = service.ready().await.unwrap().call(request()).await.unwrap();
-            assert_eq!(answer.status(), status, "{rig:?}");
+            let response = service.ready().await.unwrap().call(request()).await.unwrap();
+            assert_eq!(response.status(), status, "{fixture:?}");
         }
-        rig.clock.advance(MINUTE);
+        fixture.clock.advance(MINUTE);
         assert_eq!(service.oneshot(request()).await.unwrap().status(), StatusCode::OK);
     });
 }
 
 #[tokio::test]
-async fn calls_at_once_and_clones_each_have_a_place_of_their_own() {
-    with_both!(|rig| {
-        let mut service = two_a_minute(&rig).layer(Reserving::default());
+async fn concurrent_calls_reserve_separate_slots() {
+    with_both_stores!(|fixture| {
+        let mut service = two_per_minute_layer(&fixture).layer(ReservingService::default());
         let mut clone = service.clone();
         poll_fn(|context| service.poll_ready(context)).await.unwrap();
         poll_fn(|context| clone.poll_ready(context)).await.unwrap();
@@ -96,8 +96,8 @@ async fn calls_at_once_and_clones_each_have_a_place_of_their_own() {
         poll_fn(|context| service.poll_ready(context)).await.unwrap();
         let third = service.call(request());
         let (third, second, first) = tokio::join!(third, second, first);
-        let statuses = [first, second, third].map(|answer| answer.unwrap().status().as_u16());
+        let statuses = [first, second, third].map(|response| response.unwrap().status().as_u16());
         let denied = statuses.iter().filter(|status| **status == 429).count();
-        assert_eq!(denied, 1, "{statuses:?} {rig:?}");
+        assert_eq!(denied, 1, "{statuses:?} {fixture:?}");
     });
 }

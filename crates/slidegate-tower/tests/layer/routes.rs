@@ -1,43 +1,44 @@
-//! Where a layer stands in a router, and what it knows of routes there.
+//! The position of a layer in an axum router, and the routes that it sees there.
 
 use axum::Router;
 use axum::routing::get;
 use slidegate_tower::{Attributes, RateLimitLayer, extract};
 
-use crate::rig::{hello, serve};
+use crate::fixture::{hello_router, serve};
 
 const ONE_FOR_ALL: &str = "rules: [{ name: all, limits: [1/min], algorithm: sliding_log }]";
 
 #[tokio::test]
-async fn router_layer_counts_what_no_route_is_for() {
-    with_both!(|rig| {
-        let layer = RateLimitLayer::new(rig.gate(ONE_FOR_ALL), Attributes::new());
-        let http = serve(hello().layer(layer)).await;
+async fn router_layer_counts_unmatched_requests() {
+    with_both_stores!(|fixture| {
+        let layer = RateLimitLayer::new(fixture.gate(ONE_FOR_ALL), Attributes::new());
+        let http = serve(hello_router().layer(layer)).await;
         let nowhere = http.get("/nowhere").await;
         assert_eq!(nowhere.status, 404);
         assert_eq!(nowhere.header("ratelimit"), Some("\"all\";r=0;t=60"));
-        assert_eq!(http.get("/").await.status, 429, "{rig:?}");
+        assert_eq!(http.get("/").await.status, 429, "{fixture:?}");
     });
 }
 
 #[tokio::test]
-async fn route_layer_counts_only_what_a_route_is_for() {
-    with_both!(|rig| {
-        let layer = RateLimitLayer::new(rig.gate(ONE_FOR_ALL), Attributes::new());
-        let http = serve(hello().route_layer(layer)).await;
+async fn route_layer_counts_only_matched_requests() {
+    with_both_stores!(|fixture| {
+        let layer = RateLimitLayer::new(fixture.gate(ONE_FOR_ALL), Attributes::new());
+        let http = serve(hello_router().route_layer(layer)).await;
         for _ in 0..3 {
             let nowhere = http.get("/nowhere").await;
             assert_eq!((nowhere.status, nowhere.header("ratelimit")), (404, None));
         }
-        assert_eq!(http.get("/").await.status, 200, "{rig:?}");
-        assert_eq!(http.get("/").await.status, 429, "{rig:?}");
+        assert_eq!(http.get("/").await.status, 200, "{fixture:?}");
+        assert_eq!(http.get("/").await.status, 429, "{fixture:?}");
     });
 }
 
 #[tokio::test]
-async fn a_route_has_one_count_whatever_stands_in_its_path() {
-    with_both!(|rig| {
-        let gate = rig.gate("rules: [{ name: per-route, per: [method, route], limits: [2/min] }]");
+async fn route_parameters_share_one_counter() {
+    with_both_stores!(|fixture| {
+        let gate =
+            fixture.gate("rules: [{ name: per-route, per: [method, route], limits: [2/min] }]");
         let attributes = Attributes::new()
             .with("method", extract::method())
             .with("route", extract::matched_route());
@@ -53,7 +54,7 @@ async fn a_route_has_one_count_whatever_stands_in_its_path() {
             ("/users/1?a", 429),
             ("/", 200),
         ] {
-            assert_eq!(http.get(path).await.status, status, "{path} {rig:?}");
+            assert_eq!(http.get(path).await.status, status, "{path} {fixture:?}");
         }
         // No route, no attribute: the rule does not apply.
         for _ in 0..3 {

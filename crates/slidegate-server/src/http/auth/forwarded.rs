@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use axum::http::{HeaderMap, HeaderName};
 use clap::ValueEnum;
 use slidegate::{Descriptor, Request};
-use slidegate_tower::extract::normal_path;
+use slidegate_tower::extract::normalize_path;
 
 use crate::service::PolicyHeaders;
 
@@ -90,8 +90,8 @@ impl<'h> ForwardedAttribute<'h> {
         let text = String::from_utf8_lossy(bytes);
         let bytes = matches!(text, Cow::Owned(_)).then_some(bytes);
         let text = match (name, text) {
-            ("path", Cow::Borrowed(uri)) => normal_path(uri),
-            ("path", Cow::Owned(uri)) => Cow::Owned(normal_path(&uri).into_owned()),
+            ("path", Cow::Borrowed(uri)) => normalize_path(uri),
+            ("path", Cow::Owned(uri)) => Cow::Owned(normalize_path(&uri).into_owned()),
             (_, text) => text,
         };
         Self { name, text, bytes }

@@ -1,22 +1,23 @@
-//! Draws arrivals per second as an SVG that can be read on light and on dark pages.
+//! An SVG chart of arrivals per second, readable on light and dark pages.
 
 use std::fmt::Write;
 
-/// How many came in each second.
+/// The number of arrivals in each second.
 pub struct Curve {
     pub name: &'static str,
     pub per_second: Vec<usize>,
 }
 
-/// The picture, and in it the plot: left, top, width, height.
+/// The size of the picture, and the plot in it: left, top, width, height.
 const SIZE: (usize, usize) = (800, 420);
 const PLOT: (usize, usize, usize, usize) = (62, 56, 720, 300);
-/// Seconds at the plot's edges, and arrivals at its top.
+/// The seconds at the left and right edge of the plot.
 const SECONDS: (usize, usize) = (50, 140);
-const MAX: usize = 1_000;
+/// The number of arrivals at the top edge of the plot.
+const MAX_ARRIVALS: usize = 1_000;
 
-/// Its own background, so that it does not matter what it lies on. The colours are those of Okabe and Ito,
-/// which all eyes tell apart, darker on white and lighter on black.
+/// The style sheet. The picture has its own background, so that it is readable on any page. The colours are from the
+/// Okabe-Ito palette, which people with colour blindness can distinguish, darker on white and lighter on black.
 const STYLE: &str = "  <style>
     svg { font: 13px system-ui, sans-serif }
     .page { fill: #ffffff } text { fill: #24292f } .title { font-size: 16px; font-weight: 600 }
@@ -32,7 +33,7 @@ const STYLE: &str = "  <style>
   </style>
 ";
 
-const TITLE: &str = "1000 clients, denied at once and told to wait for 60 s";
+const TITLE: &str = "1000 clients, denied at the same time with Retry-After: 60 s";
 
 pub fn draw(curves: &[Curve]) -> String {
     let mut svg = String::new();
@@ -58,34 +59,39 @@ pub fn draw(curves: &[Curve]) -> String {
 
 fn axes(svg: &mut String) {
     let (left, top, width, height) = PLOT;
-    for arrivals in (0..=MAX).step_by(200) {
-        let y = y(arrivals);
+    for arrivals in (0..=MAX_ARRIVALS).step_by(200) {
+        let y = y_position(arrivals);
         line(svg, "grid", (left, y), (left + width, y));
         text(svg, (left - 8, y + 4), "end", "", &arrivals.to_string());
     }
     for second in (SECONDS.0..=SECONDS.1).step_by(10) {
-        line(svg, "axis", (x(second), top + height), (x(second), top + height + 5));
-        text(svg, (x(second), top + height + 20), "middle", "", &second.to_string());
+        line(
+            svg,
+            "axis",
+            (x_position(second), top + height),
+            (x_position(second), top + height + 5),
+        );
+        text(svg, (x_position(second), top + height + 20), "middle", "", &second.to_string());
     }
     line(svg, "axis", (left, top + height), (left + width, top + height));
     let bottom = top + height + 44;
     text(svg, (left + width / 2, bottom), "middle", "", "seconds since the denial");
     let middle = top + height / 2;
-    let turned = format!(r#" transform="rotate(-90 20 {middle})""#);
-    text(svg, (20, middle), "middle", &turned, "clients that come back, per second");
+    let rotation = format!(r#" transform="rotate(-90 20 {middle})""#);
+    text(svg, (20, middle), "middle", &rotation, "clients that come back, per second");
 }
 
-/// Steps from the bottom to the bottom, over the seconds in which somebody comes.
+/// Returns the points of a step curve over the seconds with arrivals; it starts and ends at 0.
 fn outline(curve: &Curve) -> String {
-    let came = |second: &usize| curve.per_second[*second] > 0;
-    let first = (SECONDS.0..SECONDS.1).find(came).unwrap();
-    let last = (SECONDS.0..SECONDS.1).rfind(came).unwrap();
-    let mut points = format!("{},{}", x(first), y(0));
+    let has_arrivals = |second: &usize| curve.per_second[*second] > 0;
+    let first = (SECONDS.0..SECONDS.1).find(has_arrivals).unwrap();
+    let last = (SECONDS.0..SECONDS.1).rfind(has_arrivals).unwrap();
+    let mut points = format!("{},{}", x_position(first), y_position(0));
     for second in first..=last {
-        let y = y(curve.per_second[second]);
-        let _ = write!(points, " {},{y} {},{y}", x(second), x(second + 1));
+        let y = y_position(curve.per_second[second]);
+        let _ = write!(points, " {},{y} {},{y}", x_position(second), x_position(second + 1));
     }
-    let _ = write!(points, " {},{}", x(last + 1), y(0));
+    let _ = write!(points, " {},{}", x_position(last + 1), y_position(0));
     points
 }
 
@@ -97,8 +103,8 @@ fn legend(svg: &mut String, nth: usize, curve: &Curve) {
         top - 11
     );
     let peak = curve.per_second.iter().max().unwrap();
-    let words = format!("{}: at most {peak} in a second", curve.name);
-    text(svg, (left + 28, top), "start", "", &words);
+    let label = format!("{}: at most {peak} in a second", curve.name);
+    text(svg, (left + 28, top), "start", "", &label);
 }
 
 fn line(svg: &mut String, class: &str, from: (usize, usize), to: (usize, usize)) {
@@ -106,14 +112,17 @@ fn line(svg: &mut String, class: &str, from: (usize, usize), to: (usize, usize))
     let _ = writeln!(svg, r#"  <line class="{class}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>"#);
 }
 
-fn text(svg: &mut String, (x, y): (usize, usize), anchor: &str, more: &str, words: &str) {
-    let _ = writeln!(svg, r#"  <text x="{x}" y="{y}" text-anchor="{anchor}"{more}>{words}</text>"#);
+fn text(svg: &mut String, (x, y): (usize, usize), anchor: &str, attributes: &str, content: &str) {
+    let _ = writeln!(
+        svg,
+        r#"  <text x="{x}" y="{y}" text-anchor="{anchor}"{attributes}>{content}</text>"#
+    );
 }
 
-fn x(second: usize) -> usize {
+fn x_position(second: usize) -> usize {
     PLOT.0 + (second - SECONDS.0) * PLOT.2 / (SECONDS.1 - SECONDS.0)
 }
 
-fn y(arrivals: usize) -> usize {
-    PLOT.1 + PLOT.3 - arrivals * PLOT.3 / MAX
+fn y_position(arrivals: usize) -> usize {
+    PLOT.1 + PLOT.3 - arrivals * PLOT.3 / MAX_ARRIVALS
 }

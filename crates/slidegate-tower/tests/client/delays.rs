@@ -1,16 +1,16 @@
-//! How long the client waits.
+//! Waits of the client: stated by the response, lengthened by jitter, or chosen by backoff.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderValue};
 use proptest::prelude::*;
 use slidegate::{Clock, Jitter, Timestamp, WallClock};
-use slidegate_tower::client::{RetryLayer, told_wait};
+use slidegate_tower::client::{RetryLayer, parse_retry_delay};
 
-use crate::scripted::{Answer, denied, run, seconds};
+use crate::test_util::{ScriptedResponse, denial, run, seconds};
 
-/// Waits exactly as it is told, else for at most a millisecond.
-fn exact() -> RetryLayer {
+/// Returns a layer that waits exactly as stated, and otherwise for at most a millisecond.
+fn layer_with_exact_waits() -> RetryLayer {
     RetryLayer::new()
         .jitter(Jitter::NONE)
         .backoff(Duration::ZERO, Duration::ZERO)
@@ -20,14 +20,14 @@ fn exact() -> RetryLayer {
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
 #[tokio::test(start_paused = true)]
-async fn it_waits_exactly_as_it_is_told() {
-    let told: [(u64, &[(&'static str, &str)]); 16] = [
+async fn stated_wait_is_exact() {
+    let cases: [(u64, &[(&'static str, &str)]); 16] = [
         (7, &[("retry-after", "7")]),
         (7, &[("retry-after", " 7 ")]),
         (7, &[("retry-after", "007")]),
-        // Of several the longest.
+        // The longest of several values.
         (9, &[("retry-after", "7"), ("retry-after", "9"), ("retry-after", "8")]),
-        // A date by the server's own clock, in each of the three forms.
+        // A date relative to the `Date` of the server, in each of the three formats.
         (23, &[("date", DATE), ("retry-after", "Sun, 06 Nov 1994 08:50:00 GMT")]),
         (23, &[("date", DATE), ("retry-after", "Sunday, 06-Nov-94 08:50:00 GMT")]),
         (23, &[("date", DATE), ("retry-after", "Sun Nov  6 08:50:00 1994")]),
@@ -39,31 +39,38 @@ async fn it_waits_exactly_as_it_is_told() {
                 ("retry-after", "30"),
             ],
         ),
-        // Retry-After goes first, be it shorter or longer.
+        // Retry-After takes precedence, whether it is shorter or longer.
         (2, &[("retry-after", "2"), ("ratelimit", r#""a";r=0;t=5"#)]),
         (8, &[("retry-after", "8"), ("ratelimit", r#""a";r=0;t=5"#)]),
         (5, &[("ratelimit", r#""a";r=0;t=5"#)]),
-        // What is not known is not malformed.
+        // An unknown parameter is not malformed.
         (5, &[("ratelimit", r#""a";r=0;t=5;pk=:AAA=:;new=?1"#)]),
         (9, &[("ratelimit", r#""a";r=0;t=5, "b";r=0;t=9, "c";r=0;t=7, "d";r=0"#)]),
         (5, &[("ratelimit", r#""a";r=0;t=5, "b";r=3;t=9"#)]),
-        // A list of several lines.
+        // A list in several header lines.
         (9, &[("ratelimit", r#""a";r=0;t=5"#), ("ratelimit", r#""b";r=0;t=9"#)]),
-        // What is malformed is as if it were not there.
+        // A malformed header is ignored.
         (5, &[("retry-after", "soon"), ("ratelimit", r#""a";r=0;t=5"#)]),
     ];
-    for (told, headers) in told {
+    for (expected, headers) in cases {
         for status in [429, 503] {
-            let answer =
-                headers.iter().fold(Answer::of(status), |a, (name, value)| a.with(name, value));
-            let ran = run(&exact(), [answer]).await;
-            assert_eq!((ran.status(), ran.waits()), (200, vec![seconds(told)]), "{headers:?}");
+            let response = headers
+                .iter()
+                .fold(ScriptedResponse::with_status(status), |response, (name, value)| {
+                    response.with_header(name, value)
+                });
+            let result = run(&layer_with_exact_waits(), [response]).await;
+            assert_eq!(
+                (result.status(), result.waits()),
+                (200, vec![seconds(expected)]),
+                "{headers:?}"
+            );
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_malformed_tells_nothing() {
+async fn malformed_headers_state_no_wait() {
     let malformed: [(&'static str, &[u8]); 24] = [
         ("retry-after", b""),
         ("retry-after", b"soon"),
@@ -90,88 +97,107 @@ async fn what_is_malformed_tells_nothing() {
         ("ratelimit", b"limit=100, remaining=0, reset=5"),
         ("ratelimit", b"\xff"),
     ];
-    // Well-formed, and yet nothing is told.
-    let silent: [(&'static str, &[u8]); 3] =
+    // Well-formed headers that state no wait.
+    let without_wait: [(&'static str, &[u8]); 3] =
         [("ratelimit", b"\"a\";r=0"), ("ratelimit", b"\"a\";r=1;t=5"), ("x-ratelimit-reset", b"5")];
-    for (name, value) in malformed.into_iter().chain(silent) {
-        let ran = run(&exact(), [Answer::of(429).with(name, value)]).await;
+    for (name, value) in malformed.into_iter().chain(without_wait) {
+        let result = run(
+            &layer_with_exact_waits(),
+            [ScriptedResponse::with_status(429).with_header(name, value)],
+        )
+        .await;
         let value = String::from_utf8_lossy(value);
-        assert_eq!((ran.status(), ran.asked_at.len()), (200, 2), "{name}: {value}");
-        assert!(ran.took <= Duration::from_millis(2), "{name}: {value}: {:?}", ran.took);
+        assert_eq!((result.status(), result.call_times.len()), (200, 2), "{name}: {value}");
+        assert!(
+            result.elapsed <= Duration::from_millis(2),
+            "{name}: {value}: {:?}",
+            result.elapsed
+        );
     }
 }
 
 #[test]
-fn a_date_is_held_against_the_wall_clock_if_the_answer_has_none() {
+fn date_without_response_date_uses_wall_clock() {
     let mut headers = HeaderMap::new();
     headers.insert("retry-after", HeaderValue::from_static("Thu, 01 Jan 1970 00:01:00 GMT"));
-    let told = |headers: &HeaderMap, micros| told_wait(headers, Timestamp::from_micros(micros));
-    assert_eq!(told(&headers, 0), Some(seconds(60)));
-    assert_eq!(told(&headers, 50_250_000), Some(Duration::from_millis(9_750)));
-    assert_eq!(told(&headers, 61_000_000), Some(Duration::ZERO));
-    assert_eq!(told(&headers, u64::MAX), Some(Duration::ZERO));
-    // One that cannot be read is as good as none.
+    let stated =
+        |headers: &HeaderMap, micros| parse_retry_delay(headers, Timestamp::from_micros(micros));
+    assert_eq!(stated(&headers, 0), Some(seconds(60)));
+    assert_eq!(stated(&headers, 50_250_000), Some(Duration::from_millis(9_750)));
+    assert_eq!(stated(&headers, 61_000_000), Some(Duration::ZERO));
+    assert_eq!(stated(&headers, u64::MAX), Some(Duration::ZERO));
+    // An unreadable date is ignored.
     headers.insert("date", HeaderValue::from_static("yesterday"));
-    assert_eq!(told(&headers, 0), Some(seconds(60)));
+    assert_eq!(stated(&headers, 0), Some(seconds(60)));
     headers.insert("date", HeaderValue::from_static("Thu, 01 Jan 1970 00:00:20 GMT"));
-    assert_eq!(told(&headers, 0), Some(seconds(40)));
+    assert_eq!(stated(&headers, 0), Some(seconds(40)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_layer_has_the_wall_clock() {
+async fn layer_uses_wall_clock() {
     let until = UNIX_EPOCH + Duration::from_micros(WallClock.now().as_micros()) + seconds(500);
-    let answer = Answer::of(429).with("retry-after", httpdate::fmt_http_date(until));
-    let ran = run(&exact(), [answer]).await;
-    // The date is cut to whole seconds, and real time goes on a little.
-    assert!((seconds(470)..=seconds(500)).contains(&ran.took), "{:?}", ran.took);
+    let response = ScriptedResponse::with_status(429)
+        .with_header("retry-after", httpdate::fmt_http_date(until));
+    let result = run(&layer_with_exact_waits(), [response]).await;
+    // The date is truncated to whole seconds, and real time advances a little.
+    assert!((seconds(470)..=seconds(500)).contains(&result.elapsed), "{:?}", result.elapsed);
 }
 
 #[tokio::test(start_paused = true)]
-async fn told_to_wait_for_no_time_it_backs_off() {
-    let layer = exact().backoff(seconds(8), seconds(8));
-    let past =
-        Answer::of(429).with("date", DATE).with("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT");
-    for answer in [denied(0), past, Answer::of(429).with("ratelimit", r#""a";r=0;t=0"#)] {
+async fn zero_wait_backs_off() {
+    let layer = layer_with_exact_waits().backoff(seconds(8), seconds(8));
+    let past = ScriptedResponse::with_status(429)
+        .with_header("date", DATE)
+        .with_header("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT");
+    for response in [
+        denial(0),
+        past,
+        ScriptedResponse::with_status(429).with_header("ratelimit", r#""a";r=0;t=0"#),
+    ] {
         fastrand::seed(3);
-        let ran = run(&layer, [answer]).await;
-        assert!(ran.took > Duration::from_millis(100) && ran.took <= seconds(9), "{:?}", ran.took);
+        let result = run(&layer, [response]).await;
+        assert!(
+            result.elapsed > Duration::from_millis(100) && result.elapsed <= seconds(9),
+            "{:?}",
+            result.elapsed
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_told_wait_is_lengthened_by_up_to_a_tenth_and_never_shortened() {
+async fn default_jitter_adds_up_to_ten_percent() {
     fastrand::seed(1);
     let layer = RetryLayer::new().total_time(seconds(600));
     let mut waits = Vec::new();
     for _ in 0..300 {
-        waits.extend(run(&layer, [denied(100)]).await.waits());
+        waits.extend(run(&layer, [denial(100)]).await.waits());
     }
-    // tokio's timer ends at the next whole millisecond.
+    // tokio's timer rounds up to a whole millisecond.
     let range = seconds(100)..=seconds(110) + Duration::from_millis(1);
     assert!(waits.iter().all(|wait| range.contains(wait)), "{waits:?}");
     assert_spread(&waits, seconds(100), seconds(10));
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_being_told_it_backs_off_with_full_jitter() {
+async fn missing_wait_backs_off_with_full_jitter() {
     fastrand::seed(2);
     let layer = RetryLayer::new().attempts(7).total_time(seconds(600));
     let mut waits = vec![Vec::new(); 6];
     for _ in 0..300 {
-        let ran = run(&layer, (0..6).map(|_| Answer::of(503))).await;
-        assert_eq!(ran.status(), 200);
-        for (of_nth, wait) in waits.iter_mut().zip(ran.waits()) {
-            of_nth.push(wait);
+        let result = run(&layer, (0..6).map(|_| ScriptedResponse::with_status(503))).await;
+        assert_eq!(result.status(), 200);
+        for (waits, wait) in waits.iter_mut().zip(result.waits()) {
+            waits.push(wait);
         }
     }
-    for (waits, most_ms) in waits.iter().zip([500, 1_000, 2_000, 4_000, 8_000, 10_000]) {
-        let most = Duration::from_millis(most_ms);
-        assert!(waits.iter().all(|wait| *wait <= most + Duration::from_millis(1)), "{waits:?}");
-        assert_spread(waits, Duration::ZERO, most);
+    for (waits, max_ms) in waits.iter().zip([500, 1_000, 2_000, 4_000, 8_000, 10_000]) {
+        let max = Duration::from_millis(max_ms);
+        assert!(waits.iter().all(|wait| *wait <= max + Duration::from_millis(1)), "{waits:?}");
+        assert_spread(waits, Duration::ZERO, max);
     }
 }
 
-/// Each tenth of the span has between half and double of its share.
+/// Asserts that each tenth of the span has between half and double of its share.
 fn assert_spread(waits: &[Duration], from: Duration, span: Duration) {
     let mut tenths = [0; 10];
     for wait in waits {
@@ -184,15 +210,15 @@ fn assert_spread(waits: &[Duration], from: Duration, span: Duration) {
 
 proptest! {
     #[test]
-    fn no_header_makes_it_panic(
+    fn arbitrary_headers_never_panic(
         values in prop::collection::vec((any::<u8>(), "\\PC{0,40}|\"a\";r=[0-9]{1,16};t=-?[0-9]{1,16}"), 0..4),
         micros: u64,
     ) {
         let mut headers = HeaderMap::new();
-        for (which, value) in values {
-            let name = ["retry-after", "date", "ratelimit"][usize::from(which) % 3];
+        for (name_index, value) in values {
+            let name = ["retry-after", "date", "ratelimit"][usize::from(name_index) % 3];
             headers.append(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
-        told_wait(&headers, Timestamp::from_micros(micros));
+        parse_retry_delay(&headers, Timestamp::from_micros(micros));
     }
 }

@@ -1,4 +1,4 @@
-//! Which requests the client repeats.
+//! Requests that the client repeats, and requests that it does not repeat.
 
 use bytes::Bytes;
 use http::{Method, Request};
@@ -6,15 +6,15 @@ use slidegate::Jitter;
 use slidegate_tower::client::RetryLayer;
 use tower::{Layer, ServiceExt};
 
-use crate::scripted::{Scripted, denied, run_method, run_request, seconds};
+use crate::test_util::{ScriptedService, denial, run_method, run_request, seconds};
 
 fn layer() -> RetryLayer {
     RetryLayer::new().jitter(Jitter::NONE)
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_idempotent_is_repeated_and_nothing_else() {
-    let own = Method::from_bytes(b"PURGE").unwrap();
+async fn only_idempotent_methods_are_repeated() {
+    let custom = Method::from_bytes(b"PURGE").unwrap();
     let methods = [
         (Method::GET, true),
         (Method::HEAD, true),
@@ -25,25 +25,25 @@ async fn what_is_idempotent_is_repeated_and_nothing_else() {
         (Method::POST, false),
         (Method::PATCH, false),
         (Method::CONNECT, false),
-        (own, false),
+        (custom, false),
     ];
-    for (method, repeated) in methods {
-        let ran = run_method(&layer(), method.clone(), vec![denied(3)]).await;
-        let expected = if repeated { (200, seconds(3)) } else { (429, seconds(0)) };
-        assert_eq!((ran.status(), ran.took), expected, "{method}");
+    for (method, is_repeated) in methods {
+        let result = run_method(&layer(), method.clone(), vec![denial(3)]).await;
+        let expected = if is_repeated { (200, seconds(3)) } else { (429, seconds(0)) };
+        assert_eq!((result.status(), result.elapsed), expected, "{method}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_post_with_an_idempotency_key_is_repeated() {
+async fn post_with_idempotency_key_is_repeated() {
     for (key, status) in [("8e03978e", 200), ("", 429), (" ", 429)] {
         let request = Request::post("/").header("idempotency-key", key);
-        assert_eq!(run_request(&layer(), request, [denied(3)]).await.status(), status, "`{key}`");
+        assert_eq!(run_request(&layer(), request, [denial(3)]).await.status(), status, "`{key}`");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_opted_in_is_repeated_beside_the_rest() {
+async fn selected_requests_are_repeated_too() {
     let layer =
         layer().also_repeat(|head| head.uri.path() == "/search" && head.method == Method::POST);
     let requests = [
@@ -53,16 +53,16 @@ async fn what_is_opted_in_is_repeated_beside_the_rest() {
         (Request::get("/order"), 200),
     ];
     for (request, status) in requests {
-        assert_eq!(run_request(&layer, request, [denied(3)]).await.status(), status);
+        assert_eq!(run_request(&layer, request, [denial(3)]).await.status(), status);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_attempt_has_the_whole_body() {
-    let service = Scripted::new([denied(1), denied(1), denied(1)]);
+async fn every_attempt_has_complete_body() {
+    let service = ScriptedService::new([denial(1), denial(1), denial(1)]);
     let body = Bytes::from(vec![7; 100_000]);
     let request = Request::put("/").body(body.clone()).unwrap();
     layer().layer(service.clone()).oneshot(request).await.unwrap();
-    let bodies: Vec<_> = service.asked().into_iter().map(|asked| asked.body).collect();
+    let bodies: Vec<_> = service.calls().into_iter().map(|call| call.body).collect();
     assert_eq!(bodies, vec![body; 4]);
 }

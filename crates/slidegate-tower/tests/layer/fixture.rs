@@ -1,4 +1,4 @@
-//! A clock, a store, a server on a socket and its client.
+//! Fixtures: stores on a manual clock, servers on sockets, and their clients.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -21,24 +21,24 @@ use tokio::net::TcpListener;
 
 pub const MINUTE: Duration = Duration::from_secs(60);
 
-/// The least by which a clock moves.
+/// The resolution of a clock.
 pub const TICK: Duration = Duration::from_micros(1);
 
-/// Stores on a clock that stands still.
+/// Stores on a manual clock.
 #[derive(Clone)]
-pub struct Rig<S> {
+pub struct StoreFixture<S> {
     pub clock: ManualClock,
-    /// Which stores they are: said by what fails.
+    /// The kind of store, for assertion messages.
     name: &'static str,
     store: Arc<dyn Fn() -> S + Send + Sync>,
 }
 
-/// Does the same with stores that answer at once, and with one that has to be waited for.
-macro_rules! with_both {
-    (|$rig:ident| $body:block) => {{
-        let $rig = $crate::rig::Rig::at_once();
+/// Runs a test body with synchronous stores, and again with an asynchronous one.
+macro_rules! with_both_stores {
+    (|$fixture:ident| $body:block) => {{
+        let $fixture = $crate::fixture::StoreFixture::with_sync_store();
         $body
-        let $rig = $crate::rig::Rig::awaited();
+        let $fixture = $crate::fixture::StoreFixture::with_async_store();
         $body
     }};
 }
@@ -47,36 +47,36 @@ fn clock() -> ManualClock {
     ManualClock::at(Timestamp::from_secs(1_750_000_000))
 }
 
-impl Rig<MemoryStore<ManualClock>> {
-    /// A store of its own for each limiter and gate.
-    pub fn at_once() -> Self {
+impl StoreFixture<MemoryStore<ManualClock>> {
+    /// Creates a fixture with a separate memory store for each limiter and gate.
+    pub fn with_sync_store() -> Self {
         let clock = clock();
-        let of_store = clock.clone();
-        let store = Arc::new(move || MemoryStore::with_clock(of_store.clone(), 10_000));
-        Self { clock, name: "a store that answers at once", store }
+        let store_clock = clock.clone();
+        let store = Arc::new(move || MemoryStore::with_clock(store_clock.clone(), 10_000));
+        Self { clock, name: "synchronous store", store }
     }
 }
 
-impl Rig<FaultyStore> {
-    /// One store for all.
-    pub fn awaited() -> Self {
+impl StoreFixture<FaultyStore> {
+    /// Creates a fixture with one asynchronous store for all limiters and gates.
+    pub fn with_async_store() -> Self {
         let clock = clock();
         let store = FaultyStore::new(&clock, 3, Faults::default(), 1);
-        Self { clock, name: "a store that is awaited", store: Arc::new(move || store.clone()) }
+        Self { clock, name: "asynchronous store", store: Arc::new(move || store.clone()) }
     }
 
-    /// From now on the store fails so.
+    /// Sets the faults of the store from now on.
     pub fn set_faults(&self, faults: Faults) {
         (self.store)().set_faults(faults);
     }
 }
 
-impl<S: Store> Rig<S> {
+impl<S: Store> StoreFixture<S> {
     pub fn gate(&self, policy: &str) -> Arc<Gate<S>> {
         Arc::new(Gate::new(Policy::from_yaml(policy).unwrap(), (self.store)()))
     }
 
-    /// A limiter that counts exactly.
+    /// Returns a limiter with an exact algorithm.
     pub fn limiter(&self, max: u64, window: Duration) -> Limiter<S> {
         let quota = Quota::new(max, window).unwrap();
         let limit = Limit::new(quota, Algorithm::SlidingLog).unwrap();
@@ -84,77 +84,78 @@ impl<S: Store> Rig<S> {
     }
 }
 
-impl<S> fmt::Debug for Rig<S> {
+impl<S> fmt::Debug for StoreFixture<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
 }
 
-/// A service that answers `/` with `hello`.
-pub fn hello() -> Router {
+/// Returns a router that responds to `/` with `hello`.
+pub fn hello_router() -> Router {
     Router::new().route("/", get(|| async { "hello" }))
 }
 
-/// A server on a socket, told who its peers are, and a client.
-pub async fn serve(app: Router) -> Http {
+/// Starts a server with peer addresses, and returns a client of it.
+pub async fn serve(app: Router) -> TestClient {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(async move { axum::serve(listener, app).await });
-    Http::of(address)
+    TestClient::new(address)
 }
 
-/// The same, but nobody tells the service who its peers are.
-pub async fn serve_without_peers(app: Router) -> Http {
+/// Starts a server without peer addresses, and returns a client of it.
+pub async fn serve_without_peers(app: Router) -> TestClient {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, app).await });
-    Http::of(address)
+    TestClient::new(address)
 }
 
-/// A client of one server.
+/// An HTTP client of one server.
 #[derive(Clone)]
-pub struct Http {
+pub struct TestClient {
     pub address: SocketAddr,
     client: Client<HttpConnector, Body>,
 }
 
+/// A received response.
 #[derive(Debug)]
-pub struct Answer {
+pub struct TestResponse {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: String,
 }
 
-impl Http {
-    fn of(address: SocketAddr) -> Self {
+impl TestClient {
+    fn new(address: SocketAddr) -> Self {
         Self { address, client: Client::builder(TokioExecutor::new()).build_http() }
     }
 
-    /// A request to this path of the server.
+    /// Returns a GET request for a path of the server.
     pub fn request(&self, path: &str) -> Builder {
         Request::get(format!("http://{}{path}", self.address))
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> TestResponse {
         self.send(self.request(path)).await
     }
 
-    /// Asks for `/` with one header.
-    pub async fn get_with(&self, name: &str, value: &str) -> Answer {
+    /// Sends a GET request for `/` with one header.
+    pub async fn get_with_header(&self, name: &str, value: &str) -> TestResponse {
         self.send(self.request("/").header(name, value)).await
     }
 
-    pub async fn send(&self, request: Builder) -> Answer {
+    pub async fn send(&self, request: Builder) -> TestResponse {
         self.try_send(request).await.unwrap()
     }
 
-    /// None if the server hangs up.
-    pub async fn try_send(&self, request: Builder) -> Option<Answer> {
+    /// Sends a request; returns `None` if the server closes the connection.
+    pub async fn try_send(&self, request: Builder) -> Option<TestResponse> {
         let response = self.client.request(request.body(Body::empty()).unwrap()).await.ok()?;
         let (parts, body) = response.into_parts();
         let body = body::to_bytes(Body::new(body), usize::MAX).await.ok()?;
-        Some(Answer {
+        Some(TestResponse {
             status: parts.status.as_u16(),
             headers: parts.headers,
             body: String::from_utf8(body.into()).unwrap(),
@@ -162,17 +163,17 @@ impl Http {
     }
 }
 
-impl Answer {
-    /// A header that is there once.
+impl TestResponse {
+    /// Returns the value of a header; panics if it is repeated.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.get_all(name).iter();
         let value = values.next()?;
-        assert!(values.next().is_none(), "{name} twice: {:?}", self.headers);
+        assert!(values.next().is_none(), "{name} is repeated: {:?}", self.headers);
         Some(value.to_str().unwrap())
     }
 
-    /// All headers of one name.
-    pub fn all(&self, name: &str) -> Vec<&str> {
+    /// Returns all values of a header.
+    pub fn header_values(&self, name: &str) -> Vec<&str> {
         self.headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect()
     }
 
@@ -180,7 +181,7 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap()
     }
 
-    /// Seconds of `Retry-After`.
+    /// Returns `Retry-After` in seconds.
     pub fn retry_after(&self) -> Option<u64> {
         self.header("retry-after").map(|seconds| seconds.parse().unwrap())
     }

@@ -1,0 +1,91 @@
+//! Names for the futures of an [`AsyncBackend`].
+
+use std::sync::Arc;
+
+use http::request::Parts;
+use slidegate::StoreKind;
+
+use super::{AsyncBackend, Backend, BackendDecision, PendingCharge, SealedBackend};
+use crate::extract::RequestHead;
+use crate::request_options::RequestOptions;
+use crate::settlement::Settlement;
+
+/// An [`AsyncBackend`] with named futures: the types of the two async functions below determine them.
+struct BackendAdapter<T, D, S> {
+    backend: Arc<T>,
+    decide: D,
+    settle: S,
+}
+
+/// Makes an [`AsyncBackend`] usable by a layer.
+pub fn adapt<T: AsyncBackend>(backend: T) -> impl Backend {
+    BackendAdapter { backend: Arc::new(backend), decide: decide::<T>, settle: settle::<T> }
+}
+
+async fn decide<T: AsyncBackend>(
+    backend: Arc<T>,
+    options: Arc<RequestOptions>,
+    parts: Parts,
+) -> (Parts, BackendDecision) {
+    let decision = backend.decide(&options, RequestHead::from(&parts)).await;
+    (parts, decision)
+}
+
+async fn settle<T: AsyncBackend>(
+    backend: Arc<T>,
+    options: Arc<RequestOptions>,
+    charge: PendingCharge,
+    settlement: Settlement,
+) {
+    backend.settle(&options, &charge, settlement).await;
+}
+
+impl<T, D, S, F, G> SealedBackend for BackendAdapter<T, D, S>
+where
+    T: AsyncBackend,
+    D: Fn(Arc<T>, Arc<RequestOptions>, Parts) -> F + Copy + Send + Sync + 'static,
+    S: Fn(Arc<T>, Arc<RequestOptions>, PendingCharge, Settlement) -> G
+        + Copy
+        + Send
+        + Sync
+        + 'static,
+    F: Future<Output = (Parts, BackendDecision)> + Send,
+    G: Future<Output = ()> + Send,
+    <T::Kind as StoreKind>::Wait<F>: 'static,
+    <T::Kind as StoreKind>::Wait<G>: 'static,
+{
+    type DecideFuture = <T::Kind as StoreKind>::Wait<F>;
+    type SettleFuture = <T::Kind as StoreKind>::Wait<G>;
+
+    #[inline]
+    fn decide_now(
+        &self,
+        options: &RequestOptions,
+        head: RequestHead<'_>,
+    ) -> Option<BackendDecision> {
+        self.backend.decide_now(options, head)
+    }
+
+    fn decide(
+        &self,
+        options: Arc<RequestOptions>,
+        parts: Parts,
+    ) -> Result<(Parts, BackendDecision), Self::DecideFuture> {
+        T::Kind::begin((self.decide)(self.backend.clone(), options, parts))
+    }
+
+    fn settle(
+        &self,
+        options: Arc<RequestOptions>,
+        charge: PendingCharge,
+        settlement: Settlement,
+    ) -> Result<(), Self::SettleFuture> {
+        T::Kind::begin((self.settle)(self.backend.clone(), options, charge, settlement))
+    }
+}
+
+impl<T, D: Copy, S: Copy> Clone for BackendAdapter<T, D, S> {
+    fn clone(&self) -> Self {
+        Self { backend: self.backend.clone(), decide: self.decide, settle: self.settle }
+    }
+}

@@ -1,0 +1,110 @@
+//! The wait that the headers of a denial state. Pure functions: the current time is a parameter.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::HeaderMap;
+use http::header::{DATE, HeaderName, HeaderValue, RETRY_AFTER};
+use sfv::{BareItem, Item, List, ListEntry, Parameters, Parser};
+use slidegate::Timestamp;
+
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// Returns the wait that the headers of a denial state; `None` if they state none.
+///
+/// `now` is the wall time ([`slidegate::WallClock`]). It is used only if the wait is a date and the response has no
+/// `Date` header; otherwise an error of the client's clock does not matter.
+///
+/// `Retry-After` (seconds, or a date) takes precedence. Without it, the `t` of the `RateLimit` field as in
+/// draft-ietf-httpapi-ratelimit-headers-10 is used, of the limits with nothing remaining. The longest of several
+/// values applies; malformed values are ignored. A date in the past is a wait of zero.
+///
+/// [`RetryLayer`](super::RetryLayer) uses this function. Clients that are not tower services can call it directly.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use http::{HeaderMap, HeaderValue};
+/// use slidegate::{Clock, WallClock};
+/// use slidegate_tower::client::parse_retry_delay;
+///
+/// let mut headers = HeaderMap::new();
+/// assert_eq!(parse_retry_delay(&headers, WallClock.now()), None);
+/// headers.insert("ratelimit", HeaderValue::from_static(r#""burst";r=0;t=1, "daily";r=0;t=60"#));
+/// assert_eq!(parse_retry_delay(&headers, WallClock.now()), Some(Duration::from_secs(60)));
+/// headers.insert("retry-after", HeaderValue::from_static("90"));
+/// assert_eq!(parse_retry_delay(&headers, WallClock.now()), Some(Duration::from_secs(90)));
+/// ```
+pub fn parse_retry_delay(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    parse_retry_after(headers, now).or_else(|| parse_rate_limit(headers))
+}
+
+/// Returns the longest wait of all `Retry-After` headers: proxies may have added one of their own, and the longest wait
+/// is not too short for any of them.
+fn parse_retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let values = headers.get_all(RETRY_AFTER).iter();
+    values
+        .filter_map(|value| parse_seconds(value).or_else(|| parse_wait_until(value, headers, now)))
+        .max()
+}
+
+/// Parses `Retry-After: 120`. A number above `u64::MAX` becomes `u64::MAX`.
+fn parse_seconds(value: &HeaderValue) -> Option<Duration> {
+    let text = trimmed_text(value)?;
+    // `parse` would also accept a plus sign.
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| Duration::from_secs(text.parse().unwrap_or(u64::MAX)))
+}
+
+/// Parses `Retry-After: Fri, 31 Dec 1999 23:59:59 GMT`, relative to the `Date` of the response, or else to `now`.
+fn parse_wait_until(value: &HeaderValue, headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let until = parse_date(value)?;
+    let sent = headers.get(DATE).and_then(parse_date).or_else(|| system_time(now))?;
+    Some(until.duration_since(sent).unwrap_or_default())
+}
+
+fn parse_date(value: &HeaderValue) -> Option<SystemTime> {
+    httpdate::parse_http_date(trimmed_text(value)?).ok()
+}
+
+fn system_time(now: Timestamp) -> Option<SystemTime> {
+    UNIX_EPOCH.checked_add(Duration::from_micros(now.as_micros()))
+}
+
+fn trimmed_text(value: &HeaderValue) -> Option<&str> {
+    value.to_str().ok().map(str::trim)
+}
+
+/// Returns the longest `t` of the limits with nothing remaining. Several `RateLimit` header lines form one list.
+fn parse_rate_limit(headers: &HeaderMap) -> Option<Duration> {
+    let lines: Vec<&[u8]> = headers.get_all(RATE_LIMIT).iter().map(HeaderValue::as_bytes).collect();
+    let list: List = Parser::new(&lines.join(&b", "[..])).parse().ok()?;
+    // One malformed item invalidates the whole field: the rest cannot be trusted either.
+    let items: Option<Vec<RateLimitItem>> = list.iter().map(RateLimitItem::from_entry).collect();
+    items?.into_iter().filter(|item| item.remaining == 0).filter_map(|item| item.reset).max()
+}
+
+/// One item of the `RateLimit` field.
+struct RateLimitItem {
+    remaining: u64,
+    reset: Option<Duration>,
+}
+
+impl RateLimitItem {
+    /// Returns `None` if the item is not a String with the parameter `r`, or if a parameter is malformed.
+    fn from_entry(entry: &ListEntry) -> Option<Self> {
+        let ListEntry::Item(Item { bare_item: BareItem::String(_), params }) = entry else {
+            return None;
+        };
+        let reset = match params.get("t") {
+            Some(_) => Some(Duration::from_secs(parse_integer(params, "t")?)),
+            None => None,
+        };
+        Some(Self { remaining: parse_integer(params, "r")?, reset })
+    }
+}
+
+/// Returns a parameter that is an Integer of at least 0.
+fn parse_integer(params: &Parameters, name: &str) -> Option<u64> {
+    let BareItem::Integer(value) = params.get(name)? else { return None };
+    u64::try_from(i64::from(*value)).ok()
+}

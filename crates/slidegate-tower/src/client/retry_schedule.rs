@@ -1,0 +1,94 @@
+//! The number of attempts and the waits between them.
+
+use std::time::Duration;
+
+use http::{Response, StatusCode};
+use slidegate::{Clock, Jitter, WallClock};
+
+use super::rate_limit_headers::parse_retry_delay;
+
+/// The minimum bound of a backoff, so that retries always pause.
+const MIN_BACKOFF: Duration = Duration::from_millis(1);
+
+/// The bounds of attempts and waits.
+#[derive(Clone, Debug)]
+pub(super) struct RetrySchedule {
+    pub max_attempts: u32,
+    pub total_time: Duration,
+    pub jitter: Jitter,
+    initial_backoff: Duration,
+    max_backoff: Duration,
+}
+
+impl Default for RetrySchedule {
+    fn default() -> Self {
+        Self {
+            max_attempts: 4,
+            total_time: Duration::from_secs(30),
+            jitter: Jitter::up_to_percent(10),
+            initial_backoff: Duration::from_millis(500),
+            max_backoff: Duration::from_secs(10),
+        }
+    }
+}
+
+impl RetrySchedule {
+    pub fn set_backoff(&mut self, initial: Duration, max: Duration) {
+        self.initial_backoff = initial.max(MIN_BACKOFF);
+        self.max_backoff = max.max(MIN_BACKOFF);
+    }
+
+    /// Returns the wait after the response to the given attempt, `elapsed` after the first attempt started; `None` if
+    /// the response is final.
+    pub fn wait_after<R>(
+        &self,
+        response: &Response<R>,
+        attempt: u32,
+        elapsed: Duration,
+    ) -> Option<Duration> {
+        if !is_denied(response.status()) || attempt >= self.max_attempts {
+            return None;
+        }
+        let wait = match parse_retry_delay(response.headers(), WallClock.now()) {
+            // Retries without a pause are never intended, even if the response states a wait of zero.
+            None | Some(Duration::ZERO) => self.backoff(attempt),
+            Some(stated) => self.jitter.draw().of(stated),
+        };
+        (elapsed.saturating_add(wait) <= self.total_time).then_some(wait)
+    }
+
+    /// Draws a backoff with full jitter: between zero and a bound that doubles with each attempt.
+    fn backoff(&self, attempt: u32) -> Duration {
+        Jitter::up_to(self.backoff_bound(attempt)).draw().of(Duration::ZERO)
+    }
+
+    /// Returns the bound of the backoff after the given attempt.
+    fn backoff_bound(&self, attempt: u32) -> Duration {
+        let factor = 2_u32.saturating_pow(attempt.saturating_sub(1));
+        self.initial_backoff.saturating_mul(factor).min(self.max_backoff)
+    }
+}
+
+fn is_denied(status: StatusCode) -> bool {
+    status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::SERVICE_UNAVAILABLE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bounds(initial: Duration, max: Duration) -> [Duration; 4] {
+        let mut schedule = RetrySchedule::default();
+        schedule.set_backoff(initial, max);
+        [1, 2, 3, u32::MAX].map(|attempt| schedule.backoff_bound(attempt))
+    }
+
+    #[test]
+    fn backoff_bound_doubles_up_to_max() {
+        let ms = Duration::from_millis;
+        assert_eq!(bounds(ms(100), ms(350)), [100, 200, 350, 350].map(ms));
+        assert_eq!(bounds(ms(100), ms(50)), [ms(50); 4]);
+        assert_eq!(bounds(Duration::ZERO, Duration::ZERO), [ms(1); 4]);
+        assert_eq!(bounds(Duration::MAX, Duration::MAX), [Duration::MAX; 4]);
+    }
+}

@@ -1,0 +1,137 @@
+//! Normalization of request paths, from which a policy derives routes.
+
+use std::borrow::Cow;
+
+/// Returns the normalized path of a request target: without the query, and without the scheme and authority of an
+/// absolute URI.
+///
+/// Paths that are equivalent according to RFC 3986 (6.2.2) become equal, because servers treat them as equal:
+/// `/a/../%6Cogin` is `/login`. Differences that matter to some servers are kept: `//`, `/login/`, `/Login`.
+///
+/// ```
+/// use slidegate_tower::extract::normalize_path;
+///
+/// assert_eq!(normalize_path("/a/../%6Cogin?next=/"), "/login");
+/// ```
+pub fn normalize_path(uri: &str) -> Cow<'_, str> {
+    let path = strip_origin(uri);
+    let path = path.find(['?', '#']).map_or(path, |end| &path[..end]);
+    if path.contains('%') {
+        Cow::Owned(remove_dot_segments(&decode_unreserved(path)).into_owned())
+    } else {
+        remove_dot_segments(path)
+    }
+}
+
+fn strip_origin(uri: &str) -> &str {
+    let strip_scheme = |scheme: &str| {
+        let start = uri.get(..scheme.len())?;
+        start.eq_ignore_ascii_case(scheme).then(|| &uri[scheme.len()..])
+    };
+    match strip_scheme("http://").or_else(|| strip_scheme("https://")) {
+        Some(rest) => match rest.find(['/', '?', '#']) {
+            Some(start) if rest[start..].starts_with('/') => &rest[start..],
+            _ => "/",
+        },
+        None => uri,
+    }
+}
+
+/// Decodes percent-encoded unreserved characters, and writes the other encoded bytes in upper case.
+fn decode_unreserved(path: &str) -> String {
+    let mut decoded = String::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((before, after)) = rest.split_once('%') {
+        decoded.push_str(before);
+        rest = after;
+        match parse_hex_byte(after) {
+            Some(byte) => {
+                rest = &after[2..];
+                match byte {
+                    b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                        decoded.push(char::from(byte));
+                    }
+                    _ => decoded.push_str(&format!("%{byte:02X}")),
+                }
+            }
+            None => decoded.push('%'),
+        }
+    }
+    decoded + rest
+}
+
+/// Parses the two hexadecimal digits at the start of the text.
+fn parse_hex_byte(text: &str) -> Option<u8> {
+    let digits =
+        text.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+    u8::from_str_radix(digits, 16).ok()
+}
+
+/// Resolves the segments `.` and `..`.
+fn remove_dot_segments(path: &str) -> Cow<'_, str> {
+    if !path.starts_with('/') || !path.contains("/.") {
+        return Cow::Borrowed(path);
+    }
+    let mut segments: Vec<&str> = Vec::new();
+    let mut is_directory = false;
+    for segment in path[1..].split('/') {
+        is_directory = matches!(segment, "." | "..");
+        match segment {
+            "." => {}
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment),
+        }
+    }
+    let end = if is_directory && !segments.is_empty() { "/" } else { "" };
+    Cow::Owned(format!("/{}{end}", segments.join("/")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn query_and_origin_are_removed() {
+        for (uri, expected) in [
+            ("/login?next=/a#b", "/login"),
+            ("/login#b?c", "/login"),
+            ("http://shop.example/login?x", "/login"),
+            ("HTTPS://shop.example:8443/login", "/login"),
+            ("http://shop.example?x=/login", "/"),
+            ("http://shop.example", "/"),
+            ("/http://shop.example/login", "/http://shop.example/login"),
+            ("*", "*"),
+            ("", ""),
+            ("/", "/"),
+        ] {
+            assert_eq!(normalize_path(uri), expected, "{uri}");
+        }
+    }
+
+    #[test]
+    fn equivalent_paths_become_equal() {
+        for same in
+            ["/%6cogin", "/%6C%6f%67in", "/./login", "/a/../login", "/%2e/login", "/../login"]
+        {
+            assert_eq!(normalize_path(same), "/login", "{same}");
+        }
+        for (uri, expected) in [
+            ("/a/b/..", "/a/"),
+            ("/a/.", "/a/"),
+            ("/..", "/"),
+            ("/.well-known/x", "/.well-known/x"),
+            ("/a%2fb%3f", "/a%2Fb%3F"),
+            ("/%c3%a4", "/%C3%A4"),
+        ] {
+            assert_eq!(normalize_path(uri), expected, "{uri}");
+        }
+    }
+
+    #[test]
+    fn distinct_paths_stay_distinct() {
+        for uri in ["//login", "/login/", "/Login", "/a;b=1", "/100%", "/%zz", "/%e", "/ä"] {
+            assert_eq!(normalize_path(uri), uri);
+        }
+        assert_eq!(normalize_path("/%+1%é"), "/%+1%é");
+    }
+}

@@ -1,0 +1,161 @@
+//! Options of a layer that apply to each decision: domain, costs and the behaviour without a store.
+//!
+//! Also the values of one request that result from them: its costs, and its [`SettleContext`].
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use http::HeaderName;
+use slidegate::policy::OnStoreError;
+use slidegate::{DEFAULT_DOMAIN, Descriptor, Request};
+
+use crate::extract::{AttributeRef, RequestHead};
+
+/// Options for the decisions of one layer.
+#[derive(Clone)]
+pub struct RequestOptions {
+    pub domain: Box<str>,
+    pub cost: CostSource,
+    /// The named costs that the rules of a policy may charge.
+    pub named_costs: Vec<NamedCost>,
+    /// The behaviour of a limiter while its store is unavailable.
+    pub on_store_error: OnStoreError,
+    /// Whether attributes and costs are kept until the response, because the charge may be settled.
+    pub has_settle_context: bool,
+}
+
+/// The source of the cost of a request, in units.
+#[derive(Clone)]
+pub enum CostSource {
+    One,
+    Header(HeaderName),
+    Function(Arc<dyn Fn(RequestHead<'_>) -> u64 + Send + Sync>),
+}
+
+/// A named cost. The function returns `None` for a request without this cost.
+#[derive(Clone)]
+pub struct NamedCost {
+    pub name: Box<str>,
+    pub units: Arc<dyn Fn(RequestHead<'_>) -> Option<u64> + Send + Sync>,
+}
+
+/// The costs of one request, in units.
+#[derive(Debug, Default)]
+pub struct RequestCosts<'q> {
+    pub unnamed: u64,
+    pub named: Vec<(&'q str, u64)>,
+}
+
+/// The description of the error in a malformed request.
+pub type MalformedDetail = Cow<'static, str>;
+
+/// Name and text of an attribute, and its bytes if they are not UTF-8.
+type OwnedAttribute = (Box<str>, Box<str>, Option<Box<[u8]>>);
+
+/// Attributes and costs of a request, kept until its response because the charge may have to be settled.
+#[derive(Debug)]
+pub struct SettleContext {
+    attributes: Box<[OwnedAttribute]>,
+    cost: u64,
+    named_costs: Vec<(Box<str>, u64)>,
+}
+
+impl RequestOptions {
+    /// Returns the unnamed cost of a request: 1 if its cost header is missing.
+    #[inline]
+    pub fn read_cost(&self, head: RequestHead<'_>) -> Result<u64, MalformedDetail> {
+        match &self.cost {
+            CostSource::One => Ok(1),
+            CostSource::Function(cost) => Ok(cost(head)),
+            CostSource::Header(name) => match head.headers.get(name) {
+                None => Ok(1),
+                Some(value) => {
+                    let text = String::from_utf8_lossy(value.as_bytes());
+                    parse_units(text.trim()).ok_or_else(|| invalid_cost(name, &text))
+                }
+            },
+        }
+    }
+
+    /// Returns all costs of a request.
+    pub fn read_costs(&self, head: RequestHead<'_>) -> Result<RequestCosts<'_>, MalformedDetail> {
+        let named = self.named_costs.iter();
+        let named = named.filter_map(|cost| Some((&*cost.name, (cost.units)(head)?)));
+        Ok(RequestCosts { unnamed: self.read_cost(head)?, named: named.collect() })
+    }
+
+    /// Copies attributes and costs, if the charge may be settled.
+    #[inline]
+    pub fn settle_context<'v>(
+        &self,
+        costs: &RequestCosts<'_>,
+        attributes: impl IntoIterator<Item = AttributeRef<'v>>,
+    ) -> Option<SettleContext> {
+        self.has_settle_context.then(|| {
+            let attributes = attributes.into_iter();
+            let attributes = attributes
+                .map(|(name, text, bytes)| (name.into(), text.into(), bytes.map(Into::into)));
+            let named_costs = costs.named.iter().map(|(name, units)| ((*name).into(), *units));
+            SettleContext {
+                attributes: attributes.collect(),
+                cost: costs.unnamed,
+                named_costs: named_costs.collect(),
+            }
+        })
+    }
+}
+
+/// Parses digits only: `str::parse` would accept a plus sign. A number above `u64::MAX` becomes `u64::MAX`, a cost that
+/// exceeds every limit.
+fn parse_units(text: &str) -> Option<u64> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+fn invalid_cost(name: &HeaderName, text: &str) -> MalformedDetail {
+    let truncated: String = text.chars().take(32).collect();
+    format!("header {name}: `{truncated}` is not a cost; send a whole number of units").into()
+}
+
+impl SettleContext {
+    /// Returns the request of the decision.
+    pub fn request<'r>(&'r self, domain: &'r str) -> Request<'r> {
+        let named = self.named_costs.iter();
+        let descriptor = named
+            .fold(self.descriptor().cost(self.cost), |descriptor, (name, units)| {
+                descriptor.with_cost(name, *units)
+            });
+        Request::new(domain, descriptor)
+    }
+
+    /// Returns a request that reports one named cost for the same attributes.
+    pub fn report<'r>(&'r self, domain: &'r str, cost: &'r str, units: u64) -> Request<'r> {
+        Request::new(domain, self.descriptor().with_cost(cost, units))
+    }
+
+    fn descriptor(&self) -> Descriptor<'_> {
+        let texts = self.attributes.iter().map(|(name, text, _)| (&**name, &**text));
+        let bytes = self.attributes.iter();
+        let bytes = bytes.filter_map(|(name, _, bytes)| Some((name, bytes.as_ref()?)));
+        bytes.fold(Descriptor::new(texts), |descriptor, (name, bytes)| {
+            descriptor.with_bytes(name, bytes)
+        })
+    }
+
+    /// Returns the key of a limiter, stored as the only attribute.
+    pub fn key(&self) -> &str {
+        self.attributes.first().map_or("", |(_, key, _)| key)
+    }
+}
+
+impl Default for RequestOptions {
+    fn default() -> Self {
+        Self {
+            domain: DEFAULT_DOMAIN.into(),
+            cost: CostSource::One,
+            named_costs: Vec::new(),
+            on_store_error: OnStoreError::default(),
+            has_settle_context: false,
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The retry times of a thousand clients that are denied at the same time.
+//!
+//! The clients are `RetryLayer`s, and the server is a slidegate gate with its headers; only the network is omitted, and
+//! time is paused. Random numbers are seeded, so that every run has the same result.
+//!
+//! `docs/retry-spike.svg` and the table of `docs/CLIENT.md` show the measurement. `make retry-spike` draws and prints
+//! them again.
+
+mod chart;
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use std::{env, fs};
+
+use http::{HeaderValue, Request, Response, StatusCode};
+use slidegate::headers::{self, Style};
+use slidegate::{Clock, Descriptor, Gate, Jitter, ManualClock, MemoryStore, Policy, Timestamp};
+use slidegate_tower::client::RetryLayer;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tower::{Layer, ServiceExt};
+
+use chart::Curve;
+
+const CLIENTS: usize = 1_000;
+/// The wait that denials state, in seconds.
+const WAIT_SECONDS: u64 = 60;
+
+/// A server with one limit for all clients, on tokio's clock.
+pub struct SimulatedServer {
+    gate: Gate<MemoryStore<ManualClock>>,
+    clock: ManualClock,
+    started: Instant,
+    retry_jitter: Jitter,
+    arrivals: Mutex<Vec<Duration>>,
+}
+
+impl SimulatedServer {
+    pub fn new(limit: &str, retry_jitter: Jitter) -> Self {
+        let rule = format!("{{ name: all, limits: [{limit}], algorithm: sliding_log }}");
+        let policy = Policy::from_yaml(&format!("rules: [{rule}]")).unwrap();
+        let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
+        let gate = Gate::new(policy, MemoryStore::with_clock(clock.clone(), 10));
+        let started = Instant::now();
+        Self { gate, clock, started, retry_jitter, arrivals: Mutex::default() }
+    }
+
+    /// Decides one request.
+    pub fn respond(&self) -> Response<()> {
+        let elapsed = self.started.elapsed();
+        self.arrivals.lock().unwrap().push(elapsed);
+        self.clock.set(Timestamp::from_secs(1_750_000_000).after(elapsed));
+        let ruling = self.gate.check_now(&slidegate::Request::new("default", Descriptor::new([])));
+        let mut response = Response::new(());
+        if !ruling.decision().is_allowed() {
+            *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        }
+        let jitter = self.retry_jitter.draw();
+        for (name, value) in headers::write(Style::Ietf, &ruling, self.clock.now(), jitter) {
+            response.headers_mut().append(name, HeaderValue::from_str(&value).unwrap());
+        }
+        response
+    }
+
+    /// Returns the times of all requests.
+    pub fn arrivals(&self) -> Vec<Duration> {
+        self.arrivals.lock().unwrap().clone()
+    }
+}
+
+/// Returns the retry times of the clients, in order. The quota is used up at their first attempt, and large enough for
+/// all of them at the second.
+async fn return_times(retry_jitter: Jitter, client_jitter: Jitter) -> Vec<Duration> {
+    fastrand::seed(8);
+    let server =
+        Arc::new(SimulatedServer::new(&format!("{CLIENTS}/{WAIT_SECONDS}s"), retry_jitter));
+    (0..CLIENTS).for_each(|_| assert_eq!(server.respond().status(), 200));
+    let layer = RetryLayer::new().jitter(client_jitter).total_time(Duration::from_secs(300));
+    let mut clients = JoinSet::new();
+    for _ in 0..CLIENTS {
+        let server = Arc::clone(&server);
+        let service = tower::service_fn(move |_: Request<()>| {
+            let response = server.respond();
+            async { Ok::<_, Infallible>(response) }
+        });
+        clients.spawn(layer.layer(service).oneshot(Request::default()));
+    }
+    for response in clients.join_all().await {
+        assert_eq!(response.unwrap().status(), 200);
+    }
+    // The requests that use up the quota, the denied attempts, and their retries.
+    let mut arrivals = server.arrivals();
+    assert_eq!(arrivals.len(), 3 * CLIENTS);
+    arrivals.drain(..2 * CLIENTS).for_each(|at| assert_eq!(at, Duration::ZERO));
+    arrivals
+}
+
+/// One row of the table.
+struct JitterCase {
+    server: u8,
+    client: u8,
+    return_times: Vec<Duration>,
+}
+
+impl JitterCase {
+    async fn measure((server, client): (u8, u8)) -> Self {
+        let [retry_jitter, client_jitter] = [server, client].map(Jitter::up_to_percent);
+        Self { server, client, return_times: return_times(retry_jitter, client_jitter).await }
+    }
+
+    /// Returns the maximum number of retries in one of the consecutive spans that begin at the denial.
+    fn peak(&self, span: Duration) -> usize {
+        let bucket = |at: &Duration| at.as_nanos() / span.as_nanos();
+        self.return_times.chunk_by(|a, b| bucket(a) == bucket(b)).map(<[_]>::len).max().unwrap()
+    }
+
+    fn peak_per_second(&self) -> usize {
+        self.peak(Duration::from_secs(1))
+    }
+
+    /// Returns the number of retries per second if the clients were spread evenly over the larger jitter, plus five
+    /// standard deviations of a random count.
+    fn max_expected_per_second(&self) -> usize {
+        let spread = WAIT_SECONDS as f64 * f64::from(self.server.max(self.client)) / 100.0;
+        let mean = CLIENTS as f64 / spread;
+        (mean + 5.0 * mean.sqrt()) as usize
+    }
+
+    fn row(&self) -> String {
+        let [first, last] = [self.return_times.first(), self.return_times.last()]
+            .map(|at| format!("{:.1} s", at.unwrap().as_secs_f64()));
+        let peak_per_second = self.peak_per_second();
+        let peak_per_10_ms = self.peak(Duration::from_millis(10));
+        let [server, client] = [self.server, self.client]
+            .map(|n| if n == 0 { "none".into() } else { format!("{n} %") });
+        format!(
+            "| {server} | {client} | {first} to {last} | {peak_per_second} | {peak_per_10_ms} |"
+        )
+    }
+
+    fn curve(&self, name: &'static str) -> Curve {
+        let mut per_second = vec![0; 140];
+        self.return_times.iter().for_each(|at| per_second[at.as_secs() as usize] += 1);
+        Curve { name, per_second }
+    }
+}
+
+/// Jitter of the server and of the client, in percent.
+const JITTER_CASES: [(u8, u8); 5] = [(0, 0), (10, 0), (0, 10), (10, 10), (100, 10)];
+
+async fn measure_cases() -> Vec<JitterCase> {
+    let mut cases = Vec::new();
+    for case in JITTER_CASES {
+        cases.push(JitterCase::measure(case).await);
+    }
+    cases
+}
+
+#[tokio::test(start_paused = true)]
+async fn jitter_spreads_simultaneous_retries() {
+    for case in measure_cases().await {
+        // No client returns too early.
+        assert!(case.return_times[0] >= Duration::from_secs(WAIT_SECONDS), "{}", case.row());
+        match (case.server, case.client) {
+            (0, 0) => assert_eq!(case.peak(Duration::from_millis(1)), CLIENTS),
+            _ => {
+                assert!(
+                    case.peak_per_second() <= case.max_expected_per_second(),
+                    "{} {}",
+                    case.row(),
+                    case.max_expected_per_second()
+                )
+            }
+        }
+    }
+}
+
+/// Retry-After has whole seconds: only the jitter of the client spreads retries within a second.
+#[tokio::test(start_paused = true)]
+async fn client_jitter_spreads_within_second() {
+    let [server_only, both] =
+        [JitterCase::measure((10, 0)).await, JitterCase::measure((10, 10)).await];
+    assert_eq!(server_only.peak(Duration::from_millis(1)), server_only.peak_per_second());
+    assert!(both.peak(Duration::from_millis(10)) * 10 < both.peak_per_second(), "{}", both.row());
+}
+
+#[tokio::test(start_paused = true)]
+async fn docs_match_measured_retries() {
+    let cases = measure_cases().await;
+    let rows: Vec<String> = cases.iter().map(JitterCase::row).collect();
+    let svg = chart::draw(&[
+        cases[0].curve("no jitter"),
+        cases[3].curve("server 10 %, client 10 %"),
+        cases[4].curve("server 100 %, client 10 %"),
+    ]);
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
+    let [svg_path, text_path] =
+        ["retry-spike.svg", "CLIENT.md"].map(|name| format!("{docs}/{name}"));
+    if env::var_os("DRAW").is_some() {
+        fs::write(&svg_path, &svg).unwrap();
+        println!("{}", rows.join("\n"));
+    }
+    assert!(
+        fs::read_to_string(svg_path).unwrap() == svg,
+        "docs/retry-spike.svg is outdated; run make retry-spike"
+    );
+    let text = fs::read_to_string(text_path).unwrap();
+    for row in rows {
+        assert!(text.contains(&row), "docs/CLIENT.md lacks {row}");
+    }
+}

@@ -1,0 +1,263 @@
+//! Calls that end without a response: the client disconnects, the handler panics, or the service fails.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response};
+use axum::routing::get;
+use slidegate::store::Outcomes;
+use slidegate::{
+    Asynchronous, ChargeResult, Hit, Limiter, MemoryStore, Receipt, Store, StoreError, SyncStore,
+};
+use slidegate_tower::{Backend, OnDrop, RateLimitLayer, Settlement, WhenMissing, extract};
+use tokio::sync::{mpsc, oneshot};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::fixture::{MINUTE, StoreFixture, TestClient, serve};
+
+const KEY: &str = "ann";
+
+/// A limiter of three requests per minute.
+struct ThreePerMinute<S> {
+    fixture: StoreFixture<S>,
+    limiter: Arc<Limiter<S>>,
+}
+
+impl<S: Store> ThreePerMinute<S> {
+    fn new(fixture: StoreFixture<S>) -> Self {
+        Self { limiter: Arc::new(fixture.limiter(3, MINUTE)), fixture }
+    }
+
+    fn layer(&self) -> RateLimitLayer<impl Backend> {
+        RateLimitLayer::keyed_by(self.limiter.clone(), extract::value(KEY), WhenMissing::Deny)
+    }
+
+    async fn remaining(&self) -> u64 {
+        self.limiter.try_peek(KEY, 0).await.unwrap().decision().remaining()
+    }
+
+    /// Waits until other tasks have changed the remaining quota to the expected value.
+    async fn wait_for_remaining(&self, expected: u64) {
+        for _ in 0..1000 {
+            if self.remaining().await == expected {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+        panic!("{} remaining, expected {expected}: {:?}", self.remaining().await, self.fixture);
+    }
+}
+
+/// A value that sends a signal when it is dropped.
+struct DropSignal(Option<oneshot::Sender<()>>);
+
+impl Drop for DropSignal {
+    fn drop(&mut self) {
+        let _ = self.0.take().map(|sender| sender.send(()));
+    }
+}
+
+/// Returns a service that never responds, and a channel that receives the drop signal of each call when it begins.
+fn never_responding_service() -> (Router, mpsc::UnboundedReceiver<oneshot::Receiver<()>>) {
+    let (started, calls) = mpsc::unbounded_channel();
+    let handler = move || {
+        let (sender, is_dropped) = oneshot::channel();
+        started.send(is_dropped).unwrap();
+        async move {
+            let _signal = DropSignal(Some(sender));
+            std::future::pending::<()>().await;
+        }
+    };
+    (Router::new().route("/", get(handler)), calls)
+}
+
+/// Sends a request and disconnects when the service has begun to handle it.
+async fn disconnect_during_call(
+    http: &TestClient,
+    calls: &mut mpsc::UnboundedReceiver<oneshot::Receiver<()>>,
+) {
+    let client = http.clone();
+    let request = tokio::spawn(async move { client.get("/").await });
+    let is_dropped = calls.recv().await.unwrap();
+    request.abort();
+    is_dropped.await.unwrap();
+}
+
+#[tokio::test]
+async fn dropped_call_keeps_charge() {
+    with_both_stores!(|fixture| {
+        let limited = ThreePerMinute::new(fixture);
+        // A settle function alone does not revert dropped calls.
+        for layer in [limited.layer(), limited.layer().settle(|_| Settlement::Revert)] {
+            let before = limited.remaining().await;
+            let (app, mut calls) = never_responding_service();
+            let http = serve(app.layer(layer)).await;
+            disconnect_during_call(&http, &mut calls).await;
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(limited.remaining().await, before - 1, "{:?}", limited.fixture);
+        }
+    });
+}
+
+#[tokio::test]
+async fn dropped_call_is_reverted_if_configured() {
+    with_both_stores!(|fixture| {
+        let limited = ThreePerMinute::new(fixture);
+        let (app, mut calls) = never_responding_service();
+        let http = serve(app.layer(limited.layer().on_drop(OnDrop::Revert))).await;
+        for _ in 0..5 {
+            disconnect_during_call(&http, &mut calls).await;
+            limited.wait_for_remaining(3).await;
+        }
+    });
+}
+
+#[tokio::test]
+async fn sync_store_reverts_dropped_call_immediately() {
+    let limited = ThreePerMinute::new(StoreFixture::with_sync_store());
+    let layer = limited.layer().on_drop(OnDrop::Revert);
+    let pending = layer.layer(service_fn(|_: Request<Body>| {
+        std::future::pending::<Result<Response<Body>, Infallible>>()
+    }));
+    let mut call = Box::pin(pending.oneshot(Request::new(Body::empty())));
+    assert!(poll_once(call.as_mut()).is_pending());
+    assert_eq!(limited.remaining().await, 2);
+    drop(call);
+    assert_eq!(limited.remaining().await, 3);
+}
+
+fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> std::task::Poll<F::Output> {
+    future.poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
+}
+
+#[tokio::test]
+async fn completed_call_is_not_reverted() {
+    with_both_stores!(|fixture| {
+        let limited = ThreePerMinute::new(fixture);
+        let app = Router::new().route("/", get(async || "hello"));
+        let http = serve(app.layer(limited.layer().on_drop(OnDrop::Revert))).await;
+        for status in [200, 200, 200, 429] {
+            assert_eq!(http.get("/").await.status, status, "{:?}", limited.fixture);
+        }
+    });
+}
+
+async fn panicking_handler() -> &'static str {
+    panic!("expected failure")
+}
+
+#[tokio::test]
+async fn panicking_handler_keeps_charge() {
+    with_both_stores!(|fixture| {
+        let limited = ThreePerMinute::new(fixture);
+        for (layer, remaining) in [
+            (limited.layer().settle(|_| Settlement::Revert), 2),
+            (limited.layer(), 1),
+            (limited.layer().on_drop(OnDrop::Revert), 1),
+        ] {
+            let app = Router::new().route("/", get(panicking_handler));
+            let http = serve(app.layer(layer)).await;
+            assert!(http.try_send(http.request("/")).await.is_none());
+            limited.wait_for_remaining(remaining).await;
+        }
+    });
+}
+
+#[tokio::test]
+async fn failing_service_keeps_charge() {
+    with_both_stores!(|fixture| {
+        let limited = ThreePerMinute::new(fixture);
+        for (layer, remaining) in [
+            (limited.layer().settle(|_| Settlement::Revert), 2),
+            (limited.layer().on_drop(OnDrop::Revert), 1),
+        ] {
+            let failing = layer.layer(service_fn(async |_: Request<Body>| {
+                Err::<Response<Body>, _>(io::Error::other("expected failure"))
+            }));
+            let error = failing.oneshot(Request::new(Body::empty())).await.unwrap_err();
+            assert_eq!(error.to_string(), "expected failure");
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(limited.remaining().await, remaining, "{:?}", limited.fixture);
+        }
+    });
+}
+
+/// A store that charges immediately, and responds when the test permits it.
+struct DelayedStore {
+    store: MemoryStore,
+    charged: mpsc::UnboundedSender<oneshot::Sender<()>>,
+}
+
+impl Store for DelayedStore {
+    type Kind = Asynchronous;
+
+    async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
+        let result = self.store.take_now(hits);
+        let (permit, is_permitted) = oneshot::channel();
+        self.charged.send(permit).unwrap();
+        is_permitted.await.unwrap();
+        Ok(result)
+    }
+
+    async fn take_many(&self, batches: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
+        self.store.take_many(batches).await
+    }
+
+    async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        self.store.peek(hits).await
+    }
+
+    async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
+        self.store.revert(receipt).await
+    }
+
+    async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        self.store.refund(hits).await
+    }
+
+    async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
+        self.store.reset(hits).await
+    }
+}
+
+#[tokio::test]
+async fn call_dropped_during_decision_is_reverted() {
+    let (charged, mut charges) = mpsc::unbounded_channel();
+    let store = DelayedStore { store: MemoryStore::new(), charged };
+    let limiter = Arc::new(Limiter::with_store(["3/min"], store).unwrap());
+    let layer = RateLimitLayer::keyed_by(limiter.clone(), extract::value(KEY), WhenMissing::Deny)
+        .on_drop(OnDrop::Revert);
+    let service = layer.layer(service_fn(async |_: Request<Body>| {
+        Ok::<_, Infallible>(Response::new(Body::empty()))
+    }));
+    let remaining = async || limiter.try_peek(KEY, 0).await.unwrap().decision().remaining();
+    for is_dropped_first in [true, false] {
+        let call = tokio::spawn(service.clone().oneshot(Request::new(Body::empty())));
+        let permit = charges.recv().await.unwrap();
+        assert_eq!(remaining().await, 2);
+        if !is_dropped_first {
+            // The store has responded, and the call has not polled the response yet.
+            permit.send(()).unwrap();
+            call.abort();
+        } else {
+            call.abort();
+            assert!(call.await.unwrap_err().is_cancelled());
+            permit.send(()).unwrap();
+        }
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(remaining().await, 3, "dropped first: {is_dropped_first}");
+    }
+    let call = tokio::spawn(service.oneshot(Request::new(Body::empty())));
+    charges.recv().await.unwrap().send(()).unwrap();
+    assert_eq!(call.await.unwrap().unwrap().status(), 200);
+    assert_eq!(remaining().await, 2);
+}

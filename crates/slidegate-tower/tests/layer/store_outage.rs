@@ -1,0 +1,203 @@
+//! Decisions while the store is unavailable.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use serde_json::json;
+use slidegate::testkit::faulty::{Faults, FaultyStore};
+use slidegate_tower::{Attributes, OnStoreError, RateLimitLayer, Settlement, WhenMissing, extract};
+
+use crate::fixture::{StoreFixture, TestClient, TestResponse, hello_router, serve};
+
+/// A window longer than any test.
+const DAY: Duration = Duration::from_secs(86_400);
+
+pub const UNREACHABLE: Faults = Faults { unavailable: 100, lost_before: 0, lost_after: 0 };
+const REQUEST_LOST: Faults = Faults { unavailable: 0, lost_before: 100, lost_after: 0 };
+const RESPONSE_LOST: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 100 };
+const NO_FAULTS: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
+
+/// Returns three fixtures whose stores are unavailable, each in a different way.
+fn fixtures_with_outage() -> [StoreFixture<FaultyStore>; 3] {
+    [UNREACHABLE, REQUEST_LOST, RESPONSE_LOST].map(|faults| {
+        let fixture = StoreFixture::with_async_store();
+        fixture.set_faults(faults);
+        fixture
+    })
+}
+
+/// Starts a server with two requests per day for all clients.
+async fn serve_two_per_day(
+    fixture: &StoreFixture<FaultyStore>,
+    on_store_error: OnStoreError,
+) -> TestClient {
+    let limiter = fixture.limiter(2, DAY).named("all");
+    let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
+        .on_store_error(on_store_error);
+    serve(hello_router().layer(layer)).await
+}
+
+fn assert_reduced_capacity(response: &TestResponse) {
+    assert_eq!((response.status, response.retry_after()), (503, None));
+    assert_eq!(response.header("content-type"), Some("application/problem+json"));
+    // The limits were not checked, so their state is unknown.
+    assert_eq!((response.header("ratelimit"), response.header("ratelimit-policy")), (None, None));
+    assert_eq!(
+        response.json(),
+        json!({
+            "type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+            "title": "Temporary reduced capacity",
+            "status": 503,
+            "reason": "store_unavailable",
+            "violated-policies": [],
+        })
+    );
+}
+
+#[tokio::test]
+async fn limiter_allows_during_outage_if_configured() {
+    for fixture in fixtures_with_outage() {
+        let http = serve_two_per_day(&fixture, OnStoreError::Allow).await;
+        for _ in 0..4 {
+            let response = http.get("/").await;
+            assert_eq!((response.status, response.header("ratelimit")), (200, None));
+        }
+    }
+}
+
+#[tokio::test]
+async fn limiter_denies_during_outage_if_configured() {
+    for fixture in fixtures_with_outage() {
+        let http = serve_two_per_day(&fixture, OnStoreError::Deny).await;
+        assert_reduced_capacity(&http.get("/").await);
+    }
+    let fixture = StoreFixture::with_async_store();
+    let http = serve_two_per_day(&fixture, OnStoreError::Deny).await;
+    assert_eq!(http.get("/").await.status, 200);
+    fixture.set_faults(UNREACHABLE);
+    assert_reduced_capacity(&http.get("/").await);
+    fixture.set_faults(NO_FAULTS);
+    // The denied request was not charged.
+    assert_eq!(http.get("/").await.header("ratelimit"), Some("\"all\";r=0;t=86400"));
+}
+
+#[tokio::test]
+async fn limiter_counts_in_memory_by_default() {
+    for fixture in fixtures_with_outage() {
+        let limiter = fixture.limiter(2, DAY).named("all");
+        let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
+            .inspect(|_, ruling| assert!(ruling.decision().is_degraded()));
+        let http = serve(hello_router().layer(layer)).await;
+        for (status, remaining) in [(200, 1), (200, 0), (429, 0)] {
+            let response = http.get("/").await;
+            assert_eq!(response.status, status);
+            let ratelimit = response.header("ratelimit").unwrap();
+            assert!(ratelimit.starts_with(&format!("\"all\";r={remaining};t=")), "{ratelimit}");
+            assert_eq!(response.retry_after().is_some(), status == 429);
+        }
+    }
+}
+
+/// Checks that each instance enforces its share, as with a gate, and reports it in the headers.
+#[tokio::test]
+async fn limiter_enforces_its_share_in_memory() {
+    let instances = NonZeroU32::new(4).unwrap();
+    for fixture in fixtures_with_outage() {
+        let limiter = fixture.limiter(8, DAY).named("all").expecting_instances(instances);
+        let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny);
+        let http = serve(hello_router().layer(layer)).await;
+        for status in [200, 200, 429] {
+            let response = http.get("/").await;
+            assert_eq!(response.status, status);
+            assert_eq!(response.header("ratelimit-policy"), Some("\"all\";q=2;w=86400"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn gate_applies_on_store_error_of_rules() {
+    for fixture in fixtures_with_outage() {
+        let gate = fixture.gate(
+            "rules:
+              - { name: a, when: { path: /allow }, limits: [2/d], on_store_error: allow }
+              - { name: b, when: { path: /deny }, limits: [2/d], on_store_error: deny }
+              - { name: c, when: { path: /local }, limits: [2/d], on_store_error: local }",
+        );
+        let layer = RateLimitLayer::new(gate, Attributes::new().with("path", extract::path()));
+        let app = Router::new().route("/{any}", get(async || "hello")).layer(layer);
+        let http = serve(app).await;
+        for status in [200, 200, 429] {
+            assert_eq!(http.get("/allow").await.status, 200);
+            assert_reduced_capacity(&http.get("/deny").await);
+            assert_eq!(http.get("/local").await.status, status);
+        }
+    }
+}
+
+#[tokio::test]
+async fn headers_recover_after_outage() {
+    let fixture = StoreFixture::with_async_store();
+    let gate = |on_store_error: &str| {
+        let limits =
+            format!("limits: [5/d], on_store_error: {on_store_error}, algorithm: sliding_log");
+        let gate = fixture.gate(&format!("rules: [{{ name: {on_store_error}, {limits} }}]"));
+        hello_router().layer(RateLimitLayer::new(gate, Attributes::new()))
+    };
+    let [allow, deny, local] = ["allow", "deny", "local"].map(gate).map(serve);
+    let (allow, deny, local) = (allow.await, deny.await, local.await);
+    for remaining in [4, 3] {
+        fixture.set_faults(NO_FAULTS);
+        for (name, http) in [("allow", &allow), ("deny", &deny), ("local", &local)] {
+            let response = http.get("/").await;
+            let policy = format!("\"{name}\";q=5;w=86400");
+            assert_eq!(response.header("ratelimit-policy"), Some(&*policy));
+            let expected = format!("\"{name}\";r={remaining};t=86400");
+            assert_eq!(response.header("ratelimit"), Some(&*expected));
+        }
+        fixture.set_faults(UNREACHABLE);
+        assert_reduced_capacity(&deny.get("/").await);
+        let allowed = allow.get("/").await;
+        assert_eq!((allowed.status, allowed.header("ratelimit-policy")), (200, None));
+        let policy = Some("\"local\";q=5;w=86400");
+        assert_eq!(local.get("/").await.header("ratelimit-policy"), policy);
+    }
+}
+
+#[tokio::test]
+async fn local_charge_is_settled_in_memory() {
+    for fixture in fixtures_with_outage() {
+        let gate = fixture.gate("rules: [{ name: all, limits: [2/d] }]");
+        let gate = RateLimitLayer::new(gate, Attributes::new()).settle(|_| Settlement::Revert);
+        let limiter = fixture.limiter(2, DAY);
+        let limiter = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
+            .settle(|_| Settlement::Revert);
+        for app in [hello_router().layer(gate), hello_router().layer(limiter)] {
+            let http = serve(app).await;
+            for _ in 0..5 {
+                assert_eq!(http.get("/").await.status, 200);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn unsettled_charge_stays_and_response_is_sent() {
+    let fixture = StoreFixture::with_async_store();
+    let gate = fixture.gate("rules: [{ name: all, limits: [2/d], algorithm: sliding_log }]");
+    let faulty = fixture.clone();
+    let layer = RateLimitLayer::new(gate, Attributes::new()).settle(|_| Settlement::Revert);
+    let handler = async move || {
+        faulty.set_faults(UNREACHABLE);
+        "hello"
+    };
+    let http = serve(Router::new().route("/", get(handler)).layer(layer)).await;
+    for remaining in [1, 0] {
+        let response = http.get("/").await;
+        let expected = format!("\"all\";r={remaining};t=86400");
+        assert_eq!((&*response.body, response.header("ratelimit")), ("hello", Some(&*expected)));
+        fixture.set_faults(NO_FAULTS);
+    }
+    assert_eq!(http.get("/").await.status, 429);
+}
