@@ -1,15 +1,15 @@
-//! Envoy's rate limit service, of the server's own files, for a server and a caller that are tonic's.
+//! Generates the messages of Envoy's rate limit service, and a tonic service, from the proto files of the server.
 
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
     #[cfg(feature = "server")]
-    messages()?;
+    generate_messages()?;
     Ok(())
 }
 
 #[cfg(feature = "server")]
-fn messages() -> Result<(), Box<dyn Error>> {
+fn generate_messages() -> Result<(), Box<dyn Error>> {
     const PROTO: &str = "../crates/slidegate-server/proto";
 
     println!("cargo:rerun-if-changed={PROTO}");

@@ -1,145 +1,150 @@
-//! Decisions of a limit held against an exact log of what that limit allowed.
+//! Accuracy of the decisions of a limit, compared with an exact log of the requests that the limit itself allowed.
 
 use std::error::Error;
 use std::ops::AddAssign;
 
 use slidegate::{Algorithm, Limit, Limiter, ManualClock, MemoryStore, Timestamp};
 
-use crate::exact::ExactLog;
+use crate::exact_log::ExactLog;
 
-/// A moment at which a window of any usual length begins: 2026-01-01, 00:00 UTC, in microseconds.
+/// The start of a window of any usual length: 2026-01-01, 00:00 UTC, in microseconds.
 pub const MIDNIGHT_US: u64 = 1_767_225_600_000_000;
 
-/// What decisions came to beside the exact log.
+/// Counts of decisions and of deviations from the exact log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// All of them.
+pub struct AccuracyStats {
+    /// All decisions.
     pub decisions: u64,
-    /// Those that were allowed.
+    /// Allowed requests.
     pub allowed: u64,
-    /// Allowed though it did not fit.
+    /// Requests that were allowed although they exceeded max.
     pub false_allows: u64,
-    /// Denied though it fitted.
+    /// Requests that were denied although they fitted.
     pub false_denies: u64,
-    /// Those within 20 % of the limit: the exact count, with this request, was between 0.8 max and 1.2 max.
-    pub near: u64,
-    /// The wrong ones of those.
-    pub near_wrong: u64,
-    /// Units by which wrong decisions were off, in all: for a false allow those beyond max, for a false deny those for
-    /// which there was room.
-    pub off: u64,
-    /// The most units that were allowed in any window.
-    pub most: u64,
+    /// Decisions within 20 % of the limit: the exact count, including the request, is between 0.8 max and 1.2 max.
+    pub near_limit: u64,
+    /// Wrong decisions within 20 % of the limit.
+    pub near_limit_wrong: u64,
+    /// The total error of wrong decisions in units: for a false allow the units beyond max, for a false deny the units
+    /// that were still available.
+    pub error_units: u64,
+    /// The maximum number of units allowed in any window.
+    pub max_in_window: u64,
 }
 
-impl Tally {
-    /// Decisions other than those of the exact log.
+impl AccuracyStats {
+    /// Returns the number of decisions that differ from the exact log.
     pub fn wrong(&self) -> u64 {
         self.false_allows + self.false_denies
     }
 
-    /// Wrong decisions in a hundred.
+    /// Returns the percentage of wrong decisions.
     pub fn wrong_percent(&self) -> f64 {
         percent(self.wrong(), self.decisions)
     }
 
-    /// Wrong decisions in a hundred of those within 20 % of the limit.
-    pub fn near_wrong_percent(&self) -> f64 {
-        percent(self.near_wrong, self.near)
+    /// Returns the percentage of wrong decisions among the decisions within 20 % of the limit.
+    pub fn near_limit_wrong_percent(&self) -> f64 {
+        percent(self.near_limit_wrong, self.near_limit)
     }
 }
 
-/// So many of so many, in a hundred; none of none.
-pub fn percent(some: u64, of: u64) -> f64 {
-    100.0 * some as f64 / of.max(1) as f64
+/// Returns `part` as a percentage of `total`, and 0 if both are 0.
+pub fn percent(part: u64, total: u64) -> f64 {
+    100.0 * part as f64 / total.max(1) as f64
 }
 
-impl AddAssign for Tally {
+impl AddAssign for AccuracyStats {
     fn add_assign(&mut self, other: Self) {
         self.decisions += other.decisions;
         self.allowed += other.allowed;
         self.false_allows += other.false_allows;
         self.false_denies += other.false_denies;
-        self.near += other.near;
-        self.near_wrong += other.near_wrong;
-        self.off += other.off;
-        self.most = self.most.max(other.most);
+        self.near_limit += other.near_limit;
+        self.near_limit_wrong += other.near_limit_wrong;
+        self.error_units += other.error_units;
+        self.max_in_window = self.max_in_window.max(other.max_in_window);
     }
 }
 
-/// A limit over the real memory store, on a clock that is set, beside its exact log. One key.
-pub struct Judge {
+/// Runs one key of a limit on the real memory store with a manual clock, and compares it with an exact log.
+pub struct AccuracyMeter {
     clock: ManualClock,
     limiter: Limiter<MemoryStore<ManualClock>>,
-    exact: ExactLog,
+    exact_log: ExactLog,
     key: u64,
     max: u64,
-    tally: Tally,
+    stats: AccuracyStats,
 }
 
-impl Judge {
-    /// Judges what the limit says of a key, of which nothing is known yet.
+impl AccuracyMeter {
+    /// Creates a meter for a key without charges.
     ///
     /// # Errors
-    /// None: a limiter can have any one limit.
+    /// None: every single limit makes a valid limiter.
     pub fn new(limit: &Limit, key: u64) -> Result<Self, Box<dyn Error>> {
         let clock = ManualClock::default();
         let limiter = Limiter::with_store([*limit], MemoryStore::with_clock(clock.clone(), 64))?;
-        let exact = ExactLog::new(limit.quota().window().as_micros() as u64);
+        let exact_log = ExactLog::new(limit.quota().window().as_micros() as u64);
         let max = limit.quota().max();
-        Ok(Self { clock, limiter, exact, key, max, tally: Tally::default() })
+        Ok(Self { clock, limiter, exact_log, key, max, stats: AccuracyStats::default() })
     }
 
-    /// Asks for one unit at that moment, not before that of the last time; whether it is allowed.
-    pub fn ask(&mut self, now_us: u64) -> bool {
+    /// Charges one unit at `now_us`, which must not be before the previous call. Returns whether it is allowed.
+    pub fn check(&mut self, now_us: u64) -> bool {
         self.clock.set(Timestamp::from_micros(now_us));
         let is_allowed = self.limiter.check(&self.key).is_allowed();
-        let with_this = self.exact.inside(now_us) + 1;
-        let fits = with_this <= self.max;
-        let is_near = 5 * with_this >= 4 * self.max && 5 * with_this <= 6 * self.max;
+        let units_with_request = self.exact_log.units_in_window(now_us) + 1;
+        let fits = units_with_request <= self.max;
+        let is_near_limit =
+            5 * units_with_request >= 4 * self.max && 5 * units_with_request <= 6 * self.max;
         if is_allowed {
-            self.exact.give(now_us, 1);
+            self.exact_log.charge(now_us, 1);
         }
-        let tally = &mut self.tally;
-        tally.decisions += 1;
-        tally.allowed += u64::from(is_allowed);
-        tally.false_allows += u64::from(is_allowed && !fits);
-        tally.false_denies += u64::from(!is_allowed && fits);
-        tally.near += u64::from(is_near);
-        tally.near_wrong += u64::from(is_near && is_allowed != fits);
-        tally.off += match is_allowed {
-            true => with_this.saturating_sub(self.max),
-            false => (self.max + 1).saturating_sub(with_this),
+        let stats = &mut self.stats;
+        stats.decisions += 1;
+        stats.allowed += u64::from(is_allowed);
+        stats.false_allows += u64::from(is_allowed && !fits);
+        stats.false_denies += u64::from(!is_allowed && fits);
+        stats.near_limit += u64::from(is_near_limit);
+        stats.near_limit_wrong += u64::from(is_near_limit && is_allowed != fits);
+        stats.error_units += match is_allowed {
+            true => units_with_request.saturating_sub(self.max),
+            false => (self.max + 1).saturating_sub(units_with_request),
         };
-        tally.most = self.exact.most();
+        stats.max_in_window = self.exact_log.max_units();
         is_allowed
     }
 
-    /// Units allowed in the window that ends then.
-    pub fn inside(&mut self, now_us: u64) -> u64 {
-        self.exact.inside(now_us)
+    /// Returns the units allowed in the window that ends at `now_us`.
+    pub fn units_in_window(&mut self, now_us: u64) -> u64 {
+        self.exact_log.units_in_window(now_us)
     }
 
-    /// What it came to so far.
-    pub fn tally(&self) -> Tally {
-        self.tally
+    /// Returns the results so far.
+    pub fn stats(&self) -> AccuracyStats {
+        self.stats
     }
 }
 
-/// Judges a limit on requests of one key, at these moments in their order.
+/// Measures a limit with requests of one key at these times, which must be sorted.
 ///
 /// # Errors
-/// None: a limiter can have any one limit.
-pub fn judge(limit: &Limit, key: u64, arrivals_us: &[u64]) -> Result<Tally, Box<dyn Error>> {
-    let mut judge = Judge::new(limit, key)?;
+/// None: every single limit makes a valid limiter.
+pub fn measure_accuracy(
+    limit: &Limit,
+    key: u64,
+    arrivals_us: &[u64],
+) -> Result<AccuracyStats, Box<dyn Error>> {
+    let mut meter = AccuracyMeter::new(limit, key)?;
     for &at_us in arrivals_us {
-        judge.ask(at_us);
+        meter.check(at_us);
     }
-    Ok(judge.tally())
+    Ok(meter.stats())
 }
 
-/// The most units in any window, as `docs/ALGORITHMS.md` proves it under *Bound* of each algorithm.
-pub fn bound(limit: &Limit) -> u64 {
+/// Returns the maximum number of units in any window, as proven in `docs/ALGORITHMS.md` under *Bound*.
+pub fn proven_bound(limit: &Limit) -> u64 {
     let max = limit.quota().max();
     match limit.algorithm() {
         Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => max,
@@ -149,7 +154,7 @@ pub fn bound(limit: &Limit) -> u64 {
     }
 }
 
-/// Whether an algorithm promises never more than max in any window.
+/// Returns whether the algorithm never allows more than max in any window.
 pub fn is_strict(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. })
 }
@@ -161,7 +166,7 @@ mod tests {
     use slidegate::{Limit, Quota};
 
     use super::*;
-    use crate::arrivals::{LOADS, PATTERNS};
+    use crate::arrivals::{PATTERNS, RELATIVE_LOADS};
 
     const MAX: u64 = 20;
 
@@ -170,62 +175,70 @@ mod tests {
         Algorithm::ALL.into_iter().map(move |algorithm| Limit::new(quota, algorithm).unwrap())
     }
 
-    /// A burst at each of two moments, many times, at each of ten places of the first and ten of the second.
+    /// Returns pairs of bursts, with each combination of ten offsets of the first burst and ten gaps to the second.
     fn bursts() -> Vec<u64> {
-        let places = (0..100).map(|nth| (nth % 10, nth / 10));
-        let at = |nth: usize, (first, gap): (u64, u64)| {
+        let offsets = (0..100).map(|nth| (nth % 10, nth / 10));
+        let pair = |nth: usize, (first, gap): (u64, u64)| {
             let first = MIDNIGHT_US + 300_000 * nth as u64 + 10_000 * first + 9_999;
             [first, first + 10_000 * gap + 9_999]
         };
-        let moments = places.enumerate().flat_map(|(nth, place)| at(nth, place));
-        moments.flat_map(|at| std::iter::repeat_n(at, MAX as usize)).collect()
+        let times_us = offsets.enumerate().flat_map(|(nth, offset)| pair(nth, offset));
+        times_us.flat_map(|at_us| std::iter::repeat_n(at_us, MAX as usize)).collect()
     }
 
     #[test]
-    fn strict_algorithms_never_allow_what_does_not_fit_and_no_algorithm_passes_its_bound() {
+    fn allowed_units_stay_within_proven_bound() {
         let mut traffic: Vec<Vec<u64>> = vec![bursts()];
-        for (pattern, load) in PATTERNS.iter().flat_map(|p| LOADS.map(|load| (p, load))) {
+        for (pattern, load) in PATTERNS.iter().flat_map(|p| RELATIVE_LOADS.map(|load| (p, load))) {
             traffic.push(pattern.arrivals(100_000, load * MAX as f64, 40, 7));
         }
         for limit in limits() {
-            let mut all = Tally::default();
+            let mut total = AccuracyStats::default();
             for arrivals in &traffic {
-                all += judge(&limit, 7, arrivals).unwrap();
+                total += measure_accuracy(&limit, 7, arrivals).unwrap();
             }
-            assert!(all.most <= bound(&limit), "{limit}: {all:?}");
-            assert!(all.most >= MAX && all.allowed < all.decisions, "{limit}: {all:?}");
+            assert!(total.max_in_window <= proven_bound(&limit), "{limit}: {total:?}");
+            assert!(
+                total.max_in_window >= MAX && total.allowed < total.decisions,
+                "{limit}: {total:?}"
+            );
             match is_strict(limit.algorithm()) {
-                true => assert_eq!((all.false_allows, all.most), (0, MAX), "{limit}"),
-                false => assert!(all.false_allows > 0, "{limit}: {all:?}"),
+                true => assert_eq!((total.false_allows, total.max_in_window), (0, MAX), "{limit}"),
+                false => assert!(total.false_allows > 0, "{limit}: {total:?}"),
             }
             if limit.algorithm() == Algorithm::SlidingLog {
-                assert_eq!(all.wrong(), 0);
+                assert_eq!(total.wrong(), 0);
             }
         }
     }
 
     #[test]
-    fn near_is_from_four_fifths_to_six_fifths_of_max() {
+    fn near_limit_spans_twenty_percent_around_max() {
         let limit = limits().next().unwrap();
-        let at = vec![MIDNIGHT_US; 30];
-        let tally = judge(&limit, 1, &at).unwrap();
-        // The 16th to the 20th are allowed; ten more would each be the 21st.
-        assert_eq!((tally.allowed, tally.near, tally.near_wrong, tally.off), (20, 15, 0, 0));
+        let times_us = vec![MIDNIGHT_US; 30];
+        let stats = measure_accuracy(&limit, 1, &times_us).unwrap();
+        // Near the limit are the 16th to the 20th, which are allowed, and ten more, each of which would be the 21st.
+        assert_eq!(
+            (stats.allowed, stats.near_limit, stats.near_limit_wrong, stats.error_units),
+            (20, 15, 0, 0)
+        );
     }
 
     #[test]
-    fn a_false_allow_is_off_by_what_is_beyond_max_and_a_false_deny_by_the_room_there_was() {
+    fn error_units_count_excess_and_unused_units() {
         let quota = Quota::new(MAX, Duration::from_millis(100)).unwrap();
         let aligned = Algorithm::FixedWindow { align: slidegate::Align::Clock };
         let twenty = |at_us| vec![MIDNIGHT_US + at_us; MAX as usize];
         let fixed = Limit::new(quota, aligned).unwrap();
-        let tally = judge(&fixed, 1, &[twenty(99_999), twenty(100_000)].concat()).unwrap();
+        let stats =
+            measure_accuracy(&fixed, 1, &[twenty(99_999), twenty(100_000)].concat()).unwrap();
         let expected = (20, 0, (1..=MAX).sum::<u64>());
-        assert_eq!((tally.false_allows, tally.false_denies, tally.off), expected);
+        assert_eq!((stats.false_allows, stats.false_denies, stats.error_units), expected);
         let window = Limit::new(quota, Algorithm::SlidingWindow).unwrap();
-        // The first have left when the others come, and weigh half still: ten of these fit, and ten would.
-        let tally = judge(&window, 1, &[twenty(0), twenty(150_000)].concat()).unwrap();
+        // At the second burst the first one has left the window but still has half of its weight: ten requests of the
+        // second burst are allowed, and ten are denied although they fit.
+        let stats = measure_accuracy(&window, 1, &[twenty(0), twenty(150_000)].concat()).unwrap();
         let expected = (0, 10, 10 * 10);
-        assert_eq!((tally.false_allows, tally.false_denies, tally.off), expected);
+        assert_eq!((stats.false_allows, stats.false_denies, stats.error_units), expected);
     }
 }

@@ -1,74 +1,76 @@
-//! When requests of one key come: made ones, seeded, the same in every run.
+//! Synthetic arrival times of the requests of one key. They are seeded, so every run has the same.
 
 use fastrand::Rng;
 
 use crate::accuracy::MIDNIGHT_US;
 
-/// Requests beside what the limit holds, on average.
-pub const LOADS: [f64; 4] = [0.8, 1.0, 1.5, 2.0];
+/// Average request rates, relative to the rate that the limit allows.
+pub const RELATIVE_LOADS: [f64; 4] = [0.8, 1.0, 1.5, 2.0];
 
-/// A kind of arrivals.
+/// A random or regular pattern of request times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pattern {
-    /// Each as long after the one before.
+pub enum ArrivalPattern {
+    /// Constant intervals.
     Even,
-    /// Each on its own, at random: a Poisson process.
+    /// Independent requests at random times: a Poisson process.
     Poisson,
-    /// Spells of four times the pace, and spells of silence: of random lengths, a quarter of a window and three
-    /// quarters on average.
+    /// Bursts at four times the average rate, and pauses without requests. Their lengths are random: a quarter of a
+    /// window for bursts and three quarters for pauses, on average.
     Bursts,
 }
 
-/// All kinds.
-pub const PATTERNS: [Pattern; 3] = [Pattern::Even, Pattern::Poisson, Pattern::Bursts];
+/// All patterns.
+pub const PATTERNS: [ArrivalPattern; 3] =
+    [ArrivalPattern::Even, ArrivalPattern::Poisson, ArrivalPattern::Bursts];
 
-impl Pattern {
-    /// What it is called in tables.
+impl ArrivalPattern {
+    /// Returns the name shown in tables.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Even => "even pace",
+            Self::Even => "constant rate",
             Self::Poisson => "Poisson",
             Self::Bursts => "bursts",
         }
     }
 
-    /// Moments over so many windows, `rate` in each on average. They begin anywhere in a window, by the seed.
+    /// Returns sorted request times over `windows` windows, on average `rate` in each. The seed determines the position
+    /// of the start within a window.
     pub fn arrivals(self, window_us: u64, rate: f64, windows: u64, seed: u64) -> Vec<u64> {
         let mut rng = Rng::with_seed(seed);
-        let begin = MIDNIGHT_US + rng.u64(0..window_us);
-        let (window, until) = (window_us as f64, (window_us * windows) as f64);
-        let mut at = match self {
-            Self::Even => every(window / rate, until),
-            Self::Poisson => random(window / rate, until, &mut rng),
-            Self::Bursts => bursts(window, rate, until, &mut rng),
+        let start_us = MIDNIGHT_US + rng.u64(0..window_us);
+        let (window, length) = (window_us as f64, (window_us * windows) as f64);
+        let mut times_us = match self {
+            Self::Even => evenly_spaced(window / rate, length),
+            Self::Poisson => poisson(window / rate, length, &mut rng),
+            Self::Bursts => bursts(window, rate, length, &mut rng),
         };
-        at.iter_mut().for_each(|at| *at += begin);
-        at
+        times_us.iter_mut().for_each(|time_us| *time_us += start_us);
+        times_us
     }
 }
 
-fn every(step: f64, until: f64) -> Vec<u64> {
-    (0..(until / step) as u64).map(|nth| (nth as f64 * step) as u64).collect()
+fn evenly_spaced(step: f64, length: f64) -> Vec<u64> {
+    (0..(length / step) as u64).map(|nth| (nth as f64 * step) as u64).collect()
 }
 
-fn random(mean: f64, until: f64, rng: &mut Rng) -> Vec<u64> {
-    let (mut now, mut at) = (exponential(mean, rng), Vec::new());
-    while now < until {
-        at.push(now as u64);
+fn poisson(mean: f64, length: f64, rng: &mut Rng) -> Vec<u64> {
+    let (mut now, mut times_us) = (exponential(mean, rng), Vec::new());
+    while now < length {
+        times_us.push(now as u64);
         now += exponential(mean, rng);
     }
-    at
+    times_us
 }
 
-fn bursts(window: f64, rate: f64, until: f64, rng: &mut Rng) -> Vec<u64> {
-    let (mut now, mut at) = (0.0, Vec::new());
-    while now < until {
-        let spell = exponential(window / 4.0, rng);
-        let burst = random(window / (4.0 * rate), spell, rng);
-        at.extend(burst.iter().map(|after| now as u64 + after));
-        now += spell + exponential(0.75 * window, rng);
+fn bursts(window: f64, rate: f64, length: f64, rng: &mut Rng) -> Vec<u64> {
+    let (mut now, mut times_us) = (0.0, Vec::new());
+    while now < length {
+        let burst_length = exponential(window / 4.0, rng);
+        let burst = poisson(window / (4.0 * rate), burst_length, rng);
+        times_us.extend(burst.iter().map(|after| now as u64 + after));
+        now += burst_length + exponential(0.75 * window, rng);
     }
-    at
+    times_us
 }
 
 fn exponential(mean: f64, rng: &mut Rng) -> f64 {
@@ -81,14 +83,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pattern_keeps_time_its_rate_and_its_seed() {
+    fn patterns_keep_order_rate_and_seed() {
         for pattern in PATTERNS {
-            let at = pattern.arrivals(1_000_000, 50.0, 2_000, 3);
-            assert!(at.is_sorted(), "{pattern:?}");
-            let off = at.len() as f64 / 100_000.0 - 1.0;
-            assert!(off.abs() < 0.05, "{pattern:?} is off by {off}");
-            assert_eq!(at, pattern.arrivals(1_000_000, 50.0, 2_000, 3));
-            assert_ne!(at, pattern.arrivals(1_000_000, 50.0, 2_000, 4));
+            let times_us = pattern.arrivals(1_000_000, 50.0, 2_000, 3);
+            assert!(times_us.is_sorted(), "{pattern:?}");
+            let deviation = times_us.len() as f64 / 100_000.0 - 1.0;
+            assert!(deviation.abs() < 0.05, "{pattern:?} deviates by {deviation}");
+            assert_eq!(times_us, pattern.arrivals(1_000_000, 50.0, 2_000, 3));
+            assert_ne!(times_us, pattern.arrivals(1_000_000, 50.0, 2_000, 4));
         }
     }
 }

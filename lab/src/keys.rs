@@ -1,46 +1,47 @@
-//! The workload's keys: strings of one length in one flat buffer, or their numbers, and whose turn it is.
+//! The keys of the workload, as strings of equal length in one flat buffer or as numbers, and the order in which
+//! they are requested.
 
 use std::fmt::Write;
 use std::ops::Range;
 
-use crate::draw::Draw;
+use crate::key_distribution::KeyDistribution;
 
-/// Bytes of a key, unless a benchmark says otherwise.
+/// The default length of a key, in bytes.
 pub const KEY_LEN: usize = 20;
 
-/// Digits at a key's end.
-const DIGITS: usize = 13;
+/// The number of digits at the end of a key.
+const KEY_DIGITS: usize = 13;
 
-/// Writes key after key into the same memory.
+/// Writes keys, one after the other, into the same buffer.
 pub struct KeyWriter {
     text: String,
-    prefix: usize,
+    prefix_len: usize,
 }
 
 impl KeyWriter {
-    /// A writer of keys of `len` bytes, at least 13.
+    /// Creates a writer of keys of `len` bytes, at least 13.
     pub fn new(len: usize) -> Self {
-        let prefix = len.saturating_sub(DIGITS);
-        Self { text: format!("{:t<prefix$}", "tenant:"), prefix }
+        let prefix_len = len.saturating_sub(KEY_DIGITS);
+        Self { text: format!("{:t<prefix_len$}", "tenant:"), prefix_len }
     }
 
-    /// The `nth` key.
+    /// Writes the `nth` key and returns it.
     pub fn write(&mut self, nth: usize) -> &str {
-        self.text.truncate(self.prefix);
+        self.text.truncate(self.prefix_len);
         // Writing into a string cannot fail.
-        let _ = write!(self.text, "{nth:0DIGITS$}");
+        let _ = write!(self.text, "{nth:0KEY_DIGITS$}");
         &self.text
     }
 }
 
-/// Keys side by side, so that to read one costs every peer the same one cache line.
+/// Keys in contiguous memory, so that reading a key costs every limiter the same single cache line.
 pub struct Keys {
     text: String,
     count: usize,
 }
 
 impl Keys {
-    /// The first `count` keys.
+    /// Creates the first `count` keys.
     pub fn new(count: usize) -> Self {
         let mut writer = KeyWriter::new(KEY_LEN);
         let mut text = String::with_capacity(count * KEY_LEN);
@@ -48,68 +49,69 @@ impl Keys {
         Self { text, count }
     }
 
-    /// How many there are.
+    /// Returns the number of keys.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The `nth` key.
+    /// Returns the `nth` key.
     #[inline]
     pub fn get(&self, nth: usize) -> &str {
         &self.text[nth * KEY_LEN..(nth + 1) * KEY_LEN]
     }
 
-    /// Some of the keys, each with its number.
+    /// Returns a range of the keys, each with its number.
     pub fn range(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &str)> {
         range.map(|nth| (nth, self.get(nth)))
     }
 
-    /// So many uniformly drawn keys; a seed always draws the same.
-    pub fn draw(&self, seed: u64, draws: usize) -> impl Iterator<Item = (usize, &str)> {
+    /// Samples `count` keys uniformly. The same seed returns the same keys.
+    pub fn sample_uniform(&self, seed: u64, count: usize) -> impl Iterator<Item = (usize, &str)> {
         let mut rng = fastrand::Rng::with_seed(seed);
-        (0..draws).map(move |_| {
+        (0..count).map(move |_| {
             let nth = rng.usize(0..self.count);
             (nth, self.get(nth))
         })
     }
 }
 
-/// Whose turn it is, drawn beforehand: to draw by Zipf's law takes as long as a decision.
-pub struct Course<'k> {
+/// A precomputed sequence of keys: sampling by Zipf's law takes as long as a decision.
+pub struct KeySequence<'k> {
     keys: &'k Keys,
-    drawn: Vec<u32>,
+    indices: Vec<u32>,
 }
 
-impl<'k> Course<'k> {
-    /// So many draws. The keys that are drawn most do not stand beside each other.
-    pub fn new(keys: &'k Keys, draw: &Draw, draws: usize) -> Self {
+impl<'k> KeySequence<'k> {
+    /// Samples a sequence of `length` keys. Frequent keys are not adjacent in memory.
+    pub fn new(keys: &'k Keys, distribution: &KeyDistribution, length: usize) -> Self {
         let mut rng = fastrand::Rng::with_seed(1);
-        let mut places: Vec<u32> = (0..keys.count as u32).collect();
-        rng.shuffle(&mut places);
-        let drawn = (0..draws).map(|_| places[draw.who(&mut rng)]).collect();
-        Self { keys, drawn }
+        let mut permutation: Vec<u32> = (0..keys.count as u32).collect();
+        rng.shuffle(&mut permutation);
+        let indices = (0..length).map(|_| permutation[distribution.sample(&mut rng)]).collect();
+        Self { keys, indices }
     }
 
-    /// So many keys, each with its number, from a place that the seed chooses.
-    pub fn draws(&self, seed: u64, draws: usize) -> Draws<'_> {
-        let begin = fastrand::Rng::with_seed(seed).usize(0..self.drawn.len());
-        let (before, from) = self.drawn.split_at(begin);
-        Draws { keys: self.keys, drawn: from.iter().chain(before).take(draws) }
+    /// Returns `count` keys, each with its number, from a position that depends on the seed.
+    pub fn iter(&self, seed: u64, count: usize) -> KeyIter<'_> {
+        let begin = fastrand::Rng::with_seed(seed).usize(0..self.indices.len());
+        let (before, from) = self.indices.split_at(begin);
+        KeyIter { keys: self.keys, indices: from.iter().chain(before).take(count) }
     }
 }
 
-/// Keys of a [`Course`], each with its number.
-pub struct Draws<'c> {
+/// Iterates over keys of a [`KeySequence`], each with its number.
+pub struct KeyIter<'c> {
     keys: &'c Keys,
-    drawn: std::iter::Take<std::iter::Chain<std::slice::Iter<'c, u32>, std::slice::Iter<'c, u32>>>,
+    indices:
+        std::iter::Take<std::iter::Chain<std::slice::Iter<'c, u32>, std::slice::Iter<'c, u32>>>,
 }
 
-impl<'c> Iterator for Draws<'c> {
+impl<'c> Iterator for KeyIter<'c> {
     type Item = (usize, &'c str);
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        let nth = *self.drawn.next()? as usize;
+        let nth = *self.indices.next()? as usize;
         Some((nth, self.keys.get(nth)))
     }
 }

@@ -1,16 +1,19 @@
-//! Workloads, peers and measures for the benchmarks in `src/bin`.
+//! Workloads, competing limiters, measurements and report building for the benchmarks in `src/bin`.
+//!
+//! Each part of the report is a program `bench_*`. Its sections add text, tables, charts and target results to one
+//! [`ReportPart`](part::ReportPart). The program `bench` runs all parts and writes `docs/BENCHMARKS.md`.
 
 pub mod accuracy;
 pub mod arrivals;
 pub mod callgrind;
 pub mod chart;
-pub mod draw;
-pub mod exact;
+pub mod exact_log;
+pub mod key_distribution;
 pub mod keys;
+pub mod limiters;
 pub mod logs;
 pub mod measure;
 pub mod part;
-pub mod peers;
 pub mod policies;
 pub mod progress;
 pub mod recording;

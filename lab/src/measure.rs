@@ -1,44 +1,45 @@
-//! Medians of rounds in which all contenders take turns, so that a noisy minute hits them all alike.
+//! Medians of rounds in which all contenders take turns, so that noise affects all of them equally.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// How much is measured.
+/// The extent of a measurement.
 #[derive(Clone, Copy)]
-pub struct Plan {
-    /// How often each contender has its turn.
+pub struct MeasurePlan {
+    /// The number of turns of each contender.
     pub rounds: usize,
-    /// Threads that decide at once.
+    /// The number of concurrent threads.
     pub threads: usize,
-    /// Decisions of each thread in a round.
+    /// Decisions per thread and round.
     pub decisions: usize,
 }
 
-/// The rounds of one contender.
+/// The result of one contender.
 #[derive(Clone, Copy)]
 pub struct Timing {
-    /// What a decision takes in its thread, in nanoseconds: the median of the rounds.
+    /// The time of a decision in its thread, in nanoseconds: the median of the rounds.
     pub ns: f64,
     /// The share of all decisions that were denied.
     pub denied: f64,
 }
 
-/// A contender's turn in one thread: makes its decisions, drawn from this seed; how many were denied.
-pub type Turn<'a> = dyn Fn(u64) -> usize + Sync + 'a;
+/// One turn of a contender in one thread: makes decisions on keys sampled with this seed, and returns the number of
+/// denials.
+pub type TurnFn<'a> = dyn Fn(u64) -> usize + Sync + 'a;
 
-/// What was measured of each contender. All decide the same draws.
-pub fn interleaved(plan: Plan, contenders: &[&Turn<'_>]) -> Vec<Timing> {
+/// Measures all contenders with the same sampled keys.
+pub fn run_interleaved(plan: MeasurePlan, contenders: &[&TurnFn<'_>]) -> Vec<Timing> {
     let mut rounds = vec![Vec::new(); contenders.len()];
     for round in 0..plan.rounds {
         for (timings, contender) in rounds.iter_mut().zip(contenders) {
-            timings.push(time(plan, round as u64, contender));
+            timings.push(time_turn(plan, round as u64, contender));
         }
     }
-    rounds.into_iter().map(summary).collect()
+    rounds.into_iter().map(summarize).collect()
 }
 
-fn time(plan: Plan, round: u64, turn: &Turn<'_>) -> Timing {
+fn time_turn(plan: MeasurePlan, round: u64, turn: &TurnFn<'_>) -> Timing {
     let denied = AtomicUsize::new(0);
     let started = quanta::Instant::now();
     thread::scope(|scope| {
@@ -53,14 +54,14 @@ fn time(plan: Plan, round: u64, turn: &Turn<'_>) -> Timing {
     Timing { ns, denied }
 }
 
-/// The median time and the mean share of denials. There is at least one round.
-fn summary(mut rounds: Vec<Timing>) -> Timing {
+/// Returns the median time and the mean share of denials. There must be at least one round.
+fn summarize(mut rounds: Vec<Timing>) -> Timing {
     rounds.sort_unstable_by(|one, other| one.ns.total_cmp(&other.ns));
     let denied: f64 = rounds.iter().map(|round| round.denied).sum();
     Timing { ns: rounds[rounds.len() / 2].ns, denied: denied / rounds.len() as f64 }
 }
 
-/// Reads the clock so many times, as slidegate's `SystemClock` does. Denies nothing.
+/// Reads the clock `times` times, as slidegate's `SystemClock` does. Returns 0, since nothing is denied.
 pub fn read_clock(clock: &quanta::Clock, times: usize) -> usize {
     let started = clock.raw();
     for _ in 0..times {

@@ -1,4 +1,4 @@
-//! A part of the report: what a benchmark came to, and the command line that all benchmarks share.
+//! A part of the report with the results of one benchmark program, and the command line of all benchmark programs.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -8,46 +8,46 @@ use std::{env, fs};
 use serde::{Deserialize, Serialize};
 
 use crate::progress::Progress;
-use crate::table::Table;
-use crate::targets::{Aim, Targets};
+use crate::table::MarkdownTable;
+use crate::targets::{Target, TargetResults};
 
-/// What a benchmark came to so far.
+/// The results of a benchmark program so far.
 #[derive(Default, Serialize, Deserialize)]
-pub struct Part {
-    /// Its sections, in markdown.
+pub struct ReportPart {
+    /// The sections in Markdown.
     pub text: String,
-    /// What it held against its aims.
-    pub targets: Targets,
-    /// Its pictures.
+    /// The target results.
+    pub targets: TargetResults,
+    /// The charts.
     pub charts: Vec<Chart>,
-    /// Where it is.
+    /// The progress bar.
     #[serde(skip)]
     pub progress: Progress,
 }
 
-/// A picture of a part.
+/// A chart of a report part.
 #[derive(Serialize, Deserialize)]
 pub struct Chart {
-    /// The name of its file, without the ending.
+    /// The file name without the extension.
     pub name: String,
-    /// The SVG.
+    /// The content of the SVG file.
     pub svg: String,
 }
 
-/// How much is measured.
+/// The extent of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// As in the report.
+    /// As in the published report.
     Full,
-    /// Enough to see that all works, and about where it stands.
+    /// Enough to check that everything works, with approximate results.
     Quick,
 }
 
-/// Measures one section of a part.
-pub type Section = fn(Effort, &mut Part) -> Result<(), Box<dyn Error>>;
+/// Measures one section of a report part.
+pub type SectionFn = fn(Effort, &mut ReportPart) -> Result<(), Box<dyn Error>>;
 
 impl Effort {
-    /// One of two, by the effort.
+    /// Returns one of two values, by the effort.
     pub fn pick<T>(self, full: T, quick: T) -> T {
         match self {
             Self::Full => full,
@@ -55,41 +55,41 @@ impl Effort {
         }
     }
 
-    /// Rounds of which the median is taken.
+    /// Returns the number of rounds for a median.
     pub fn rounds(self) -> usize {
         self.pick(7, 3)
     }
 }
 
-impl Part {
-    /// Adds a paragraph, a heading, or a table.
-    pub fn say(&mut self, what: impl Display) {
-        self.text += what.to_string().trim();
+impl ReportPart {
+    /// Adds Markdown: a paragraph, a heading, or a table.
+    pub fn add_text(&mut self, text: impl Display) {
+        self.text += text.to_string().trim();
         self.text += "\n\n";
     }
 
     /// Adds a table.
-    pub fn table(&mut self, table: &Table) {
-        self.say(table);
+    pub fn add_table(&mut self, table: &MarkdownTable) {
+        self.add_text(table);
     }
 
-    /// Adds a picture; `tells` is for those who do not see it.
-    pub fn chart(&mut self, name: &str, tells: &str, svg: String) {
-        self.say(format!("![{tells}]({FOLDER}/{name}.svg)"));
+    /// Adds a chart with an alternative text.
+    pub fn add_chart(&mut self, name: &str, alt_text: &str, svg: String) {
+        self.add_text(format!("![{alt_text}]({CHART_FOLDER}/{name}.svg)"));
         self.charts.push(Chart { name: name.to_owned(), svg });
     }
 
-    /// Holds a measure against an aim; the worst of several counts.
-    pub fn hold(&mut self, aim: &Aim, measured: f64) {
-        self.targets.hold(aim, measured);
+    /// Compares a measurement with a target. The worst of several measurements counts.
+    pub fn record_target(&mut self, target: &Target, measured: f64) {
+        self.targets.record(target, measured);
     }
 
-    /// Writes the pictures into the folder that the text names, beside the document.
+    /// Writes the charts into the chart folder next to the document.
     ///
     /// # Errors
     /// If they cannot be written.
-    pub fn draw_beside(&self, document: &Path) -> std::io::Result<()> {
-        let folder = document.with_file_name(FOLDER);
+    pub fn write_charts(&self, document: &Path) -> std::io::Result<()> {
+        let folder = document.with_file_name(CHART_FOLDER);
         fs::create_dir_all(&folder)?;
         for Chart { name, svg } in &self.charts {
             fs::write(folder.join(format!("{name}.svg")), svg)?;
@@ -98,47 +98,47 @@ impl Part {
     }
 }
 
-/// Where the pictures of a document are.
-const FOLDER: &str = "benchmarks";
+/// The folder of the charts, next to the document.
+const CHART_FOLDER: &str = "benchmarks";
 
-/// By which a part is told to the report instead of to people.
-pub const FOR_THE_REPORT: &str = "--for-the-report";
+/// The flag that prints a part as JSON, for the report, instead of Markdown.
+pub const REPORT_FLAG: &str = "--for-the-report";
 
-/// The main function of a benchmark: measures all of its sections, or those that its arguments name, and prints them.
+/// Runs a benchmark program: measures all sections, or the sections named in the arguments, and prints the results.
 ///
 /// # Errors
 /// If an argument is neither a section nor `--quick`, or a section fails.
-pub fn main(sections: &[(&str, Section)]) -> Result<(), Box<dyn Error>> {
-    let (mut effort, mut for_the_report, mut named) = (Effort::Full, false, Vec::new());
+pub fn main(sections: &[(&str, SectionFn)]) -> Result<(), Box<dyn Error>> {
+    let (mut effort, mut is_for_report, mut selected) = (Effort::Full, false, Vec::new());
     for arg in env::args().skip(1) {
         match sections.iter().find(|(name, _)| *name == arg) {
-            Some((_, section)) => named.push(*section),
+            Some((_, section)) => selected.push(*section),
             None if arg == "--quick" => effort = Effort::Quick,
-            None if arg == FOR_THE_REPORT => for_the_report = true,
+            None if arg == REPORT_FLAG => is_for_report = true,
             None => return Err(usage(sections).into()),
         }
     }
-    if named.is_empty() {
-        named.extend(sections.iter().map(|(_, section)| section));
+    if selected.is_empty() {
+        selected.extend(sections.iter().map(|(_, section)| section));
     }
-    let mut part = Part::default();
-    for section in named {
+    let mut part = ReportPart::default();
+    for section in selected {
         section(effort, &mut part)?;
     }
-    part.progress.end();
-    if for_the_report {
+    part.progress.finish();
+    if is_for_report {
         println!("{}", serde_json::to_string(&part)?);
         return Ok(());
     }
-    part.draw_beside(Path::new("target/bench/part.md"))?;
+    part.write_charts(Path::new("target/bench/part.md"))?;
     println!("{}", part.text);
     if !part.targets.is_empty() {
-        println!("### Targets\n\n{}\n{}", part.targets.table(), part.targets.misses());
+        println!("### Targets\n\n{}\n{}", part.targets.table(), part.targets.explain_misses());
     }
     Ok(())
 }
 
-fn usage(sections: &[(&str, Section)]) -> String {
+fn usage(sections: &[(&str, SectionFn)]) -> String {
     let names: Vec<&str> = sections.iter().map(|(name, _)| *name).collect();
-    format!("arguments are --quick and any of: {}", names.join(", "))
+    format!("unknown argument; valid are --quick and {}", names.join(", "))
 }

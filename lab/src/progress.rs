@@ -1,44 +1,44 @@
-//! Where a benchmark is, on a terminal; and in a log, which has no bars, a line for each step.
+//! The progress of a benchmark: a bar on a terminal, otherwise one line per step.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// The steps of a benchmark.
+/// A progress bar that counts steps.
 #[derive(Default)]
 pub struct Progress(Option<ProgressBar>);
 
 impl Progress {
-    /// Adds so many steps that are to come.
-    pub fn expect(&mut self, steps: usize) {
-        let bar = self.0.get_or_insert_with(new);
+    /// Adds steps to the total.
+    pub fn add_steps(&mut self, steps: usize) {
+        let bar = self.0.get_or_insert_with(new_bar);
         bar.inc_length(steps as u64);
     }
 
-    /// Begins a step.
-    pub fn step(&mut self, what: &str) {
-        let bar = self.0.get_or_insert_with(new);
+    /// Completes the current step and begins the next one.
+    pub fn begin_step(&mut self, message: &str) {
+        let bar = self.0.get_or_insert_with(new_bar);
         if bar.is_hidden() {
-            eprintln!("{what} …");
+            eprintln!("{message} …");
         }
-        // The step before has ended.
+        // The previous step is complete.
         if !bar.message().is_empty() {
             bar.inc(1);
         }
-        bar.set_message(what.to_owned());
+        bar.set_message(message.to_owned());
     }
 
-    /// Takes the bar away.
-    pub fn end(&self) {
+    /// Removes the bar.
+    pub fn finish(&self) {
         if let Some(bar) = &self.0 {
             bar.finish_and_clear();
         }
     }
 }
 
-fn new() -> ProgressBar {
+fn new_bar() -> ProgressBar {
     let bar = ProgressBar::new(0);
-    // A template that is wrong leaves the bar as it is by default.
+    // With an invalid template the bar keeps its default style.
     if let Ok(style) = ProgressStyle::with_template("  {bar:24} {pos}/{len} {elapsed} {msg}") {
         bar.set_style(style);
     }

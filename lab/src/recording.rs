@@ -1,7 +1,7 @@
-//! Recorded arrivals: how many requests came in each second.
+//! Recorded arrivals: the number of requests in each second.
 //!
-//! One second a line: how many came. `N*SECONDS` stands for so many seconds with N each, mostly `0*SECONDS`. What
-//! begins with `#` and empty lines say nothing.
+//! Each line is the number of requests in one second. `N*SECONDS` means N requests in each of SECONDS seconds, mostly
+//! `0*SECONDS`. Empty lines and lines that begin with `#` are ignored.
 
 use std::path::Path;
 use std::{env, fs, io};
@@ -11,110 +11,113 @@ use fastrand::Rng;
 /// Microseconds in a second.
 const SECOND_US: u64 = 1_000_000;
 
-/// Seconds that a recording may have: ten million, about four months.
+/// The maximum length of a recording in seconds: ten million, about four months.
 const MAX_SECONDS: u64 = 10_000_000;
 
-/// Requests that a recording may have.
+/// The maximum number of requests in a recording.
 const MAX_REQUESTS: u64 = 10_000_000;
 
-/// Bytes that its file may have.
+/// The maximum size of a recording file, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// The committed recording; its head says where it is from.
-const COMMITTED: &str = include_str!("../data/arrivals.txt");
+/// The recording in this repository; a comment at its top names the source.
+const DEFAULT_RECORDING: &str = include_str!("../data/arrivals.txt");
 
-/// By which another one is named.
-const VARIABLE: &str = "ARRIVALS";
+/// The environment variable with the path of another recording.
+const RECORDING_VARIABLE: &str = "ARRIVALS";
 
-/// How many requests came, second by second.
+/// The number of requests in each second.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Recording {
-    /// So many seconds with so many requests each.
-    runs: Vec<Run>,
+    /// Runs of seconds with equal numbers of requests.
+    runs: Vec<CountRun>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
-    each: u64,
+struct CountRun {
+    requests_per_second: u64,
     seconds: u64,
 }
 
 impl Recording {
-    /// The one that the environment's `ARRIVALS` names, or else the committed one; and its name.
+    /// Reads the recording named by the environment variable `ARRIVALS`, or else the one in this repository. Returns the
+    /// recording and its name.
     ///
     /// # Errors
-    /// If the file cannot be read, is longer than 64 MiB, or a line of it is wrong.
-    pub fn chosen() -> io::Result<(Self, String)> {
-        let (text, name) = match env::var_os(VARIABLE).filter(|name| !name.is_empty()) {
-            Some(path) => (read(path.as_ref())?, Path::new(&path).display().to_string()),
-            None => (COMMITTED.to_owned(), "lab/data/arrivals.txt".to_owned()),
+    /// If the file cannot be read, is larger than 64 MiB, or contains an invalid line.
+    pub fn from_env() -> io::Result<(Self, String)> {
+        let (text, name) = match env::var_os(RECORDING_VARIABLE).filter(|name| !name.is_empty()) {
+            Some(path) => (read_recording(path.as_ref())?, Path::new(&path).display().to_string()),
+            None => (DEFAULT_RECORDING.to_owned(), "lab/data/arrivals.txt".to_owned()),
         };
         match Self::parse(&text) {
             Ok(recording) => Ok((recording, name)),
-            Err(what) => Err(io::Error::other(format!("{name}: {what}"))),
+            Err(problem) => Err(io::Error::other(format!("{name}: {problem}"))),
         }
     }
 
-    /// A recording as text.
+    /// Parses the text of a recording.
     ///
     /// # Errors
-    /// What is wrong with the first line that is wrong, with its number; or that there is no request at all.
+    /// The number of the first invalid line and the problem; or that the recording has no requests.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let mut all = Self { runs: Vec::new() };
+        let mut recording = Self { runs: Vec::new() };
         for (nth, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let run = Run::parse(line).map_err(|what| format!("line {}: {what}", nth + 1))?;
-            all.runs.push(run);
-            if all.seconds() > MAX_SECONDS || all.requests() > MAX_REQUESTS {
-                let most = format!("{MAX_SECONDS} seconds and {MAX_REQUESTS} requests");
-                return Err(format!("line {}: it may have at most {most}", nth + 1));
+            let run =
+                CountRun::parse(line).map_err(|problem| format!("line {}: {problem}", nth + 1))?;
+            recording.runs.push(run);
+            if recording.seconds() > MAX_SECONDS || recording.requests() > MAX_REQUESTS {
+                let max = format!("{MAX_SECONDS} seconds and {MAX_REQUESTS} requests");
+                return Err(format!("line {}: a recording has at most {max}", nth + 1));
             }
         }
-        if all.requests() == 0 {
-            return Err("it has no request".to_owned());
+        if recording.requests() == 0 {
+            return Err("the recording has no requests".to_owned());
         }
-        Ok(all)
+        Ok(recording)
     }
 
-    /// How long it is, in seconds.
+    /// Returns the length in seconds.
     pub fn seconds(&self) -> u64 {
         self.runs.iter().map(|run| run.seconds).sum()
     }
 
-    /// How many requests it has.
+    /// Returns the number of requests.
     pub fn requests(&self) -> u64 {
-        self.runs.iter().map(|run| run.each * run.seconds).sum()
+        self.runs.iter().map(|run| run.requests_per_second * run.seconds).sum()
     }
 
-    /// The same without the whole minutes of its silences.
-    pub fn without_pauses(&self) -> Self {
-        let shorter = |run: &Run| match run.each {
-            0 => Run { seconds: run.seconds % 60, ..*run },
+    /// Returns the recording with each idle period shortened by its whole minutes.
+    pub fn without_idle_minutes(&self) -> Self {
+        let shorter = |run: &CountRun| match run.requests_per_second {
+            0 => CountRun { seconds: run.seconds % 60, ..*run },
             _ => *run,
         };
         Self { runs: self.runs.iter().map(shorter).collect() }
     }
 
-    /// The same so many times, one after the other.
+    /// Returns the recording repeated `times` times.
     pub fn repeated(&self, times: usize) -> Self {
         Self { runs: self.runs.repeat(times) }
     }
 
-    /// The moments of the requests, in microseconds since it began: anywhere in their second, by the seed.
+    /// Returns the sorted request times, in microseconds from the start. The seed determines the position of each request
+    /// within its second.
     pub fn arrivals(&self, seed: u64) -> Vec<u64> {
         let mut rng = Rng::with_seed(seed);
         let (mut at, mut second_us) = (Vec::with_capacity(self.requests() as usize), 0);
         for run in &self.runs {
-            if run.each == 0 {
+            if run.requests_per_second == 0 {
                 second_us += run.seconds * SECOND_US;
                 continue;
             }
             for _ in 0..run.seconds {
                 let first = at.len();
-                at.extend((0..run.each).map(|_| second_us + rng.u64(0..SECOND_US)));
+                at.extend((0..run.requests_per_second).map(|_| second_us + rng.u64(0..SECOND_US)));
                 at[first..].sort_unstable();
                 second_us += SECOND_US;
             }
@@ -123,32 +126,34 @@ impl Recording {
     }
 }
 
-impl Run {
+impl CountRun {
     fn parse(line: &str) -> Result<Self, String> {
-        let (each, seconds) = line.split_once('*').unwrap_or((line, "1"));
-        let run =
-            Self { each: number(each, MAX_REQUESTS)?, seconds: number(seconds, MAX_SECONDS)? };
+        let (requests_per_second, seconds) = line.split_once('*').unwrap_or((line, "1"));
+        let run = Self {
+            requests_per_second: parse_number(requests_per_second, MAX_REQUESTS)?,
+            seconds: parse_number(seconds, MAX_SECONDS)?,
+        };
         match run.seconds {
-            0 => Err(format!("`{line}` are no seconds at all")),
+            0 => Err(format!("`{line}` has zero seconds")),
             _ => Ok(run),
         }
     }
 }
 
-fn number(text: &str, most: u64) -> Result<u64, String> {
-    let number = text.trim().parse().ok().filter(|number| *number <= most);
+fn parse_number(text: &str, max: u64) -> Result<u64, String> {
+    let number = text.trim().parse().ok().filter(|number| *number <= max);
     number.ok_or_else(|| {
         let shown: String = text.chars().take(40).collect();
-        format!("`{shown}` is no whole number up to {most}")
+        format!("`{shown}` is not a whole number up to {max}")
     })
 }
 
-fn read(path: &Path) -> io::Result<String> {
-    let named = |error: io::Error| io::Error::other(format!("{}: {error}", path.display()));
-    if fs::metadata(path).map_err(named)?.len() > MAX_BYTES {
-        return Err(named(io::Error::other(format!("it is longer than {MAX_BYTES} bytes"))));
+fn read_recording(path: &Path) -> io::Result<String> {
+    let with_path = |error: io::Error| io::Error::other(format!("{}: {error}", path.display()));
+    if fs::metadata(path).map_err(with_path)?.len() > MAX_BYTES {
+        return Err(with_path(io::Error::other(format!("larger than {MAX_BYTES} bytes"))));
     }
-    fs::read_to_string(path).map_err(named)
+    fs::read_to_string(path).map_err(with_path)
 }
 
 #[cfg(test)]
@@ -156,22 +161,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_has_its_line() {
-        for (text, what) in [
-            ("1\n\n# two\nthree", "line 4: `three` is no whole number up to 10000000"),
-            ("1\n-2", "line 2: `-2` is no whole number up to 10000000"),
-            ("2*", "line 1: `` is no whole number up to 10000000"),
-            ("3*0", "line 1: `3*0` are no seconds at all"),
-            ("1\n10000001", "line 2: `10000001` is no whole number up to 10000000"),
-            ("1\n2*9999999", "line 2: it may have at most 10000000 seconds and 10000000 requests"),
-            ("# nothing\n0*5", "it has no request"),
+    fn parse_errors_have_line_numbers() {
+        for (text, error) in [
+            ("1\n\n# two\nthree", "line 4: `three` is not a whole number up to 10000000"),
+            ("1\n-2", "line 2: `-2` is not a whole number up to 10000000"),
+            ("2*", "line 1: `` is not a whole number up to 10000000"),
+            ("3*0", "line 1: `3*0` has zero seconds"),
+            ("1\n10000001", "line 2: `10000001` is not a whole number up to 10000000"),
+            (
+                "1\n2*9999999",
+                "line 2: a recording has at most 10000000 seconds and 10000000 requests",
+            ),
+            ("# nothing\n0*5", "the recording has no requests"),
         ] {
-            assert_eq!(Recording::parse(text), Err(what.to_owned()), "{text:?}");
+            assert_eq!(Recording::parse(text), Err(error.to_owned()), "{text:?}");
         }
     }
 
     #[test]
-    fn requests_come_within_their_second() {
+    fn requests_arrive_within_their_second() {
         let recording = Recording::parse("# a head\n2\n\n0*70\n1*2\n").unwrap();
         assert_eq!((recording.seconds(), recording.requests()), (73, 4));
         let seconds = |recording: &Recording| -> Vec<u64> {
@@ -180,17 +188,17 @@ mod tests {
             at.iter().map(|at| at / SECOND_US).collect()
         };
         assert_eq!(seconds(&recording), [0, 0, 71, 72]);
-        let shorter = recording.without_pauses();
+        let shorter = recording.without_idle_minutes();
         assert_eq!(seconds(&shorter), [0, 0, 11, 12]);
         assert_eq!(seconds(&shorter.repeated(2)), [0, 0, 11, 12, 13, 13, 24, 25]);
     }
 
     #[test]
-    fn the_committed_recording_is_what_its_head_says() {
-        let recording = Recording::parse(COMMITTED).unwrap();
+    fn default_recording_matches_its_description() {
+        let recording = Recording::parse(DEFAULT_RECORDING).unwrap();
         assert_eq!(recording.requests(), 10_000);
-        // 84 hours, of each one minute.
-        assert_eq!(recording.without_pauses().seconds(), 84 * 60);
+        // One minute of each of 84 hours.
+        assert_eq!(recording.without_idle_minutes().seconds(), 84 * 60);
         assert_eq!(recording.seconds().div_ceil(3_600), 84);
     }
 }

@@ -1,4 +1,4 @@
-//! A server as a process of a benchmark's own.
+//! Server processes started by a benchmark.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader};
@@ -9,25 +9,25 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use std::{env, fs, io, thread};
 
-/// Ticks of the system's clock in a second, in which /proc tells times. Linux has no other.
-const TICKS: f64 = 100.0;
+/// Clock ticks per second, the unit of times in `/proc`. It is always 100 on Linux.
+const TICKS_PER_SECOND: f64 = 100.0;
 
-/// How often it is seen whether a server listens, and how long after each other.
-const PROBES: usize = 200;
-const BETWEEN_PROBES: Duration = Duration::from_millis(50);
+/// The maximum number of connection attempts to a starting server, and the time between them.
+const MAX_PROBES: usize = 200;
+const PROBE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A server. Stopped when dropped.
-pub struct Server {
+/// A server process. It is stopped when dropped.
+pub struct ServerProcess {
     child: Child,
     _file: Option<TempFile>,
     address: SocketAddr,
 }
 
-/// A file that goes when it is dropped.
+/// A file that is removed when dropped.
 pub struct TempFile(PathBuf);
 
 impl TempFile {
-    /// One with this content.
+    /// Creates a file with this content.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -39,7 +39,7 @@ impl TempFile {
         Ok(Self(path))
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -47,19 +47,19 @@ impl TempFile {
 
 impl Drop for TempFile {
     fn drop(&mut self) {
-        // It may have gone already.
+        // The file may already be removed.
         let _ = fs::remove_file(&self.0);
     }
 }
 
-impl Server {
-    /// Starts a program on a file with this content, and waits until it logs where it listens: behind `said`.
+impl ServerProcess {
+    /// Starts a program with a file of this content, and waits until it logs `address_prefix` and its address.
     ///
     /// # Errors
-    /// If it cannot be started, or ends before it listens.
+    /// If the program cannot be started, or exits before it listens.
     pub fn start(
         content: &[u8],
-        said: &str,
+        address_prefix: &str,
         command: impl FnOnce(&Path) -> io::Result<Command>,
     ) -> Result<Self, Box<dyn Error>> {
         let file = TempFile::new(content)?;
@@ -68,83 +68,88 @@ impl Server {
         let mut child = command
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|error| format!("{}: {error}: is it built?", program.display()))?;
+            .map_err(|error| format!("{}: {error}; build it first", program.display()))?;
         let mut log = BufReader::new(child.stderr.take().ok_or("no log")?);
-        let address = listening(&mut log, said);
-        // Somebody has to read what is logged, as somebody would.
+        let address = read_address(&mut log, address_prefix);
+        // Drains the log, so that the server never blocks on a full pipe.
         thread::spawn(move || io::copy(&mut log, &mut io::sink()));
         Ok(Self { child, _file: Some(file), address: address? })
     }
 
-    /// Starts a program that does not log where it listens: it is told an address of this machine with a free port,
-    /// and is there when it takes connections. What it logs to standard output nobody reads.
+    /// Starts a program that does not log its address. The program receives an address of this machine with a free port,
+    /// and counts as started when it accepts connections. Its standard output is discarded.
     ///
     /// # Errors
-    /// If it cannot be started, or does not listen within some seconds.
-    pub fn start_at(command: impl FnOnce(SocketAddr) -> Command) -> Result<Self, Box<dyn Error>> {
-        // Free again when the listener is dropped. Another program could take it meanwhile: then nobody answers.
+    /// If the program cannot be started, or does not listen within ten seconds.
+    pub fn start_on_free_port(
+        command: impl FnOnce(SocketAddr) -> Command,
+    ) -> Result<Self, Box<dyn Error>> {
+        // The port is free again when the listener is dropped. If another program takes it first, starting fails.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let mut command = command(address);
         let program = command.get_program().to_owned();
         let child = command
             .stdout(Stdio::null())
             .spawn()
-            .map_err(|error| format!("{}: {error}: is it installed?", program.display()))?;
-        // Owned from here on, so that it is stopped whatever happens.
+            .map_err(|error| format!("{}: {error}; install it first", program.display()))?;
+        // Owned from here on, so that the process is stopped in all cases.
         let server = Self { child, _file: None, address };
-        for _ in 0..PROBES {
+        for _ in 0..MAX_PROBES {
             if TcpStream::connect(address).is_ok() {
                 return Ok(server);
             }
-            thread::sleep(BETWEEN_PROBES);
+            thread::sleep(PROBE_INTERVAL);
         }
-        Err(format!("{} does not listen at {address}", program.display()).into())
+        Err(format!("{} does not listen on {address}", program.display()).into())
     }
 
-    /// The slidegate that is built beside this program, serving by the file.
+    /// Returns the command to serve a policy with the slidegate binary in the folder of this program.
     ///
     /// # Errors
-    /// If it is not known where this program is.
-    pub fn slidegate(policy: &Path, flags: &[&str]) -> io::Result<Command> {
+    /// If the path of this program is unknown.
+    pub fn slidegate_command(policy: &Path, flags: &[&str]) -> io::Result<Command> {
         let mut command = Command::new(env::current_exe()?.with_file_name("slidegate"));
         command.args(["serve", "--http", "127.0.0.1:0", "--policy"]).arg(policy).args(flags);
         Ok(command)
     }
 
-    /// Where it listens.
+    /// Returns the address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// CPU time that it has used, in seconds.
+    /// Returns the CPU time that the process has used, in seconds.
     ///
     /// # Errors
-    /// If the system does not tell.
-    pub fn cpu_s(&self) -> Result<f64, Box<dyn Error>> {
+    /// If `/proc` does not provide the time.
+    pub fn cpu_seconds(&self) -> Result<f64, Box<dyn Error>> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // Behind the name, which may have spaces: the 12th and 13th field from there.
-        let (_, fields) = stat.rsplit_once(')').ok_or("/proc has another form")?;
+        // The 12th and 13th field after the process name, which may contain spaces.
+        let (_, fields) = stat.rsplit_once(')').ok_or("unexpected format of /proc")?;
         let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
-        Ok(ticks.sum::<Result<f64, _>>()? / TICKS)
+        Ok(ticks.sum::<Result<f64, _>>()? / TICKS_PER_SECOND)
     }
 }
 
-fn listening(log: &mut impl BufRead, said: &str) -> Result<SocketAddr, Box<dyn Error>> {
-    let mut told = String::new();
+fn read_address(
+    log: &mut impl BufRead,
+    address_prefix: &str,
+) -> Result<SocketAddr, Box<dyn Error>> {
+    let mut output = String::new();
     loop {
-        let begin = told.len();
-        if log.read_line(&mut told)? == 0 {
-            return Err(format!("a server does not start: {told}").into());
+        let begin = output.len();
+        if log.read_line(&mut output)? == 0 {
+            return Err(format!("the server failed to start: {output}").into());
         }
-        if let Some((_, address)) = told[begin..].split_once(said) {
+        if let Some((_, address)) = output[begin..].split_once(address_prefix) {
             return Ok(address.split_whitespace().next().unwrap_or_default().parse()?);
         }
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

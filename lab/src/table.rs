@@ -1,27 +1,27 @@
-//! Tables in markdown.
+//! Tables in Markdown.
 
 use std::fmt;
 
-/// A table, row by row.
-pub struct Table {
+/// A Markdown table.
+pub struct MarkdownTable {
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
-    /// A table with these columns.
+impl MarkdownTable {
+    /// Creates a table with these columns.
     pub fn new<T: ToString>(columns: impl IntoIterator<Item = T>) -> Self {
         let mut table = Self { rows: Vec::new() };
-        table.row(columns);
+        table.add_row(columns);
         table
     }
 
     /// Adds a row.
-    pub fn row<T: ToString>(&mut self, cells: impl IntoIterator<Item = T>) {
+    pub fn add_row<T: ToString>(&mut self, cells: impl IntoIterator<Item = T>) {
         self.rows.push(cells.into_iter().map(|cell| cell.to_string()).collect());
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for MarkdownTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (nth, row) in self.rows.iter().enumerate() {
             writeln!(f, "| {} |", row.join(" | "))?;

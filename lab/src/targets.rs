@@ -1,109 +1,113 @@
-//! What was aimed at, and whether it is met.
+//! Performance and accuracy targets, and the measurements that meet or miss them.
 
 use serde::{Deserialize, Serialize};
 
-use crate::table::Table;
+use crate::table::MarkdownTable;
 
-/// Something to reach. Stands as a constant beside what measures it.
+/// A target for a measurement. Targets are constants in the file that measures them.
 #[derive(Clone, Copy)]
-pub struct Aim {
-    /// What is measured, and in which unit.
+pub struct Target {
+    /// The measurement and its unit.
     pub text: &'static str,
-    /// On which side of which value is well.
-    pub bound: Bound,
-    /// If it is missed: what limits it, as far as a profile told. Shown only then.
+    /// The bound that the measurement should keep.
+    pub bound: TargetBound,
+    /// The reason for missing the target, if known from a profile. It is shown only if the target is missed.
     pub limited_by: &'static str,
 }
 
-/// On which side of the aim is well.
+/// A lower or an upper bound.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Bound {
-    /// This or more.
+pub enum TargetBound {
+    /// This value or more.
     AtLeast(f64),
-    /// This or less.
+    /// This value or less.
     AtMost(f64),
 }
 
-/// The targets in the order of their first measure, each with its worst.
+/// Results in the order of the first measurement of each target.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Targets(Vec<Target>);
+pub struct TargetResults(Vec<TargetResult>);
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Target {
+struct TargetResult {
     text: String,
-    bound: Bound,
+    bound: TargetBound,
     worst: f64,
     limited_by: String,
 }
 
-impl Targets {
-    /// Holds a measure against an aim; the worst of several counts.
-    pub fn hold(&mut self, aim: &Aim, measured: f64) {
-        match self.0.iter_mut().find(|target| target.text == aim.text) {
-            Some(target) => target.worst = target.bound.worse(target.worst, measured),
-            None => self.0.push(Target {
-                text: aim.text.to_owned(),
-                bound: aim.bound,
+impl TargetResults {
+    /// Records a measurement for a target. The worst of several measurements counts.
+    pub fn record(&mut self, target: &Target, measured: f64) {
+        match self.0.iter_mut().find(|result| result.text == target.text) {
+            Some(result) => result.worst = result.bound.worse(result.worst, measured),
+            None => self.0.push(TargetResult {
+                text: target.text.to_owned(),
+                bound: target.bound,
                 worst: measured,
-                limited_by: aim.limited_by.to_owned(),
+                limited_by: target.limited_by.to_owned(),
             }),
         }
     }
 
-    /// Whether nothing was held against anything.
+    /// Returns whether there are no measurements.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many are met, and how many there are.
-    pub fn met(&self) -> (usize, usize) {
-        (self.0.iter().filter(|target| target.is_met()).count(), self.0.len())
+    /// Returns the number of targets that are met, and the number of all targets.
+    pub fn count_met(&self) -> (usize, usize) {
+        (self.0.iter().filter(|result| result.is_met()).count(), self.0.len())
     }
 
-    /// Each target, its worst measure, and whether it is met.
-    pub fn table(&self) -> Table {
-        let mut table = Table::new(["target", "aim", "worst measured", "met"]);
-        for target in &self.0 {
-            let aim = match target.bound {
-                Bound::AtLeast(aim) => format!("at least {aim}"),
-                Bound::AtMost(aim) => format!("at most {aim}"),
+    /// Returns a table of all targets with the worst measurement and whether it meets the target.
+    pub fn table(&self) -> MarkdownTable {
+        let mut table = MarkdownTable::new(["target", "bound", "worst measurement", "met"]);
+        for result in &self.0 {
+            let target = match result.bound {
+                TargetBound::AtLeast(target) => format!("at least {target}"),
+                TargetBound::AtMost(target) => format!("at most {target}"),
             };
-            let met = if target.is_met() { "yes" } else { "**no**" };
-            table.row([&target.text, &aim, &target.measured(), met]);
+            let met = if result.is_met() { "yes" } else { "**no**" };
+            table.add_row([&result.text, &target, &result.format_worst(), met]);
         }
         table
     }
 
-    /// What limits those that are missed: a list, or nothing.
-    pub fn misses(&self) -> String {
-        let missed = self.0.iter().filter(|target| !target.is_met());
-        let told = missed.filter(|target| !target.limited_by.is_empty());
-        told.map(|target| format!("- **{}**: {}\n", target.text, target.limited_by)).collect()
+    /// Returns a list of the reasons for missed targets; empty if there are none.
+    pub fn explain_misses(&self) -> String {
+        let missed = self.0.iter().filter(|result| !result.is_met());
+        let explained = missed.filter(|result| !result.limited_by.is_empty());
+        explained.map(|result| format!("- **{}**: {}\n", result.text, result.limited_by)).collect()
     }
 }
 
-impl Target {
+impl TargetResult {
     fn is_met(&self) -> bool {
         match self.bound {
-            Bound::AtLeast(aim) => self.worst >= aim,
-            Bound::AtMost(aim) => self.worst <= aim,
+            TargetBound::AtLeast(target) => self.worst >= target,
+            TargetBound::AtMost(target) => self.worst <= target,
         }
     }
 
-    /// With as many digits as it takes to tell it from the aim.
-    fn measured(&self) -> String {
-        let (Bound::AtLeast(aim) | Bound::AtMost(aim)) = self.bound;
+    /// Formats the worst measurement with enough digits to distinguish it from the bound.
+    fn format_worst(&self) -> String {
+        let (TargetBound::AtLeast(target) | TargetBound::AtMost(target)) = self.bound;
         let rounded = format!("{:.2}", self.worst);
-        let tells = rounded.parse() != Ok(aim) || self.worst == aim;
-        if tells && (aim == 0.0 || aim >= 0.1) { rounded } else { format!("{:.4}", self.worst) }
+        let is_distinguishable = rounded.parse() != Ok(target) || self.worst == target;
+        if is_distinguishable && (target == 0.0 || target >= 0.1) {
+            rounded
+        } else {
+            format!("{:.4}", self.worst)
+        }
     }
 }
 
-impl Bound {
-    fn worse(self, one: f64, other: f64) -> f64 {
+impl TargetBound {
+    fn worse(self, first: f64, second: f64) -> f64 {
         match self {
-            Self::AtLeast(_) => one.min(other),
-            Self::AtMost(_) => one.max(other),
+            Self::AtLeast(_) => first.min(second),
+            Self::AtMost(_) => first.max(second),
         }
     }
 }
@@ -112,25 +116,27 @@ impl Bound {
 mod tests {
     use super::*;
 
-    const FAST: Aim = Aim { text: "fast", bound: Bound::AtLeast(2.0), limited_by: "the clock" };
+    const FAST: Target =
+        Target { text: "fast", bound: TargetBound::AtLeast(2.0), limited_by: "the clock" };
 
-    const SMALL: Aim = Aim { text: "small", bound: Bound::AtMost(0.65), limited_by: "" };
+    const SMALL: Target =
+        Target { text: "small", bound: TargetBound::AtMost(0.65), limited_by: "" };
 
     #[test]
-    fn the_worst_of_several_measures_counts() {
-        let mut targets = Targets::default();
+    fn worst_measurement_counts() {
+        let mut targets = TargetResults::default();
         for measured in [2.5, 1.5, 3.0] {
-            targets.hold(&FAST, measured);
+            targets.record(&FAST, measured);
         }
-        targets.hold(&SMALL, 0.6);
-        assert_eq!(targets.met(), (1, 2));
-        assert_eq!(targets.misses(), "- **fast**: the clock\n");
+        targets.record(&SMALL, 0.6);
+        assert_eq!(targets.count_met(), (1, 2));
+        assert_eq!(targets.explain_misses(), "- **fast**: the clock\n");
     }
 
     #[test]
-    fn a_narrow_miss_does_not_look_as_if_it_were_met() {
-        let mut targets = Targets::default();
-        targets.hold(&SMALL, 0.6501);
+    fn narrow_miss_is_distinguishable_from_bound() {
+        let mut targets = TargetResults::default();
+        targets.record(&SMALL, 0.6501);
         assert!(targets.table().to_string().contains("| 0.6501 | **no** |"));
     }
 }

@@ -1,5 +1,5 @@
-//! A flood of new keys: memory stays where it was when the store was full, and what is being denied
-//! stays denied. Exits with 1 if not.
+//! Tests the memory store with a flood of new keys: memory must not grow after the store is full, and exhausted keys
+//! must stay denied. Exits with 1 otherwise.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -10,51 +10,52 @@ use slidegate::{Limiter, ManualClock, MemoryStore, Timestamp};
 const MAX_KEYS: usize = 1_000_000;
 const DECISIONS: usize = 50_000_000;
 const PROBE_EVERY: usize = 100_000;
-const UNITS: u64 = 100;
+const MAX: u64 = 100;
 
-/// Keys that are exhausted before the flood; those that it brings are random, and none of these.
-const EXHAUSTED: u64 = 1_000;
+/// The number of keys that are exhausted before the flood. The random keys of the flood are different keys.
+const EXHAUSTED_KEYS: u64 = 1_000;
 
-/// How much larger than full the process may be in the end.
+/// The maximum size of the process at the end, relative to its size when the store became full.
 const MAX_GROWTH: f64 = 1.10;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let started = quanta::Instant::now();
-    // Time stands still, so that what is exhausted stays so.
+    let start = quanta::Instant::now();
+    // The clock does not advance, so exhausted keys stay exhausted.
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-    let limit = format!("{UNITS}/min");
+    let limit = format!("{MAX}/min");
     let limiter = Limiter::with_store([limit.as_str()], MemoryStore::with_clock(clock, MAX_KEYS))?;
-    for key in 0..EXHAUSTED {
-        let allowed = limiter.check_cost(&key, UNITS).is_allowed();
-        assert!(allowed, "a new key has room");
+    for key in 0..EXHAUSTED_KEYS {
+        let allowed = limiter.check_cost(&key, MAX).is_allowed();
+        assert!(allowed, "a new key accepts a charge");
     }
     let mut rng = fastrand::Rng::with_seed(1);
-    let mut freed = 0;
-    let mut full = None;
-    for decided in 1..=DECISIONS {
-        let _ = limiter.check(&rng.u64(EXHAUSTED..));
-        if full.is_none() && limiter.store().evicted_keys() > 0 {
-            full = Some(rss::resident()?);
+    let mut wrongly_allowed = 0;
+    let mut bytes_when_full = None;
+    for decision in 1..=DECISIONS {
+        let _ = limiter.check(&rng.u64(EXHAUSTED_KEYS..));
+        if bytes_when_full.is_none() && limiter.store().evicted_keys() > 0 {
+            bytes_when_full = Some(rss::resident_bytes()?);
         }
-        if decided % PROBE_EVERY == 0 {
-            freed += (0..EXHAUSTED).filter(|key| limiter.check(key).is_allowed()).count();
+        if decision % PROBE_EVERY == 0 {
+            wrongly_allowed +=
+                (0..EXHAUSTED_KEYS).filter(|key| limiter.check(key).is_allowed()).count();
         }
-        if decided % (DECISIONS / 10) == 0 {
-            eprintln!("{decided} decisions, {} keys", limiter.store().keys());
+        if decision % (DECISIONS / 10) == 0 {
+            eprintln!("{decision} decisions, {} keys", limiter.store().keys());
         }
     }
-    let full = full.ok_or("the store was never full")?;
-    let end = rss::resident()?;
-    let growth = end as f64 / full as f64;
+    let bytes_when_full = bytes_when_full.ok_or("the store was never full")?;
+    let bytes_at_end = rss::resident_bytes()?;
+    let growth = bytes_at_end as f64 / bytes_when_full as f64;
     let keys = limiter.store().keys();
     println!(
-        "{DECISIONS} new keys at {MAX_KEYS}: {:.1} MB when full, {:.1} MB at the end ({:+.1} %), {keys} keys, {} evicted, {freed} probes of exhausted keys allowed, {:.1?}",
-        full as f64 / 1e6,
-        end as f64 / 1e6,
+        "{DECISIONS} new keys at {MAX_KEYS}: {:.1} MB when full, {:.1} MB at the end ({:+.1} %), {keys} keys, {} evicted, {wrongly_allowed} probes of exhausted keys allowed, {:.1?}",
+        bytes_when_full as f64 / 1e6,
+        bytes_at_end as f64 / 1e6,
         (growth - 1.0) * 100.0,
         limiter.store().evicted_keys(),
-        started.elapsed(),
+        start.elapsed(),
     );
-    let held = growth <= MAX_GROWTH && freed == 0 && keys <= MAX_KEYS;
-    Ok(if held { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let has_passed = growth <= MAX_GROWTH && wrongly_allowed == 0 && keys <= MAX_KEYS;
+    Ok(if has_passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

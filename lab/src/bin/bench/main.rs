@@ -1,7 +1,7 @@
-//! Runs every part of the lab and writes one report: `make bench`.
+//! Runs all benchmark programs and writes one report: `make bench`.
 //!
-//! `bench [--quick] [PART...]`. The report of all parts in full is docs/BENCHMARKS.md; what is quick or has only some
-//! parts goes to target/bench/BENCHMARKS.md. Each part is a program of its own beside this one, and runs alone as well.
+//! `bench [--quick] [PART...]`. A full report of all parts is written to docs/BENCHMARKS.md, a quick or partial one to
+//! target/bench/BENCHMARKS.md. Each part is a separate program in the same folder, and can also be run alone.
 
 mod machine;
 mod report;
@@ -12,63 +12,64 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use lab::part::{Effort, FOR_THE_REPORT, Part};
+use lab::part::{Effort, REPORT_FLAG, ReportPart};
 use quanta::Instant;
 
-use report::{Measured, Report};
+use report::{MeasuredPart, Report};
 
-/// A program that measures.
-pub struct Program {
-    /// Its name, behind `bench_`, and of its target in the Makefile, behind `bench-`.
+/// A benchmark program.
+pub struct BenchProgram {
+    /// The name after `bench_` of the program, and after `bench-` of the target in the Makefile.
     pub name: &'static str,
-    /// Above what it says.
+    /// The heading of its part of the report.
     pub title: &'static str,
 }
 
-/// In the order of the report.
-const PROGRAMS: [Program; 7] = [
-    Program { name: "accuracy", title: "Accuracy" },
-    Program { name: "memory", title: "In the process" },
-    Program { name: "policy", title: "A policy of 1,000 rules" },
-    Program { name: "tower", title: "The tower layer" },
-    Program { name: "server", title: "The server" },
-    Program { name: "redis", title: "Redis" },
-    Program { name: "cluster", title: "A cluster of nodes" },
+/// All programs, in the order of the report.
+const PROGRAMS: [BenchProgram; 7] = [
+    BenchProgram { name: "accuracy", title: "Accuracy" },
+    BenchProgram { name: "memory", title: "In the process" },
+    BenchProgram { name: "policy", title: "A policy of 1,000 rules" },
+    BenchProgram { name: "tower", title: "The tower layer" },
+    BenchProgram { name: "server", title: "The server" },
+    BenchProgram { name: "redis", title: "Redis" },
+    BenchProgram { name: "cluster", title: "A cluster of nodes" },
 ];
 
-/// Where the report of all parts is.
-const REPORT: &str = "docs/BENCHMARKS.md";
+/// The path of the full report.
+const REPORT_PATH: &str = "docs/BENCHMARKS.md";
 
-/// Where any other is.
-const OTHER: &str = "target/bench/BENCHMARKS.md";
+/// The path of quick and partial reports.
+const PARTIAL_REPORT_PATH: &str = "target/bench/BENCHMARKS.md";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let (mut effort, mut chosen) = (Effort::Full, Vec::new());
+    let (mut effort, mut selected) = (Effort::Full, Vec::new());
     for arg in env::args().skip(1) {
         match PROGRAMS.iter().find(|program| program.name == arg) {
-            Some(program) => chosen.push(program),
+            Some(program) => selected.push(program),
             None if arg == "--quick" => effort = Effort::Quick,
             None => return Err(usage().into()),
         }
     }
-    let is_all = chosen.is_empty();
+    let is_all = selected.is_empty();
     if is_all {
-        chosen.extend(&PROGRAMS);
+        selected.extend(&PROGRAMS);
     }
-    let begun = Instant::now();
-    let mut measured = Vec::with_capacity(chosen.len());
-    for (nth, program) in chosen.iter().enumerate() {
-        eprintln!("[{}/{}] {}", nth + 1, chosen.len(), program.name);
-        measured.push(measure(program, effort)?);
+    let start = Instant::now();
+    let mut measured = Vec::with_capacity(selected.len());
+    for (nth, program) in selected.iter().enumerate() {
+        eprintln!("[{}/{}] {}", nth + 1, selected.len(), program.name);
+        measured.push(run_program(program, effort)?);
     }
-    let path = Path::new(if is_all && effort == Effort::Full { REPORT } else { OTHER });
-    let report = Report { effort, is_all, measured, took: begun.elapsed() };
+    let path =
+        Path::new(if is_all && effort == Effort::Full { REPORT_PATH } else { PARTIAL_REPORT_PATH });
+    let report = Report { effort, is_all, measured, elapsed: start.elapsed() };
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    fs::write(path, report.text()?)?;
+    fs::write(path, report.to_markdown()?)?;
     for measured in &report.measured {
-        measured.part.draw_beside(path)?;
+        measured.part.write_charts(path)?;
     }
     println!("{}\n{}", report.targets(), path.display());
     Ok(())
@@ -79,19 +80,22 @@ fn usage() -> String {
     format!("usage: bench [--quick] [PART...]; parts are {}", names.join(", "))
 }
 
-/// Runs a program, which tells on its standard error where it is.
-fn measure(program: &'static Program, effort: Effort) -> Result<Measured, Box<dyn Error>> {
+/// Runs a program, which shows its progress on standard error.
+fn run_program(
+    program: &'static BenchProgram,
+    effort: Effort,
+) -> Result<MeasuredPart, Box<dyn Error>> {
     let path = env::current_exe()?.with_file_name(format!("bench_{}", program.name));
-    let begun = Instant::now();
+    let start = Instant::now();
     let output = Command::new(&path)
-        .arg(FOR_THE_REPORT)
+        .arg(REPORT_FLAG)
         .args(effort.pick(None, Some("--quick")))
         .stderr(Stdio::inherit())
         .output()
-        .map_err(|error| format!("{}: {error}: is it built?", path.display()))?;
+        .map_err(|error| format!("{}: {error}; build it first", path.display()))?;
     if !output.status.success() {
         return Err(format!("bench_{}: {}", program.name, output.status).into());
     }
-    let part: Part = serde_json::from_slice(&output.stdout)?;
-    Ok(Measured { program, part, took: begun.elapsed() })
+    let part: ReportPart = serde_json::from_slice(&output.stdout)?;
+    Ok(MeasuredPart { program, part, elapsed: start.elapsed() })
 }

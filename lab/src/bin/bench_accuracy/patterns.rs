@@ -1,119 +1,124 @@
-//! Made arrivals: an even pace, Poisson, bursts.
+//! Accuracy for synthetic arrivals: constant rate, Poisson, bursts.
 
 use std::error::Error;
 use std::time::Duration;
 
-use lab::accuracy::{Tally, judge};
-use lab::arrivals::{LOADS, PATTERNS, Pattern};
-use lab::part::{Effort, Part};
-use lab::table::Table;
+use lab::accuracy::{AccuracyStats, measure_accuracy};
+use lab::arrivals::{ArrivalPattern, PATTERNS, RELATIVE_LOADS};
+use lab::part::{Effort, ReportPart};
+use lab::table::MarkdownTable;
 use slidegate::{Algorithm, Limit};
 
 use crate::limits;
-use crate::pool::{self, Kind, shown};
+use crate::results::{self, ArrivalsResult, format_percent};
 
 const MAX: u64 = 100;
 
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// Windows for which each key asks.
+/// The number of windows in which each key sends requests.
 const WINDOWS: u64 = 200;
 
-const HOW: &str = "\
-### Against an exact log
+const INTRODUCTION: &str = "\
+### Comparison with an exact log
 
-Each algorithm decides, and beside it an exact log keeps what that algorithm has allowed. At each request the log tells \
-what would have been right: to allow it if no more than max are then allowed in the window that ends now. Nothing here \
-is a time: the clock is set by hand and chance is seeded, so every run has the same figures. Each request costs one unit.
+An exact log records the requests that each algorithm allows. For each request the log determines the correct \
+decision: to allow the request if at most max requests are then allowed in the window that ends now. The clock is \
+manual and random numbers are seeded, so every run has the same figures. Each request costs one unit.
 
-- **allowed**: how many of all requests the algorithm let pass.
-- **false allows**: let pass, though the window was full; **false denies**: denied, though there was room. Both of all \
-requests.
-- **off by**: how far from the limit the wrong ones were on average, of max: what was beyond max, or the room that there \
-was. (Under more requests than it holds a limit stands at its max all the time. An algorithm that counts one unit too many \
-then denies wrongly, request after request, and yet **allowed** is nearly what the log allows.)
-- **wrong near the limit**: of those requests alone that are within 20 % of the limit (the exact count, this request \
-included, is between 0.8 max and 1.2 max), how many were decided wrongly, either way. Far from the limit all are right.
-- **worst window**: the most that was allowed in any window, of max; **bound**: the most that can be, by any traffic, as \
-[ALGORITHMS.md](ALGORITHMS.md) proves.
+- **allowed**: the share of requests that the algorithm allowed.
+- **false allows**: requests that were allowed although the window was full. **false denies**: requests that were \
+denied although they fitted. Both are shares of all requests.
+- **mean error**: the mean distance of wrong decisions from the limit, as a share of max: the units beyond max, or \
+the units that were still available. (Under overload a limit is at max all the time. An algorithm that counts one \
+unit too many then denies request after request wrongly, although **allowed** is close to the value of the log.)
+- **wrong near the limit**: the share of wrong decisions among the requests within 20 % of the limit (the exact \
+count, including the request, is between 0.8 max and 1.2 max). Decisions far from the limit are always right.
+- **worst window**: the maximum allowed in any window, as a share of max. **bound**: the maximum for any traffic, as \
+proven in [ALGORITHMS.md](ALGORITHMS.md).
 
-Of the five, `sliding_log` and `sliding_buckets` promise never more than max. The others trade that for less memory \
-(`sliding_window`), for windows of the calendar (`fixed_window`), or for bursts on top of a steady rate (`token_bucket`, \
-whose burst is by design, and counts as false allows here all the same).";
+`sliding_log` and `sliding_buckets` never allow more than max. The other algorithms exchange this guarantee for less \
+memory (`sliding_window`), for calendar windows (`fixed_window`), or for bursts in addition to a steady rate \
+(`token_bucket`; the intended bursts count as false allows here).";
 
 /// Measures all patterns.
-pub fn run(effort: Effort, part: &mut Part) -> Result<Vec<Kind>, Box<dyn Error>> {
+pub fn run(effort: Effort, part: &mut ReportPart) -> Result<Vec<ArrivalsResult>, Box<dyn Error>> {
     let keys = effort.pick(50, 5);
-    part.progress.expect(PATTERNS.len());
-    part.say(HOW);
-    part.say(format!(
-        "In the next three tables the limit is {MAX} per {} s. {keys} keys ask through {WINDOWS} windows at each of four \
-         paces: {} times what the limit holds. Each begins at another place of its window.",
+    part.progress.add_steps(PATTERNS.len());
+    part.add_text(INTRODUCTION);
+    part.add_text(format!(
+        "In the next three tables the limit is {MAX} per {} s. {keys} keys send requests for {WINDOWS} windows at \
+         each of four rates: {} times the rate of the limit. Each key starts at a different position in its window.",
         WINDOW.as_secs(),
-        LOADS.map(|load| load.to_string()).join(", "),
+        RELATIVE_LOADS.map(|load| load.to_string()).join(", "),
     ));
-    let (mut kinds, mut by_load) = (Vec::new(), of_loads());
+    let (mut arrivals, mut by_load) = (Vec::new(), load_table());
     for pattern in PATTERNS {
-        part.progress.step(pattern.name());
+        part.progress.begin_step(pattern.name());
         let all = measure(pattern, keys)?;
-        let mut pools = pool::empty();
-        for (pool, (limit, tallies)) in pools.iter_mut().zip(&all) {
-            tallies.iter().try_for_each(|tally| pool.add(limit, tally))?;
+        let mut results = results::empty_results();
+        for (result, (limit, stats_by_load)) in results.iter_mut().zip(&all) {
+            stats_by_load.iter().try_for_each(|stats| result.add(limit, stats))?;
             if limit.algorithm() == Algorithm::default() {
-                add(&mut by_load, pattern, tallies);
+                add_load_row(&mut by_load, pattern, stats_by_load);
             }
         }
-        part.say(heading(pattern));
-        pool::tell(part, &pools);
-        kinds.push(Kind { name: pattern.name(), pools });
+        part.add_text(heading(pattern));
+        results::add_results_table(part, &results);
+        arrivals.push(ArrivalsResult { name: pattern.name(), results });
     }
-    part.say(
-        "#### The default by pace\n\nWrong decisions of `sliding_window` among all requests, and among those within \
-         20 % of the limit, by how much is asked beside what the limit holds.",
+    part.add_text(
+        "#### Default algorithm by request rate\n\nWrong decisions of `sliding_window` among all requests, and among \
+         the requests within 20 % of the limit, by the request rate relative to the limit.",
     );
-    part.table(&by_load);
-    Ok(kinds)
+    part.add_table(&by_load);
+    Ok(arrivals)
 }
 
-fn heading(pattern: Pattern) -> &'static str {
+fn heading(pattern: ArrivalPattern) -> &'static str {
     match pattern {
-        Pattern::Even => "#### Even pace\n\nEach request comes as long after the one before.",
-        Pattern::Poisson => {
-            "#### Poisson\n\nEach request comes on its own, by chance, as those of many clients do."
+        ArrivalPattern::Even => "#### Constant rate\n\nAll intervals between requests are equal.",
+        ArrivalPattern::Poisson => {
+            "#### Poisson\n\nRequests are independent and arrive at random times, like the requests of many clients."
         }
-        Pattern::Bursts => {
-            "#### Bursts\n\nSpells of four times the pace and spells of silence, of random lengths: a quarter of a \
-             window and three quarters on average."
+        ArrivalPattern::Bursts => {
+            "#### Bursts\n\nBursts at four times the average rate, and pauses without requests. Their lengths are \
+             random: on average a quarter of a window for bursts and three quarters for pauses."
         }
     }
 }
 
-/// What each limit came to, load by load.
-type ByLoad = Vec<(Limit, [Tally; LOADS.len()])>;
+/// The results of each limit, one for each relative load.
+type StatsByLoad = Vec<(Limit, [AccuracyStats; RELATIVE_LOADS.len()])>;
 
-fn measure(pattern: Pattern, keys: u64) -> Result<ByLoad, Box<dyn Error>> {
+fn measure(pattern: ArrivalPattern, keys: u64) -> Result<StatsByLoad, Box<dyn Error>> {
     let window_us = WINDOW.as_micros() as u64;
     let limits = limits(MAX, WINDOW)?.into_iter();
-    let mut all: ByLoad = limits.map(|limit| (limit, Default::default())).collect();
-    for (nth, load) in LOADS.into_iter().enumerate() {
+    let mut all: StatsByLoad = limits.map(|limit| (limit, Default::default())).collect();
+    for (nth, load) in RELATIVE_LOADS.into_iter().enumerate() {
         for key in 0..keys {
             let arrivals = pattern.arrivals(window_us, load * MAX as f64, WINDOWS, key);
-            for (limit, tallies) in &mut all {
-                tallies[nth] += judge(limit, key, &arrivals)?;
+            for (limit, stats_by_load) in &mut all {
+                stats_by_load[nth] += measure_accuracy(limit, key, &arrivals)?;
             }
         }
     }
     Ok(all)
 }
 
-fn of_loads() -> Table {
-    let loads = LOADS.map(|load| format!("{load}x: all"));
+fn load_table() -> MarkdownTable {
+    let loads = RELATIVE_LOADS.map(|load| format!("{load}x: all"));
     let columns = loads.into_iter().flat_map(|load| [load, "near".to_owned()]);
-    Table::new(["arrivals".to_owned()].into_iter().chain(columns))
+    MarkdownTable::new(["arrivals".to_owned()].into_iter().chain(columns))
 }
 
-fn add(table: &mut Table, pattern: Pattern, tallies: &[Tally]) {
-    let cells =
-        tallies.iter().flat_map(|tally| [tally.wrong_percent(), tally.near_wrong_percent()]);
-    table.row([pattern.name().to_owned()].into_iter().chain(cells.map(shown)));
+fn add_load_row(
+    table: &mut MarkdownTable,
+    pattern: ArrivalPattern,
+    stats_by_load: &[AccuracyStats],
+) {
+    let cells = stats_by_load
+        .iter()
+        .flat_map(|stats| [stats.wrong_percent(), stats.near_limit_wrong_percent()]);
+    table.add_row([pattern.name().to_owned()].into_iter().chain(cells.map(format_percent)));
 }

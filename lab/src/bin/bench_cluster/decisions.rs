@@ -1,5 +1,4 @@
-//! One decision after the other: the memory store, a cluster of one, and a node of three that is told of all that it
-//! and the others charge.
+//! Decision times of the memory store, of a cluster of one, and of one node of three under full replication load.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -11,10 +10,10 @@ use std::thread;
 use std::time::Duration;
 
 use lab::keys::{KEY_LEN, Keys};
-use lab::measure::{Plan, Timing, Turn, interleaved};
-use lab::part::{Effort, Part};
-use lab::table::Table;
-use lab::targets::{Aim, Bound};
+use lab::measure::{MeasurePlan, Timing, TurnFn, run_interleaved};
+use lab::part::{Effort, ReportPart};
+use lab::table::MarkdownTable;
+use lab::targets::{Target, TargetBound};
 use slidegate::{
     Clock, DriftCorrectedClock, Hit, Key, Limit, MemoryStore, Scope as KeyScope, Store, Timestamp,
 };
@@ -28,10 +27,10 @@ use slidegate_cluster::store::Sync;
 /// Decisions of a thread in a round.
 const DECISIONS: usize = 1_000_000;
 
-/// How often nodes tell each other.
+/// The replication interval.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// What is decided by: half of the draws find a key that is full.
+/// The limit: half of the sampled keys have reached it.
 const LIMIT: &str = "100000/d";
 
 /// A node of a cluster in this process.
@@ -58,7 +57,7 @@ impl Node {
         self.store.counters()
     }
 
-    /// Two others have acknowledged all up to a flush.
+    /// Simulates two other nodes that have acknowledged all updates up to a flush.
     fn acknowledge(&self, flush: u64) {
         let member =
             |of| Member { incarnation: Incarnation(of), acknowledged: flush, silent_since: None };
@@ -72,52 +71,53 @@ impl Node {
     }
 }
 
-const ALONE: Aim = Aim {
-    text: "a decision of a cluster of one, times that of the memory store",
-    bound: Bound::AtMost(1.2),
-    limited_by: "by callgrind it takes 899 instructions where the memory store takes 474, the loop and the draw of the key \
-        (about 60) included: the key's hash has to be the same on every node and hard to foresee, so it is SipHash \
-        instead of foldhash (about 80 more); the answer of a request that may have to wait is moved twice (about 60); \
-        the rest is the search for a book, and whether a bucket leaves the state. Tried: states boxed (5.7x), state and \
-        tallies in one entry (2x to 6x).",
+const CLUSTER_OF_ONE: Target = Target {
+    text: "decision of a cluster of one, time relative to the memory store",
+    bound: TargetBound::AtMost(1.2),
+    limited_by: "by callgrind it takes 899 instructions and the memory store 474, including the loop and the \
+        sampling of the key (about 60): the hash of the key must be equal on every node and unpredictable for \
+        clients, so it is SipHash instead of foldhash (about 80 more); the result of a request that may have to wait \
+        is moved twice (about 60); the rest is the search for the replica of the key, and the check for expired \
+        buckets. Tried: boxed states (5.7x), state and counters in one entry (2x to 6x).",
 };
 
-const OF_THREE: Aim = Aim {
-    text: "a decision of one node of three, times that of the memory store",
-    bound: Bound::AtMost(1.2),
-    limited_by: "all keys are taken out of their tables, told, merged and gathered anew four times a second in the same \
-        caches: the extreme of what a node can be told.",
+const ONE_OF_THREE: Target = Target {
+    text: "decision of one node of three, time relative to the memory store",
+    bound: TargetBound::AtMost(1.2),
+    limited_by: "four times a second all keys are drained from their tables, replicated, merged and collected again \
+        in the same caches: the maximum replication load of a node.",
 };
 
-/// Measures stores of different sizes.
-pub fn run(effort: Effort, part: &mut Part) -> Result<(), Box<dyn Error>> {
+/// Measures stores with different numbers of keys.
+pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     let key_counts: &[usize] = effort.pick(&[1_000, 100_000, 1_000_000], &[1_000, 100_000]);
-    part.progress.expect(key_counts.len());
-    part.say(format!(
-        "### Decisions of a cluster's store\n\n`sliding_window`, keys of {KEY_LEN} bytes, through the same `Store::take`: in \
-         a cluster of one, and on one of three nodes while all that is charged is told and acknowledged every 250 ms \
-         beside it, and another tells as much."
+    part.progress.add_steps(key_counts.len());
+    part.add_text(format!(
+        "### Decisions of the cluster store\n\n`sliding_window`, keys of {KEY_LEN} bytes, through `Store::take`: in \
+         a cluster of one node, and on one of three nodes while all its charges are replicated and acknowledged \
+         every 250 ms and another node sends as many updates."
     ));
-    let names = ["memory store", "cluster of one", "one of three, telling every 250 ms beside it"];
+    let names = ["memory store", "cluster of one", "one of three, replicating every 250 ms"];
     let mut rows = names.map(|name| vec![name.to_owned()]);
     for &keys in key_counts {
-        part.progress.step(&format!("decisions of a cluster's store, {keys} keys"));
+        part.progress.begin_step(&format!("decisions of a cluster's store, {keys} keys"));
         let timings = measure(effort, keys)?;
         for (row, timing) in rows.iter_mut().zip(&timings) {
             row.push(format!("{:.0} ({:.2}x)", timing.ns, timing.ns / timings[0].ns));
         }
-        part.hold(&ALONE, timings[1].ns / timings[0].ns);
-        part.hold(&OF_THREE, timings[2].ns / timings[0].ns);
+        part.record_target(&CLUSTER_OF_ONE, timings[1].ns / timings[0].ns);
+        part.record_target(&ONE_OF_THREE, timings[2].ns / timings[0].ns);
     }
     let columns = key_counts.iter().map(|keys| format!("{keys} keys"));
-    let mut table =
-        Table::new(["ns, and times the memory store's".to_owned()].into_iter().chain(columns));
-    rows.into_iter().for_each(|row| table.row(row));
-    part.table(&table);
+    let mut table = MarkdownTable::new(
+        ["ns, and relative to the memory store".to_owned()].into_iter().chain(columns),
+    );
+    rows.into_iter().for_each(|row| table.add_row(row));
+    part.add_table(&table);
     Ok(())
 }
 
-/// Fills the stores with so many keys and measures them.
+/// Fills the stores with this number of keys and measures them.
 fn measure(effort: Effort, key_count: usize) -> Result<Vec<Timing>, Box<dyn Error>> {
     let limit: Limit = LIMIT.parse()?;
     let keys = Keys::new(key_count);
@@ -127,16 +127,16 @@ fn measure(effort: Effort, key_count: usize) -> Result<Vec<Timing>, Box<dyn Erro
     fill(&memory, &keys, &limit);
     fill(&one.store, &keys, &limit);
     fill(&of_three.store, &keys, &limit);
-    let turns: [&Turn<'_>; 3] = [
-        &|seed| decide(&memory, &keys, &limit, seed),
-        &|seed| decide(&one.store, &keys, &limit, seed),
-        &|seed| with_telling(&of_three, || decide(&of_three.store, &keys, &limit, seed)),
+    let turns: [&TurnFn<'_>; 3] = [
+        &|seed| count_denied(&memory, &keys, &limit, seed),
+        &|seed| count_denied(&one.store, &keys, &limit, seed),
+        &|seed| with_replication(&of_three, || count_denied(&of_three.store, &keys, &limit, seed)),
     ];
-    let plan = Plan { rounds: effort.rounds(), threads: 1, decisions: DECISIONS };
-    Ok(interleaved(plan, &turns))
+    let plan = MeasurePlan { rounds: effort.rounds(), threads: 1, decisions: DECISIONS };
+    Ok(run_interleaved(plan, &turns))
 }
 
-/// Brings every key into a store: one in two full, the others far from it.
+/// Charges every key of a store: every other key up to max, the rest one unit.
 fn fill(store: &impl Store, keys: &Keys, limit: &Limit) {
     let scope = KeyScope::new("api", "per-tenant", "1d", &["tenant"]);
     for (nth, key) in keys.range(0..keys.count()) {
@@ -154,10 +154,10 @@ fn take(store: &impl Store, hits: &[Hit<'_>]) -> bool {
     }
 }
 
-fn decide(store: &impl Store, keys: &Keys, limit: &Limit, seed: u64) -> usize {
+fn count_denied(store: &impl Store, keys: &Keys, limit: &Limit, seed: u64) -> usize {
     let scope = KeyScope::new("api", "per-tenant", "1d", &["tenant"]);
     let mut denied = 0;
-    for (_, key) in keys.draw(seed, DECISIONS) {
+    for (_, key) in keys.sample_uniform(seed, DECISIONS) {
         let value = [key.into()];
         let hit = Hit::new(Key::new(&scope, &value), limit, 1);
         denied += usize::from(!take(store, &[hit]));
@@ -165,8 +165,9 @@ fn decide(store: &impl Store, keys: &Keys, limit: &Limit, seed: u64) -> usize {
     denied
 }
 
-/// Takes what has changed every interval, has it acknowledged, and is told as much by another.
-fn with_telling(node: &Node, decide: impl FnOnce() -> usize) -> usize {
+/// Runs `decide` while, every interval, the changed counters are drained and acknowledged, and as many updates from
+/// another node are merged.
+fn with_replication(node: &Node, count_denied: impl FnOnce() -> usize) -> usize {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -181,7 +182,7 @@ fn with_telling(node: &Node, decide: impl FnOnce() -> usize) -> usize {
                 node.acknowledge(flush);
             }
         });
-        let denied = decide();
+        let denied = count_denied();
         done.store(true, Ordering::Relaxed);
         denied
     })

@@ -1,4 +1,4 @@
-//! Many active keys: three nodes in this process, on loopback, that charge each key about once a second.
+//! The cost of many active keys: three nodes in this process, on loopback, that charge each key about once a second.
 
 use std::error::Error;
 use std::fs;
@@ -6,35 +6,35 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lab::keys::Keys;
-use lab::part::{Effort, Part};
-use lab::table::Table;
+use lab::part::{Effort, ReportPart};
+use lab::table::MarkdownTable;
 use slidegate::{DriftCorrectedClock, Hit, Key, Limit, Scope as KeyScope, Store};
 use slidegate_cluster::{ClusterStore, Settings};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-/// Keys that are active.
+/// The number of active keys.
 const KEYS: usize = 100_000;
 
-/// How often some of them are charged.
+/// The interval at which a share of the keys is charged.
 const STEP: Duration = Duration::from_millis(10);
 
-/// Keys that are charged in a step: all of them within a second.
-const AT_ONCE: usize = KEYS / 100;
+/// The number of keys charged per step, so that all keys are charged within a second.
+const KEYS_PER_STEP: usize = KEYS / 100;
 
 type Node = ClusterStore<Arc<DriftCorrectedClock>>;
 
-/// Runs three nodes.
-pub fn run(effort: Effort, part: &mut Part) -> Result<(), Box<dyn Error>> {
-    part.progress.expect(1);
-    part.progress.step(&format!("{KEYS} active keys on three nodes"));
-    let span = effort.pick(Duration::from_secs(20), Duration::from_secs(4));
-    let table = tokio::runtime::Runtime::new()?.block_on(measure(span))?;
-    part.say(format!("### {KEYS} active keys on three nodes, told every 250 ms"));
-    part.table(&table);
+/// Measures three nodes.
+pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
+    part.progress.add_steps(1);
+    part.progress.begin_step(&format!("{KEYS} active keys on three nodes"));
+    let duration = effort.pick(Duration::from_secs(20), Duration::from_secs(4));
+    let table = tokio::runtime::Runtime::new()?.block_on(measure(duration))?;
+    part.add_text(format!("### {KEYS} active keys on three nodes, replicated every 250 ms"));
+    part.add_table(&table);
     Ok(())
 }
 
-async fn measure(span: Duration) -> Result<Table, Box<dyn Error>> {
+async fn measure(duration: Duration) -> Result<MarkdownTable, Box<dyn Error>> {
     let mut nodes = vec![start(&[]).await?];
     let seed = address(&nodes[0]).await;
     for _ in 0..2 {
@@ -45,23 +45,26 @@ async fn measure(span: Duration) -> Result<Table, Box<dyn Error>> {
     }
     let keys = Keys::new(KEYS);
     let limit: Limit = "1000000/h".parse()?;
-    // Once all are known everywhere, what follows are changes.
+    // All nodes know all keys afterwards, so the measurement covers changes of existing counters.
     charge(&nodes, &keys, &limit, Duration::from_secs(3)).await;
-    let (cpu, sent) = (cpu_s()?, sent_bytes(&nodes));
-    let begun = Instant::now();
-    let charged = charge(&nodes, &keys, &limit, span).await;
+    let (cpu, sent) = (cpu_seconds()?, sent_bytes(&nodes));
+    let start = Instant::now();
+    let charged = charge(&nodes, &keys, &limit, duration).await;
     sleep(Duration::from_secs(1)).await;
-    let seconds = begun.elapsed().as_secs_f64();
-    let (cpu, sent) = (cpu_s()? - cpu, (sent_bytes(&nodes) - sent) as f64);
-    let mut table = Table::new(["", ""]);
-    table.row(["keys changed in a second", &format!("{:.0}", charged as f64 / seconds)]);
-    table.row([
-        "bytes for a changed key, to each of the two others",
+    let seconds = start.elapsed().as_secs_f64();
+    let (cpu, sent) = (cpu_seconds()? - cpu, (sent_bytes(&nodes) - sent) as f64);
+    let mut table = MarkdownTable::new(["", ""]);
+    table.add_row(["changed keys per second", &format!("{:.0}", charged as f64 / seconds)]);
+    table.add_row([
+        "bytes per changed key and receiving node",
         &format!("{:.1}", sent / charged as f64 / 2.0),
     ]);
-    table.row(["sent by all three, in a second", &format!("{:.2} MB", sent / seconds / 1e6)]);
-    table.row([
-        "CPU of all three and the charging",
+    table.add_row([
+        "sent by all three nodes per second",
+        &format!("{:.2} MB", sent / seconds / 1e6),
+    ]);
+    table.add_row([
+        "CPU of all three nodes, including the load",
         &format!("{:.0} % of a core", 100.0 * cpu / seconds),
     ]);
     Ok(table)
@@ -92,20 +95,20 @@ async fn address(node: &Node) -> String {
     }
 }
 
-/// Charges each key once a second, on one node after the other. Says how often it charged.
-async fn charge(nodes: &[Node], keys: &Keys, limit: &Limit, span: Duration) -> usize {
+/// Charges each key once a second, on the nodes in turn. Returns the number of charges.
+async fn charge(nodes: &[Node], keys: &Keys, limit: &Limit, duration: Duration) -> usize {
     let scope = KeyScope::new("api", "per-tenant", "1h", &["tenant"]);
     let mut steps = interval(STEP);
     steps.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    let (begun, mut charged) = (Instant::now(), 0);
-    while begun.elapsed() < span {
+    let (start, mut charged) = (Instant::now(), 0);
+    while start.elapsed() < duration {
         steps.tick().await;
-        for _ in 0..AT_ONCE {
+        for _ in 0..KEYS_PER_STEP {
             let value = [keys.get(charged % KEYS).into()];
             let key = Key::new(&scope, &value);
             let hit = Hit::new(key, limit, 1);
             let taken = nodes[charged % nodes.len()].take(&[hit]).await;
-            assert!(taken.is_ok_and(|taken| taken.allowed), "the limit is far");
+            assert!(taken.is_ok_and(|taken| taken.allowed), "the limit is never reached");
             charged += 1;
         }
     }
@@ -116,10 +119,10 @@ fn sent_bytes(nodes: &[Node]) -> u64 {
     nodes.iter().filter_map(|node| Some(node.status()?.sent_bytes)).sum()
 }
 
-/// CPU time of this process, in seconds.
-fn cpu_s() -> Result<f64, Box<dyn Error>> {
+/// Returns the CPU time of this process in seconds.
+fn cpu_seconds() -> Result<f64, Box<dyn Error>> {
     let stat = fs::read_to_string("/proc/self/stat")?;
-    let (_, fields) = stat.rsplit_once(')').ok_or("/proc has another form")?;
+    let (_, fields) = stat.rsplit_once(')').ok_or("unexpected format of /proc")?;
     let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
     Ok(ticks.sum::<Result<f64, _>>()? / 100.0)
 }

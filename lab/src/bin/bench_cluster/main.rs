@@ -1,16 +1,17 @@
-//! Measures decisions of a cluster's store beside those of the memory store, what many active keys cost nodes that
-//! tell each other, and what slips through.
+//! Measures decision times of the cluster store compared with the memory store, the replication cost of many active
+//! keys, and the overshoot of a cluster.
 //!
-//! `make bench-cluster`, or `ARGS=--quick`, or some sections: `ARGS='keys slipped'`. Needs a built server.
+//! `make bench-cluster`, with `ARGS=--quick`, or with the names of sections: `ARGS='keys slipped'`. The server must be
+//! built.
 
 mod decisions;
 mod keys;
-mod slipped;
+mod overshoot;
 
 use std::error::Error;
 
 use lab::part;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    part::main(&[("decisions", decisions::run), ("keys", keys::run), ("slipped", slipped::run)])
+    part::main(&[("decisions", decisions::run), ("keys", keys::run), ("slipped", overshoot::run)])
 }

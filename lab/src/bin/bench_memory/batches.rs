@@ -1,61 +1,63 @@
-//! Many keys at once, beside one after the other.
+//! Batches of keys in one call, compared with single calls.
 
 use std::error::Error;
 
-use lab::draw::Draw;
-use lab::keys::{Course, Keys};
-use lab::measure::{Plan, interleaved};
-use lab::part::{Effort, Part};
-use lab::peers::{KeyKind, Peer, Slidegate};
-use lab::table::Table;
-use lab::targets::{Aim, Bound};
+use lab::key_distribution::KeyDistribution;
+use lab::keys::{KeySequence, Keys};
+use lab::limiters::{BenchLimiter, KeyKind, SlidegateLimiter};
+use lab::measure::{MeasurePlan, run_interleaved};
+use lab::part::{Effort, ReportPart};
+use lab::table::MarkdownTable;
+use lab::targets::{Target, TargetBound};
 
-use crate::keys::{DECISIONS, DRAWN, fill};
+use crate::keys::{DECISIONS, SEQUENCE_LEN, fill_keys};
 
-const BATCHES: Aim = Aim {
-    text: "check_many of 16 and of 64, 10 million keys, times as fast as check",
-    bound: Bound::AtLeast(2.5),
+const BATCH_SPEEDUP: Target = Target {
+    text: "check_many of 16 and of 64, 10 million keys, speed relative to check",
+    bound: TargetBound::AtLeast(2.5),
     limited_by: "",
 };
 
-/// Measures a limiter that holds many keys.
-pub fn run(effort: Effort, part: &mut Part) -> Result<(), Box<dyn Error>> {
+/// Measures a limiter with many keys.
+pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     let key_counts: &[usize] = effort.pick(&[1_000_000, 10_000_000], &[1_000_000]);
-    part.progress.expect(key_counts.len());
-    let mut columns = vec!["ns per key, and times as fast as `check`".to_owned()];
+    part.progress.add_steps(key_counts.len());
+    let mut columns = vec!["ns per key, and speed relative to `check`".to_owned()];
     let mut rows =
         ["check", "check_many of 16", "check_many of 64"].map(|name| vec![name.to_owned()]);
     for &count in key_counts {
-        part.progress.step(&format!("batches, {count} keys"));
+        part.progress.begin_step(&format!("batches, {count} keys"));
         let ns = measure(effort, count)?;
         columns.push(format!("{count} keys"));
-        for (row, its) in rows.iter_mut().zip(ns) {
-            row.push(format!("{its:.0} ({:.2}x)", ns[0] / its));
+        for (row, batch_ns) in rows.iter_mut().zip(ns) {
+            row.push(format!("{batch_ns:.0} ({:.2}x)", ns[0] / batch_ns));
         }
         if count == 10_000_000 {
-            ns[1..].iter().for_each(|its| part.hold(&BATCHES, ns[0] / its));
+            ns[1..]
+                .iter()
+                .for_each(|batch_ns| part.record_target(&BATCH_SPEEDUP, ns[0] / batch_ns));
         }
     }
-    let mut table = Table::new(columns);
-    rows.into_iter().for_each(|row| table.row(row));
-    part.say("### `check_many`, uniform text keys, 1 thread");
-    part.table(&table);
+    let mut table = MarkdownTable::new(columns);
+    rows.into_iter().for_each(|row| table.add_row(row));
+    part.add_text("### `check_many`, uniform text keys, 1 thread");
+    part.add_table(&table);
     Ok(())
 }
 
 fn measure(effort: Effort, count: usize) -> Result<[f64; 3], Box<dyn Error>> {
     let keys = Keys::new(count);
-    let slidegate = Slidegate::new(KeyKind::Text)?;
+    let slidegate = SlidegateLimiter::new(KeyKind::Text)?;
     let decisions = effort.pick(DECISIONS, DECISIONS / 5);
-    fill(&slidegate, &keys);
-    let course = Course::new(&keys, &Draw::Uniform(count), DRAWN);
-    let draw = |seed| course.draws(seed, decisions);
-    let timings = interleaved(
-        Plan { rounds: effort.rounds(), threads: 1, decisions },
+    fill_keys(&slidegate, &keys);
+    let sequence = KeySequence::new(&keys, &KeyDistribution::Uniform(count), SEQUENCE_LEN);
+    let keys_from_seed = |seed| sequence.iter(seed, decisions);
+    let timings = run_interleaved(
+        MeasurePlan { rounds: effort.rounds(), threads: 1, decisions },
         &[
-            &|seed| slidegate.decide(draw(seed)),
-            &|seed| slidegate.decide_many(draw(seed), 16),
-            &|seed| slidegate.decide_many(draw(seed), 64),
+            &|seed| slidegate.count_denied(keys_from_seed(seed)),
+            &|seed| slidegate.count_denied_batched(keys_from_seed(seed), 16),
+            &|seed| slidegate.count_denied_batched(keys_from_seed(seed), 64),
         ],
     );
     Ok([timings[0].ns, timings[1].ns, timings[2].ns])

@@ -1,50 +1,49 @@
-//! The exact log of 100 charges, every key full.
+//! Exact logs of 100 charges, with all keys full.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lab::logs::{self, Log, MAX, Packed, Queues, STEP_US};
-use lab::measure::{Plan, Timing, Turn, interleaved};
-use lab::part::{Effort, Part};
+use lab::logs::{self, LogContender, MAX, QueueLog, STEP_US, SlidegateLog};
+use lab::measure::{MeasurePlan, Timing, TurnFn, run_interleaved};
+use lab::part::{Effort, ReportPart};
 use lab::rss;
-use lab::table::Table;
-use lab::targets::{Aim, Bound};
+use lab::table::MarkdownTable;
+use lab::targets::{Target, TargetBound};
 
-/// The argument that makes this program a child which fills one log.
-pub const CHILD: &str = "log-child";
+/// The argument of the child process that fills one log.
+pub const CHILD_ARGUMENT: &str = "log-child";
 
 const DECISIONS: usize = 1_000_000;
 
-/// Keys of the logs that are held against the aims, and whose bytes are counted.
+/// The number of keys for the targets and the memory measurement.
 const KEYS: usize = 100_000;
 
-const BYTES: Aim = Aim {
+const BYTES_PER_ENTRY: Target = Target {
     text: "sliding_log of 100, 100,000 full keys, bytes per entry",
-    bound: Bound::AtMost(8.0),
+    bound: TargetBound::AtMost(8.0),
     limited_by: "",
 };
 
-const SPEED: Aim = Aim {
-    text: "sliding_log of 100, 100,000 full keys, times as fast as Mutex<VecDeque>",
-    bound: Bound::AtLeast(2.0),
-    limited_by: "by callgrind a decision takes 433 instructions if it is denied and 746 if it is allowed \
-        (lab/instructions.txt, text keys). Beside what the queue does it packs entries into half the bytes, tells the \
-        exact wait, gives a receipt, and keeps a table that forgets what has left; which of these costs how much is not \
-        profiled.",
+const SPEED: Target = Target {
+    text: "sliding_log of 100, 100,000 full keys, speed relative to Mutex<VecDeque>",
+    bound: TargetBound::AtLeast(2.0),
+    limited_by: "by callgrind a denied decision takes 433 instructions and an allowed one 746 (lab/instructions.txt, \
+        text keys). In addition to the work of the queue it packs entries into half the bytes, returns the exact \
+        retry delay and a receipt, and evicts expired states from its table; the cost of each is not profiled.",
 };
 
-type Logs = [Box<dyn Log + Sync>; 2];
+type Logs = [Box<dyn LogContender + Sync>; 2];
 
-/// Measures time in this process, memory in children.
-pub fn run(effort: Effort, part: &mut Part) -> Result<(), Box<dyn Error>> {
+/// Measures time in this process, and memory in child processes.
+pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     let key_counts: &[usize] = effort.pick(&[1_000, 10_000, KEYS], &[KEYS]);
-    part.progress.expect(key_counts.len() + 2);
+    part.progress.add_steps(key_counts.len() + 2);
     let mut columns = vec![String::new()];
     let mut rows: Vec<Vec<String>> = Vec::new();
     for &keys in key_counts {
-        let logs: Logs = [Box::new(Packed::new(keys)?), Box::new(Queues::new(keys))];
+        let logs: Logs = [Box::new(SlidegateLog::new(keys)?), Box::new(QueueLog::new(keys))];
         rows.resize_with(logs.len(), Vec::new);
-        part.progress.step(&format!("exact logs of {MAX}, {keys} full keys"));
+        part.progress.begin_step(&format!("exact logs of {MAX}, {keys} full keys"));
         let timings = measure(effort, keys, &logs);
         columns.push(format!("{keys} keys"));
         for ((row, log), timing) in rows.iter_mut().zip(&logs).zip(&timings) {
@@ -54,52 +53,52 @@ pub fn run(effort: Effort, part: &mut Part) -> Result<(), Box<dyn Error>> {
             row.push(format!("{:.0} ns ({:.2}x)", timing.ns, timing.ns / timings[0].ns));
         }
         if keys == KEYS {
-            part.hold(&SPEED, timings[1].ns / timings[0].ns);
+            part.record_target(&SPEED, timings[1].ns / timings[0].ns);
         }
     }
     columns.push("bytes per entry".to_owned());
     for (nth, row) in rows.iter_mut().enumerate() {
-        part.progress.step(&format!("memory of {}", row[0]));
-        let bytes = rss::ask_child(&[CHILD, &row[0]])? as f64 / (KEYS * MAX) as f64;
+        part.progress.begin_step(&format!("memory of {}", row[0]));
+        let bytes = rss::run_child(&[CHILD_ARGUMENT, &row[0]])? as f64 / (KEYS * MAX) as f64;
         row.push(format!("{bytes:.1}"));
         if nth == 0 {
-            part.hold(&BYTES, bytes);
+            part.record_target(&BYTES_PER_ENTRY, bytes);
         }
     }
-    let mut table = Table::new(columns);
-    rows.into_iter().for_each(|row| table.row(row));
-    part.say(format!("### Exact logs of {MAX}, all keys full, 1 thread"));
-    part.table(&table);
+    let mut table = MarkdownTable::new(columns);
+    rows.into_iter().for_each(|row| table.add_row(row));
+    part.add_text(format!("### Exact logs of {MAX}, all keys full, 1 thread"));
+    part.add_table(&table);
     Ok(())
 }
 
 fn measure(effort: Effort, keys: usize, logs: &Logs) -> Vec<Timing> {
     let turns = logs.each_ref().map(|log| {
-        let now_us = AtomicU64::new(logs::fill(&**log, keys));
-        move |seed| decide(&**log, keys, &now_us, seed)
+        let now_us = AtomicU64::new(logs::fill_all_keys(&**log, keys));
+        move |seed| count_denied(&**log, keys, &now_us, seed)
     });
-    let plan = Plan { rounds: effort.rounds(), threads: 1, decisions: DECISIONS };
-    interleaved(plan, &turns.each_ref().map(|turn| turn as &Turn<'_>))
+    let plan = MeasurePlan { rounds: effort.rounds(), threads: 1, decisions: DECISIONS };
+    run_interleaved(plan, &turns.each_ref().map(|turn| turn as &TurnFn<'_>))
 }
 
-/// Asks for uniformly drawn keys, one per step of time; how many were denied.
-fn decide(log: &dyn Log, keys: usize, now_us: &AtomicU64, seed: u64) -> usize {
+/// Charges uniformly sampled keys, one per time step. Returns the number of denials.
+fn count_denied(log: &dyn LogContender, keys: usize, now_us: &AtomicU64, seed: u64) -> usize {
     let mut rng = fastrand::Rng::with_seed(seed);
     let start_us = now_us.fetch_add(DECISIONS as u64 * STEP_US, Ordering::Relaxed);
     let denied = (1..=DECISIONS as u64)
-        .filter(|nth| !log.take(rng.u64(0..keys as u64), start_us + nth * STEP_US));
+        .filter(|nth| !log.try_charge(rng.u64(0..keys as u64), start_us + nth * STEP_US));
     denied.count()
 }
 
-/// Prints by how many bytes this process grows while a log is filled.
-pub fn child(name: &str) -> Result<(), Box<dyn Error>> {
-    let grown = rss::growth(|| {
-        let packed = Packed::new(KEYS)?;
-        let log: Box<dyn Log> = match name == packed.name() {
-            true => Box::new(packed),
-            false => Box::new(Queues::new(KEYS)),
+/// Prints the growth of this process in bytes while a log is filled.
+pub fn run_child(name: &str) -> Result<(), Box<dyn Error>> {
+    let grown = rss::measure_growth(|| {
+        let slidegate = SlidegateLog::new(KEYS)?;
+        let log: Box<dyn LogContender> = match name == slidegate.name() {
+            true => Box::new(slidegate),
+            false => Box::new(QueueLog::new(KEYS)),
         };
-        logs::fill(&*log, KEYS);
+        logs::fill_all_keys(&*log, KEYS);
         Ok(log)
     })?;
     println!("{grown}");

@@ -1,6 +1,7 @@
-//! Measures slidegate's memory store beside what users would pick instead.
+//! Measures slidegate's memory store compared with other in-memory limiters.
 //!
-//! `make bench-memory`, or `ARGS=--quick`, or some sections: `ARGS='keys batches'`. In full it takes 6 GB.
+//! `make bench-memory`, with `ARGS=--quick`, or with the names of sections: `ARGS='keys batches'`. A full run needs 6 GB
+//! of memory.
 
 mod batches;
 mod footprint;
@@ -18,8 +19,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        [footprint::CHILD, what, keys, key_len] => footprint::child(what, keys, key_len),
-        [log::CHILD, what] => log::child(what),
+        [footprint::CHILD_ARGUMENT, name, keys, key_len] => {
+            footprint::run_child(name, keys, key_len)
+        }
+        [log::CHILD_ARGUMENT, name] => log::run_child(name),
         _ => part::main(&[
             ("keys", keys::run),
             ("batches", batches::run),

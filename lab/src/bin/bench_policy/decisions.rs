@@ -1,12 +1,12 @@
-//! A decision under a thousand rules, beside one under three.
+//! Decision time with a thousand rules, compared with three rules.
 
 use std::error::Error;
 
-use lab::measure::{Plan, interleaved};
-use lab::part::{Effort, Part};
-use lab::policies::{REQUESTS, SHAPES, Shape, WITHOUT_A_BEGINNING, Workload};
-use lab::table::Table;
-use lab::targets::{Aim, Bound};
+use lab::measure::{MeasurePlan, run_interleaved};
+use lab::part::{Effort, ReportPart};
+use lab::policies::{LEADING_STAR_GLOBS, PolicyShape, REQUESTS, SHAPES, Workload};
+use lab::table::MarkdownTable;
+use lab::targets::{Target, TargetBound};
 use slidegate::SystemClock;
 use stats_alloc::Region;
 
@@ -16,64 +16,67 @@ const FEW: usize = 3;
 
 const MANY: usize = 1_000;
 
-const TIMES: Aim = Aim {
-    text: "a decision under 1,000 rules, in times of one under 3",
-    bound: Bound::AtMost(2.0),
+const TIME_RATIO: Target = Target {
+    text: "decision with 1,000 rules, time relative to 3 rules",
+    bound: TargetBound::AtMost(2.0),
     limited_by: "",
 };
 
-const ALLOCATIONS: Aim = Aim {
-    text: "allocations of a decision by a policy",
-    bound: Bound::AtMost(0.0),
+const ALLOCATIONS: Target = Target {
+    text: "allocations per decision with a policy",
+    bound: TargetBound::AtMost(0.0),
     limited_by: "",
 };
 
-/// Measures every shape, and one that cannot be looked up.
-pub fn run(effort: Effort, part: &mut Part) -> Result<(), Box<dyn Error>> {
-    part.progress.expect(SHAPES.len() + 1);
-    let mut table = Table::new(["", "3 rules", "1,000 rules", "times", "allocations"]);
-    for shape in SHAPES.into_iter().chain([WITHOUT_A_BEGINNING]) {
-        part.progress.step(&format!("deciding by {}", shape.name));
+/// Measures all shapes, including the one that no index supports.
+pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
+    part.progress.add_steps(SHAPES.len() + 1);
+    let mut table = MarkdownTable::new(["", "3 rules", "1,000 rules", "ratio", "allocations"]);
+    for shape in SHAPES.into_iter().chain([LEADING_STAR_GLOBS]) {
+        part.progress.begin_step(&format!("decisions, {}", shape.name));
         let [few, many, allocations] = measure(effort, shape)?;
-        table.row([
+        table.add_row([
             shape.name.to_owned(),
             format!("{few:.0} ns"),
             format!("{many:.0} ns"),
             format!("{:.2}", many / few),
             format!("{allocations:.2}"),
         ]);
-        if shape.name != WITHOUT_A_BEGINNING.name {
-            part.hold(&TIMES, many / few);
-            part.hold(&ALLOCATIONS, allocations);
+        if shape.name != LEADING_STAR_GLOBS.name {
+            part.record_target(&TIME_RATIO, many / few);
+            part.record_target(&ALLOCATIONS, allocations);
         }
     }
-    part.say("### To decide by it");
-    part.table(&table);
-    part.say(
-        "The last row is no target. Nothing but such a glob tells its rules apart, so each is looked at: give them \
-         another attribute, or a beginning.",
+    part.add_text("### Decision time");
+    part.add_table(&table);
+    part.add_text(
+        "The last row is not a target. Its rules differ only in globs with a leading star, so each rule is \
+         evaluated. Add another attribute, or a prefix to the globs, to avoid this.",
     );
     Ok(())
 }
 
-/// Nanoseconds under few rules and under many, and allocations under many.
-fn measure(effort: Effort, shape: Shape) -> Result<[f64; 3], Box<dyn Error>> {
+/// Returns the decision time in nanoseconds with few and with many rules, and the allocations with many rules.
+fn measure(effort: Effort, shape: PolicyShape) -> Result<[f64; 3], Box<dyn Error>> {
     let (few, many) = (Workload::new(shape, FEW)?, Workload::new(shape, MANY)?);
-    // Every key is known from here on.
-    let allocations = [&few, &many].map(allocations);
-    // To look at every rule takes long.
-    let is_slow = shape.name == WITHOUT_A_BEGINNING.name;
+    // This also creates all keys.
+    let allocations = [&few, &many].map(count_allocations);
+    // Evaluating every rule is slow, so fewer decisions are measured.
+    let is_slow = shape.name == LEADING_STAR_GLOBS.name;
     let all = effort.pick(600_000, 100_000);
     let decisions = if is_slow { all / 20 } else { all };
-    let plan = Plan { rounds: effort.rounds(), threads: 1, decisions };
-    let timings = interleaved(plan, &[&|_| few.decide(decisions), &|_| many.decide(decisions)]);
+    let plan = MeasurePlan { rounds: effort.rounds(), threads: 1, decisions };
+    let timings = run_interleaved(
+        plan,
+        &[&|_| few.count_denied(decisions), &|_| many.count_denied(decisions)],
+    );
     Ok([timings[0].ns, timings[1].ns, allocations[1]])
 }
 
-/// Of a decision, once every key is known.
-fn allocations(workload: &Workload<SystemClock>) -> f64 {
-    workload.decide(REQUESTS);
+/// Returns the allocations per decision after all keys are created.
+fn count_allocations(workload: &Workload<SystemClock>) -> f64 {
+    workload.count_denied(REQUESTS);
     let region = Region::new(ALLOCATOR);
-    workload.decide(REQUESTS);
+    workload.count_denied(REQUESTS);
     region.change().allocations as f64 / REQUESTS as f64
 }

@@ -1,45 +1,50 @@
-//! From the text of a policy to one that can be asked.
+//! Loading time: from the text of a policy to a compiled policy.
 
 use std::error::Error;
 use std::hint::black_box;
 
-use lab::part::{Effort, Part};
-use lab::policies::{SHAPES, Shape};
-use lab::table::Table;
-use lab::targets::{Aim, Bound};
+use lab::part::{Effort, ReportPart};
+use lab::policies::{PolicyShape, SHAPES};
+use lab::table::MarkdownTable;
+use lab::targets::{Target, TargetBound};
 use slidegate::Policy;
 
-const RULES: [usize; 2] = [1_000, 10_000];
+const RULE_COUNTS: [usize; 2] = [1_000, 10_000];
 
-const LOADED: Aim =
-    Aim { text: "1,000 rules are loaded, ms", bound: Bound::AtMost(100.0), limited_by: "" };
+const LOAD_TIME: Target =
+    Target { text: "loading 1,000 rules, ms", bound: TargetBound::AtMost(100.0), limited_by: "" };
 
-/// Measures every shape.
-pub fn run(effort: Effort, part: &mut Part) -> Result<(), Box<dyn Error>> {
-    part.progress.expect(SHAPES.len());
-    part.say(
-        "Each rule has one limit, `sliding_window` in memory. Each request says four or five attributes and is for \
-         exactly one rule, under 3 rules and under 1,000 alike; 3,000 requests in no foreseeable order, each with its own \
-         count.\n\n### To load it",
+/// Measures all indexed shapes.
+pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
+    part.progress.add_steps(SHAPES.len());
+    part.add_text(
+        "Each rule has one limit, `sliding_window` in memory. Each request has four or five attributes and matches \
+         exactly one rule, both with 3 rules and with 1,000 rules. There are 3,000 requests in random order, each \
+         with its own counter.\n\n### Loading time",
     );
-    let mut table = Table::new(["", "1,000 rules", "10,000 rules"]);
+    let mut table = MarkdownTable::new(["", "1,000 rules", "10,000 rules"]);
     for shape in SHAPES {
-        part.progress.step(&format!("loading {}", shape.name));
-        let [thousand, ten_thousand] = RULES.map(|rules| load(effort, shape, rules));
+        part.progress.begin_step(&format!("loading {}", shape.name));
+        let [thousand, ten_thousand] =
+            RULE_COUNTS.map(|rules| measure_loading(effort, shape, rules));
         let (thousand, ten_thousand) = (thousand?, ten_thousand?);
-        table.row([
+        table.add_row([
             shape.name.to_owned(),
             format!("{thousand:.1} ms"),
             format!("{ten_thousand:.0} ms"),
         ]);
-        part.hold(&LOADED, thousand);
+        part.record_target(&LOAD_TIME, thousand);
     }
-    part.table(&table);
+    part.add_table(&table);
     Ok(())
 }
 
-/// Milliseconds, the median of the rounds.
-fn load(effort: Effort, shape: Shape, rules: usize) -> Result<f64, Box<dyn Error>> {
+/// Returns the median loading time in milliseconds.
+fn measure_loading(
+    effort: Effort,
+    shape: PolicyShape,
+    rules: usize,
+) -> Result<f64, Box<dyn Error>> {
     let text = shape.policy(rules);
     let mut rounds = Vec::with_capacity(effort.rounds());
     for _ in 0..effort.rounds() {

@@ -1,11 +1,11 @@
-//! Measures policies of a thousand rules: how long they take to load, and what a decision takes beside one under
-//! three rules; and decisions by many rules at once.
+//! Measures policies with a thousand rules: loading times, and decision times compared with three rules; and decision
+//! times with many matching rules.
 //!
-//! `make bench-policy`, or `ARGS=--quick`, or some sections: `ARGS=loading`.
+//! `make bench-policy`, with `ARGS=--quick`, or with the names of sections: `ARGS=loading`.
 
-mod applying;
 mod decisions;
 mod loading;
+mod matching_rules;
 
 use std::alloc::System;
 use std::error::Error;
@@ -13,7 +13,7 @@ use std::error::Error;
 use lab::part;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
-/// Counts the allocations.
+/// The allocator that counts allocations.
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
@@ -21,6 +21,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     part::main(&[
         ("loading", loading::run),
         ("decisions", decisions::run),
-        ("applying", applying::run),
+        ("applying", matching_rules::run),
     ])
 }

@@ -1,22 +1,22 @@
-//! The same callers beside one Redis and beside a Redis Cluster of three masters.
+//! The callers of `coalescing` with one Redis and with a Redis Cluster of three masters.
 
 use std::error::Error;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use lab::draw::Draw;
-use lab::part::Part;
-use lab::table::Table;
+use lab::key_distribution::KeyDistribution;
+use lab::part::ReportPart;
+use lab::table::MarkdownTable;
 use slidegate::Algorithm;
 use slidegate_redis::{RedisStore, Settings};
 use tokio::runtime::Runtime;
 
-use crate::Scope;
-use crate::crowd::{Asker, CALLERS, Course, Errand, runtime, turn};
+use crate::BenchScale;
+use crate::caller_load::{CALLERS, CallerBackend, CallerLoad, LoadResult, run_callers, runtime};
 use crate::rounds::median;
-use crate::server::{Server, free_port};
-use crate::side::Slidegate;
+use crate::scripts::SlidegateScripts;
+use crate::server::{RedisServer, free_port};
 
 const KEYS: usize = 100_000;
 
@@ -24,124 +24,125 @@ const MASTERS: u16 = 3;
 
 const SLOTS: u16 = 16_384;
 
-/// How long masters may take to find each other.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The time limit for the masters to form a cluster.
+const CLUSTER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Servers, and callers of a store over all of them.
-struct Seat {
+/// Redis servers, and callers of a store on them.
+struct Deployment {
     name: &'static str,
-    servers: Vec<Server>,
-    asker: Arc<Asker>,
+    servers: Vec<RedisServer>,
+    backend: Arc<CallerBackend>,
 }
 
-impl Seat {
+impl Deployment {
     fn new(
         name: &'static str,
-        servers: Vec<Server>,
+        servers: Vec<RedisServer>,
         address: &str,
         runtime: &Runtime,
     ) -> Result<Self, Box<dyn Error>> {
-        let _in_it = runtime.enter();
-        let slidegate = Arc::new(Slidegate::new(&["1000000/d"], Algorithm::SlidingWindow)?);
+        let _runtime_guard = runtime.enter();
+        let slidegate = Arc::new(SlidegateScripts::new(&["1000000/d"], Algorithm::SlidingWindow)?);
         let settings = Settings {
             timeout: Duration::from_secs(5),
             deny_cache_ttl: Duration::ZERO,
             ..Settings::default()
         };
         let store = RedisStore::open(address, settings)?;
-        Ok(Self { name, servers, asker: Arc::new(Asker::Store { slidegate, store }) })
+        Ok(Self { name, servers, backend: Arc::new(CallerBackend::Store { slidegate, store }) })
     }
 }
 
-/// Measures both.
-pub fn run(scope: Scope, part: &mut Part) -> Result<(), Box<dyn Error>> {
-    part.progress.expect(2);
-    part.progress.step("a Redis Cluster of three masters begins");
+/// Measures one Redis and three masters.
+pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
+    part.progress.add_steps(2);
+    part.progress.begin_step("starting a Redis Cluster of three masters");
     let runtime = runtime()?;
-    let one = Server::start()?;
-    let address = one.address();
-    let masters = masters()?;
-    let seeds: Vec<String> = masters.iter().map(Server::host_and_port).collect();
-    let mut seats = [
-        Seat::new("one Redis", vec![one], &address, &runtime)?,
-        Seat::new(
+    let single = RedisServer::start()?;
+    let address = single.address();
+    let masters = start_masters()?;
+    let seeds: Vec<String> = masters.iter().map(RedisServer::host_and_port).collect();
+    let mut contenders = [
+        Deployment::new("one Redis", vec![single], &address, &runtime)?,
+        Deployment::new(
             "three masters",
             masters,
             &format!("redis+cluster://{}", seeds.join(",")),
             &runtime,
         )?,
     ];
-    part.progress.step(&format!("{CALLERS} callers beside one Redis and beside three masters"));
-    let mut rounds: [Vec<Course>; 2] = Default::default();
-    // In the first one scripts are made known and connections made.
-    for round in 0..=scope.crowd_rounds {
-        for nth in 0..seats.len() {
-            let at = (round + nth) % seats.len();
-            let (draw, asks) = (Draw::Uniform(KEYS), scope.crowd_asks);
-            let errand = Errand { draw, asks, every: None, seed: round as u64 };
-            let asker = seats[at].asker.clone();
-            let course = turn(&runtime, &mut seats[at].servers, &asker, &errand)?;
+    part.progress.begin_step(&format!("{CALLERS} callers, one Redis and three masters"));
+    let mut rounds: [Vec<LoadResult>; 2] = Default::default();
+    // The first round loads scripts and opens connections.
+    for round in 0..=scale.caller_rounds {
+        for nth in 0..contenders.len() {
+            let at = (round + nth) % contenders.len();
+            let (distribution, requests) = (KeyDistribution::Uniform(KEYS), scale.caller_requests);
+            let load = CallerLoad { distribution, requests, interval: None, seed: round as u64 };
+            let backend = contenders[at].backend.clone();
+            let result = run_callers(&runtime, &mut contenders[at].servers, &backend, &load)?;
             if round > 0 {
-                rounds[at].push(course);
+                rounds[at].push(result);
             }
         }
     }
-    part.say(format!(
-        "### A Redis Cluster\n\n{CALLERS} callers as above, over {KEYS} identities, all allowed: one Redis beside three \
-         masters, on the same two cores, so the masters share what one has alone. What it shows is what a decision \
-         costs when asks go to three servers: fewer go together in a call. CPU of all servers in microseconds per \
-         decision, times in milliseconds."
+    part.add_text(format!(
+        "### Redis Cluster\n\n{CALLERS} callers as above, {KEYS} identities, all allowed: one Redis compared with \
+         three masters on the same two cores, so the masters share the CPU time that a single Redis has for itself. \
+         The table shows the cost of a decision when requests are spread over three servers: fewer requests share a \
+         call. CPU is the time of all servers in microseconds per decision; latencies are in milliseconds."
     ));
-    part.table(&table(&seats, &rounds));
+    part.add_table(&table(&contenders, &rounds));
     Ok(())
 }
 
-fn table(seats: &[Seat; 2], rounds: &[Vec<Course>; 2]) -> Table {
-    let columns = ["", "per second", "CPU, us", "asks per call", "p50, ms", "p99, ms"];
-    let mut table = Table::new(columns);
-    for (seat, courses) in seats.iter().zip(rounds) {
-        let of = |field: fn(&Course) -> f64| median(courses.iter().map(field));
-        table.row([
-            seat.name.to_owned(),
-            format!("{:.0}", of(|course| course.per_second)),
-            format!("{:.1}", of(|course| course.cpu_us)),
-            format!("{:.0}", of(|course| course.asks / course.calls)),
-            format!("{:.2}", of(|course| course.p50_ms)),
-            format!("{:.2}", of(|course| course.p99_ms)),
+fn table(contenders: &[Deployment; 2], rounds: &[Vec<LoadResult>; 2]) -> MarkdownTable {
+    let columns = ["", "decisions/s", "CPU, us", "requests per call", "p50, ms", "p99, ms"];
+    let mut table = MarkdownTable::new(columns);
+    for (contender, results) in contenders.iter().zip(rounds) {
+        let of = |field: fn(&LoadResult) -> f64| median(results.iter().map(field));
+        table.add_row([
+            contender.name.to_owned(),
+            format!("{:.0}", of(|result| result.per_second)),
+            format!("{:.1}", of(|result| result.cpu_us)),
+            format!("{:.0}", of(|result| result.requests / result.calls)),
+            format!("{:.2}", of(|result| result.p50_ms)),
+            format!("{:.2}", of(|result| result.p99_ms)),
         ]);
     }
     table
 }
 
-/// Masters that have found each other and share all slots.
-fn masters() -> Result<Vec<Server>, Box<dyn Error>> {
-    let mut masters: Vec<Server> = (0..MASTERS).map(|_| master()).collect::<Result<_, _>>()?;
+/// Starts masters that form a cluster and share all slots.
+fn start_masters() -> Result<Vec<RedisServer>, Box<dyn Error>> {
+    let mut masters: Vec<RedisServer> =
+        (0..MASTERS).map(|_| start_master()).collect::<Result<_, _>>()?;
     let first = masters[0].host_and_port();
     let (host, port) = first.split_once(':').ok_or("an address without a port")?;
     for (nth, master) in (0..MASTERS).zip(&mut masters) {
         let from = u32::from(nth) * u32::from(SLOTS) / u32::from(MASTERS);
         let to = u32::from(nth + 1) * u32::from(SLOTS) / u32::from(MASTERS) - 1;
         let slots = redis::cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(from).arg(to).clone();
-        master.ask::<String>(&slots)?;
+        master.query::<String>(&slots)?;
     }
     let bus: String = masters[0]
-        .ask(redis::cmd("CONFIG").arg("GET").arg("cluster-port"))
+        .query(redis::cmd("CONFIG").arg("GET").arg("cluster-port"))
         .map(|words: Vec<String>| words.into_iter().next_back().unwrap_or_default())?;
     for master in &mut masters[1..] {
-        master.ask::<String>(redis::cmd("CLUSTER").arg("MEET").arg(host).arg(port).arg(&bus))?;
+        master.query::<String>(redis::cmd("CLUSTER").arg("MEET").arg(host).arg(port).arg(&bus))?;
     }
     for master in &mut masters {
-        wait(master)?;
+        wait_until_ready(master)?;
     }
     Ok(masters)
 }
 
-/// Each writes what it knows of the others into a file of its own, in the folder of what is built.
-fn master() -> Result<Server, Box<dyn Error>> {
+/// Starts a master. Its cluster configuration file is in the folder of this program.
+fn start_master() -> Result<RedisServer, Box<dyn Error>> {
     let bus = free_port()?.to_string();
     let file = std::env::current_exe()?.with_file_name(format!("bench-redis-nodes-{bus}.conf"));
     let file = file.display().to_string();
-    Server::start_with(&[
+    RedisServer::start_with(&[
         "--cluster-enabled",
         "yes",
         "--cluster-port",
@@ -151,16 +152,16 @@ fn master() -> Result<Server, Box<dyn Error>> {
     ])
 }
 
-/// Until a master knows who has every slot.
-fn wait(master: &mut Server) -> Result<(), Box<dyn Error>> {
-    let begun = quanta::Instant::now();
-    while begun.elapsed() < PATIENCE {
-        let info: String = master.ask(redis::cmd("CLUSTER").arg("INFO"))?;
+/// Waits until a master knows the owners of all slots.
+fn wait_until_ready(master: &mut RedisServer) -> Result<(), Box<dyn Error>> {
+    let start = quanta::Instant::now();
+    while start.elapsed() < CLUSTER_TIMEOUT {
+        let info: String = master.query(redis::cmd("CLUSTER").arg("INFO"))?;
         let known = format!("cluster_known_nodes:{MASTERS}");
         if info.contains("cluster_state:ok") && info.contains(&known) {
             return Ok(());
         }
         thread::sleep(Duration::from_millis(50));
     }
-    Err("the masters do not find each other".into())
+    Err("the masters did not form a cluster in time".into())
 }

@@ -1,76 +1,80 @@
-//! The exact log beside the sorted set.
+//! The exact log, compared with a sorted set.
 
 use std::error::Error;
 use std::time::Duration;
 
-use lab::part::Part;
-use lab::table::Table;
-use lab::targets::{Aim, Bound};
+use lab::part::ReportPart;
+use lab::table::MarkdownTable;
+use lab::targets::{Target, TargetBound};
 use slidegate::{Algorithm, Timestamp};
 
-use crate::Scope;
-use crate::course::{Ask, Course};
-use crate::driver::StoreKind;
-use crate::rounds::{PIPELINED, SINGLE, Seat, Seats, Turn, compare, table};
-use crate::side::{Plain, Side, Slidegate};
+use crate::BenchScale;
+use crate::pipeline_client::PipelineSettings;
+use crate::request_sequence::{RequestSequence, UnitRequest};
+use crate::rounds::{PIPELINED, SINGLE, ScriptServer, ScriptServerPair, TurnPlan, compare, table};
+use crate::scripts::{BenchScript, PlainScript, SlidegateScripts};
 
-/// Each max, and the most that CPU and memory may be of the sorted set's.
+/// The measured values of max, with the targets for CPU and memory relative to the sorted set.
 const LIMITS: [(usize, f64, Option<f64>); 4] =
     [(10, 1.0, None), (100, 0.8, Some(0.333)), (1_000, 0.8, Some(0.083)), (10_000, 1.0, None)];
 
-const CPU_LIMITED_BY: &str = "between runs the ratio moves by 0.05 to 0.1. Not profiled.";
+const CPU_LIMITED_BY: &str = "the ratio varies by 0.05 to 0.1 between runs. Not profiled.";
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Where Redis tells the time, windows are short, and asks are as many as make half of them denied.
-const SHORT: Duration = Duration::from_secs(4);
-const SHORT_ASKS: usize = 40_000;
+/// The window for measurements by Redis's clock.
+const SHORT_WINDOW: Duration = Duration::from_secs(4);
 
-/// Measures logs of each max.
-pub fn run(scope: Scope, part: &mut Part) -> Result<(), Box<dyn Error>> {
-    part.progress.expect(2 * scope.log_maxes.len() + 1);
-    part.say(format!(
-        "### sliding_log beside the sorted set\n\nZREMRANGEBYSCORE, ZCARD, then ZADD and EXPIRE, or ZRANGE on a denial; members of 12 bytes. Asked twice as \
-         much as fits, {} charges in all logs together. With the caller's clock an hour passes in {} asks; by TIME \
-         windows are of 4 s, asked at an even pace of 10,000/s.",
-        scope.log_charges,
-        2 * scope.log_charges
+/// The number of requests by Redis's clock, of which half are denied.
+const SHORT_WINDOW_REQUESTS: usize = 40_000;
+
+/// Measures logs with each max.
+pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
+    part.progress.add_steps(2 * scale.log_maxes.len() + 1);
+    part.add_text(format!(
+        "### sliding_log and the sorted set\n\nThe sorted set runs ZREMRANGEBYSCORE, ZCARD, then ZADD and EXPIRE, or \
+         ZRANGE on a denial; its members have 12 bytes. The request rate is twice the limit; all logs together have \
+         {} charges. With the caller's clock an hour passes in {} requests; by TIME windows have 4 s and requests a \
+         constant rate of 10,000/s.",
+        scale.log_charges,
+        2 * scale.log_charges
     ));
     let (mut costs, mut memory) = (table(), memory_table());
-    let asked = |(max, _, _): &(usize, _, _)| scope.log_maxes.contains(max);
-    for (max, cpu_aim, memory_aim) in LIMITS.into_iter().filter(asked) {
+    let is_selected = |(max, _, _): &(usize, _, _)| scale.log_maxes.contains(max);
+    for (max, cpu_bound, memory_bound) in LIMITS.into_iter().filter(is_selected) {
         let text = cpu_text(max);
-        let aim = Aim { text, bound: Bound::AtMost(cpu_aim), limited_by: CPU_LIMITED_BY };
-        let ratio = caller_clock(scope, max, &mut costs, &mut memory, memory_aim, part)?;
-        part.hold(&aim, ratio);
-        if scope.slow_rounds > 0 {
-            let ratio = redis_clock(scope, max, &mut costs, part)?;
-            part.hold(&aim, ratio);
+        let target =
+            Target { text, bound: TargetBound::AtMost(cpu_bound), limited_by: CPU_LIMITED_BY };
+        let ratio = caller_clock(scale, max, &mut costs, &mut memory, memory_bound, part)?;
+        part.record_target(&target, ratio);
+        if scale.slow_rounds > 0 {
+            let ratio = redis_clock(scale, max, &mut costs, part)?;
+            part.record_target(&target, ratio);
         }
     }
-    part.table(&costs);
-    part.table(&memory);
+    part.add_table(&costs);
+    part.add_table(&memory);
     Ok(())
 }
 
 fn cpu_text(max: usize) -> &'static str {
     match max {
-        10 => "log of 10 beside the sorted set, CPU",
-        100 => "log of 100 beside the sorted set, CPU",
-        1_000 => "log of 1,000 beside the sorted set, CPU",
-        _ => "log of 10,000 beside the sorted set, CPU",
+        10 => "log of 10, CPU relative to the sorted set",
+        100 => "log of 100, CPU relative to the sorted set",
+        1_000 => "log of 1,000, CPU relative to the sorted set",
+        _ => "log of 10,000, CPU relative to the sorted set",
     }
 }
 
 fn memory_text(max: usize) -> &'static str {
     match max {
-        100 => "log of 100 beside the sorted set, memory",
-        _ => "log of 1,000 beside the sorted set, memory",
+        100 => "log of 100, memory relative to the sorted set",
+        _ => "log of 1,000, memory relative to the sorted set",
     }
 }
 
-fn memory_table() -> Table {
-    Table::new([
+fn memory_table() -> MarkdownTable {
+    MarkdownTable::new([
         "bytes, full logs",
         "slidegate, per key",
         "per entry",
@@ -81,46 +85,53 @@ fn memory_table() -> Table {
 }
 
 fn caller_clock(
-    scope: Scope,
+    scale: BenchScale,
     max: usize,
-    costs: &mut Table,
-    memory: &mut Table,
-    memory_aim: Option<f64>,
-    part: &mut Part,
+    costs: &mut MarkdownTable,
+    memory: &mut MarkdownTable,
+    memory_bound: Option<f64>,
+    part: &mut ReportPart,
 ) -> Result<f64, Box<dyn Error>> {
-    let slidegate = Slidegate::new(&[&format!("{max}/h")], Algorithm::SlidingLog)?;
-    let plain = Plain::new(include_str!("plain/log.lua"), move |Ask { nth, now, .. }| {
-        let now_ms = now.map_or(0, Timestamp::as_micros) / 1_000;
-        let window_ms = HOUR.as_millis();
-        vec![now_ms.to_string(), window_ms.to_string(), max.to_string(), "3610".into(), member(nth)]
-    });
-    let charges = scope.log_charges;
+    let slidegate = SlidegateScripts::new(&[&format!("{max}/h")], Algorithm::SlidingLog)?;
+    let plain =
+        PlainScript::new(include_str!("plain/log.lua"), move |UnitRequest { nth, now, .. }| {
+            let now_ms = now.map_or(0, Timestamp::as_micros) / 1_000;
+            let window_ms = HOUR.as_millis();
+            vec![
+                now_ms.to_string(),
+                window_ms.to_string(),
+                max.to_string(),
+                "3610".into(),
+                member(nth),
+            ]
+        });
+    let charges = scale.log_charges;
     let step = HOUR / (2 * charges) as u32;
     let start = Timestamp::from_secs(1_800_000_000);
-    let who = charges / max;
-    // Filled at half the pace, so that in the hour after it charges leave at an even pace.
-    let filling = Course { who, time: Some((start, 2 * step)), passed: 0 };
-    let mut seats = [Seat::new(&slidegate)?, Seat::new(&plain)?];
-    for seat in &mut seats {
-        seat.ask(&filling, charges)?;
+    let identities = charges / max;
+    // Filled at half the rate, so that in the next hour charges leave the window at a constant rate.
+    let filling = RequestSequence { identities, time: Some((start, 2 * step)), position: 0 };
+    let mut contenders = [ScriptServer::new(&slidegate)?, ScriptServer::new(&plain)?];
+    for contender in &mut contenders {
+        contender.send(&filling, charges)?;
     }
-    let mut course = Course {
-        who,
+    let mut sequence = RequestSequence {
+        identities,
         time: Some((start.after(step * charges as u32), step)),
-        passed: charges as u64,
+        position: charges as u64,
     };
 
     let name = format!("max {max}, caller's clock");
-    let turn = Turn { pace: PIPELINED, before: None, measured: scope.decisions };
-    let ratio = compare(scope, &name, &mut seats, &mut course, turn, costs, part)?;
+    let turn = TurnPlan { pipeline: PIPELINED, warm_up: None, measured: scale.decisions };
+    let ratio = compare(scale, &name, &mut contenders, &mut sequence, turn, costs, part)?;
     if max == 100 {
-        let turn = Turn { pace: SINGLE, measured: scope.decisions / 2, ..turn };
-        compare(scope, &name, &mut seats, &mut course, turn, costs, part)?;
+        let turn = TurnPlan { pipeline: SINGLE, measured: scale.decisions / 2, ..turn };
+        compare(scale, &name, &mut contenders, &mut sequence, turn, costs, part)?;
     }
 
-    let [own, sorted_set] = per_key(&mut seats, course.who)?;
+    let [own, sorted_set] = per_key(&mut contenders, sequence.identities)?;
     let per_entry = |bytes: f64| format!("{:.1}", bytes / max as f64);
-    memory.row([
+    memory.add_row([
         format!("max {max}"),
         format!("{own:.0}"),
         per_entry(own),
@@ -128,44 +139,52 @@ fn caller_clock(
         per_entry(sorted_set),
         format!("{:.3}x", own / sorted_set),
     ]);
-    if let Some(aim) = memory_aim {
+    if let Some(bound) = memory_bound {
         let text = memory_text(max);
-        let aim = Aim { text, bound: Bound::AtMost(aim), limited_by: "" };
-        part.hold(&aim, own / sorted_set);
+        let target = Target { text, bound: TargetBound::AtMost(bound), limited_by: "" };
+        part.record_target(&target, own / sorted_set);
     }
     Ok(ratio)
 }
 
-/// What MEMORY USAGE says of a key, in the mean.
-fn per_key(seats: &mut Seats<'_>, keys: usize) -> Result<[f64; 2], Box<dyn Error>> {
-    let [own, plain] = seats;
+/// Returns the mean MEMORY USAGE of a key.
+fn per_key(contenders: &mut ScriptServerPair<'_>, keys: usize) -> Result<[f64; 2], Box<dyn Error>> {
+    let [own, plain] = contenders;
     Ok([own.server.memory_usage()? / keys as f64, plain.server.memory_usage()? / keys as f64])
 }
 
 fn redis_clock(
-    scope: Scope,
+    scale: BenchScale,
     max: usize,
-    costs: &mut Table,
-    part: &mut Part,
+    costs: &mut MarkdownTable,
+    part: &mut ReportPart,
 ) -> Result<f64, Box<dyn Error>> {
-    let slidegate =
-        Slidegate::new(&[&format!("{max}/{}s", SHORT.as_secs())], Algorithm::SlidingLog)?;
-    let plain = Plain::new(include_str!("plain/log_time.lua"), move |Ask { nth, .. }| {
-        vec![SHORT.as_micros().to_string(), max.to_string(), "14".into(), member(nth)]
-    });
-    let sides: [&dyn Side; 2] = [&slidegate, &plain];
-    let [own, sorted_set] = sides.map(Seat::new);
-    let mut seats = [own?, sorted_set?];
-    let mut course = Course { who: SHORT_ASKS / 2 / max, time: None, passed: 0 };
-    let per_second = SHORT_ASKS as u64 / SHORT.as_secs();
-    let pace = StoreKind { per_second: Some(per_second), ..PIPELINED };
-    let filling = StoreKind { per_second: Some(per_second / 2), ..PIPELINED };
-    let turn = Turn { pace, before: Some((filling, SHORT_ASKS / 2)), measured: SHORT_ASKS / 2 };
-    let scope = Scope { rounds: scope.slow_rounds, ..scope };
-    compare(scope, &format!("max {max}, TIME"), &mut seats, &mut course, turn, costs, part)
+    let slidegate = SlidegateScripts::new(
+        &[&format!("{max}/{}s", SHORT_WINDOW.as_secs())],
+        Algorithm::SlidingLog,
+    )?;
+    let plain =
+        PlainScript::new(include_str!("plain/log_time.lua"), move |UnitRequest { nth, .. }| {
+            vec![SHORT_WINDOW.as_micros().to_string(), max.to_string(), "14".into(), member(nth)]
+        });
+    let scripts: [&dyn BenchScript; 2] = [&slidegate, &plain];
+    let [own, sorted_set] = scripts.map(ScriptServer::new);
+    let mut contenders = [own?, sorted_set?];
+    let mut sequence =
+        RequestSequence { identities: SHORT_WINDOW_REQUESTS / 2 / max, time: None, position: 0 };
+    let per_second = SHORT_WINDOW_REQUESTS as u64 / SHORT_WINDOW.as_secs();
+    let pipeline = PipelineSettings { per_second: Some(per_second), ..PIPELINED };
+    let filling = PipelineSettings { per_second: Some(per_second / 2), ..PIPELINED };
+    let turn = TurnPlan {
+        pipeline,
+        warm_up: Some((filling, SHORT_WINDOW_REQUESTS / 2)),
+        measured: SHORT_WINDOW_REQUESTS / 2,
+    };
+    let scale = BenchScale { rounds: scale.slow_rounds, ..scale };
+    compare(scale, &format!("max {max}, TIME"), &mut contenders, &mut sequence, turn, costs, part)
 }
 
-/// A member that is no other's.
+/// Returns a unique member.
 fn member(nth: u64) -> String {
     format!("r-{nth:010x}")
 }

@@ -1,123 +1,132 @@
-//! Rounds in which both sides take turns over the same asks.
+//! Rounds in which contenders take turns with the same requests.
 
 use std::error::Error;
 
-use lab::part::Part;
-use lab::table::Table;
+use lab::part::ReportPart;
+use lab::table::MarkdownTable;
 
 use quanta::Instant;
 
-use crate::Scope;
-use crate::course::Course;
-use crate::driver::{CONNECTIONS, Driver, StoreKind};
-use crate::server::Server;
-use crate::side::Side;
+use crate::BenchScale;
+use crate::pipeline_client::{CONNECTIONS, PipelineClient, PipelineSettings};
+use crate::request_sequence::RequestSequence;
+use crate::scripts::BenchScript;
+use crate::server::RedisServer;
 
-/// What the tables say.
-pub const EXPLAINED: &str = "Each side has a redis-server of its own; both are asked the same, in turns, by 50 \
-    connections that each send 16 asks before they read the answers (\"16\"), or one (\"1\"). CPU is that of Redis' \
-    main thread, in microseconds per decision: the median of the rounds. The ratio is the median of the rounds' ratios.";
+/// The description of the tables.
+pub const INTRODUCTION: &str = "slidegate and the plain script each have a separate redis-server. Both receive the \
+    same requests, in turns, on 50 connections that each send 16 requests before they read the replies (\"16\"), or \
+    one (\"1\"). CPU is the time of the main thread of Redis, in microseconds per decision: the median of the \
+    rounds. The ratio is the median of the ratios of the rounds.";
 
-/// As published benchmarks ask.
-pub const PIPELINED: StoreKind = StoreKind { depth: 16, per_second: None };
+/// The pipelining of published benchmarks.
+pub const PIPELINED: PipelineSettings = PipelineSettings { depth: 16, per_second: None };
 
-/// Without pipelining.
-pub const SINGLE: StoreKind = StoreKind { depth: 1, per_second: None };
+/// No pipelining.
+pub const SINGLE: PipelineSettings = PipelineSettings { depth: 1, per_second: None };
 
-/// A side at its server.
-pub struct Seat<'a> {
-    pub server: Server,
-    side: &'a dyn Side,
+/// A script with a separate server.
+pub struct ScriptServer<'a> {
+    pub server: RedisServer,
+    script: &'a dyn BenchScript,
 }
 
-impl<'a> Seat<'a> {
-    /// Starts a server that knows the side's script.
-    pub fn new(side: &'a dyn Side) -> Result<Self, Box<dyn Error>> {
-        let mut server = Server::start()?;
-        server.load(&side.script())?;
-        Ok(Self { server, side })
+impl<'a> ScriptServer<'a> {
+    /// Starts a server and loads the script.
+    pub fn new(script: &'a dyn BenchScript) -> Result<Self, Box<dyn Error>> {
+        let mut server = RedisServer::start()?;
+        server.load(&script.script())?;
+        Ok(Self { server, script })
     }
 
-    /// Asks without measuring.
-    pub fn ask(&mut self, course: &Course, count: usize) -> Result<(), Box<dyn Error>> {
-        let side = self.side;
-        self.server.send_all(course.next(count).map(|ask| side.take(ask)))
+    /// Sends requests without measuring.
+    pub fn send(&mut self, sequence: &RequestSequence, count: usize) -> Result<(), Box<dyn Error>> {
+        let script = self.script;
+        self.server.send_all(sequence.next(count).map(|request| script.command(request)))
     }
 
-    /// One turn.
-    pub fn turn(&mut self, course: &Course, turn: Turn) -> Result<Cost, Box<dyn Error>> {
-        let side = self.side;
-        let mut driver = Driver::new(&self.server)?;
-        let mut measured = *course;
-        if let Some((pace, count)) = turn.before {
-            driver.run(pace, course.next(count).map(|ask| side.take(ask)), |_| {})?;
-            measured.passed += count as u64;
+    /// Runs and measures one turn.
+    pub fn turn(
+        &mut self,
+        sequence: &RequestSequence,
+        turn: TurnPlan,
+    ) -> Result<TurnResult, Box<dyn Error>> {
+        let script = self.script;
+        let mut client = PipelineClient::new(&self.server)?;
+        let mut measured = *sequence;
+        if let Some((pipeline, count)) = turn.warm_up {
+            client.run(
+                pipeline,
+                sequence.next(count).map(|request| script.command(request)),
+                |_| {},
+            )?;
+            measured.position += count as u64;
         }
-        let (before, mut denied, begun) = (self.server.cpu_us()?, 0, Instant::now());
-        driver.run(
-            turn.pace,
-            measured.next(turn.measured).map(|ask| side.take(ask)),
-            |answer| {
-                denied += usize::from(!side.admits(answer));
+        let (before, mut denied, start) = (self.server.cpu_us()?, 0, Instant::now());
+        client.run(
+            turn.pipeline,
+            measured.next(turn.measured).map(|request| script.command(request)),
+            |reply| {
+                denied += usize::from(!script.is_admitted(reply));
             },
         )?;
         let decisions = turn.measured as f64;
-        let per_second = decisions / begun.elapsed().as_secs_f64();
+        let per_second = decisions / start.elapsed().as_secs_f64();
         let us = (self.server.cpu_us()? - before) / decisions;
-        Ok(Cost { us, denied: denied as f64 / decisions, per_second })
+        Ok(TurnResult { us, denied: denied as f64 / decisions, per_second })
     }
 }
 
-/// How many asks a turn has.
+/// The requests of a turn.
 #[derive(Clone, Copy)]
-pub struct Turn {
-    /// At which pace they are sent.
-    pub pace: StoreKind,
-    /// Those before it is measured, and at which pace.
-    pub before: Option<(StoreKind, usize)>,
-    /// Those while it is.
+pub struct TurnPlan {
+    /// The pipelining of the measured requests.
+    pub pipeline: PipelineSettings,
+    /// The pipelining and the number of requests before the measurement.
+    pub warm_up: Option<(PipelineSettings, usize)>,
+    /// The number of measured requests.
     pub measured: usize,
 }
 
-/// What a turn came to.
+/// The result of a turn.
 #[derive(Clone, Copy, Default)]
-pub struct Cost {
-    /// CPU time of Redis' main thread for a decision, in microseconds.
+pub struct TurnResult {
+    /// CPU time of the main thread of Redis per decision, in microseconds.
     pub us: f64,
-    /// The share that was denied.
+    /// The share of denied requests.
     pub denied: f64,
-    /// Decisions a second.
+    /// Decisions per second.
     pub per_second: f64,
 }
 
-/// slidegate's seat and that of the plain script.
-pub type Seats<'a> = [Seat<'a>; 2];
+/// slidegate and the plain script, each with a server.
+pub type ScriptServerPair<'a> = [ScriptServer<'a>; 2];
 
-/// Lets both take turns; adds a row, and gives the ratio.
+/// Measures both contenders in turns and adds a row to the table. Returns the ratio of the CPU times.
 pub fn compare(
-    scope: Scope,
+    scale: BenchScale,
     name: &str,
-    seats: &mut Seats<'_>,
-    course: &mut Course,
-    turn: Turn,
-    table: &mut Table,
-    part: &mut Part,
+    contenders: &mut ScriptServerPair<'_>,
+    sequence: &mut RequestSequence,
+    turn: TurnPlan,
+    table: &mut MarkdownTable,
+    part: &mut ReportPart,
 ) -> Result<f64, Box<dyn Error>> {
-    let depth = turn.pace.depth;
-    part.progress.step(&format!("{name}: {CONNECTIONS} connections, pipelines of {depth}"));
+    let depth = turn.pipeline.depth;
+    part.progress.begin_step(&format!("{name}: {CONNECTIONS} connections, pipelines of {depth}"));
     let mut rounds = Vec::new();
-    for nth in 0..scope.rounds {
-        // Who comes first changes, too.
-        let mut costs = [Cost::default(); 2];
+    for nth in 0..scale.rounds {
+        // The first contender changes from round to round.
+        let mut costs = [TurnResult::default(); 2];
         for at in [nth % 2, 1 - nth % 2] {
-            costs[at] = seats[at].turn(course, turn)?;
+            costs[at] = contenders[at].turn(sequence, turn)?;
         }
-        course.passed += (turn.before.map_or(0, |(_, count)| count) + turn.measured) as u64;
+        sequence.position += (turn.warm_up.map_or(0, |(_, count)| count) + turn.measured) as u64;
         rounds.push(costs);
     }
-    let median = |of: &dyn Fn(&[Cost; 2]) -> f64| median(rounds.iter().map(of));
+    let median = |value: &dyn Fn(&[TurnResult; 2]) -> f64| median(rounds.iter().map(value));
     let ratio = median(&|[own, plain]| own.us / plain.us);
-    table.row([
+    table.add_row([
         name.to_owned(),
         depth.to_string(),
         format!("{:.1}", median(&|costs| costs[0].us)),
@@ -128,14 +137,14 @@ pub fn compare(
     Ok(ratio)
 }
 
-/// The head of what [`compare`] adds to.
-pub fn table() -> Table {
-    Table::new(["", "pipeline", "slidegate, us", "plain, us", "ratio", "denied"])
+/// Creates the table for [`compare`].
+pub fn table() -> MarkdownTable {
+    MarkdownTable::new(["", "pipeline", "slidegate, us", "plain, us", "ratio", "denied"])
 }
 
-/// The median of some measures, at least one.
-pub fn median(measures: impl Iterator<Item = f64>) -> f64 {
-    let mut all: Vec<f64> = measures.collect();
+/// Returns the median of at least one value.
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut all: Vec<f64> = values.collect();
     all.sort_unstable_by(f64::total_cmp);
     all[all.len() / 2]
 }

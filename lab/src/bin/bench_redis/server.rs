@@ -1,4 +1,4 @@
-//! A redis-server of the benchmark's own.
+//! A redis-server process started by the benchmark.
 
 use std::error::Error;
 use std::io;
@@ -10,23 +10,23 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, Connection, FromRedisValue, Value};
 
-/// Commands that are sent before answers are waited for, where nothing is measured.
-const BULK: usize = 200;
+/// The number of commands sent before reading replies, outside of measurements.
+const BATCH: usize = 200;
 
-/// A redis-server, and one connection to it. Stopped when dropped.
-pub struct Server {
+/// A redis-server with one connection. It is stopped when dropped.
+pub struct RedisServer {
     child: Child,
     client: Client,
     control: Connection,
 }
 
-impl Server {
-    /// Starts one on a free port.
+impl RedisServer {
+    /// Starts a server on a free port.
     pub fn start() -> Result<Self, Box<dyn Error>> {
         Self::start_with(&[])
     }
 
-    /// The same with further arguments.
+    /// Starts a server on a free port with additional arguments.
     pub fn start_with(arguments: &[&str]) -> Result<Self, Box<dyn Error>> {
         let port = free_port()?;
         let mut child = Command::new("redis-server")
@@ -44,47 +44,50 @@ impl Server {
             thread::sleep(Duration::from_millis(10));
         }
         child.kill()?;
-        Err("redis-server does not answer".into())
+        Err("redis-server does not accept connections".into())
     }
 
-    /// Where it is.
+    /// Returns the URL of the server.
     pub fn address(&self) -> String {
         format!("redis://{}", self.host_and_port())
     }
 
-    /// The same without a scheme.
+    /// Returns the host and port of the server.
     pub fn host_and_port(&self) -> String {
         self.client.get_connection_info().addr().to_string()
     }
 
-    /// What it answers to a command.
-    pub fn ask<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, Box<dyn Error>> {
+    /// Runs a command and returns the reply.
+    pub fn query<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, Box<dyn Error>> {
         Ok(command.query(&mut self.control)?)
     }
 
-    /// A connection that many share.
-    pub async fn share(&self) -> Result<MultiplexedConnection, Box<dyn Error>> {
+    /// Opens a connection that can be shared by tasks.
+    pub async fn shared_connection(&self) -> Result<MultiplexedConnection, Box<dyn Error>> {
         Ok(self.client.get_multiplexed_async_connection().await?)
     }
 
-    /// Another connection.
+    /// Opens another connection.
     pub fn connect(&self) -> Result<Connection, Box<dyn Error>> {
         Ok(self.client.get_connection()?)
     }
 
-    /// Makes a script known.
+    /// Loads a script.
     pub fn load(&mut self, script: &str) -> Result<(), Box<dyn Error>> {
         redis::cmd("SCRIPT").arg("LOAD").arg(script).exec(&mut self.control)?;
         Ok(())
     }
 
-    /// Sends commands that are not measured.
+    /// Sends commands in batches and checks for errors, without measuring.
     pub fn send_all(&mut self, commands: impl Iterator<Item = Cmd>) -> Result<(), Box<dyn Error>> {
         let mut commands = commands.peekable();
         while commands.peek().is_some() {
             let mut sent = Vec::new();
-            let count =
-                commands.by_ref().take(BULK).map(|cmd| cmd.write_packed_command(&mut sent)).count();
+            let count = commands
+                .by_ref()
+                .take(BATCH)
+                .map(|cmd| cmd.write_packed_command(&mut sent))
+                .count();
             self.control.send_packed_command(&sent)?;
             for _ in 0..count {
                 if let Value::ServerError(error) = self.control.recv_response()? {
@@ -95,29 +98,29 @@ impl Server {
         Ok(())
     }
 
-    /// CPU time that the thread has used that runs all commands, in microseconds.
+    /// Returns the CPU time of the main thread, which runs all commands, in microseconds.
     pub fn cpu_us(&mut self) -> Result<f64, Box<dyn Error>> {
         let user = self.info("cpu", "used_cpu_user_main_thread")?;
         let system = self.info("cpu", "used_cpu_sys_main_thread")?;
         Ok((user + system) * 1e6)
     }
 
-    /// How often a script was called that was known.
+    /// Returns the number of EVALSHA calls.
     pub fn calls(&mut self) -> Result<f64, Box<dyn Error>> {
         let info: String = redis::cmd("INFO").arg("commandstats").query(&mut self.control)?;
         let calls = info.lines().find_map(|line| {
             line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next()?.parse().ok()
         });
-        // A command that was never called is not listed.
+        // Commands without calls are not listed.
         Ok(calls.unwrap_or(0.0))
     }
 
-    /// Bytes that Redis has allocated.
+    /// Returns the memory that Redis has allocated, in bytes.
     pub fn used_memory(&mut self) -> Result<f64, Box<dyn Error>> {
         self.info("memory", "used_memory")
     }
 
-    /// What MEMORY USAGE says of all keys together.
+    /// Returns the total MEMORY USAGE of all keys, in bytes.
     pub fn memory_usage(&mut self) -> Result<f64, Box<dyn Error>> {
         let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut self.control)?;
         let mut bytes = 0;
@@ -135,14 +138,14 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for RedisServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A port that nobody listens on now.
+/// Returns a port that is currently free.
 pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

@@ -1,22 +1,22 @@
-//! The servers that are asked: each a process of its own, on a free port, as it is by default.
+//! The compared servers, each a separate process on a free port with default settings.
 
 use std::env;
 use std::error::Error;
 use std::process::Command;
 
-use lab::server::Server;
+use lab::server::ServerProcess;
 use prost::Message;
 
 use crate::bare;
-use crate::caller::{Answer, Caller};
+use crate::connection::{Connection, RecordedResponse};
 use crate::messages::envoy::service::ratelimit::v3::RateLimitResponse;
 use crate::messages::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use crate::question::{Face, Question};
+use crate::request::{BenchRequest, Protocol};
 
-/// Where the Makefile installs peers.
-const PEERS: &str = "target/peers/bin";
+/// The folder in which the Makefile installs other servers.
+const PEERS_FOLDER: &str = "target/peers/bin";
 
-/// Three rules under which everything fits. A question of HTTP is told by all of them; of gRPC each descriptor by one.
+/// Rules that allow all requests. An HTTP request matches three rules; each descriptor of a gRPC request matches one.
 const POLICY: &str = "
 rules:
   - { name: tenant, per: [tenant|header.x-tenant], limits: [100000000/s] }
@@ -27,54 +27,60 @@ rules:
   - { name: all, domain: bench, when: { generic_key: all }, limits: [100000000/s] }
 ";
 
-type Started = Result<Server, Box<dyn Error>>;
+type ServerResult = Result<ServerProcess, Box<dyn Error>>;
 
-/// slidegate, asked at this face.
-pub fn slidegate(face: Face) -> Started {
-    let said = match face {
-        Face::Http => " listening on http://",
-        Face::Grpc => "gRPC listening on ",
+/// Starts slidegate, listening for this protocol.
+pub fn slidegate(protocol: Protocol) -> ServerResult {
+    let address_prefix = match protocol {
+        Protocol::Http => " listening on http://",
+        Protocol::Grpc => "gRPC listening on ",
     };
-    let free = ["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-    Server::start(POLICY.as_bytes(), said, |file| Server::slidegate(file, &free))
+    let listener_flags = ["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    ServerProcess::start(POLICY.as_bytes(), address_prefix, |file| {
+        ServerProcess::slidegate_command(file, &listener_flags)
+    })
 }
 
-/// throttlecrab-server, which keeps its counts in memory.
-pub fn throttlecrab(face: Face) -> Started {
-    let face = match face {
-        Face::Http => "http",
-        Face::Grpc => "grpc",
+/// Starts throttlecrab-server, which counts in memory.
+pub fn throttlecrab(protocol: Protocol) -> ServerResult {
+    let protocol = match protocol {
+        Protocol::Http => "http",
+        Protocol::Grpc => "grpc",
     };
-    let program = env::current_dir()?.join(PEERS).join("throttlecrab-server");
-    Server::start_at(|address| {
+    let program = env::current_dir()?.join(PEERS_FOLDER).join("throttlecrab-server");
+    ServerProcess::start_on_free_port(|address| {
         let mut command = Command::new(program);
-        command.arg(format!("--{face}"));
-        command.arg(format!("--{face}-host")).arg(address.ip().to_string());
-        command.arg(format!("--{face}-port")).arg(address.port().to_string());
+        command.arg(format!("--{protocol}"));
+        command.arg(format!("--{protocol}-host")).arg(address.ip().to_string());
+        command.arg(format!("--{protocol}-port")).arg(address.port().to_string());
         command
     })
 }
 
-/// A server that answers what slidegate answered, on so many threads beside, or on one alone.
-pub fn bare(face: Face, threads: usize, answer: &Answer) -> Started {
-    let (face, content) = match face {
-        Face::Http => (bare::HTTP, answer.to_bytes()?),
-        Face::Grpc => (bare::GRPC, answer.message()?.to_vec()),
+/// Starts a server that always sends the recorded response of slidegate, with this number of worker threads, or on a
+/// single thread if it is 0.
+pub fn bare(protocol: Protocol, threads: usize, response: &RecordedResponse) -> ServerResult {
+    let (protocol, content) = match protocol {
+        Protocol::Http => (bare::HTTP, response.to_bytes()?),
+        Protocol::Grpc => (bare::GRPC, response.message()?.to_vec()),
     };
-    Server::start(&content, bare::SAID, |file| {
+    ServerProcess::start(&content, bare::ADDRESS_PREFIX, |file| {
         let mut command = Command::new(env::current_exe()?);
-        command.args([bare::ARGUMENT, face, &threads.to_string()]).arg(file);
+        command.args([bare::CHILD_ARGUMENT, protocol, &threads.to_string()]).arg(file);
         Ok(command)
     })
 }
 
-/// What slidegate answers: that this may pass, by three rules if it is asked over HTTP, else by each descriptor's.
-pub fn answer(slidegate: &Server, question: &Question) -> Result<Answer, Box<dyn Error>> {
-    let answer = Caller::connect(slidegate.address(), question)?.ask()?;
-    let told = match question.face {
-        Face::Http => rules_of_headers(&answer),
-        Face::Grpc => {
-            let message = RateLimitResponse::decode(answer.message()?)?;
+/// Records the response of slidegate and checks that it allows the request with the expected number of limits.
+pub fn record_response(
+    slidegate: &ServerProcess,
+    request: &BenchRequest,
+) -> Result<RecordedResponse, Box<dyn Error>> {
+    let response = Connection::connect(slidegate.address(), request)?.send()?;
+    let limit_count = match request.protocol {
+        Protocol::Http => count_policy_items(&response),
+        Protocol::Grpc => {
+            let message = RateLimitResponse::decode(response.message()?)?;
             let all = message
                 .statuses
                 .iter()
@@ -82,17 +88,19 @@ pub fn answer(slidegate: &Server, question: &Question) -> Result<Answer, Box<dyn
             usize::from(all) * message.statuses.len()
         }
     };
-    let expected = match question.face {
-        Face::Http => 3,
-        Face::Grpc => 1,
+    let expected = match request.protocol {
+        Protocol::Http => 3,
+        Protocol::Grpc => 1,
     };
-    if told < expected {
-        return Err(format!("by {expected} limits it should be allowed, not by {told}").into());
+    if limit_count < expected {
+        return Err(
+            format!("expected a request allowed by {expected} limits, got {limit_count}").into()
+        );
     }
-    Ok(answer)
+    Ok(response)
 }
 
-fn rules_of_headers(answer: &Answer) -> usize {
-    let policy = answer.headers.iter().find(|(name, _)| name == "ratelimit-policy");
+fn count_policy_items(response: &RecordedResponse) -> usize {
+    let policy = response.headers.iter().find(|(name, _)| name == "ratelimit-policy");
     policy.map_or(0, |(_, policy)| policy.matches(";q=").count())
 }

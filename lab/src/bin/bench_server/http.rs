@@ -1,124 +1,132 @@
-//! HTTP beside bare services of axum, and beside throttlecrab.
+//! HTTP throughput, compared with axum services that always send the same response, and with throttlecrab.
 
 use std::error::Error;
 
-use lab::chart::{Bar, bars};
-use lab::part::{Effort, Part};
-use lab::server::Server;
-use lab::table::Table;
-use lab::targets::{Aim, Bound};
+use lab::chart::{Bar, bar_chart};
+use lab::part::{Effort, ReportPart};
+use lab::server::ServerProcess;
+use lab::table::MarkdownTable;
+use lab::targets::{Target, TargetBound};
 
-use crate::question::{Face, Question};
-use crate::rounds::{Measured, interleaved};
+use crate::request::{BenchRequest, Protocol};
+use crate::rounds::{TurnResult, run_interleaved};
 use crate::{contenders, h2load};
 
-const BESIDE_AXUM: Aim = Aim {
-    text: "HTTP `/v1/check`, requests/s in those of the faster bare axum",
-    bound: Bound::AtLeast(0.85),
-    limited_by: "by callgrind a third of slidegate's own instructions are hyper's, which axum pays alike; the rest are a \
-        fifth for three limits decided, counted and timed, a tenth each to write the JSON, to write the headers, and \
-        to read the question. Tried, and kept: no router and no layers on the paths that decide, which made boxes for \
-        each request; a thread for each connection from its beginning to its end; no future of Redis within that of a \
-        decision in memory; JSON without serde. Together they halved the instructions.",
+const AXUM_RATIO: Target = Target {
+    text: "HTTP `/v1/check`, requests/s relative to the faster bare axum",
+    bound: TargetBound::AtLeast(0.85),
+    limited_by: "by callgrind a third of slidegate's instructions are in hyper, as they are for axum; a fifth \
+        decides, counts and times three limits, and a tenth each writes the JSON, writes the headers, and parses the \
+        request. Successful changes: no router and no layers on the decision endpoints, which allocated \
+        boxes for each request; one thread per connection for its whole life; no Redis future inside the future of \
+        an in-memory decision; JSON without serde. Together they halved the instructions.",
 };
 
-const BESIDE_THROTTLECRAB: Aim = Aim {
-    text: "HTTP `/v1/check` with three rules, requests per CPU second in those of throttlecrab-server with one",
-    bound: Bound::AtLeast(1.3),
-    limited_by: "axum that decides nothing is not much further ahead of throttlecrab (the table has it): the kernel and \
-        hyper take most of a request on both sides. Three limits instead of one, and an answer that tells of all three \
-        in headers and in JSON of several times the bytes, take what is left. What was tried stands with the target \
-        beside axum.",
+const THROTTLECRAB_RATIO: Target = Target {
+    text: "HTTP `/v1/check` with three rules, requests per CPU second relative to throttlecrab-server with one",
+    bound: TargetBound::AtLeast(1.3),
+    limited_by: "even axum without any decision is not much faster than throttlecrab (see the table): the kernel and \
+        hyper take most of the time of a request for both. The rest is for three limits instead of one, and for a \
+        larger response, with all three limits in headers and JSON. The target for axum lists the optimizations.",
 };
 
 const INTRODUCTION: &str = "
 ### HTTP
 
-Each server is a process of its own, and h2load asks it on 50 connections that are kept, from the same two cores. `/v1/check` and forward-auth (`/v1/auth`) are decided by three rules in memory, with everything gathered that is gathered by default. Beside it stand a service of axum that answers the very same bytes and headers to whatever it is asked (`axum::serve`, the body taken as bytes; once on one thread, once on two workers), and throttlecrab-server, which has one limit for each question and answers fewer bytes. With one body there is one key for each rule: all threads count the same ones. All is allowed. Of other peers in Rust, limitador's server is not published as a package, so it is not here.";
+Each server is a separate process, and h2load sends requests on 50 persistent connections, from the same two cores. \
+`/v1/check` and forward-auth (`/v1/auth`) are decided by three rules in memory, with the default telemetry. For \
+comparison there are an axum service that sends the same bytes and headers for every request (`axum::serve`, with \
+the body read as bytes; once on one thread, once with two workers), and throttlecrab-server, which has one limit per \
+request and sends smaller responses. All requests have the same body, so there is one key per rule, which all \
+threads update. All requests are allowed. limitador's server is not published as a package, so it is not included.";
 
-struct Load {
+struct HttpLoad {
     name: &'static str,
-    question: fn() -> Question,
-    /// Questions that a connection has under way at once.
+    request: fn() -> BenchRequest,
+    /// The number of concurrent requests per connection.
     depth: usize,
-    /// Whether throttlecrab knows such a question.
-    has_peer: bool,
-    is_aimed_at: bool,
+    /// Whether throttlecrab supports such requests.
+    has_throttlecrab: bool,
+    has_target: bool,
 }
 
-const LOADS: [Load; 3] = [
-    Load {
+const LOADS: [HttpLoad; 3] = [
+    HttpLoad {
         name: "`/v1/check`",
-        question: Question::check,
+        request: BenchRequest::check,
         depth: 1,
-        has_peer: true,
-        is_aimed_at: true,
+        has_throttlecrab: true,
+        has_target: true,
     },
-    Load {
-        name: "`/v1/check`, 16 at once",
-        question: Question::check,
+    HttpLoad {
+        name: "`/v1/check`, 16 concurrent",
+        request: BenchRequest::check,
         depth: 16,
-        has_peer: true,
-        is_aimed_at: false,
+        has_throttlecrab: true,
+        has_target: false,
     },
-    Load {
+    HttpLoad {
         name: "forward-auth",
-        question: Question::auth,
+        request: BenchRequest::auth,
         depth: 1,
-        has_peer: false,
-        is_aimed_at: false,
+        has_throttlecrab: false,
+        has_target: false,
     },
 ];
 
-/// A server and what it is asked.
-struct Contender {
+/// A server and its request.
+struct HttpContender {
     name: &'static str,
-    server: Server,
-    question: Question,
+    server: ServerProcess,
+    request: BenchRequest,
 }
 
-pub fn run(effort: Effort, part: &mut Part) -> Result<(), Box<dyn Error>> {
-    part.say(INTRODUCTION);
-    part.progress.expect(LOADS.len());
-    let mut table = Table::new([
-        "asked",
+pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
+    part.add_text(INTRODUCTION);
+    part.progress.add_steps(LOADS.len());
+    let mut table = MarkdownTable::new([
+        "endpoint",
         "server",
         "requests/s",
-        "slidegate's in times of it",
+        "slidegate relative to it",
         "CPU s per 1 M",
-        "requests per CPU second, slidegate's in times of it",
+        "requests per CPU second, slidegate relative to it",
     ]);
     for load in &LOADS {
-        part.progress.step(load.name);
+        part.progress.begin_step(load.name);
         let contenders = load.contenders()?;
-        let measured = load.measure(effort, &contenders)?;
-        for (contender, measured_of) in contenders.iter().zip(&measured) {
-            table.row(row(load, contender, measured_of, &measured[0]));
+        let results = load.measure(effort, &contenders)?;
+        for (contender, result) in contenders.iter().zip(&results) {
+            table.add_row(row(load, contender, result, &results[0]));
         }
-        if load.is_aimed_at {
-            hold(part, &measured);
-            draw(part, &contenders, &measured)?;
+        if load.has_target {
+            record_target(part, &results);
+            draw(part, &contenders, &results)?;
         }
     }
-    part.table(&table);
+    part.add_table(&table);
     Ok(())
 }
 
-impl Load {
-    /// slidegate before all others.
-    fn contenders(&self) -> Result<Vec<Contender>, Box<dyn Error>> {
-        let question = (self.question)();
-        let slidegate = contenders::slidegate(Face::Http)?;
-        let answer = contenders::answer(&slidegate, &question)?;
-        let bare = |threads| contenders::bare(Face::Http, threads, &answer);
+impl HttpLoad {
+    /// Starts all servers. slidegate is the first.
+    fn contenders(&self) -> Result<Vec<HttpContender>, Box<dyn Error>> {
+        let request = (self.request)();
+        let slidegate = contenders::slidegate(Protocol::Http)?;
+        let response = contenders::record_response(&slidegate, &request)?;
+        let bare = |threads| contenders::bare(Protocol::Http, threads, &response);
         let mut all = vec![
-            Contender { name: "slidegate", server: slidegate, question: question.clone() },
-            Contender { name: "axum, one thread", server: bare(0)?, question: question.clone() },
-            Contender { name: "axum, two workers", server: bare(2)?, question },
+            HttpContender { name: "slidegate", server: slidegate, request: request.clone() },
+            HttpContender { name: "axum, one thread", server: bare(0)?, request: request.clone() },
+            HttpContender { name: "axum, two workers", server: bare(2)?, request },
         ];
-        if self.has_peer {
-            let server = contenders::throttlecrab(Face::Http)?;
-            all.push(Contender { name: "throttlecrab", server, question: Question::throttle() });
+        if self.has_throttlecrab {
+            let server = contenders::throttlecrab(Protocol::Http)?;
+            all.push(HttpContender {
+                name: "throttlecrab",
+                server,
+                request: BenchRequest::throttle(),
+            });
         }
         Ok(all)
     }
@@ -126,56 +134,66 @@ impl Load {
     fn measure(
         &self,
         effort: Effort,
-        contenders: &[Contender],
-    ) -> Result<Vec<Measured>, Box<dyn Error>> {
+        contenders: &[HttpContender],
+    ) -> Result<Vec<TurnResult>, Box<dyn Error>> {
         let requests = effort.pick(60_000, 20_000);
-        let rounds = interleaved(effort.rounds(), contenders.len(), |which| {
-            let Contender { server, question, .. } = &contenders[which];
-            h2load::run(server, question, self.depth, requests)
+        let rounds = run_interleaved(effort.rounds(), contenders.len(), |index| {
+            let HttpContender { server, request, .. } = &contenders[index];
+            h2load::run(server, request, self.depth, requests)
         })?;
-        Ok(rounds.iter().map(|rounds| Measured::median(rounds)).collect())
+        Ok(rounds.iter().map(|rounds| TurnResult::median(rounds)).collect())
     }
 }
 
-fn row(load: &Load, contender: &Contender, its: &Measured, own: &Measured) -> [String; 6] {
+fn row(
+    load: &HttpLoad,
+    contender: &HttpContender,
+    result: &TurnResult,
+    own: &TurnResult,
+) -> [String; 6] {
     [
         load.name.to_owned(),
         contender.name.to_owned(),
-        format!("{:.0}", its.per_second),
-        format!("{:.2}", own.per_second / its.per_second),
-        format!("{:.1}", its.cpu_us),
-        format!("{:.2}", its.cpu_us / own.cpu_us),
+        format!("{:.0}", result.per_second),
+        format!("{:.2}", own.per_second / result.per_second),
+        format!("{:.1}", result.cpu_us),
+        format!("{:.2}", result.cpu_us / own.cpu_us),
     ]
 }
 
-fn hold(part: &mut Part, measured: &[Measured]) {
-    if let [own, one_thread, two_workers, throttlecrab] = measured {
+fn record_target(part: &mut ReportPart, results: &[TurnResult]) {
+    if let [own, one_thread, two_workers, throttlecrab] = results {
         let faster = one_thread.per_second.max(two_workers.per_second);
-        part.hold(&BESIDE_AXUM, own.per_second / faster);
-        part.hold(&BESIDE_THROTTLECRAB, throttlecrab.cpu_us / own.cpu_us);
+        part.record_target(&AXUM_RATIO, own.per_second / faster);
+        part.record_target(&THROTTLECRAB_RATIO, throttlecrab.cpu_us / own.cpu_us);
     }
 }
 
 fn draw(
-    part: &mut Part,
-    contenders: &[Contender],
-    measured: &[Measured],
+    part: &mut ReportPart,
+    contenders: &[HttpContender],
+    results: &[TurnResult],
 ) -> Result<(), Box<dyn Error>> {
-    let all = || contenders.iter().zip(measured);
+    let all = || contenders.iter().zip(results);
     let bar = |name: &str, value: f64, label| Bar {
         name: name.to_owned(),
         value,
         label,
-        is_own: name == "slidegate",
+        is_highlighted: name == "slidegate",
     };
     let fast: Vec<Bar> = all()
-        .map(|(one, its)| bar(one.name, its.per_second, format!("{:.0}", its.per_second)))
+        .map(|(contender, result)| {
+            bar(contender.name, result.per_second, format!("{:.0}", result.per_second))
+        })
         .collect();
-    let svg = bars("HTTP, one request at a time on 50 connections: requests/s", &fast)?;
-    part.chart("server-http", "Requests a second over HTTP", svg);
-    let cheap: Vec<Bar> =
-        all().map(|(one, its)| bar(one.name, its.cpu_us, format!("{:.1} s", its.cpu_us))).collect();
-    let svg = bars("HTTP: CPU seconds of the server for a million requests", &cheap)?;
-    part.chart("server-http-cpu", "CPU seconds of a million requests over HTTP", svg);
+    let svg = bar_chart("HTTP, one request at a time on 50 connections: requests/s", &fast)?;
+    part.add_chart("server-http", "Requests per second over HTTP", svg);
+    let cheap: Vec<Bar> = all()
+        .map(|(contender, result)| {
+            bar(contender.name, result.cpu_us, format!("{:.1} s", result.cpu_us))
+        })
+        .collect();
+    let svg = bar_chart("HTTP: CPU seconds of the server for a million requests", &cheap)?;
+    part.add_chart("server-http-cpu", "CPU seconds per million HTTP requests", svg);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! How late answers are at half of the load that the slowest server bears.
+//! Latency at half of the maximum load of the slowest server.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -6,30 +6,34 @@ use std::thread;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use lab::part::{Effort, Part};
-use lab::server::Server;
-use lab::table::Table;
+use lab::part::{Effort, ReportPart};
+use lab::server::ServerProcess;
+use lab::table::MarkdownTable;
 use quanta::Instant;
 
-use crate::caller::Caller;
-use crate::open_loop::{Poisson, WallClock, delays, empty};
-use crate::question::{Face, Question};
-use crate::rounds::{Measured, interleaved, median};
+use crate::connection::Connection;
+use crate::open_loop::{Poisson, WallLoadClock, empty_histogram, measure_delays};
+use crate::request::{BenchRequest, Protocol};
+use crate::rounds::{TurnResult, median, run_interleaved};
 use crate::{contenders, h2load};
 
 const INTRODUCTION: &str = "
 ### Latency at half load
 
-The rate is half of what the slowest server of the table reached in a closed loop just before, the same for all. Questions come at random times that were set before (Poisson), on 50 connections, each with a thread of its own; a delay counts from when its question was due to when it was answered, so what waits behind a late answer is late, too. The first row asks nobody: it is how late the threads themselves are on these two cores, and is part of all others. Medians of the rounds.";
+The request rate is the same for all servers: half of the rate of the slowest server of the table in a closed loop \
+just before. Requests are due at predetermined random times (Poisson), on 50 connections with one thread each. A \
+delay is the time from the due time of a request to its response, so requests that wait for a late response are \
+late, too. The first row sends no requests: it is the delay of the threads themselves on these two cores, which is \
+part of all other rows. The values are medians of the rounds.";
 
-/// Between connecting and the first question.
-const BREATH: Duration = Duration::from_millis(50);
+/// The time between connecting and the first request.
+const CONNECT_DELAY: Duration = Duration::from_millis(50);
 
-/// Who is asked, and what.
-struct Contender {
+/// A server and its request.
+struct LatencyContender {
     name: &'static str,
-    /// None asks nobody.
-    asked: Option<(Server, Question)>,
+    /// The server and the request; `None` sends no requests.
+    target: Option<(ServerProcess, BenchRequest)>,
 }
 
 /// Delays in microseconds.
@@ -39,23 +43,24 @@ struct Delays {
     p999: f64,
 }
 
-pub fn run(effort: Effort, part: &mut Part) -> Result<(), Box<dyn Error>> {
-    part.say(INTRODUCTION);
-    part.progress.expect(4);
-    let mut table = Table::new(["asked", "a second", "server", "p50, µs", "p99, µs", "p99.9, µs"]);
+pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
+    part.add_text(INTRODUCTION);
+    part.progress.add_steps(4);
+    let mut table =
+        MarkdownTable::new(["endpoint", "requests/s", "server", "p50, µs", "p99, µs", "p99.9, µs"]);
     for (name, contenders) in [("`/v1/check`", http()?), ("`ShouldRateLimit`", grpc()?)] {
-        part.progress.step(&format!("{name}, closed loop"));
-        let rate = half_of_the_slowest(effort, &contenders)?;
-        part.progress.step(&format!("{name}, {rate:.0} a second"));
+        part.progress.begin_step(&format!("{name}, closed loop"));
+        let rate = half_of_slowest_rate(effort, &contenders)?;
+        part.progress.begin_step(&format!("{name}, {rate:.0} a second"));
         let time = Duration::from_millis(effort.pick(2_000, 500));
         let mut round = 0;
-        let rounds = interleaved(effort.rounds(), contenders.len(), |which| {
+        let rounds = run_interleaved(effort.rounds(), contenders.len(), |index| {
             round += 1;
             let seed = round / contenders.len() as u64;
-            contenders[which].delays(rate, time, seed)
+            contenders[index].measure_delays(rate, time, seed)
         })?;
         for (contender, rounds) in contenders.iter().zip(&rounds) {
-            table.row([
+            table.add_row([
                 name.to_owned(),
                 format!("{rate:.0}"),
                 contender.name.to_owned(),
@@ -65,100 +70,118 @@ pub fn run(effort: Effort, part: &mut Part) -> Result<(), Box<dyn Error>> {
             ]);
         }
     }
-    part.table(&table);
+    part.add_table(&table);
     Ok(())
 }
 
-const NOBODY: Contender = Contender { name: "nobody", asked: None };
+const NO_SERVER: LatencyContender = LatencyContender { name: "none", target: None };
 
-fn http() -> Result<Vec<Contender>, Box<dyn Error>> {
-    let question = Question::check();
-    let slidegate = contenders::slidegate(Face::Http)?;
-    let answer = contenders::answer(&slidegate, &question)?;
-    let bare = |threads| contenders::bare(Face::Http, threads, &answer);
+fn http() -> Result<Vec<LatencyContender>, Box<dyn Error>> {
+    let request = BenchRequest::check();
+    let slidegate = contenders::slidegate(Protocol::Http)?;
+    let response = contenders::record_response(&slidegate, &request)?;
+    let bare = |threads| contenders::bare(Protocol::Http, threads, &response);
     Ok(vec![
-        NOBODY,
-        Contender::new("slidegate", slidegate, question.clone()),
-        Contender::new("axum, one thread", bare(0)?, question.clone()),
-        Contender::new("axum, two workers", bare(2)?, question),
-        Contender::new("throttlecrab", contenders::throttlecrab(Face::Http)?, Question::throttle()),
+        NO_SERVER,
+        LatencyContender::new("slidegate", slidegate, request.clone()),
+        LatencyContender::new("axum, one thread", bare(0)?, request.clone()),
+        LatencyContender::new("axum, two workers", bare(2)?, request),
+        LatencyContender::new(
+            "throttlecrab",
+            contenders::throttlecrab(Protocol::Http)?,
+            BenchRequest::throttle(),
+        ),
     ])
 }
 
-fn grpc() -> Result<Vec<Contender>, Box<dyn Error>> {
-    let question = Question::should_rate_limit(3);
-    let slidegate = contenders::slidegate(Face::Grpc)?;
-    let answer = contenders::answer(&slidegate, &question)?;
-    let bare = |threads| contenders::bare(Face::Grpc, threads, &answer);
-    let throttle = Question::throttle_call();
+fn grpc() -> Result<Vec<LatencyContender>, Box<dyn Error>> {
+    let request = BenchRequest::should_rate_limit(3);
+    let slidegate = contenders::slidegate(Protocol::Grpc)?;
+    let response = contenders::record_response(&slidegate, &request)?;
+    let bare = |threads| contenders::bare(Protocol::Grpc, threads, &response);
+    let throttle = BenchRequest::throttle_call();
     Ok(vec![
-        NOBODY,
-        Contender::new("slidegate", slidegate, question.clone()),
-        Contender::new("tonic, one thread", bare(0)?, question.clone()),
-        Contender::new("tonic, two workers", bare(2)?, question),
-        Contender::new("throttlecrab", contenders::throttlecrab(Face::Grpc)?, throttle),
+        NO_SERVER,
+        LatencyContender::new("slidegate", slidegate, request.clone()),
+        LatencyContender::new("tonic, one thread", bare(0)?, request.clone()),
+        LatencyContender::new("tonic, two workers", bare(2)?, request),
+        LatencyContender::new("throttlecrab", contenders::throttlecrab(Protocol::Grpc)?, throttle),
     ])
 }
 
-fn half_of_the_slowest(effort: Effort, contenders: &[Contender]) -> Result<f64, Box<dyn Error>> {
-    let asked: Vec<_> = contenders.iter().filter_map(|one| one.asked.as_ref()).collect();
-    let rounds = interleaved(effort.pick(5, 1), asked.len(), |which| {
-        let (server, question) = asked[which];
-        h2load::run(server, question, 1, effort.pick(40_000, 15_000))
+fn half_of_slowest_rate(
+    effort: Effort,
+    contenders: &[LatencyContender],
+) -> Result<f64, Box<dyn Error>> {
+    let targets: Vec<_> =
+        contenders.iter().filter_map(|contender| contender.target.as_ref()).collect();
+    let rounds = run_interleaved(effort.pick(5, 1), targets.len(), |index| {
+        let (server, request) = targets[index];
+        h2load::run(server, request, 1, effort.pick(40_000, 15_000))
     })?;
-    let fastest = rounds.iter().map(|rounds| Measured::median(rounds).per_second);
-    Ok(fastest.fold(f64::INFINITY, f64::min) / 2.0)
+    let rates = rounds.iter().map(|rounds| TurnResult::median(rounds).per_second);
+    Ok(rates.fold(f64::INFINITY, f64::min) / 2.0)
 }
 
-impl Contender {
-    fn new(name: &'static str, server: Server, question: Question) -> Self {
-        Self { name, asked: Some((server, question)) }
+impl LatencyContender {
+    fn new(name: &'static str, server: ServerProcess, request: BenchRequest) -> Self {
+        Self { name, target: Some((server, request)) }
     }
 
-    /// Of so many questions a second, for so long.
-    fn delays(&self, rate: f64, time: Duration, seed: u64) -> Result<Delays, Box<dyn Error>> {
+    /// Measures the delays at `rate` requests per second for this time.
+    fn measure_delays(
+        &self,
+        rate: f64,
+        time: Duration,
+        seed: u64,
+    ) -> Result<Delays, Box<dyn Error>> {
         let connect = |_| -> Result<_, Box<dyn Error>> {
-            let asked = self.asked.as_ref();
-            asked.map(|(server, question)| connect(server.address(), question)).transpose()
+            let target = self.target.as_ref();
+            target.map(|(server, request)| connect(server.address(), request)).transpose()
         };
-        let callers: Vec<_> = (0..h2load::CONNECTIONS).map(connect).collect::<Result<_, _>>()?;
-        let begun = Instant::now() + BREATH;
-        let rate = rate / callers.len() as f64;
+        let connections: Vec<_> =
+            (0..h2load::CONNECTIONS).map(connect).collect::<Result<_, _>>()?;
+        let start = Instant::now() + CONNECT_DELAY;
+        let rate = rate / connections.len() as f64;
         let all = thread::scope(|scope| {
-            let threads: Vec<_> = (callers.into_iter().zip(0..))
-                .map(|(caller, nth)| {
+            let threads: Vec<_> = (connections.into_iter().zip(0..))
+                .map(|(connection, nth)| {
                     let due = Poisson::new(rate, time, (seed << 8) | nth);
-                    scope.spawn(move || ask(caller, due, begun))
+                    scope.spawn(move || measure_connection(connection, due, start))
                 })
                 .collect();
-            let ended = threads
-                .into_iter()
-                .map(|thread| thread.join().map_err(|_| "a caller panicked".to_owned()).flatten());
+            let ended = threads.into_iter().map(|thread| {
+                thread.join().map_err(|_| "a connection thread panicked".to_owned()).flatten()
+            });
             ended.collect::<Result<Vec<_>, _>>()
         })?;
-        let mut delays = empty()?;
-        for its in &all {
-            delays.add(its)?;
+        let mut delays = empty_histogram()?;
+        for histogram in &all {
+            delays.add(histogram)?;
         }
-        Ok(Delays::of(&delays))
+        Ok(Delays::from_histogram(&delays))
     }
 }
 
-/// Connects, and asks once: what is done once is not measured.
-fn connect(server: SocketAddr, question: &Question) -> Result<Caller, Box<dyn Error>> {
-    let mut caller = Caller::connect(server, question)?;
-    caller.ask()?;
-    Ok(caller)
+/// Connects and sends one request, so that the first request is not measured.
+fn connect(server: SocketAddr, request: &BenchRequest) -> Result<Connection, Box<dyn Error>> {
+    let mut connection = Connection::connect(server, request)?;
+    connection.send()?;
+    Ok(connection)
 }
 
-/// An error is text, since it leaves its thread.
-fn ask(mut caller: Option<Caller>, due: Poisson, begun: Instant) -> Result<Histogram<u64>, String> {
-    let ask = || caller.as_mut().map_or(Ok(()), |caller| caller.ask().map(drop));
-    delays(due, &WallClock::new(begun), ask).map_err(|error| error.to_string())
+/// Sends requests at their due times and measures the delays. Errors are texts, since they cross threads.
+fn measure_connection(
+    mut connection: Option<Connection>,
+    due: Poisson,
+    start: Instant,
+) -> Result<Histogram<u64>, String> {
+    let send = || connection.as_mut().map_or(Ok(()), |connection| connection.send().map(drop));
+    measure_delays(due, &WallLoadClock::new(start), send).map_err(|error| error.to_string())
 }
 
 impl Delays {
-    fn of(all: &Histogram<u64>) -> Self {
+    fn from_histogram(all: &Histogram<u64>) -> Self {
         let us = |quantile| all.value_at_quantile(quantile) as f64 / 1e3;
         Self { p50: us(0.50), p99: us(0.99), p999: us(0.999) }
     }

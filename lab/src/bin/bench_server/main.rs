@@ -1,20 +1,20 @@
-//! The server: HTTP and gRPC beside services that answer the same bytes and beside a peer, how late answers are at
-//! half load, and what it costs to be watched.
+//! Measures the server: HTTP and gRPC throughput compared with services that send the same bytes and with another
+//! rate limiter, latency at half load, and the cost of telemetry.
 //!
 //! `make bench-server` builds or installs what it asks and measures with: the slidegate binary, h2load, and throttlecrab-server.
 
 mod bare;
-mod caller;
-mod callers;
+mod closed_loop;
+mod connection;
 mod contenders;
 mod grpc;
 mod h2load;
 mod http;
 mod latency;
 mod open_loop;
-mod question;
+mod request;
 mod rounds;
-mod watched;
+mod telemetry;
 
 use std::env;
 use std::error::Error;
@@ -29,13 +29,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        // The other process: a server beside slidegate.
-        [bare::ARGUMENT, face, threads, answer] => bare::serve(face, threads, answer),
+        // The child process: a server to compare slidegate with.
+        [bare::CHILD_ARGUMENT, protocol, threads, answer] => bare::serve(protocol, threads, answer),
         _ => lab::part::main(&[
             ("http", http::run),
             ("grpc", grpc::run),
             ("latency", latency::run),
-            ("watched", watched::run),
+            ("watched", telemetry::run),
         ]),
     }
 }

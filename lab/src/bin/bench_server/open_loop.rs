@@ -1,5 +1,6 @@
-//! Asks at times that were set before, whether or not the answers keep up: how late each answer is counts from when
-//! its question was due. A closed loop would ask nothing while it waits, and so leave out most of what a stall delays.
+//! An open loop: requests are due at predetermined times, even if responses are late, and a delay is measured from the
+//! due time of the request. A closed loop sends no requests while it waits, and so misses most of the requests that a
+//! stall delays.
 
 use std::error::Error;
 use std::time::Duration;
@@ -8,49 +9,55 @@ use std::{fs, thread};
 use hdrhistogram::Histogram;
 use quanta::Instant;
 
-/// Answers are told apart to three digits, up to a minute.
-const LONGEST: Duration = Duration::from_secs(60);
-const DIGITS: u8 = 3;
+/// The maximum delay that the histogram distinguishes.
+const MAX_DELAY: Duration = Duration::from_secs(60);
 
-/// Tells the time since the questions began, and waits for some time of it.
-pub trait Clock {
+/// The number of significant digits of delays.
+const SIGNIFICANT_DIGITS: u8 = 3;
+
+/// A clock that starts with the first request.
+pub trait LoadClock {
+    /// Returns the time since the start.
     fn now(&self) -> Duration;
+
+    /// Waits until this time.
     fn wait_until(&self, due: Duration);
 }
 
-/// The time of this machine.
-pub struct WallClock {
-    begun: Instant,
+/// The clock of this machine.
+pub struct WallLoadClock {
+    start: Instant,
 }
 
-impl WallClock {
-    /// Begins then. For this thread alone.
-    pub fn new(begun: Instant) -> Self {
-        // By default Linux may wake a thread 50 µs late, to wake several at once. Where it cannot be told, it stays so.
+impl WallLoadClock {
+    /// Creates a clock with this start. It also configures the current thread for exact wakeups.
+    pub fn new(start: Instant) -> Self {
+        // By default Linux may wake a thread 50 µs late, to wake several threads at once. Failure to change this is
+        // ignored.
         if let Ok(thread) = fs::read_link("/proc/thread-self")
             && let Some(id) = thread.file_name()
         {
             let _ = fs::write(format!("/proc/{}/timerslack_ns", id.display()), "1");
         }
-        Self { begun }
+        Self { start }
     }
 }
 
-impl Clock for WallClock {
+impl LoadClock for WallLoadClock {
     fn now(&self) -> Duration {
-        Instant::now().saturating_duration_since(self.begun)
+        Instant::now().saturating_duration_since(self.start)
     }
 
     fn wait_until(&self, due: Duration) {
-        // The beginning may be yet to come.
-        let early = (self.begun + due).saturating_duration_since(Instant::now());
+        // The start may be in the future.
+        let early = (self.start + due).saturating_duration_since(Instant::now());
         if !early.is_zero() {
             thread::sleep(early);
         }
     }
 }
 
-/// When questions are due: at random, as those of many clients who do not know of each other.
+/// The due times of requests: a Poisson process, like the requests of many independent clients.
 pub struct Poisson {
     random: fastrand::Rng,
     mean: Duration,
@@ -59,7 +66,7 @@ pub struct Poisson {
 }
 
 impl Poisson {
-    /// So many a second, until then.
+    /// Creates a process with a mean rate per second, until `end`.
     pub fn new(per_second: f64, end: Duration, seed: u64) -> Self {
         let mean = Duration::from_secs_f64(1.0 / per_second);
         Self { random: fastrand::Rng::with_seed(seed), mean, next: Duration::ZERO, end }
@@ -75,28 +82,29 @@ impl Iterator for Poisson {
     }
 }
 
-/// Asks when it is due, or as soon as the answer before is there; how long after they were due the answers were.
+/// Sends each request at its due time, or as soon as the previous response has arrived. Returns the delays from due
+/// times to responses.
 ///
 /// # Errors
-/// If it cannot be asked.
-pub fn delays(
+/// If a request fails.
+pub fn measure_delays(
     due: impl Iterator<Item = Duration>,
-    clock: &impl Clock,
-    mut ask: impl FnMut() -> Result<(), Box<dyn Error>>,
+    clock: &impl LoadClock,
+    mut send: impl FnMut() -> Result<(), Box<dyn Error>>,
 ) -> Result<Histogram<u64>, Box<dyn Error>> {
-    let mut delays = empty()?;
+    let mut measure_delays = empty_histogram()?;
     for due in due {
         clock.wait_until(due);
-        ask()?;
+        send()?;
         let delay = clock.now().saturating_sub(due);
-        delays.saturating_record(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX));
+        measure_delays.saturating_record(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX));
     }
-    Ok(delays)
+    Ok(measure_delays)
 }
 
-/// No delays yet, in nanoseconds.
-pub fn empty() -> Result<Histogram<u64>, Box<dyn Error>> {
-    Ok(Histogram::new_with_max(LONGEST.as_nanos() as u64, DIGITS)?)
+/// Creates an empty histogram of delays in nanoseconds.
+pub fn empty_histogram() -> Result<Histogram<u64>, Box<dyn Error>> {
+    Ok(Histogram::new_with_max(MAX_DELAY.as_nanos() as u64, SIGNIFICANT_DIGITS)?)
 }
 
 #[cfg(test)]
@@ -105,11 +113,11 @@ mod tests {
 
     use super::*;
 
-    /// Goes on when somebody waits, or is answered.
+    /// A clock that advances only while waiting, or when the test sets it.
     #[derive(Default)]
-    struct Hands(Cell<Duration>);
+    struct ManualLoadClock(Cell<Duration>);
 
-    impl Clock for Hands {
+    impl LoadClock for ManualLoadClock {
         fn now(&self) -> Duration {
             self.0.get()
         }
@@ -122,36 +130,36 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_stall_delays_every_answer_that_was_due_meanwhile() -> Result<(), Box<dyn Error>> {
-        let clock = Hands::default();
-        let mut asked = 0;
-        // A thousand questions, each 10 ms after the last; the 500th answer takes a second, all others 1 ms.
+    fn stall_delays_all_responses_due_during_it() -> Result<(), Box<dyn Error>> {
+        let clock = ManualLoadClock::default();
+        let mut sent = 0;
+        // A thousand requests at intervals of 10 ms; the 500th response takes a second, all others 1 ms.
         let due = (1..=1000).map(|nth| 10 * MS * nth);
-        let delays = delays(due, &clock, || {
-            asked += 1;
-            let takes = if asked == 500 { 1000 * MS } else { MS };
-            clock.0.set(clock.0.get() + takes);
+        let measure_delays = measure_delays(due, &clock, || {
+            sent += 1;
+            let latency = if sent == 500 { 1000 * MS } else { MS };
+            clock.0.set(clock.0.get() + latency);
             Ok(())
         })?;
-        let ms = |quantile| delays.value_at_quantile(quantile) as f64 / 1e6;
-        assert_eq!(delays.len(), 1000);
-        // The next was due 990 ms before the stall ended; each makes up for 9 ms: 110 are late.
+        let ms = |quantile| measure_delays.value_at_quantile(quantile) as f64 / 1e6;
+        assert_eq!(measure_delays.len(), 1000);
+        // The next request was due 990 ms before the end of the stall. Each request makes up for 9 ms, so 110 are late.
         assert!((1.0..1.01).contains(&ms(0.88)), "{}", ms(0.88));
         assert!(ms(0.90) > 80.0, "{}", ms(0.90));
         assert!((880.0..920.0).contains(&ms(0.99)), "{}", ms(0.99));
         assert!((980.0..1001.0).contains(&ms(0.999)), "{}", ms(0.999));
-        // A closed loop would have shown one late answer of a thousand.
+        // A closed loop would show only one late response of a thousand.
         Ok(())
     }
 
     #[test]
-    fn questions_are_due_as_often_as_said_and_never_all_at_once() {
+    fn due_times_follow_poisson_process() {
         let due: Vec<Duration> = Poisson::new(1000.0, Duration::from_secs(20), 7).collect();
         assert!((19_000..21_000).contains(&due.len()), "{}", due.len());
         assert!(due.is_sorted());
         let early = due.windows(2).filter(|two| two[1] - two[0] < MS).count() as f64;
         let share = early / due.len() as f64;
-        // Of such gaps 1 - 1/e are shorter than their mean.
+        // A share of 1 - 1/e of such gaps is shorter than the mean.
         assert!((0.61..0.65).contains(&share), "{share}");
     }
 }

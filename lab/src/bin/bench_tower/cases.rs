@@ -1,4 +1,4 @@
-//! Services that say hello, each with another rate limit before it.
+//! Minimal services with different rate limits.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::pin;
@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{Request, Response};
 use axum::routing::get;
-use lab::targets::Aim;
+use lab::targets::Target;
 use slidegate::{Gate, Limiter, MemoryStore, Policy};
 use slidegate_tower::extract::{self, Extract};
 use slidegate_tower::{Attributes, RateLimitLayer, TrustedProxies, WhenMissing};
@@ -19,13 +19,13 @@ use tower::layer::util::Identity;
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 
-/// Whoever is counted for has this many neighbours, so that it hardly matters which of them meet in a shard.
+/// The number of clients, high enough that the distribution over shards hardly matters.
 const CLIENTS: usize = 512;
 
-/// Requests before those that are counted: each client has then been there twice.
+/// The number of requests before the counted ones: two of each client.
 const WARM_UP: usize = 2 * CLIENTS;
 
-/// What each client may do in an hour; never less than it does.
+/// The limit of each client per hour, which is never reached.
 const MAX: u32 = 1_000_000;
 
 /// A service with or without a rate limit.
@@ -33,42 +33,42 @@ pub struct Case {
     pub name: &'static str,
     pub title: &'static str,
     build: fn() -> Router,
-    /// The headers that the limit adds to an allowed answer.
+    /// The headers that the limit adds to an allowed response.
     pub headers: &'static [&'static str],
-    /// What is aimed at.
-    pub aim: Option<&'static Aim>,
+    /// The target, if any.
+    pub target: Option<&'static Target>,
 }
 
-/// Every case: first that without a layer, and second that with tower_governor's.
-pub const ALL: &[Case] = &[
-    Case { name: "bare", title: "no layer", build: hello, headers: &[], aim: None },
+/// All cases. The first has no layer, the second has the layer of tower_governor.
+pub const CASES: &[Case] = &[
+    Case { name: "bare", title: "no layer", build: hello, headers: &[], target: None },
     Case {
         name: "tower_governor",
-        title: "tower_governor, per peer's address",
+        title: "tower_governor, per peer address",
         build: tower_governor,
         headers: &["x-ratelimit-limit", "x-ratelimit-remaining"],
-        aim: None,
+        target: None,
     },
     Case {
         name: "limiter",
-        title: "slidegate, a limiter per peer's address",
+        title: "slidegate, a limiter per peer address",
         build: limiter,
         headers: &["ratelimit-policy", "ratelimit"],
-        aim: Some(&crate::ADDED),
+        target: Some(&crate::LIMITER_INSTRUCTIONS),
     },
     Case {
         name: "gate",
-        title: "slidegate, a gate with one rule per peer's address",
+        title: "slidegate, a gate with one rule per peer address",
         build: gate,
         headers: &["ratelimit-policy", "ratelimit"],
-        aim: Some(&crate::ADDED_BY_A_GATE),
+        target: Some(&crate::GATE_INSTRUCTIONS),
     },
     Case {
         name: "nothing",
-        title: "a layer that does nothing",
-        build: nothing,
+        title: "a layer without effect",
+        build: noop_layer,
         headers: &[],
-        aim: None,
+        target: None,
     },
 ];
 
@@ -76,8 +76,8 @@ fn hello() -> Router {
     Router::new().route("/", get(async || "Hello, World!"))
 }
 
-/// What axum takes for any layer at all.
-fn nothing() -> Router {
+/// Returns a service with a layer without effect, which shows axum's cost of a layer.
+fn noop_layer() -> Router {
     hello().layer(Identity::new())
 }
 
@@ -113,45 +113,45 @@ fn peer() -> impl Extract {
 }
 
 impl Case {
-    /// Warms up, and then makes the requests that are counted.
+    /// Warms up, and then sends the counted requests.
     pub fn run(&self, requests: usize) -> Result<(), String> {
         let router = (self.build)();
-        self.look_at(&answer(&router, 0))?;
-        (0..WARM_UP).for_each(|nth| drop(answer(&router, nth)));
-        match count_instructions(&router, requests) {
-            0 => self.look_at(&answer(&router, 0)),
+        self.check_response(&send_request(&router, 0))?;
+        (0..WARM_UP).for_each(|nth| drop(send_request(&router, nth)));
+        match run_counted_requests(&router, requests) {
+            0 => self.check_response(&send_request(&router, 0)),
             failed => Err(format!("{}: {failed} requests were not allowed", self.name)),
         }
     }
 
-    /// Whether an answer is an allowed one that has the headers.
-    fn look_at(&self, answer: &Response<Body>) -> Result<(), String> {
-        let missing = self.headers.iter().find(|name| !answer.headers().contains_key(**name));
+    /// Checks that a response is allowed and has the headers.
+    fn check_response(&self, response: &Response<Body>) -> Result<(), String> {
+        let missing = self.headers.iter().find(|name| !response.headers().contains_key(**name));
         match missing {
-            _ if !answer.status().is_success() => Err(format!("{}: {answer:?}", self.name)),
-            Some(name) => Err(format!("{}: no `{name}` in {answer:?}", self.name)),
+            _ if !response.status().is_success() => Err(format!("{}: {response:?}", self.name)),
+            Some(name) => Err(format!("{}: no `{name}` in {response:?}", self.name)),
             None => Ok(()),
         }
     }
 }
 
-/// Makes the requests that are counted; how many were not allowed. Callgrind knows this function by its
-/// name, so that what is done once is not counted.
+/// Sends the counted requests and returns the number of requests that were not allowed. Callgrind finds this function
+/// by its name, so the warm-up is not counted.
 #[inline(never)]
-fn count_instructions(router: &Router, requests: usize) -> usize {
-    (0..requests).filter(|&nth| !answer(router, nth).status().is_success()).count()
+fn run_counted_requests(router: &Router, requests: usize) -> usize {
+    (0..requests).filter(|&nth| !send_request(router, nth).status().is_success()).count()
 }
 
-/// What the service answers to a client's request, without sockets and without a runtime: nothing here waits.
-fn answer(router: &Router, nth: usize) -> Response<Body> {
-    let mut answer = pin!(router.clone().oneshot(request(nth)));
-    match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok(answer)) => answer,
+/// Calls the service with a request of a client, without sockets and without a runtime, since the service never waits.
+fn send_request(router: &Router, nth: usize) -> Response<Body> {
+    let mut response = pin!(router.clone().oneshot(request(nth)));
+    match response.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(response)) => response,
         Poll::Pending => unreachable!("the service does not wait"),
     }
 }
 
-/// The same for every case.
+/// Returns the `nth` request, which is the same for all cases.
 fn request(nth: usize) -> Request<Body> {
     let client = Ipv4Addr::from_bits(0xcb00_7100 + (nth % CLIENTS) as u32);
     let mut request = Request::new(Body::empty());

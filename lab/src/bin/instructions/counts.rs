@@ -1,43 +1,44 @@
-//! Counts by case: the file that keeps them, and how they may drift from it.
+//! Instruction counts by case, their file, and the tolerated deviation from it.
 
 use std::error::Error;
 use std::fmt;
 use std::fs;
 use std::process::ExitCode;
 
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.txt");
+const COUNTS_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.txt");
 
-/// Counts may differ from the file by this much: compilers change too.
+/// The maximum deviation from the file, since compilers change, too.
 const TOLERANCE_PERCENT: u64 = 10;
 
 /// Instructions per decision, by case.
 #[derive(Default)]
-pub struct Counts(Vec<(String, u64)>);
+pub struct InstructionCounts(Vec<(String, u64)>);
 
-/// What differs from the file.
+/// A deviation from the file.
 pub enum Drift {
     Grown { case: String, from: u64, to: u64 },
     Shrunk { case: String, from: u64, to: u64 },
     Unknown { case: String },
 }
 
-impl Counts {
+impl InstructionCounts {
     pub fn push(&mut self, case: String, count: u64) {
         self.0.push((case, count));
     }
 
     pub fn load() -> Result<Self, Box<dyn Error>> {
-        let text = fs::read_to_string(FILE).map_err(|error| format!("{FILE}: {error}"))?;
+        let text =
+            fs::read_to_string(COUNTS_FILE).map_err(|error| format!("{COUNTS_FILE}: {error}"))?;
         text.lines().map(parse_line).collect::<Result<_, _>>().map(Self)
     }
 
     pub fn save(&self) -> Result<ExitCode, Box<dyn Error>> {
         let lines = self.0.iter().map(|(case, count)| format!("{case} {count}\n"));
-        fs::write(FILE, lines.collect::<String>())?;
+        fs::write(COUNTS_FILE, lines.collect::<String>())?;
         Ok(ExitCode::SUCCESS)
     }
 
-    /// How these differ from what they were, beyond the tolerance.
+    /// Returns the deviations from earlier counts beyond the tolerance.
     pub fn drifts_from<'c>(&'c self, before: &'c Self) -> impl Iterator<Item = Drift> {
         self.0.iter().filter_map(|(case, to)| before.drift(case, *to))
     }
@@ -59,7 +60,7 @@ impl Counts {
 }
 
 fn parse_line(line: &str) -> Result<(String, u64), Box<dyn Error>> {
-    let (case, count) = line.split_once(' ').ok_or_else(|| format!("{FILE}: `{line}`"))?;
+    let (case, count) = line.split_once(' ').ok_or_else(|| format!("{COUNTS_FILE}: `{line}`"))?;
     Ok((case.to_owned(), count.parse()?))
 }
 
@@ -72,7 +73,9 @@ impl fmt::Display for Drift {
             Self::Shrunk { case, from, to } => {
                 write!(f, "{case} shrank from {from} to {to} instructions: run with --update")
             }
-            Self::Unknown { case } => write!(f, "{case} is not in {FILE}: run with --update"),
+            Self::Unknown { case } => {
+                write!(f, "{case} is not in {COUNTS_FILE}: run with --update")
+            }
         }
     }
 }
@@ -82,11 +85,11 @@ mod tests {
     use super::*;
 
     fn drift(to: u64) -> Option<Drift> {
-        Counts(vec![("a".into(), 100)]).drift("a", to)
+        InstructionCounts(vec![("a".into(), 100)]).drift("a", to)
     }
 
     #[test]
-    fn only_what_is_beyond_the_tolerance_drifts() {
+    fn drift_starts_beyond_tolerance() {
         assert!(matches!(drift(89), Some(Drift::Shrunk { from: 100, to: 89, .. })));
         assert!(drift(90).is_none());
         assert!(drift(110).is_none());
@@ -94,8 +97,8 @@ mod tests {
     }
 
     #[test]
-    fn a_new_case_is_no_failure() {
-        let known = Counts::default();
+    fn new_case_is_reported_as_unknown() {
+        let known = InstructionCounts::default();
         assert!(matches!(known.drift("b", 1), Some(Drift::Unknown { .. })));
     }
 }

@@ -1,8 +1,8 @@
-//! Counts the instructions of a decision, and says where they grew: unlike times, they are the same on
-//! every machine, so a growth is a change of the code.
+//! Counts the instructions of decisions and compares them with a file. Unlike times, instruction counts are equal on
+//! all machines, so an increase is a change of the code.
 //!
-//! `cargo run --release -p lab --bin instructions [-- --update]` needs valgrind. The counts to compare
-//! with are in `lab/instructions.txt`, which `--update` writes anew.
+//! `cargo run --release -p lab --bin instructions [-- --update]` needs valgrind. The expected counts are in
+//! `lab/instructions.txt`, which `--update` rewrites.
 
 mod cases;
 mod counts;
@@ -12,33 +12,34 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use cases::{Case, DECISIONS};
-use counts::{Counts, Drift};
+use counts::{Drift, InstructionCounts};
 use lab::callgrind;
 
-/// The argument that makes this program the child which valgrind watches.
-const CHILD: &str = "run";
+/// The argument of the child process that valgrind runs.
+const CHILD_ARGUMENT: &str = "run";
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        [] => compare(&count_all()?),
+        [] => compare_with_file(&count_all()?),
         ["--update"] => count_all()?.save(),
-        [CHILD, name] => run(name),
+        [CHILD_ARGUMENT, name] => run(name),
         _ => Err("usage: instructions [--update]".into()),
     }
 }
 
 fn run(name: &str) -> Result<ExitCode, Box<dyn Error>> {
-    let case = cases::all()?.into_iter().find(|case| case.name == name);
-    case.ok_or("no such case")?.run()?;
+    let case = cases::all_cases()?.into_iter().find(|case| case.name == name);
+    case.ok_or("unknown case")?.run()?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn count_all() -> Result<Counts, Box<dyn Error>> {
-    let mut counts = Counts::default();
-    for Case { name, .. } in cases::all()? {
-        let total = callgrind::instructions("count_instructions", &[CHILD, &name])?;
+fn count_all() -> Result<InstructionCounts, Box<dyn Error>> {
+    let mut counts = InstructionCounts::default();
+    for Case { name, .. } in cases::all_cases()? {
+        let total =
+            callgrind::measure_instructions("run_counted_decisions", &[CHILD_ARGUMENT, &name])?;
         let count = total / DECISIONS as u64;
         println!("{name} {count}");
         counts.push(name, count);
@@ -46,9 +47,9 @@ fn count_all() -> Result<Counts, Box<dyn Error>> {
     Ok(counts)
 }
 
-fn compare(counts: &Counts) -> Result<ExitCode, Box<dyn Error>> {
+fn compare_with_file(counts: &InstructionCounts) -> Result<ExitCode, Box<dyn Error>> {
     let mut code = ExitCode::SUCCESS;
-    for drift in counts.drifts_from(&Counts::load()?) {
+    for drift in counts.drifts_from(&InstructionCounts::load()?) {
         eprintln!("{drift}");
         if matches!(drift, Drift::Grown { .. }) {
             code = ExitCode::FAILURE;

@@ -1,4 +1,4 @@
--- One hash for all limits of an identity. Of each limit it holds the sum, a count for every bucket in the
+-- One hash for all limits of an identity. Of each limit it holds the sum, a count for interval bucket in the
 -- window, and the number of the oldest bucket; buckets that have left are taken off the sum and deleted.
 -- All limits are checked, then all are charged.
 -- ARGV: the limits as JSON, each [window (s), max, precision (s)]; now (s), or '' for Redis's clock; the cost.

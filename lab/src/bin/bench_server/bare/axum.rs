@@ -1,4 +1,4 @@
-//! axum.
+//! An HTTP service of axum that always sends the same response.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -12,34 +12,35 @@ use axum::routing::{any, post};
 use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 
-use crate::caller::Answer;
-use crate::question::{AUTH, CHECK};
+use crate::connection::RecordedResponse;
+use crate::request::{AUTH, CHECK};
 
-/// `answer` is what [`Answer::to_bytes`] made.
-pub async fn serve(answer: &[u8]) -> Result<(), Box<dyn Error>> {
+/// Serves the response from [`RecordedResponse::to_bytes`] on a free port.
+pub async fn serve(response: &[u8]) -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    super::listens(listener.local_addr()?);
-    // Were it not so, answers would wait for the client to acknowledge those before. Were it to fail, they would.
+    super::log_address(listener.local_addr()?);
+    // With Nagle's algorithm, responses would wait for the client to acknowledge the previous ones. A failure to
+    // disable it is ignored.
     let listener = listener.tap_io(|client| drop(client.set_nodelay(true)));
     let router = Router::new().route(CHECK, post(check)).route(AUTH, any(auth));
-    let always = Arc::new(always(&Answer::from_bytes(answer)?)?);
-    Ok(axum::serve(listener, router.with_state(always)).await?)
+    let fixed_response = Arc::new(build_response(&RecordedResponse::from_bytes(response)?)?);
+    Ok(axum::serve(listener, router.with_state(fixed_response)).await?)
 }
 
-struct Always {
+struct FixedResponse {
     headers: HeaderMap,
     body: Bytes,
 }
 
-fn always(answer: &Answer) -> Result<Always, Box<dyn Error>> {
+fn build_response(response: &RecordedResponse) -> Result<FixedResponse, Box<dyn Error>> {
     let mut headers = HeaderMap::new();
-    for (name, value) in &answer.headers {
+    for (name, value) in &response.headers {
         headers.append(HeaderName::try_from(name)?, HeaderValue::try_from(value)?);
     }
-    Ok(Always { headers, body: answer.body.clone().into() })
+    Ok(FixedResponse { headers, body: response.body.clone().into() })
 }
 
-impl Always {
+impl FixedResponse {
     fn response(&self) -> Response {
         let mut response = Response::new(Body::from(self.body.clone()));
         *response.headers_mut() = self.headers.clone();
@@ -47,11 +48,11 @@ impl Always {
     }
 }
 
-/// Takes the question whole, as slidegate has to.
-async fn check(State(always): State<Arc<Always>>, _: Bytes) -> Response {
-    always.response()
+/// Reads the whole request body, as slidegate must.
+async fn check(State(fixed_response): State<Arc<FixedResponse>>, _: Bytes) -> Response {
+    fixed_response.response()
 }
 
-async fn auth(State(always): State<Arc<Always>>, _: HeaderMap) -> Response {
-    always.response()
+async fn auth(State(fixed_response): State<Arc<FixedResponse>>, _: HeaderMap) -> Response {
+    fixed_response.response()
 }

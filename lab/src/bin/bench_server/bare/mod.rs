@@ -1,4 +1,4 @@
-//! Servers that answer everything with one answer, each as the guide of its framework makes one.
+//! Servers that always send the same response, each written as in the guide of its framework.
 
 mod axum;
 mod tonic;
@@ -9,23 +9,25 @@ use std::net::SocketAddr;
 
 use tokio::runtime::{Builder, Runtime};
 
-/// By which this program is such a server.
-pub const ARGUMENT: &str = "bare";
+/// The argument of the child process that runs such a server.
+pub const CHILD_ARGUMENT: &str = "bare";
 
-/// The faces that there are.
+/// The protocol argument of the HTTP server.
 pub const HTTP: &str = "http";
+
+/// The protocol argument of the gRPC server.
 pub const GRPC: &str = "grpc";
 
-/// What is logged before the address.
-pub const SAID: &str = "bare, asked at ";
+/// The log text before the address.
+pub const ADDRESS_PREFIX: &str = "bare server listening on ";
 
-/// Serves on so many threads beside, or on this one alone if there are none. `answer` is a file.
-pub fn serve(face: &str, threads: &str, answer: &str) -> Result<(), Box<dyn Error>> {
-    let (runtime, answer) = (runtime(threads.parse()?)?, fs::read(answer)?);
-    match face {
-        HTTP => runtime.block_on(axum::serve(&answer)),
-        GRPC => runtime.block_on(tonic::serve(&answer)),
-        _ => Err(format!("there is no face {face}").into()),
+/// Serves the response in the file `response`, with this number of worker threads, or on the current thread if it is 0.
+pub fn serve(protocol: &str, threads: &str, response: &str) -> Result<(), Box<dyn Error>> {
+    let (runtime, response) = (runtime(threads.parse()?)?, fs::read(response)?);
+    match protocol {
+        HTTP => runtime.block_on(axum::serve(&response)),
+        GRPC => runtime.block_on(tonic::serve(&response)),
+        _ => Err(format!("unknown protocol {protocol}").into()),
     }
 }
 
@@ -36,6 +38,6 @@ fn runtime(threads: usize) -> std::io::Result<Runtime> {
     }
 }
 
-fn listens(address: SocketAddr) {
-    eprintln!("{SAID}{address}");
+fn log_address(address: SocketAddr) {
+    eprintln!("{ADDRESS_PREFIX}{address}");
 }

@@ -1,4 +1,4 @@
-//! tonic.
+//! A gRPC service of tonic that always sends the same response.
 
 use std::error::Error;
 
@@ -12,10 +12,10 @@ use crate::messages::envoy::service::ratelimit::v3::rate_limit_service_server::{
 };
 use crate::messages::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
-struct Always(RateLimitResponse);
+struct FixedResponse(RateLimitResponse);
 
 #[tonic::async_trait]
-impl RateLimitService for Always {
+impl RateLimitService for FixedResponse {
     async fn should_rate_limit(
         &self,
         _: Request<RateLimitRequest>,
@@ -24,11 +24,11 @@ impl RateLimitService for Always {
     }
 }
 
-/// `answer` is the message.
-pub async fn serve(answer: &[u8]) -> Result<(), Box<dyn Error>> {
-    let always = Always(RateLimitResponse::decode(answer)?);
+/// Serves this response message on a free port.
+pub async fn serve(response: &[u8]) -> Result<(), Box<dyn Error>> {
+    let fixed_response = FixedResponse(RateLimitResponse::decode(response)?);
     let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into())?.with_nodelay(Some(true));
-    super::listens(incoming.local_addr()?);
-    let service = RateLimitServiceServer::new(always);
+    super::log_address(incoming.local_addr()?);
+    let service = RateLimitServiceServer::new(fixed_response);
     Ok(Server::builder().add_service(service).serve_with_incoming(incoming).await?)
 }

@@ -1,4 +1,4 @@
-//! Many connections that ask at once, each in pipelines.
+//! A client with many connections that send pipelined requests.
 
 use std::error::Error;
 use std::thread;
@@ -7,35 +7,35 @@ use std::time::Duration;
 use redis::{Cmd, Connection, Value};
 use slidegate::{Clock, SystemClock};
 
-use crate::server::Server;
+use crate::server::RedisServer;
 
-/// Connections that ask at once.
+/// The number of connections.
 pub const CONNECTIONS: usize = 50;
 
-/// How asks are sent.
+/// The pipeline depth and the rate of requests.
 #[derive(Clone, Copy)]
-pub struct StoreKind {
-    /// Asks of a connection that are sent before their answers are read.
+pub struct PipelineSettings {
+    /// The number of requests that a connection sends before it reads the replies.
     pub depth: usize,
-    /// Asks in a second, of all connections; as many as can be if none.
+    /// Requests per second of all connections; `None` for no limit.
     pub per_second: Option<u64>,
 }
 
-/// Connections to one server.
-pub struct Driver(Vec<Connection>);
+/// A set of connections to one server.
+pub struct PipelineClient(Vec<Connection>);
 
-impl Driver {
-    /// Connects.
-    pub fn new(server: &Server) -> Result<Self, Box<dyn Error>> {
+impl PipelineClient {
+    /// Opens the connections.
+    pub fn new(server: &RedisServer) -> Result<Self, Box<dyn Error>> {
         (0..CONNECTIONS).map(|_| server.connect()).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Sends all commands, in waves over all connections; hands over every answer.
+    /// Sends all commands, in waves over all connections, and passes each reply to `on_reply`.
     pub fn run(
         &mut self,
-        pace: StoreKind,
+        pipeline: PipelineSettings,
         commands: impl Iterator<Item = Cmd>,
-        mut answer: impl FnMut(&Value),
+        mut on_reply: impl FnMut(&Value),
     ) -> Result<(), Box<dyn Error>> {
         let mut commands = commands.peekable();
         let (clock, mut sent) = (SystemClock::new(), 0);
@@ -44,7 +44,7 @@ impl Driver {
             let mut pending = Vec::with_capacity(CONNECTIONS);
             for connection in &mut self.0 {
                 let mut bytes = Vec::new();
-                let wave = commands.by_ref().take(pace.depth);
+                let wave = commands.by_ref().take(pipeline.depth);
                 let count = wave.map(|command| command.write_packed_command(&mut bytes)).count();
                 if count > 0 {
                     connection.send_packed_command(&bytes)?;
@@ -54,10 +54,10 @@ impl Driver {
             sent += pending.iter().sum::<usize>() as u64;
             for (connection, count) in self.0.iter_mut().zip(pending) {
                 for _ in 0..count {
-                    answer(&connection.recv_response()?);
+                    on_reply(&connection.recv_response()?);
                 }
             }
-            if let Some(per_second) = pace.per_second {
+            if let Some(per_second) = pipeline.per_second {
                 let due = started.as_micros() + sent * 1_000_000 / per_second;
                 let early = due.saturating_sub(clock.now().as_micros());
                 thread::sleep(Duration::from_micros(early));

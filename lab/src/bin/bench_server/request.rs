@@ -1,4 +1,4 @@
-//! What is asked: a request, the same for every tool.
+//! The benchmark requests, which are the same for all load tools.
 
 use prost::Message;
 
@@ -6,13 +6,15 @@ use crate::messages::envoy::extensions::common::ratelimit::v3::RateLimitDescript
 use crate::messages::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use crate::messages::envoy::service::ratelimit::v3::RateLimitRequest;
 
-/// Where slidegate is asked over HTTP.
+/// The path of slidegate's check endpoint.
 pub const CHECK: &str = "/v1/check";
+
+/// The path of slidegate's forward-auth endpoint.
 pub const AUTH: &str = "/v1/auth";
 
-/// How a server is spoken to.
+/// The protocol of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Face {
+pub enum Protocol {
     /// HTTP/1.1.
     Http,
     /// gRPC: HTTP/2.
@@ -21,23 +23,23 @@ pub enum Face {
 
 /// A request.
 #[derive(Clone)]
-pub struct Question {
-    pub face: Face,
+pub struct BenchRequest {
+    pub protocol: Protocol,
     pub path: &'static str,
     pub headers: Vec<(&'static str, &'static str)>,
-    /// Its body; a GET if it is empty.
+    /// The body; the request is a GET if it is empty.
     pub body: Vec<u8>,
 }
 
-impl Question {
-    /// slidegate's own: three rules apply.
+impl BenchRequest {
+    /// Returns a request to slidegate's check endpoint, which matches three rules.
     pub fn check() -> Self {
         let body =
             r#"{"attributes":{"tenant":"tenant-0042","method":"POST","route":"/v1/orders"}}"#;
         Self::json(CHECK, body)
     }
 
-    /// Of a proxy: the same three rules apply.
+    /// Returns a forward-auth request as sent by proxies, which matches the same three rules.
     pub fn auth() -> Self {
         let headers = vec![
             ("x-forwarded-for", "192.0.2.7"),
@@ -46,16 +48,16 @@ impl Question {
             ("x-forwarded-uri", "/v1/orders"),
             ("x-tenant", "tenant-0042"),
         ];
-        Self { face: Face::Http, path: AUTH, headers, body: Vec::new() }
+        Self { protocol: Protocol::Http, path: AUTH, headers, body: Vec::new() }
     }
 
-    /// throttlecrab's own over HTTP: its one limit comes with the question.
+    /// Returns an HTTP request to throttlecrab, which contains its one limit.
     pub fn throttle() -> Self {
         let body = r#"{"key":"tenant-0042","max_burst":1000000,"count_per_period":1000000,"period":1,"quantity":1}"#;
         Self::json("/throttle", body)
     }
 
-    /// Envoy's, with so many descriptors, each of another rule.
+    /// Returns a call of Envoy's rate limit service with this number of descriptors, each of which matches a different rule.
     pub fn should_rate_limit(descriptors: usize) -> Self {
         let tenant = ("tenant", "tenant-0042");
         let rules: [&[(&str, &str)]; 3] = [
@@ -71,7 +73,7 @@ impl Question {
         Self::call("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", &message)
     }
 
-    /// throttlecrab's own over gRPC.
+    /// Returns a gRPC call to throttlecrab.
     pub fn throttle_call() -> Self {
         let message = ThrottleRequest {
             key: "tenant-0042".into(),
@@ -85,16 +87,16 @@ impl Question {
 
     fn json(path: &'static str, body: &str) -> Self {
         let headers = vec![("content-type", "application/json")];
-        Self { face: Face::Http, path, headers, body: body.into() }
+        Self { protocol: Protocol::Http, path, headers, body: body.into() }
     }
 
     fn call(path: &'static str, message: &impl Message) -> Self {
         let headers = vec![("content-type", "application/grpc"), ("te", "trailers")];
         let message = message.encode_to_vec();
-        // Not compressed, and so many bytes: no message of ours has billions.
+        // The frame header: not compressed, and the length. No message exceeds 4 GiB.
         let length = u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes();
         let body = [&[0], &length[..], &message].concat();
-        Self { face: Face::Grpc, path, headers, body }
+        Self { protocol: Protocol::Grpc, path, headers, body }
     }
 }
 
@@ -104,7 +106,7 @@ fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     RateLimitDescriptor { entries, ..Default::default() }
 }
 
-/// As throttlecrab's protocol has it.
+/// The request message of throttlecrab's protocol.
 #[derive(Clone, PartialEq, Message)]
 struct ThrottleRequest {
     #[prost(string, tag = "1")]

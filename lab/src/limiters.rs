@@ -1,4 +1,4 @@
-//! What is measured beside each other: slidegate, governor, and a bare sharded map.
+//! The in-memory limiters to compare: slidegate, governor, and a bare sharded map.
 
 use std::borrow::Borrow;
 use std::error::Error;
@@ -13,27 +13,27 @@ use hashbrown::HashTable;
 use parking_lot::Mutex;
 use slidegate::Limiter;
 
-use crate::keys::Draws;
+use crate::keys::KeyIter;
 
-/// Units of a key per window.
+/// Units per key and window.
 pub const MAX: u32 = 1000;
 
-/// So long that nothing changes by the passing of time during a benchmark.
+/// So long that no units become available during a benchmark.
 const WINDOW: Duration = Duration::from_secs(7 * 86_400);
 
-/// What can be asked whether one more of a key fits. Holds 1000 units of each key per week.
-pub trait Peer: Sync {
-    /// What it is called in the tables.
+/// A limiter with a limit of 1000 units per key and week.
+pub trait BenchLimiter: Sync {
+    /// Returns the name shown in tables.
     fn name(&self) -> &'static str;
 
-    /// Takes `units` of a key; whether they fit.
+    /// Charges `units` to a key. Returns whether they fit.
     fn charge(&self, nth: usize, key: &str, units: u32) -> bool;
 
-    /// Takes one unit of each key drawn; how many were denied.
-    fn decide(&self, draws: Draws<'_>) -> usize;
+    /// Charges one unit to each key. Returns the number of denials.
+    fn count_denied(&self, keys: KeyIter<'_>) -> usize;
 }
 
-/// By what peers tell identities apart.
+/// The type of the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
     /// Strings of 20 bytes.
@@ -42,38 +42,38 @@ pub enum KeyKind {
     Number,
 }
 
-/// slidegate's limiter, one key after the other.
-pub struct Slidegate {
+/// A limiter of slidegate.
+pub struct SlidegateLimiter {
     limiter: Limiter,
     kind: KeyKind,
 }
 
-impl Slidegate {
-    /// Over an empty store.
+impl SlidegateLimiter {
+    /// Creates a limiter with an empty store.
     ///
     /// # Errors
-    /// None: the limit is sound.
+    /// None: the limit is valid.
     pub fn new(kind: KeyKind) -> Result<Self, Box<dyn Error>> {
         Ok(Self { limiter: Limiter::new([format!("{MAX}/w").as_str()])?, kind })
     }
 
-    /// Takes one unit of each key drawn, by its text, `batch` keys at a time; how many were denied.
-    pub fn decide_many(&self, mut draws: Draws<'_>, batch: usize) -> usize {
-        let mut keys = Vec::with_capacity(batch);
+    /// Charges one unit to each text key, in batches of `batch_size` keys. Returns the number of denials.
+    pub fn count_denied_batched(&self, mut keys: KeyIter<'_>, batch_size: usize) -> usize {
+        let mut batch = Vec::with_capacity(batch_size);
         let mut denied = 0;
         loop {
-            keys.clear();
-            keys.extend(draws.by_ref().take(batch).map(|(_, key)| key));
-            if keys.is_empty() {
+            batch.clear();
+            batch.extend(keys.by_ref().take(batch_size).map(|(_, key)| key));
+            if batch.is_empty() {
                 return denied;
             }
-            let verdicts = self.limiter.check_many(&keys);
+            let verdicts = self.limiter.check_many(&batch);
             denied += verdicts.iter().filter(|verdict| !verdict.is_allowed()).count();
         }
     }
 }
 
-impl Peer for Slidegate {
+impl BenchLimiter for SlidegateLimiter {
     fn name(&self) -> &'static str {
         "slidegate"
     }
@@ -87,56 +87,56 @@ impl Peer for Slidegate {
         verdict.is_allowed()
     }
 
-    fn decide(&self, draws: Draws<'_>) -> usize {
+    fn count_denied(&self, keys: KeyIter<'_>) -> usize {
         let limiter = &self.limiter;
         match self.kind {
-            KeyKind::Text => draws.filter(|(_, key)| !limiter.check(*key).is_allowed()).count(),
+            KeyKind::Text => keys.filter(|(_, key)| !limiter.check(*key).is_allowed()).count(),
             KeyKind::Number => {
-                draws.filter(|(nth, _)| !limiter.check(&(*nth as u64)).is_allowed()).count()
+                keys.filter(|(nth, _)| !limiter.check(&(*nth as u64)).is_allowed()).count()
             }
         }
     }
 }
 
-/// governor's keyed limiter over a DashMap.
-pub struct Governor<K: Hash + Eq + Clone, S: BuildHasher + Clone> {
+/// The keyed limiter of governor, on a DashMap.
+pub struct GovernorLimiter<K: Hash + Eq + Clone, S: BuildHasher + Clone> {
     name: &'static str,
     limiter: RateLimiter<K, DashMapStateStore<K, S>, DefaultClock>,
 }
 
-impl<K: Hash + Eq + Clone, S: BuildHasher + Clone + Default> Governor<K, S> {
-    /// Over an empty map that hashes with `S`.
+impl<K: Hash + Eq + Clone, S: BuildHasher + Clone + Default> GovernorLimiter<K, S> {
+    /// Creates a limiter with an empty map that hashes with `S`.
     ///
     /// # Errors
-    /// None: the quota is sound.
+    /// None: the quota is valid.
     pub fn new(name: &'static str) -> Result<Self, Box<dyn Error>> {
-        let quota = Quota::with_period(WINDOW / MAX).ok_or("a period is not zero")?;
-        let quota = quota.allow_burst(NonZeroU32::new(MAX).ok_or("a burst is not zero")?);
+        let quota = Quota::with_period(WINDOW / MAX).ok_or("the period is zero")?;
+        let quota = quota.allow_burst(NonZeroU32::new(MAX).ok_or("the burst is zero")?);
         Ok(Self { name, limiter: RateLimiter::dashmap_with_hasher(quota, S::default()) })
     }
 }
 
-impl<K: Hash + Eq + Clone, S: BuildHasher + Clone> Governor<K, S> {
-    fn takes(&self, key: &K, units: u32) -> bool {
+impl<K: Hash + Eq + Clone, S: BuildHasher + Clone> GovernorLimiter<K, S> {
+    fn try_charge(&self, key: &K, units: u32) -> bool {
         NonZeroU32::new(units)
             .is_some_and(|units| matches!(self.limiter.check_key_n(key, units), Ok(Ok(()))))
     }
 }
 
-/// It asks by `&String`, so each key is copied into one string that is used again and again: to read it costs the
-/// same one cache line as for the others.
-impl<S: BuildHasher + Clone + Send + Sync> Peer for Governor<String, S> {
+/// The limiter takes a `&String`, so each key is copied into one reused string: reading a key costs the same single
+/// cache line as for the other limiters.
+impl<S: BuildHasher + Clone + Send + Sync> BenchLimiter for GovernorLimiter<String, S> {
     fn name(&self) -> &'static str {
         self.name
     }
 
     fn charge(&self, _: usize, key: &str, units: u32) -> bool {
-        self.takes(&key.to_owned(), units)
+        self.try_charge(&key.to_owned(), units)
     }
 
-    fn decide(&self, draws: Draws<'_>) -> usize {
+    fn count_denied(&self, keys: KeyIter<'_>) -> usize {
         let mut owned = String::new();
-        let denied = draws.filter(|(_, key)| {
+        let denied = keys.filter(|(_, key)| {
             owned.clear();
             owned.push_str(key);
             self.limiter.check_key(&owned).is_err()
@@ -145,37 +145,39 @@ impl<S: BuildHasher + Clone + Send + Sync> Peer for Governor<String, S> {
     }
 }
 
-impl<S: BuildHasher + Clone + Send + Sync> Peer for Governor<u64, S> {
+impl<S: BuildHasher + Clone + Send + Sync> BenchLimiter for GovernorLimiter<u64, S> {
     fn name(&self) -> &'static str {
         self.name
     }
 
     fn charge(&self, nth: usize, _: &str, units: u32) -> bool {
-        self.takes(&(nth as u64), units)
+        self.try_charge(&(nth as u64), units)
     }
 
-    fn decide(&self, draws: Draws<'_>) -> usize {
-        draws.filter(|(nth, _)| self.limiter.check_key(&(*nth as u64)).is_err()).count()
+    fn count_denied(&self, keys: KeyIter<'_>) -> usize {
+        keys.filter(|(nth, _)| self.limiter.check_key(&(*nth as u64)).is_err()).count()
     }
 }
 
 /// Shards of a [`BareMap`].
 const SHARDS: usize = 64;
 
-/// The least that a limiter in memory can do: 64 locked maps from key to count. They are
-/// `HashTable`s, which `hashbrown::HashMap` is made of, so that one hash chooses shard and slot.
+/// The minimum work of an in-memory limiter: 64 locked maps from key to count.
+///
+/// The maps are of the type `HashTable`, on which `hashbrown::HashMap` is built, so that one hash selects both shard
+/// and slot.
 pub struct BareMap<K> {
     name: &'static str,
     hasher: foldhash::fast::RandomState,
     shards: [Shard<K>; SHARDS],
 }
 
-/// A lock in a place of its own, so that threads do not share its cache line by chance.
+/// A lock that is aligned, so that two locks never share a cache line.
 #[repr(align(128))]
 struct Shard<K>(Mutex<HashTable<(K, u64)>>);
 
 impl<K: Hash> BareMap<K> {
-    /// An empty map.
+    /// Creates an empty map.
     pub fn new(name: &'static str) -> Self {
         Self {
             name,
@@ -203,12 +205,12 @@ impl<K: Hash> BareMap<K> {
     }
 
     fn shard(&self, hash: u64) -> &Mutex<HashTable<(K, u64)>> {
-        // The table itself goes by the lowest and the highest bits.
+        // The table itself uses the lowest and the highest bits.
         &self.shards[(hash >> 40) as usize % SHARDS].0
     }
 }
 
-impl Peer for BareMap<u64> {
+impl BenchLimiter for BareMap<u64> {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -218,13 +220,13 @@ impl Peer for BareMap<u64> {
         true
     }
 
-    fn decide(&self, draws: Draws<'_>) -> usize {
-        draws.for_each(|(nth, _)| self.increment(&(nth as u64)));
+    fn count_denied(&self, keys: KeyIter<'_>) -> usize {
+        keys.for_each(|(nth, _)| self.increment(&(nth as u64)));
         0
     }
 }
 
-impl Peer for BareMap<Box<str>> {
+impl BenchLimiter for BareMap<Box<str>> {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -234,8 +236,8 @@ impl Peer for BareMap<Box<str>> {
         true
     }
 
-    fn decide(&self, draws: Draws<'_>) -> usize {
-        draws.for_each(|(_, key)| self.increment(key));
+    fn count_denied(&self, keys: KeyIter<'_>) -> usize {
+        keys.for_each(|(_, key)| self.increment(key));
         0
     }
 }

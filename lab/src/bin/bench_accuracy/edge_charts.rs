@@ -1,0 +1,92 @@
+//! Charts of the requests that each algorithm allows over time around a window edge.
+
+use std::error::Error;
+use std::time::Duration;
+
+use lab::accuracy::{AccuracyMeter, MIDNIGHT_US};
+use lab::chart::{LineChart, Series};
+use lab::part::{Effort, ReportPart};
+use slidegate::{Algorithm, Align, Limit, Quota};
+
+const MAX: u64 = 100;
+
+const WINDOW_US: u64 = 10_000_000;
+
+/// The number of samples per window.
+const SAMPLES_PER_WINDOW: u64 = 200;
+
+const BURST: &str = "\
+### Behavior at a window edge
+
+A client sends max requests within a twentieth of a window before an edge, max requests within a twentieth after it, \
+and then none. The lines show the requests allowed within the last window; above the dashed line they exceed max. \
+(`fixed_window` uses calendar windows here, so that all algorithms have an edge at 1.)";
+
+const GREEDY: &str = "\
+A client that continues to send requests at ten times the rate of the limit shows the effect of the bounds. \
+`sliding_window` treats the first burst as spread over the whole window before the edge, and allows requests while \
+the estimate decreases; `token_bucket` refills at a constant rate. Both come close to twice max until the burst has \
+left the window, and then settle. `sliding_log` and `sliding_buckets` never exceed max; the buckets free units only \
+when a whole bucket has left the window, a tenth of a window after its requests.";
+
+/// Draws both charts.
+pub fn run(_: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
+    part.progress.add_steps(1);
+    part.progress.begin_step("edge-burst");
+    part.add_text(BURST);
+    let svg = draw("A burst on each side of a window edge", request_times(0.95..1.05, 20), 2.2)?;
+    part.add_chart("edge-burst", "What each algorithm allows around a window edge", svg);
+    part.add_text(GREEDY);
+    let svg =
+        draw("Continuous overload from just before an edge", request_times(0.9..3.5, 10), 3.5)?;
+    part.add_chart("edge-greedy", "What each algorithm allows under a continuous overload", svg);
+    Ok(())
+}
+
+/// Returns evenly spread request times in microseconds, with `times` times max requests per window.
+fn request_times(windows: std::ops::Range<f64>, times: u64) -> Vec<u64> {
+    let step = WINDOW_US / (times * MAX);
+    let us = |windows: f64| (windows * WINDOW_US as f64) as u64;
+    (us(windows.start)..us(windows.end)).step_by(step as usize).collect()
+}
+
+fn draw(title: &str, request_times: Vec<u64>, end: f64) -> Result<String, Box<dyn Error>> {
+    let mut lines: Vec<Series> = Vec::new();
+    for algorithm in Algorithm::ALL {
+        let points =
+            allowed_over_time(algorithm, &request_times, (end * SAMPLES_PER_WINDOW as f64) as u64)?;
+        // Equal lines share one entry of the legend.
+        match lines.iter_mut().find(|line| line.points == points) {
+            Some(line) => line.name += &format!(", {algorithm}"),
+            None => lines.push(Series { name: algorithm.to_string(), points }),
+        }
+    }
+    let (x_label, y_label) =
+        ("time, in windows: the edge is at 1", "allowed within the last window");
+    LineChart { title, x_label, y_label, is_log_x: false, lines: &lines }
+        .draw_with_reference_line(MAX as f64, "max")
+}
+
+/// Returns the allowed requests in the last window over time, from four fifths of a window on.
+fn allowed_over_time(
+    algorithm: Algorithm,
+    request_times: &[u64],
+    samples: u64,
+) -> Result<Vec<(f64, f64)>, Box<dyn Error>> {
+    let algorithm = match algorithm {
+        Algorithm::FixedWindow { .. } => Algorithm::FixedWindow { align: Align::Clock },
+        other => other,
+    };
+    let limit = Limit::new(Quota::new(MAX, Duration::from_micros(WINDOW_US))?, algorithm)?;
+    let mut meter = AccuracyMeter::new(&limit, 1)?;
+    let (mut request_times, mut points) = (request_times.iter().peekable(), Vec::new());
+    for sample in SAMPLES_PER_WINDOW * 4 / 5..=samples {
+        let now_us = sample * WINDOW_US / SAMPLES_PER_WINDOW;
+        while let Some(&at_us) = request_times.next_if(|&&at_us| at_us <= now_us) {
+            meter.check(MIDNIGHT_US + at_us);
+        }
+        let units_in_window = meter.units_in_window(MIDNIGHT_US + now_us);
+        points.push((sample as f64 / SAMPLES_PER_WINDOW as f64, units_in_window as f64));
+    }
+    Ok(points)
+}

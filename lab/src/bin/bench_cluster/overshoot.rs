@@ -1,0 +1,251 @@
+//! The overshoot of a cluster: three servers, one limit, and more requests than it allows.
+
+use std::error::Error;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use std::{io, thread};
+
+use lab::chart::{self, Bar};
+use lab::part::{Effort, ReportPart};
+use lab::server::ServerProcess;
+use lab::table::MarkdownTable;
+use quanta::Instant;
+use slidegate::{Algorithm, Limit, Quota};
+use slidegate_cluster::bound::{default_max_unsynced, max_units_in_window};
+
+/// Requests per second to all servers together.
+const REQUESTS_PER_SECOND: u32 = 3_000;
+
+/// The number of servers.
+const NODES: usize = 3;
+
+/// The number of connections to each server.
+const CONNECTIONS_PER_SERVER: u32 = 8;
+
+/// The algorithms and replication intervals.
+const RUNS: [(Algorithm, &str); 4] = [
+    (Algorithm::SlidingBuckets { precision: None }, "50ms"),
+    (Algorithm::SlidingBuckets { precision: None }, "250ms"),
+    (Algorithm::SlidingBuckets { precision: None }, "1s"),
+    (Algorithm::SlidingWindow, "250ms"),
+];
+
+/// The result of one run.
+struct OvershootRun {
+    interval: &'static str,
+    algorithm: Algorithm,
+    /// The maximum number of requests allowed in any window.
+    max_allowed_in_window: usize,
+    bound: u64,
+    response_count: usize,
+}
+
+/// The number of windows in which requests are sent.
+const WINDOWS: u32 = 2;
+
+/// Measures all runs, and draws the results.
+pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
+    part.progress.add_steps(RUNS.len());
+    let window = effort.pick(Duration::from_secs(10), Duration::from_secs(1));
+    let quota = Quota::new(u64::from(REQUESTS_PER_SECOND) / 5 * window.as_secs(), window)?;
+    let mut runs = Vec::new();
+    for (algorithm, interval) in RUNS.into_iter().take(effort.pick(RUNS.len(), 2)) {
+        let limit = Limit::new(quota, algorithm)?;
+        part.progress.begin_step(&format!("three servers, {limit}, replicated every {interval}"));
+        runs.push(run_one(&limit, interval, window * WINDOWS)?);
+    }
+    part.add_text(format!(
+        "### Overshoot\n\n{NODES} servers, {quota}, {REQUESTS_PER_SECOND} requests per second in total, for \
+         {WINDOWS} windows. Nodes do not know the charges that the other nodes have not replicated yet; the bound \
+         from [docs/CLUSTER.md](CLUSTER.md) limits the resulting overshoot."
+    ));
+    part.add_table(&table(&quota, &runs));
+    let alt_text = "requests allowed in the fullest window, max, and the bound";
+    part.add_chart("cluster-slipped", alt_text, draw(quota.max(), &runs)?);
+    Ok(())
+}
+
+fn run_one(
+    limit: &Limit,
+    interval: &'static str,
+    duration: Duration,
+) -> Result<OvershootRun, Box<dyn Error>> {
+    let window = limit.quota().window();
+    let policy = format!(
+        "rules: [{{ name: all, limits: [{{ max: {}, window: {}ms }}], algorithm: {} }}]",
+        limit.quota().max(),
+        window.as_millis(),
+        limit.algorithm()
+    );
+    let seed = free_port()?;
+    let mut servers = Vec::new();
+    for nth in 0..NODES {
+        let port = if nth == 0 { seed } else { free_port()? };
+        servers.push(ServerProcess::start(policy.as_bytes(), "listening on http://", |policy| {
+            server_command(policy, interval, port, seed)
+        })?);
+    }
+    // Until the nodes have found each other.
+    thread::sleep(Duration::from_secs(7));
+    let addresses: Vec<SocketAddr> = servers.iter().map(ServerProcess::address).collect();
+    let (response_count, mut allowed) = send_load(&addresses, duration)?;
+    allowed.sort_unstable();
+    let nodes = NODES as u64;
+    Ok(OvershootRun {
+        interval,
+        algorithm: limit.algorithm(),
+        max_allowed_in_window: max_allowed_in_window(&allowed, window),
+        bound: max_units_in_window(limit, nodes, default_max_unsynced(limit, nodes), 1),
+        response_count,
+    })
+}
+
+fn server_command(policy: &Path, interval: &str, port: u16, seed: u16) -> io::Result<Command> {
+    let (listen, seed) = (format!("127.0.0.1:{port}"), format!("127.0.0.1:{seed}"));
+    let flags = ["--grpc", "none", "--admin", "none", "--log-level", "info", "--log-denials", "0"];
+    let mut command = ServerProcess::slidegate_command(policy, &flags)?;
+    command.args(["--store", "cluster://", "--cluster-listen", &listen, "--cluster-seeds", &seed]);
+    command.args(["--cluster-sync-interval", interval]);
+    Ok(command)
+}
+
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+/// Returns the number of responses, and the times of the allowed requests.
+fn send_load(
+    addresses: &[SocketAddr],
+    duration: Duration,
+) -> Result<(usize, Vec<Duration>), Box<dyn Error>> {
+    let start = Instant::now();
+    let connections = CONNECTIONS_PER_SERVER * addresses.len() as u32;
+    thread::scope(|scope| {
+        let send_requests = |nth: u32| {
+            let address = addresses[nth as usize % addresses.len()];
+            let first = Duration::from_secs(1) * nth / REQUESTS_PER_SECOND;
+            move || {
+                send_requests(
+                    address,
+                    (start, duration),
+                    first,
+                    Duration::from_secs(1) * connections / REQUESTS_PER_SECOND,
+                )
+            }
+        };
+        let calls: Vec<_> = (0..connections).map(|nth| scope.spawn(send_requests(nth))).collect();
+        let mut all = (0, Vec::new());
+        for send_requests in calls {
+            let (response_count, allowed) = send_requests
+                .join()
+                .map_err(|_| io::Error::other("a connection thread panicked"))??;
+            all.0 += response_count;
+            all.1.extend(allowed);
+        }
+        Ok(all)
+    })
+}
+
+/// Sends requests at fixed times, even if the previous response was late.
+fn send_requests(
+    address: SocketAddr,
+    (start, duration): (Instant, Duration),
+    first: Duration,
+    interval: Duration,
+) -> io::Result<(usize, Vec<Duration>)> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    let mut responses = BufReader::new(stream.try_clone()?);
+    let body = "{\"attributes\":{}}";
+    let request = format!(
+        "POST /v1/check HTTP/1.1\r\nhost: l\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let (mut response_count, mut allowed, mut due) = (0, Vec::new(), first);
+    while due < duration {
+        thread::sleep(due.saturating_sub(start.elapsed()));
+        stream.write_all(request.as_bytes())?;
+        if read_response(&mut responses)? {
+            allowed.push(start.elapsed());
+        }
+        response_count += 1;
+        due += interval;
+    }
+    Ok((response_count, allowed))
+}
+
+fn read_response(responses: &mut impl BufRead) -> io::Result<bool> {
+    let (mut line, mut length, mut status) = (String::new(), 0, None);
+    loop {
+        line.clear();
+        if responses.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let text = line.trim_end();
+        status =
+            status.or_else(|| text.strip_prefix("HTTP/1.1 ").map(|rest| rest.starts_with("200")));
+        if let Some((name, value)) = text.split_once(": ")
+            && name.eq_ignore_ascii_case("content-length")
+        {
+            length = value.parse().map_err(io::Error::other)?;
+        }
+        if text.is_empty() {
+            break;
+        }
+    }
+    io::copy(&mut responses.take(length), &mut io::sink())?;
+    status.ok_or_else(|| io::Error::other("no status"))
+}
+
+/// Returns the maximum number of times in any window of this length.
+fn max_allowed_in_window(sorted: &[Duration], window: Duration) -> usize {
+    let mut first = 0;
+    let held = sorted.iter().enumerate().map(|(nth, moment)| {
+        while sorted[first] + window <= *moment {
+            first += 1;
+        }
+        nth + 1 - first
+    });
+    held.max().unwrap_or(0)
+}
+
+fn table(quota: &Quota, runs: &[OvershootRun]) -> MarkdownTable {
+    let columns = [
+        "algorithm",
+        "replicated every",
+        "responses",
+        "allowed in the fullest window",
+        "beyond max",
+        "bound",
+    ];
+    let mut table = MarkdownTable::new(columns);
+    for run in runs {
+        let beyond = run.max_allowed_in_window as f64 / quota.max() as f64 - 1.0;
+        table.add_row([
+            run.algorithm.to_string(),
+            run.interval.to_owned(),
+            run.response_count.to_string(),
+            run.max_allowed_in_window.to_string(),
+            format!("{:+.2} %", 100.0 * beyond),
+            run.bound.to_string(),
+        ]);
+    }
+    table
+}
+
+/// Draws a bar for each run, with its bound.
+fn draw(max: u64, runs: &[OvershootRun]) -> Result<String, Box<dyn Error>> {
+    let bar = |run: &OvershootRun| Bar {
+        name: format!("{}, replicated every {}", run.algorithm, run.interval),
+        value: run.max_allowed_in_window as f64,
+        label: run.max_allowed_in_window.to_string(),
+        is_highlighted: true,
+    };
+    let bars: Vec<Bar> = runs.iter().map(bar).collect();
+    let bounds: Vec<f64> = runs.iter().map(|run| run.bound as f64).collect();
+    let title = format!("Allowed in the fullest window by three servers; max is {max}");
+    chart::bar_chart_with_marks(&title, &bars, &bounds, "bound")
+}

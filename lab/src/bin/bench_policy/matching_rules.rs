@@ -1,0 +1,64 @@
+//! Decision time by the number of rules that match the request.
+
+use std::error::Error;
+
+use lab::chart::{LineChart, Series};
+use lab::measure::{MeasurePlan, run_interleaved};
+use lab::part::{Effort, ReportPart};
+use lab::table::MarkdownTable;
+use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
+
+const RULE_COUNTS: [usize; 5] = [1, 2, 4, 8, 16];
+
+/// The number of tenants.
+const TENANTS: usize = 3_000;
+
+/// Measures policies with rules that match all requests.
+pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
+    part.progress.add_steps(1);
+    part.progress.begin_step("decisions with many matching rules");
+    let gates = RULE_COUNTS.map(gate).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let tenants: Vec<String> = (0..TENANTS).map(|nth| format!("tenant-{nth:06}")).collect();
+    let decisions = effort.pick(300_000, 60_000);
+    let turns = gates.iter().map(|gate| {
+        |seed| {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let denied = (0..decisions).filter(|_| !check(gate, &tenants[rng.usize(0..TENANTS)]));
+            denied.count()
+        }
+    });
+    let turns: Vec<_> = turns.collect();
+    let turns: Vec<&lab::measure::TurnFn<'_>> = turns.iter().map(|turn| turn as _).collect();
+    let timings =
+        run_interleaved(MeasurePlan { rounds: effort.rounds(), threads: 1, decisions }, &turns);
+    let mut table = MarkdownTable::new(["matching rules", "ns", "per rule"]);
+    let mut points = Vec::new();
+    for (rules, timing) in RULE_COUNTS.iter().zip(&timings) {
+        let per_rule = timing.ns / *rules as f64;
+        table.add_row([rules.to_string(), format!("{:.0}", timing.ns), format!("{per_rule:.0}")]);
+        points.push((*rules as f64, timing.ns));
+    }
+    part.add_text(
+        "### Decision time by the number of matching rules\n\nEach rule has one limit and its own counter per \
+         tenant; all are charged, or none. 3,000 tenants, all allowed.",
+    );
+    part.add_table(&table);
+    let lines = [Series { name: "slidegate".to_owned(), points }];
+    let title = "Decision time by the number of matching rules";
+    let svg = LineChart { title, x_label: "rules", y_label: "ns", is_log_x: false, lines: &lines }
+        .draw()?;
+    part.add_chart("policy-rules", "time of a decision by the number of matching rules", svg);
+    Ok(())
+}
+
+fn gate(rules: usize) -> Result<Gate<MemoryStore>, Box<dyn Error>> {
+    let rules = (0..rules)
+        .map(|nth| format!("  - {{ name: r{nth}, per: [tenant], limits: [500000000/w] }}\n"));
+    let policy = format!("rules:\n{}", rules.collect::<String>());
+    Ok(Gate::new(Policy::from_yaml(&policy)?, MemoryStore::new()))
+}
+
+fn check(gate: &Gate<MemoryStore>, tenant: &str) -> bool {
+    let request = Request::new("default", Descriptor::new([("tenant", tenant), ("method", "GET")]));
+    gate.check_now(&request).decision().is_allowed()
+}

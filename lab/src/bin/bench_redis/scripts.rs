@@ -1,0 +1,174 @@
+//! The compared scripts: slidegate's scripts, called as its store calls them, and plain scripts.
+
+use std::error::Error;
+
+use redis::{Cmd, Value};
+use slidegate::{
+    Algorithm, Hit, Key, Limit, Scope, Store, StoreError, Timestamp, Value as Attribute,
+};
+use slidegate_redis::sent::Caller;
+use slidegate_redis::{RedisStore, Settings};
+
+use crate::request_sequence::UnitRequest;
+
+/// A script and its call.
+pub trait BenchScript: Send + Sync {
+    /// Returns the text of the script.
+    fn script(&self) -> String;
+
+    /// Returns the command for a request.
+    fn command(&self, request: UnitRequest) -> Cmd;
+
+    /// Returns whether the reply admits the request.
+    fn is_admitted(&self, reply: &Value) -> bool;
+}
+
+/// The scripts of slidegate for the limits of one rule.
+pub struct SlidegateScripts {
+    caller: Caller,
+    limits: Vec<(Scope, Limit)>,
+}
+
+impl SlidegateScripts {
+    /// Creates limits with these quotas and an algorithm.
+    pub fn new(quotas: &[&str], algorithm: Algorithm) -> Result<Self, Box<dyn Error>> {
+        Self::with_settings(quotas, algorithm, &Settings::default())
+    }
+
+    /// Creates limits with these quotas and an algorithm, called by a store with these settings.
+    pub fn with_settings(
+        quotas: &[&str],
+        algorithm: Algorithm,
+        settings: &Settings,
+    ) -> Result<Self, Box<dyn Error>> {
+        let mut limits = Vec::new();
+        for quota in quotas {
+            let limit = Limit::new(quota.parse()?, algorithm)?;
+            let id = limit.quota().to_string();
+            let id = id.split('/').next_back().unwrap_or_default();
+            limits.push((Scope::new("api", "per-user", id, &["user"]), limit));
+        }
+        Ok(Self { caller: Caller::new(settings), limits })
+    }
+
+    /// Returns the command that charges units to one of the limits, even above max.
+    pub fn charge_command(&self, identity: usize, limit: usize, units: u64, now: Timestamp) -> Cmd {
+        self.with_hits(identity, |hits| {
+            let hit = Hit { cost: units, ..hits[limit] }.reported();
+            self.caller.take(Some(now), &[hit])
+        })
+    }
+
+    /// Returns the script that charges a single limit.
+    pub fn single_limit_script(&self) -> String {
+        self.with_hits(0, |hits| self.caller.script(&hits[..1]).to_owned())
+    }
+
+    /// Charges one unit through a store. Returns whether it is admitted.
+    pub async fn take_from_store(
+        &self,
+        store: &RedisStore,
+        identity: usize,
+    ) -> Result<bool, StoreError> {
+        let name = user_name(identity);
+        let values = [name.as_str().into()];
+        Ok(store.take(&self.hits(&values)).await?.allowed)
+    }
+
+    fn with_hits<T>(&self, identity: usize, call: impl FnOnce(&[Hit<'_>]) -> T) -> T {
+        let name = user_name(identity);
+        let values = [name.as_str().into()];
+        call(&self.hits(&values))
+    }
+
+    fn hits<'a>(&'a self, values: &'a [Attribute<'a>]) -> Vec<Hit<'a>> {
+        let hit = |(scope, limit)| Hit::new(Key::new(scope, values), limit, 1);
+        self.limits.iter().map(|(scope, limit)| hit((scope, limit))).collect()
+    }
+}
+
+impl BenchScript for SlidegateScripts {
+    fn script(&self) -> String {
+        self.with_hits(0, |hits| self.caller.script(hits).to_owned())
+    }
+
+    fn command(&self, request: UnitRequest) -> Cmd {
+        self.with_hits(request.identity, |hits| self.caller.take(request.now, hits))
+    }
+
+    fn is_admitted(&self, answer: &Value) -> bool {
+        let Value::BulkString(reply) = answer else { panic!("slidegate's script: {answer:?}") };
+        match self.with_hits(0, |hits| self.caller.admits(hits, reply)) {
+            Some(admitted) => admitted,
+            None => panic!("the reply does not match the hits: {reply:?}"),
+        }
+    }
+}
+
+/// A published script with one key.
+pub struct PlainScript<A> {
+    script: &'static str,
+    sha: String,
+    /// Returns the arguments after the key.
+    arguments: A,
+}
+
+impl<A: Fn(UnitRequest) -> Vec<String>> PlainScript<A> {
+    /// Creates a script from its text and a function that returns the arguments.
+    pub fn new(script: &'static str, arguments: A) -> Self {
+        Self { script, sha: redis::Script::new(script).get_hash().to_owned(), arguments }
+    }
+}
+
+impl<A: Fn(UnitRequest) -> Vec<String> + Send + Sync> BenchScript for PlainScript<A> {
+    fn script(&self) -> String {
+        self.script.to_owned()
+    }
+
+    fn command(&self, request: UnitRequest) -> Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command
+            .arg(&self.sha)
+            .arg(1)
+            .arg(plain_key(request.identity))
+            .arg((self.arguments)(request));
+        command
+    }
+
+    fn is_admitted(&self, answer: &Value) -> bool {
+        match answer {
+            Value::Array(items) => items.first() == Some(&Value::Int(1)),
+            // The hash of buckets returns 1 if the request is over the limit.
+            Value::Int(is_over) => *is_over == 0,
+            other => panic!("a plain script: {other:?}"),
+        }
+    }
+}
+
+fn user_name(identity: usize) -> String {
+    format!("{identity:08}")
+}
+
+/// Returns the key of an identity for plain scripts. It is as long as slidegate's key, so that key lengths do not affect
+/// the comparison.
+pub fn plain_key(identity: usize) -> String {
+    format!("ratelimit:api:per-user:{{user={}}}", user_name(identity))
+}
+
+/// The window length of the two-key script: so long that no window ends during a run.
+pub const DAY_S: u64 = 86_400;
+
+/// Returns the two-key script (GET, GET, then INCRBY and EXPIRE) with windows of a day, by the caller's clock.
+pub fn two_keys_with_caller_clock(max: u64) -> impl BenchScript {
+    PlainScript::new(include_str!("plain/counter.lua"), move |request: UnitRequest| {
+        let now_s = request.now.map_or(0, Timestamp::as_micros) as f64 / 1e6;
+        [format!("{now_s:.3}"), DAY_S.to_string(), max.to_string(), "1".into()].into()
+    })
+}
+
+/// Returns the two-key script with windows of a day, by Redis's clock.
+pub fn two_keys_with_redis_clock(max: u64) -> impl BenchScript {
+    PlainScript::new(include_str!("plain/counter_time.lua"), move |_: UnitRequest| {
+        [DAY_S.to_string(), max.to_string(), "1".into()].into()
+    })
+}

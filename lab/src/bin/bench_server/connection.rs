@@ -1,0 +1,136 @@
+//! A hyper connection that sends the same request repeatedly.
+
+use std::error::Error;
+use std::net::SocketAddr;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::{http1, http2};
+use hyper::header::{CONTENT_LENGTH, DATE, HOST};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::request::{BenchRequest, Protocol};
+
+type Body = Full<Bytes>;
+
+/// A connection, which makes progress only while a request is in flight.
+pub struct Connection {
+    runtime: Runtime,
+    sender: RequestSender,
+    request: Request<Body>,
+}
+
+enum RequestSender {
+    Http1(http1::SendRequest<Body>),
+    Http2(http2::SendRequest<Body>),
+}
+
+/// A recorded response, without the headers that every server sets itself.
+#[derive(Serialize, Deserialize)]
+pub struct RecordedResponse {
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl RecordedResponse {
+    /// Serializes the response for another process.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, Box<dyn Error>> {
+        Ok(serde_json::to_vec(self)?)
+    }
+
+    /// Deserializes a response from [`to_bytes`](Self::to_bytes).
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Box<dyn Error>> {
+        Ok(serde_json::from_slice(bytes)?)
+    }
+
+    /// Returns the message of a gRPC response.
+    pub fn message(&self) -> Result<&[u8], Box<dyn Error>> {
+        Ok(self.body.get(5..).ok_or("the response has no message")?)
+    }
+}
+
+impl Connection {
+    /// Connects to the server, to send this request.
+    pub fn connect(server: SocketAddr, request: &BenchRequest) -> Result<Self, Box<dyn Error>> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let sender = runtime.block_on(RequestSender::connect(server, request.protocol))?;
+        Ok(Self { runtime, sender, request: build_request(server, request)? })
+    }
+
+    /// Sends the request and waits for the complete response.
+    ///
+    /// # Errors
+    /// If there is no response, or a status other than success.
+    pub fn send(&mut self) -> Result<RecordedResponse, Box<dyn Error>> {
+        let request = self.request.clone();
+        self.runtime.block_on(async {
+            let (head, body) = self.sender.send(request).await?.into_parts();
+            let body = body.collect().await?;
+            // The gRPC status is in the headers if a call fails immediately, otherwise in the trailers. HTTP/1.1 has none.
+            let trailers = body.trailers().and_then(|trailers| trailers.get("grpc-status"));
+            let status = trailers.or(head.headers.get("grpc-status"));
+            if head.status != StatusCode::OK || status.is_some_and(|status| status != "0") {
+                return Err(format!("unexpected response: {head:?}, {body:?}").into());
+            }
+            let kept_headers =
+                head.headers.iter().filter(|(name, _)| **name != DATE && **name != CONTENT_LENGTH);
+            let kept_headers = kept_headers
+                .map(|(name, value)| Ok((name.to_string(), value.to_str()?.to_owned())));
+            let headers = kept_headers.collect::<Result<_, Box<dyn Error>>>()?;
+            Ok(RecordedResponse { headers, body: body.to_bytes().to_vec() })
+        })
+    }
+}
+
+impl RequestSender {
+    async fn connect(server: SocketAddr, protocol: Protocol) -> Result<Self, Box<dyn Error>> {
+        let stream = TcpStream::connect(server).await?;
+        stream.set_nodelay(true)?;
+        let stream = TokioIo::new(stream);
+        match protocol {
+            Protocol::Http => {
+                let (sender, connection) = http1::handshake(stream).await?;
+                // The sender reports errors of the connection.
+                tokio::spawn(async { drop(connection.await) });
+                Ok(Self::Http1(sender))
+            }
+            Protocol::Grpc => {
+                let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await?;
+                tokio::spawn(async { drop(connection.await) });
+                Ok(Self::Http2(sender))
+            }
+        }
+    }
+
+    async fn send(&mut self, request: Request<Body>) -> hyper::Result<Response<Incoming>> {
+        match self {
+            Self::Http1(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+            Self::Http2(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+        }
+    }
+}
+
+fn build_request(
+    server: SocketAddr,
+    request: &BenchRequest,
+) -> Result<Request<Body>, Box<dyn Error>> {
+    let BenchRequest { protocol, path, headers, body } = request;
+    let method = if body.is_empty() { Method::GET } else { Method::POST };
+    let builder = match protocol {
+        Protocol::Http => Request::builder().uri(*path).header(HOST, server.to_string()),
+        Protocol::Grpc => Request::builder().uri(format!("http://{server}{path}")),
+    };
+    let builder =
+        headers.iter().fold(builder, |builder, (name, value)| builder.header(*name, *value));
+    Ok(builder.method(method).body(Body::from(body.clone()))?)
+}

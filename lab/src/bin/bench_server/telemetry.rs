@@ -1,0 +1,109 @@
+//! The cost of telemetry: `/v1/check` with the default telemetry and without any.
+
+use std::error::Error;
+
+use lab::part::{Effort, ReportPart};
+use lab::server::ServerProcess;
+use lab::table::MarkdownTable;
+use lab::targets::{Target, TargetBound};
+
+use crate::closed_loop::ClosedLoop;
+use crate::rounds::{TurnResult, run_interleaved};
+
+const TELEMETRY_RATIO: Target = Target {
+    text: "server with telemetry, requests/s relative to a server without",
+    bound: TargetBound::AtLeast(0.95),
+    limited_by: "",
+};
+
+const INTRODUCTION: &str = "
+### Cost of telemetry
+
+`/v1/check` with the default telemetry (metrics, top keys, and the sampled log of denials), compared with `--admin \
+none --log-denials 0`. There are 16 persistent connections, three rules, in memory, and many tenants; the clients \
+run on the same two cores.";
+
+/// Three rules that allow all requests.
+const LARGE_LIMITS: &str = "
+rules:
+  - { name: per-tenant, per: [tenant], limits: [1000000/s, 100000000/h] }
+  - { name: writes, when: { method: POST }, per: [tenant, route], limits: [1000000/s] }
+  - { name: everybody, limits: [100000000/s] }
+";
+
+/// The same rules with limits that deny almost all requests.
+const SMALL_LIMITS: &str = "
+rules:
+  - { name: per-tenant, per: [tenant], limits: [3/h, 30/d] }
+  - { name: writes, when: { method: POST }, per: [tenant, route], limits: [1000000/s] }
+  - { name: everybody, limits: [100000000/s] }
+";
+
+/// The measured loads.
+const LOADS: [ClosedLoop; 4] = [
+    ClosedLoop { name: "all allowed", policy: LARGE_LIMITS, tenants: 10_000, depth: 1 },
+    ClosedLoop {
+        name: "all allowed, 16 concurrent",
+        policy: LARGE_LIMITS,
+        tenants: 10_000,
+        depth: 16,
+    },
+    ClosedLoop { name: "nearly all denied", policy: SMALL_LIMITS, tenants: 1_000, depth: 1 },
+    ClosedLoop {
+        name: "nearly all denied, 16 concurrent",
+        policy: SMALL_LIMITS,
+        tenants: 1_000,
+        depth: 16,
+    },
+];
+
+/// The flags with default telemetry.
+const TELEMETRY_FLAGS: [&str; 2] = ["--admin", "127.0.0.1:0"];
+
+/// The flags without telemetry.
+const NO_TELEMETRY_FLAGS: [&str; 4] = ["--admin", "none", "--log-denials", "0"];
+
+pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
+    part.add_text(INTRODUCTION);
+    part.progress.add_steps(LOADS.len());
+    let mut table = MarkdownTable::new([
+        "`/v1/check`",
+        "with telemetry, requests/s",
+        "without, requests/s",
+        "ratio",
+        "with telemetry, CPU µs",
+        "without, CPU µs",
+        "denied",
+    ]);
+    for load in &LOADS {
+        part.progress.begin_step(load.name);
+        let [with_telemetry, without_telemetry] = compare(effort, load)?;
+        let throughput = with_telemetry.per_second / without_telemetry.per_second;
+        table.add_row([
+            load.name.to_owned(),
+            format!("{:.0}", with_telemetry.per_second),
+            format!("{:.0}", without_telemetry.per_second),
+            format!("{throughput:.3}"),
+            format!("{:.2}", with_telemetry.cpu_us),
+            format!("{:.2}", without_telemetry.cpu_us),
+            format!("{:.0} %", 100.0 * with_telemetry.denied),
+        ]);
+        part.record_target(&TELEMETRY_RATIO, throughput);
+    }
+    part.add_table(&table);
+    Ok(())
+}
+
+fn compare(effort: Effort, load: &ClosedLoop) -> Result<[TurnResult; 2], Box<dyn Error>> {
+    let servers = [start(load.policy, &TELEMETRY_FLAGS)?, start(load.policy, &NO_TELEMETRY_FLAGS)?];
+    let requests = effort.pick(6_000, 1_500);
+    let rounds = run_interleaved(effort.rounds(), 2, |index| load.run(&servers[index], requests))?;
+    Ok([TurnResult::median(&rounds[0]), TurnResult::median(&rounds[1])])
+}
+
+fn start(policy: &str, flags: &[&str]) -> Result<ServerProcess, Box<dyn Error>> {
+    let flags = [&["--grpc", "none"], flags].concat();
+    ServerProcess::start(policy.as_bytes(), " listening on http://", |file| {
+        ServerProcess::slidegate_command(file, &flags)
+    })
+}
