@@ -178,7 +178,7 @@ type ReferenceLine<'a> = Option<(f64, &'a str)>;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// A name of the legend, and how it looks in the picture.
+/// An entry of the legend, with its symbol.
 struct LegendEntry {
     name: String,
     color: RGBColor,
@@ -267,7 +267,7 @@ fn draw_bars(title: &str, bars: &[Bar], marks: &[f64], marks_label: &str) -> Svg
             let color = if bar.is_highlighted { COLORS[0] } else { RGBColor(170, 170, 170) };
             area.draw(&Rectangle::new([(left, top), (right, top + 20)], color.filled()))?;
             area.draw(&Text::new(bar.name.clone(), (14, top + 4), LABEL_FONT))?;
-            let marked = marks.get(nth).map(|symbol| end(*symbol));
+            let marked = marks.get(nth).map(|mark| end(*mark));
             if let Some(x) = marked {
                 let style = COLORS[1].stroke_width(3);
                 area.draw(&PathElement::new([(x, top - 3), (x, top + 23)], style))?;

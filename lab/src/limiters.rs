@@ -18,7 +18,7 @@ use crate::keys::KeyIter;
 /// Units per key and window.
 pub const MAX: u32 = 1000;
 
-/// So long that no units become available during a benchmark.
+/// The window, so long that no units become available during a benchmark.
 const WINDOW: Duration = Duration::from_secs(7 * 86_400);
 
 /// A limiter with a limit of 1000 units per key and week.

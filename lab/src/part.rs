@@ -37,9 +37,9 @@ pub struct Chart {
 /// The extent of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// As in the published report.
+    /// The extent of the published report.
     Full,
-    /// Enough to check that everything works, with approximate results.
+    /// A quick check that everything works, with approximate results.
     Quick,
 }
 

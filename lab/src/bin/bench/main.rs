@@ -28,12 +28,12 @@ pub struct BenchProgram {
 /// All programs, in the order of the report.
 const PROGRAMS: [BenchProgram; 7] = [
     BenchProgram { name: "accuracy", title: "Accuracy" },
-    BenchProgram { name: "memory", title: "In the process" },
-    BenchProgram { name: "policy", title: "A policy of 1,000 rules" },
+    BenchProgram { name: "memory", title: "Memory store" },
+    BenchProgram { name: "policy", title: "Policies with 1,000 rules" },
     BenchProgram { name: "tower", title: "The tower layer" },
     BenchProgram { name: "server", title: "The server" },
     BenchProgram { name: "redis", title: "Redis" },
-    BenchProgram { name: "cluster", title: "A cluster of nodes" },
+    BenchProgram { name: "cluster", title: "Cluster" },
 ];
 
 /// The path of the full report.

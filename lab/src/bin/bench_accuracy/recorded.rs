@@ -82,10 +82,10 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<ArrivalsResult, Box<
     part.progress.add_steps(2 * WINDOWS.len());
     part.add_text(TEXT);
     let mut all_results = results::empty_results();
-    let mut measure = |what: &str, recording: &Recording, part: &mut ReportPart| {
+    let mut measure = |variant: &str, recording: &Recording, part: &mut ReportPart| {
         let times = (requests / recording.requests()).clamp(3, 200);
         part.add_text(format!(
-            "`sliding_window`, {what}: {} requests in {} seconds, played {times} times.",
+            "`sliding_window`, {variant}: {} requests in {} seconds, played {times} times.",
             recording.requests(),
             recording.seconds(),
         ));
@@ -97,8 +97,8 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<ArrivalsResult, Box<
         part.record_target(&WRONG_NEAR_LIMIT, sum.near_limit_wrong_percent());
     }
     part.add_text(targets_summary(&rows));
-    let what = format!("without idle minutes, {repetitions} repetitions");
-    measure(&what, &longer, part)?;
+    let variant = format!("without idle minutes, {repetitions} repetitions");
+    measure(&variant, &longer, part)?;
     part.add_text("All algorithms, for all limits of both tables:");
     results::add_results_table(part, &all_results);
     Ok(ArrivalsResult { name: "recorded", results: all_results })

@@ -19,7 +19,7 @@ const KEYS: usize = 100_000;
 
 const LIMIT_COUNTS: [usize; 4] = [1, 2, 4, 8];
 
-/// So high that every request is allowed and all limits are checked.
+/// The maximum of each limit, so high that every request is allowed and all limits are checked.
 const MAX: u32 = 1_000_000;
 
 type Governor =

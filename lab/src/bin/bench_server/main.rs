@@ -1,7 +1,7 @@
 //! Measures the server: HTTP and gRPC throughput compared with services that send the same bytes and with another
 //! rate limiter, latency at half load, and the cost of telemetry.
 //!
-//! `make bench-server` builds or installs what it asks and measures with: the slidegate binary, h2load, and throttlecrab-server.
+//! `make bench-server` builds or installs the required programs: the slidegate binary, h2load, and throttlecrab-server.
 
 mod bare;
 mod closed_loop;

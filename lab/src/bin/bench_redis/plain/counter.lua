@@ -1,4 +1,4 @@
--- Two counts, each at a key of its own, named by the number of its window.
+-- Two counts with separate keys, which end with the number of the window.
 -- ARGV: now (s), window (s), max, cost.
 local now, window, max, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local number = math.floor(now / window)
@@ -6,9 +6,9 @@ local this, last = KEYS[1] .. ':' .. number, KEYS[1] .. ':' .. (number - 1)
 local current = tonumber(redis.call('GET', this)) or 0
 local previous = tonumber(redis.call('GET', last)) or 0
 local elapsed = now - number * window
-local weighed = previous * (1 - elapsed / window)
+local weighted = previous * (1 - elapsed / window)
 local reset = math.ceil(window - elapsed)
-if current + weighed + cost > max then return { 0, 0, reset } end
+if current + weighted + cost > max then return { 0, 0, reset } end
 current = redis.call('INCRBY', this, cost)
 redis.call('EXPIRE', this, 2 * window)
-return { 1, math.floor(max - current - weighed), reset }
+return { 1, math.floor(max - current - weighted), reset }

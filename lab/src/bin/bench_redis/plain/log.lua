@@ -1,5 +1,5 @@
--- The sorted set: a member for each charge, scored by its time in milliseconds.
--- ARGV: now (ms), window (ms), max, seconds to live, a member of its own.
+-- A sorted set with a member for each charge, with the time in milliseconds as score.
+-- ARGV: now (ms), window (ms), max, time to live (s), a unique member.
 local key = KEYS[1]
 local now, window, max = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 redis.call('ZREMRANGEBYSCORE', key, '-inf', now - window)

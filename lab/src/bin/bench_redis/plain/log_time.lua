@@ -1,5 +1,5 @@
--- The sorted set, by Redis's clock, in microseconds.
--- ARGV: window (us), max, seconds to live, a member of its own.
+-- A sorted set with a member for each charge, with the time by Redis's clock in microseconds as score.
+-- ARGV: window (us), max, time to live (s), a unique member.
 local key = KEYS[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
