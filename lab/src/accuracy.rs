@@ -67,7 +67,7 @@ impl AddAssign for AccuracyStats {
     }
 }
 
-/// Runs one key of a limit on the real memory store with a manual clock, and compares it with an exact log.
+/// One key of a limit on the real memory store with a manual clock, compared with an exact log.
 pub struct AccuracyMeter {
     clock: ManualClock,
     limiter: Limiter<MemoryStore<ManualClock>>,

@@ -99,7 +99,7 @@ impl<'k> KeySequence<'k> {
     }
 }
 
-/// Iterates over keys of a [`KeySequence`], each with its number.
+/// An iterator over keys of a [`KeySequence`], each with its number.
 pub struct KeyIter<'c> {
     keys: &'c Keys,
     indices:

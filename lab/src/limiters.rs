@@ -38,7 +38,7 @@ pub trait BenchLimiter: Sync {
 pub enum KeyKind {
     /// Strings of 20 bytes.
     Text,
-    /// `u64`s.
+    /// Numbers of type `u64`.
     Number,
 }
 

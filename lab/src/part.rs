@@ -7,9 +7,9 @@ use std::{env, fs};
 
 use serde::{Deserialize, Serialize};
 
-use crate::progress::Progress;
+use crate::progress::StepProgress;
 use crate::table::MarkdownTable;
-use crate::targets::{Target, TargetResults};
+use crate::targets::{BenchTarget, TargetResults};
 
 /// The results of a benchmark program so far.
 #[derive(Default, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub struct ReportPart {
     pub charts: Vec<Chart>,
     /// The progress bar.
     #[serde(skip)]
-    pub progress: Progress,
+    pub progress: StepProgress,
 }
 
 /// A chart of a report part.
@@ -43,7 +43,7 @@ pub enum Effort {
     Quick,
 }
 
-/// Measures one section of a report part.
+/// A function that measures one section of a report part.
 pub type SectionFn = fn(Effort, &mut ReportPart) -> Result<(), Box<dyn Error>>;
 
 impl Effort {
@@ -80,7 +80,7 @@ impl ReportPart {
     }
 
     /// Compares a measurement with a target. The worst of several measurements counts.
-    pub fn record_target(&mut self, target: &Target, measured: f64) {
+    pub fn record_target(&mut self, target: &BenchTarget, measured: f64) {
         self.targets.record(target, measured);
     }
 

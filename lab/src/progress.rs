@@ -6,9 +6,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// A progress bar that counts steps.
 #[derive(Default)]
-pub struct Progress(Option<ProgressBar>);
+pub struct StepProgress(Option<ProgressBar>);
 
-impl Progress {
+impl StepProgress {
     /// Adds steps to the total.
     pub fn add_steps(&mut self, steps: usize) {
         let bar = self.0.get_or_insert_with(new_bar);

@@ -40,8 +40,8 @@ struct CountRun {
 }
 
 impl Recording {
-    /// Reads the recording named by the environment variable `ARRIVALS`, or else the one in this repository. Returns the
-    /// recording and its name.
+    /// Reads the recording named by the environment variable `ARRIVALS`, or else the one in this repository. Returns
+    /// the recording and its name.
     ///
     /// # Errors
     /// If the file cannot be read, is larger than 64 MiB, or contains an invalid line.
@@ -105,8 +105,8 @@ impl Recording {
         Self { runs: self.runs.repeat(times) }
     }
 
-    /// Returns the sorted request times, in microseconds from the start. The seed determines the position of each request
-    /// within its second.
+    /// Returns the sorted request times, in microseconds from the start. The seed determines the position of each
+    /// request within its second.
     pub fn arrivals(&self, seed: u64) -> Vec<u64> {
         let mut rng = Rng::with_seed(seed);
         let (mut at, mut second_us) = (Vec::with_capacity(self.requests() as usize), 0);

@@ -12,8 +12,10 @@ use std::{env, fs, io, thread};
 /// Clock ticks per second, the unit of times in `/proc`. It is always 100 on Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// The maximum number of connection attempts to a starting server, and the time between them.
+/// The maximum number of connection attempts to a starting server.
 const MAX_PROBES: usize = 200;
+
+/// The time between connection attempts to a starting server.
 const PROBE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A server process. It is stopped when dropped.
@@ -76,8 +78,8 @@ impl ServerProcess {
         Ok(Self { child, _file: Some(file), address: address? })
     }
 
-    /// Starts a program that does not log its address. The program receives an address of this machine with a free port,
-    /// and counts as started when it accepts connections. Its standard output is discarded.
+    /// Starts a program that does not log its address. The program receives an address of this machine with a free
+    /// port, and counts as started when it accepts connections. Its standard output is discarded.
     ///
     /// # Errors
     /// If the program cannot be started, or does not listen within ten seconds.

@@ -6,7 +6,7 @@ use crate::table::MarkdownTable;
 
 /// A target for a measurement. Targets are constants in the file that measures them.
 #[derive(Clone, Copy)]
-pub struct Target {
+pub struct BenchTarget {
     /// The measurement and its unit.
     pub text: &'static str,
     /// The bound that the measurement should keep.
@@ -38,7 +38,7 @@ struct TargetResult {
 
 impl TargetResults {
     /// Records a measurement for a target. The worst of several measurements counts.
-    pub fn record(&mut self, target: &Target, measured: f64) {
+    pub fn record(&mut self, target: &BenchTarget, measured: f64) {
         match self.0.iter_mut().find(|result| result.text == target.text) {
             Some(result) => result.worst = result.bound.worse(result.worst, measured),
             None => self.0.push(TargetResult {
@@ -116,11 +116,11 @@ impl TargetBound {
 mod tests {
     use super::*;
 
-    const FAST: Target =
-        Target { text: "fast", bound: TargetBound::AtLeast(2.0), limited_by: "the clock" };
+    const FAST: BenchTarget =
+        BenchTarget { text: "fast", bound: TargetBound::AtLeast(2.0), limited_by: "the clock" };
 
-    const SMALL: Target =
-        Target { text: "small", bound: TargetBound::AtMost(0.65), limited_by: "" };
+    const SMALL: BenchTarget =
+        BenchTarget { text: "small", bound: TargetBound::AtMost(0.65), limited_by: "" };
 
     #[test]
     fn worst_measurement_counts() {

@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use lab::part::{Effort, REPORT_FLAG, ReportPart};
 use quanta::Instant;
 
-use report::{MeasuredPart, Report};
+use report::{BenchReport, MeasuredPart};
 
 /// A benchmark program.
 pub struct BenchProgram {
@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let path =
         Path::new(if is_all && effort == Effort::Full { REPORT_PATH } else { PARTIAL_REPORT_PATH });
-    let report = Report { effort, is_all, measured, elapsed: start.elapsed() };
+    let report = BenchReport { effort, is_all, measured, elapsed: start.elapsed() };
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }

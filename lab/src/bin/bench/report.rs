@@ -9,7 +9,7 @@ use lab::part::{Effort, ReportPart};
 use crate::{BenchProgram, machine};
 
 /// The results of one run.
-pub struct Report {
+pub struct BenchReport {
     pub effort: Effort,
     /// Whether all parts are included.
     pub is_all: bool,
@@ -24,7 +24,7 @@ pub struct MeasuredPart {
     pub elapsed: Duration,
 }
 
-impl Report {
+impl BenchReport {
     /// Returns the report in Markdown.
     pub fn to_markdown(&self) -> Result<String, Box<dyn Error>> {
         let mut text = format!("# Benchmarks\n\n{}\n\n{}\n", self.introduction(), machine::table());

@@ -8,13 +8,13 @@ use lab::exact_log::ExactLog;
 use lab::part::{Effort, ReportPart};
 use lab::recording::Recording;
 use lab::table::MarkdownTable;
-use lab::targets::{Target, TargetBound};
+use lab::targets::{BenchTarget, TargetBound};
 use slidegate::{Algorithm, Limit};
 
 use crate::limits;
 use crate::results::{self, AlgorithmResult, ArrivalsResult, format_percent, format_share};
 
-const WRONG_DECISIONS: Target = Target {
+const WRONG_DECISIONS: BenchTarget = BenchTarget {
     text: "`sliding_window` on recorded arrivals: wrong decisions, %",
     bound: TargetBound::AtMost(0.01),
     limited_by: "the estimate treats the requests of the previous window as evenly spread. In the default recording \
@@ -26,7 +26,7 @@ const WRONG_DECISIONS: Target = Target {
         for windows of an hour). `sliding_log` is exact",
 };
 
-const WRONG_NEAR_LIMIT: Target = Target {
+const WRONG_NEAR_LIMIT: BenchTarget = BenchTarget {
     text: "`sliding_window` on recorded arrivals: wrong decisions within 20 % of the limit, %",
     bound: TargetBound::AtMost(1.0),
     limited_by: "the estimate treats the requests of the previous window as evenly spread. The worst case is a \

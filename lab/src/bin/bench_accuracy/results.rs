@@ -6,10 +6,10 @@ use lab::accuracy::{AccuracyStats, is_strict, percent, proven_bound};
 use lab::chart::{self, Bar, BarGroup};
 use lab::part::ReportPart;
 use lab::table::MarkdownTable;
-use lab::targets::{Target, TargetBound};
+use lab::targets::{BenchTarget, TargetBound};
 use slidegate::{Algorithm, Limit};
 
-const STRICT: Target = Target {
+const STRICT: BenchTarget = BenchTarget {
     text: "`sliding_log` and `sliding_buckets`, any traffic: false allows",
     bound: TargetBound::AtMost(0.0),
     limited_by: "",

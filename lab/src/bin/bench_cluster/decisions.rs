@@ -13,7 +13,7 @@ use lab::keys::{KEY_LEN, Keys};
 use lab::measure::{MeasurePlan, Timing, TurnFn, run_interleaved};
 use lab::part::{Effort, ReportPart};
 use lab::table::MarkdownTable;
-use lab::targets::{Target, TargetBound};
+use lab::targets::{BenchTarget, TargetBound};
 use slidegate::{
     Clock, DriftCorrectedClock, Hit, Key, Limit, MemoryStore, Scope as KeyScope, Store, Timestamp,
 };
@@ -24,7 +24,7 @@ use slidegate_cluster::ledger::Ledger;
 use slidegate_cluster::progress::{Member, Progress};
 use slidegate_cluster::store::Sync;
 
-/// Decisions of a thread in a round.
+/// Decisions per thread and round.
 const DECISIONS: usize = 1_000_000;
 
 /// The replication interval.
@@ -71,7 +71,7 @@ impl Node {
     }
 }
 
-const CLUSTER_OF_ONE: Target = Target {
+const CLUSTER_OF_ONE: BenchTarget = BenchTarget {
     text: "decision of a cluster of one, time relative to the memory store",
     bound: TargetBound::AtMost(1.2),
     limited_by: "by callgrind it takes 899 instructions and the memory store 474, including the loop and the \
@@ -81,7 +81,7 @@ const CLUSTER_OF_ONE: Target = Target {
         buckets. Tried: boxed states (5.7x), state and counters in one entry (2x to 6x).",
 };
 
-const ONE_OF_THREE: Target = Target {
+const ONE_OF_THREE: BenchTarget = BenchTarget {
     text: "decision of one node of three, time relative to the memory store",
     bound: TargetBound::AtMost(1.2),
     limited_by: "four times a second all keys are drained from their tables, replicated, merged and collected again \
@@ -165,7 +165,7 @@ fn count_denied(store: &impl Store, keys: &Keys, limit: &Limit, seed: u64) -> us
     denied
 }
 
-/// Runs `decide` while, every interval, the changed counters are drained and acknowledged, and as many updates from
+/// Runs `count_denied` while, every interval, the changed counters are drained and acknowledged, and as many updates from
 /// another node are merged.
 fn with_replication(node: &Node, count_denied: impl FnOnce() -> usize) -> usize {
     let done = AtomicBool::new(false);

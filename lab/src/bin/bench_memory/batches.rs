@@ -8,11 +8,11 @@ use lab::limiters::{BenchLimiter, KeyKind, SlidegateLimiter};
 use lab::measure::{MeasurePlan, run_interleaved};
 use lab::part::{Effort, ReportPart};
 use lab::table::MarkdownTable;
-use lab::targets::{Target, TargetBound};
+use lab::targets::{BenchTarget, TargetBound};
 
 use crate::keys::{DECISIONS, SEQUENCE_LEN, fill_keys};
 
-const BATCH_SPEEDUP: Target = Target {
+const BATCH_SPEEDUP: BenchTarget = BenchTarget {
     text: "check_many of 16 and of 64, 10 million keys, speed relative to check",
     bound: TargetBound::AtLeast(2.5),
     limited_by: "",

@@ -8,7 +8,7 @@ use lab::limiters::{BenchLimiter, GovernorLimiter, KeyKind, SlidegateLimiter};
 use lab::part::{Effort, ReportPart};
 use lab::rss;
 use lab::table::MarkdownTable;
-use lab::targets::{Target, TargetBound};
+use lab::targets::{BenchTarget, TargetBound};
 
 /// The argument of the child process that fills one store.
 pub const CHILD_ARGUMENT: &str = "footprint-child";
@@ -17,7 +17,7 @@ const LONG_KEY_LEN: usize = 200;
 
 const MANY_KEYS: usize = 10_000_000;
 
-const BYTES_PER_KEY: Target = Target {
+const BYTES_PER_KEY: BenchTarget = BenchTarget {
     text: "bytes per key of sliding_window, 10 million keys of 20 and of 200 bytes",
     bound: TargetBound::AtMost(40.0),
     limited_by: "",

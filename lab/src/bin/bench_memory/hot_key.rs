@@ -5,7 +5,7 @@ use std::error::Error;
 use lab::measure::{MeasurePlan, run_interleaved};
 use lab::part::{Effort, ReportPart};
 use lab::table::MarkdownTable;
-use lab::targets::{Target, TargetBound};
+use lab::targets::{BenchTarget, TargetBound};
 use slidegate::{Limiter, MAX_UNITS};
 
 /// Decisions of all threads per round.
@@ -13,7 +13,7 @@ const DECISIONS: usize = 4_000_000;
 
 const MANY_THREADS: usize = 8;
 
-const HOT_KEY_RATE: Target = Target {
+const HOT_KEY_RATE: BenchTarget = BenchTarget {
     text: "one hot key, 8 threads, rate relative to one thread",
     bound: TargetBound::AtLeast(0.5),
     limited_by: "",

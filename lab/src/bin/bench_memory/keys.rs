@@ -11,7 +11,7 @@ use lab::limiters::{BareMap, BenchLimiter, GovernorLimiter, KeyKind, MAX, Slideg
 use lab::measure::{MeasurePlan, Timing, TurnFn, read_clock, run_interleaved};
 use lab::part::{Effort, ReportPart};
 use lab::table::MarkdownTable;
-use lab::targets::{Target, TargetBound};
+use lab::targets::{BenchTarget, TargetBound};
 
 /// Decisions per thread and round.
 pub const DECISIONS: usize = 1_000_000;
@@ -30,26 +30,26 @@ const GOVERNOR_LIMITED_BY: &str = "at a million keys a decision takes 350 to 450
     built in place, joined fingerprints, rarer sweeps, a branchless search of slots; together they reduced the time \
     from 330 to 200 ns.";
 
-const GOVERNOR: Target = Target {
+const GOVERNOR: BenchTarget = BenchTarget {
     text: "sliding_window, 1 and 10 million keys, speed relative to governor keyed",
     bound: TargetBound::AtLeast(3.0),
     limited_by: GOVERNOR_LIMITED_BY,
 };
 
-const GOVERNOR_FOLDHASH: Target = Target {
+const GOVERNOR_FOLDHASH: BenchTarget = BenchTarget {
     text: "sliding_window, 1 and 10 million keys, speed relative to governor keyed with foldhash",
     bound: TargetBound::AtLeast(1.8),
     limited_by: "the same.",
 };
 
-const BARE_NUMBERS: Target = Target {
+const BARE_NUMBERS: BenchTarget = BenchTarget {
     text: "sliding_window without the clock read, text keys, time relative to a bare map of numbers",
     bound: TargetBound::AtMost(2.0),
     limited_by: "incrementing a number in a bare map takes one cache miss and is short enough to overlap with \
         several others; with text keys, in the next row, it takes two cache misses, as a decision does.",
 };
 
-const BARE_TEXT: Target = Target {
+const BARE_TEXT: BenchTarget = BenchTarget {
     text: "sliding_window without the clock read, time relative to a bare map of the same keys",
     bound: TargetBound::AtMost(2.0),
     limited_by: "the same as for governor.",

@@ -8,7 +8,7 @@ use lab::measure::{MeasurePlan, Timing, TurnFn, run_interleaved};
 use lab::part::{Effort, ReportPart};
 use lab::rss;
 use lab::table::MarkdownTable;
-use lab::targets::{Target, TargetBound};
+use lab::targets::{BenchTarget, TargetBound};
 
 /// The argument of the child process that fills one log.
 pub const CHILD_ARGUMENT: &str = "log-child";
@@ -18,13 +18,13 @@ const DECISIONS: usize = 1_000_000;
 /// The number of keys for the targets and the memory measurement.
 const KEYS: usize = 100_000;
 
-const BYTES_PER_ENTRY: Target = Target {
+const BYTES_PER_ENTRY: BenchTarget = BenchTarget {
     text: "sliding_log of 100, 100,000 full keys, bytes per entry",
     bound: TargetBound::AtMost(8.0),
     limited_by: "",
 };
 
-const SPEED: Target = Target {
+const SPEED: BenchTarget = BenchTarget {
     text: "sliding_log of 100, 100,000 full keys, speed relative to Mutex<VecDeque>",
     bound: TargetBound::AtLeast(2.0),
     limited_by: "by callgrind a denied decision takes 433 instructions and an allowed one 746 (lab/instructions.txt, \

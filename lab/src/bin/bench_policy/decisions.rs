@@ -6,7 +6,7 @@ use lab::measure::{MeasurePlan, run_interleaved};
 use lab::part::{Effort, ReportPart};
 use lab::policies::{LEADING_STAR_GLOBS, PolicyShape, REQUESTS, SHAPES, Workload};
 use lab::table::MarkdownTable;
-use lab::targets::{Target, TargetBound};
+use lab::targets::{BenchTarget, TargetBound};
 use slidegate::SystemClock;
 use stats_alloc::Region;
 
@@ -16,13 +16,13 @@ const FEW: usize = 3;
 
 const MANY: usize = 1_000;
 
-const TIME_RATIO: Target = Target {
+const TIME_RATIO: BenchTarget = BenchTarget {
     text: "decision with 1,000 rules, time relative to 3 rules",
     bound: TargetBound::AtMost(2.0),
     limited_by: "",
 };
 
-const ALLOCATIONS: Target = Target {
+const ALLOCATIONS: BenchTarget = BenchTarget {
     text: "allocations per decision with a policy",
     bound: TargetBound::AtMost(0.0),
     limited_by: "",

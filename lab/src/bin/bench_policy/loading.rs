@@ -6,13 +6,16 @@ use std::hint::black_box;
 use lab::part::{Effort, ReportPart};
 use lab::policies::{PolicyShape, SHAPES};
 use lab::table::MarkdownTable;
-use lab::targets::{Target, TargetBound};
+use lab::targets::{BenchTarget, TargetBound};
 use slidegate::Policy;
 
 const RULE_COUNTS: [usize; 2] = [1_000, 10_000];
 
-const LOAD_TIME: Target =
-    Target { text: "loading 1,000 rules, ms", bound: TargetBound::AtMost(100.0), limited_by: "" };
+const LOAD_TIME: BenchTarget = BenchTarget {
+    text: "loading 1,000 rules, ms",
+    bound: TargetBound::AtMost(100.0),
+    limited_by: "",
+};
 
 /// Measures all indexed shapes.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {

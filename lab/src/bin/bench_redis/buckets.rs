@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lab::part::ReportPart;
 use lab::table::MarkdownTable;
-use lab::targets::{Target, TargetBound};
+use lab::targets::{BenchTarget, TargetBound};
 use redis::Cmd;
 use slidegate::{Algorithm, Clock, SystemClock, Timestamp};
 
@@ -28,7 +28,7 @@ const ONE_SLIDES: BucketLimits = [(1, 1, 10), (60, 60, 600), (3600, 60, 10_000)]
 /// Limits where the window of a minute slides, too.
 const TWO_SLIDE: BucketLimits = [(1, 1, 10), (60, 5, 600), (3600, 60, 10_000)];
 
-const CPU_RATIO: Target = Target {
+const CPU_RATIO: BenchTarget = BenchTarget {
     text: "three limits, CPU relative to the hash of buckets",
     bound: TargetBound::AtMost(0.35),
     limited_by: "half of all calls are denied, for which the hash needs four to six HGETs; three decisions in Lua, \

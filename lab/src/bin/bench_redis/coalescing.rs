@@ -8,7 +8,7 @@ use std::time::Duration;
 use lab::key_distribution::KeyDistribution;
 use lab::part::ReportPart;
 use lab::table::MarkdownTable;
-use lab::targets::{Target, TargetBound};
+use lab::targets::{BenchTarget, TargetBound};
 use redis::Cmd;
 use slidegate::{Algorithm, Clock, SystemClock, Timestamp};
 use slidegate_redis::{RedisStore, Settings};
@@ -38,13 +38,13 @@ const CPU_LIMITED_BY: &str = "the commands themselves: receiving 96 keys, an MGE
     A batch without decisions would reach 2.5. Tried without effect: SETRANGE, shorter replies, one pack call for \
     all replies, no garbage collection.";
 
-const P99_RATIO: Target = Target {
+const P99_RATIO: BenchTarget = BenchTarget {
     text: "200 coalesced callers, p99 relative to separate calls",
     bound: TargetBound::AtMost(1.0),
     limited_by: "",
 };
 
-const TWO_KEYS_CPU_RATIO: Target = Target {
+const TWO_KEYS_CPU_RATIO: BenchTarget = BenchTarget {
     text: "200 callers, two-count window, CPU relative to the two-key script",
     bound: TargetBound::AtMost(0.45),
     limited_by: "the worst row varies between 0.41 and 0.46 between runs.",
@@ -327,7 +327,8 @@ struct Comparison {
 impl Comparison {
     fn record_targets(&self, scenario: Scenario, part: &mut ReportPart) {
         let text = scenario.target_text();
-        let target = Target { text, bound: TargetBound::AtLeast(2.0), limited_by: CPU_LIMITED_BY };
+        let target =
+            BenchTarget { text, bound: TargetBound::AtLeast(2.0), limited_by: CPU_LIMITED_BY };
         part.record_target(&target, self.cpu_ratio);
         part.record_target(&P99_RATIO, self.p99_ratio);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lab::part::ReportPart;
 use lab::table::MarkdownTable;
-use lab::targets::{Target, TargetBound};
+use lab::targets::{BenchTarget, TargetBound};
 use redis::Cmd;
 use slidegate::{Algorithm, Clock, SystemClock, Timestamp};
 
@@ -25,19 +25,19 @@ const MAX: u64 = 1_000;
 /// The charges in the previous window.
 const PREVIOUS: u64 = 300;
 
-const MEMORY_RATIO: Target = Target {
+const MEMORY_RATIO: BenchTarget = BenchTarget {
     text: "two-count window, memory relative to the two-key script",
     bound: TargetBound::AtMost(0.7),
     limited_by: "",
 };
 
-const CALLER_CLOCK_CPU_RATIO: Target = Target {
+const CALLER_CLOCK_CPU_RATIO: BenchTarget = BenchTarget {
     text: "two-count window, caller's clock, CPU relative to the two-key script",
     bound: TargetBound::AtMost(0.65),
     limited_by: "the ratio varies by 0.05 between runs.",
 };
 
-const REDIS_CLOCK_CPU_RATIO: Target = Target {
+const REDIS_CLOCK_CPU_RATIO: BenchTarget = BenchTarget {
     text: "two-count window, TIME, CPU relative to the two-key script",
     bound: TargetBound::AtMost(0.85),
     limited_by: "",

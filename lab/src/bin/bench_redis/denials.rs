@@ -8,7 +8,7 @@ use std::time::Duration;
 use lab::key_distribution::KeyDistribution;
 use lab::part::ReportPart;
 use lab::table::MarkdownTable;
-use lab::targets::{Target, TargetBound};
+use lab::targets::{BenchTarget, TargetBound};
 use slidegate::{Algorithm, ManualClock, Timestamp};
 use slidegate_redis::{RedisStore, Settings};
 use tokio::runtime::Runtime;
@@ -30,7 +30,7 @@ const REQUEST_RATIOS: [(u64, f64, &str); 2] = [
     (100, 40.0, "denial cache, 99 % denied, reduction of calls"),
 ];
 
-const DIFFERING_DECISIONS: Target = Target {
+const DIFFERING_DECISIONS: BenchTarget = BenchTarget {
     text: "denial cache, different decisions",
     bound: TargetBound::AtMost(0.0),
     limited_by: "",
@@ -155,7 +155,7 @@ fn one_caller(
         ]);
         if case.window_s < 3600 {
             let target =
-                Target { text, bound: TargetBound::AtLeast(min_reduction), limited_by: "" };
+                BenchTarget { text, bound: TargetBound::AtLeast(min_reduction), limited_by: "" };
             part.record_target(&target, without / with);
         }
         part.record_target(&DIFFERING_DECISIONS, differing as f64);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lab::part::ReportPart;
 use lab::table::MarkdownTable;
-use lab::targets::{Target, TargetBound};
+use lab::targets::{BenchTarget, TargetBound};
 use slidegate::{Algorithm, Timestamp};
 
 use crate::BenchScale;
@@ -44,7 +44,7 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
     for (max, cpu_bound, memory_bound) in LIMITS.into_iter().filter(is_selected) {
         let text = cpu_text(max);
         let target =
-            Target { text, bound: TargetBound::AtMost(cpu_bound), limited_by: CPU_LIMITED_BY };
+            BenchTarget { text, bound: TargetBound::AtMost(cpu_bound), limited_by: CPU_LIMITED_BY };
         let ratio = caller_clock(scale, max, &mut costs, &mut memory, memory_bound, part)?;
         part.record_target(&target, ratio);
         if scale.slow_rounds > 0 {
@@ -141,7 +141,7 @@ fn caller_clock(
     ]);
     if let Some(bound) = memory_bound {
         let text = memory_text(max);
-        let target = Target { text, bound: TargetBound::AtMost(bound), limited_by: "" };
+        let target = BenchTarget { text, bound: TargetBound::AtMost(bound), limited_by: "" };
         part.record_target(&target, own / sorted_set);
     }
     Ok(ratio)

@@ -11,7 +11,7 @@ use slidegate::Algorithm;
 use crate::BenchScale;
 use crate::pipeline_client::PipelineSettings;
 use crate::request_sequence::{RequestSequence, UnitRequest};
-use crate::rounds::{ScriptServer, TurnPlan, TurnResult, median};
+use crate::rounds::{DecisionCost, ScriptServer, TurnPlan, median};
 use crate::scripts::{BenchScript, SlidegateScripts, plain_key, two_keys_with_redis_clock};
 
 const KEYS: usize = 100_000;
@@ -87,9 +87,9 @@ fn measure(
     scale: BenchScale,
     depth: usize,
     contenders: &mut [ScriptServer<'_>; 3],
-) -> Result<[TurnResult; 3], Box<dyn Error>> {
+) -> Result<[DecisionCost; 3], Box<dyn Error>> {
     let pipeline = PipelineSettings { depth, per_second: None };
-    let mut rounds: [Vec<TurnResult>; 3] = Default::default();
+    let mut rounds: [Vec<DecisionCost>; 3] = Default::default();
     for round in 0..scale.rounds.min(7) {
         for nth in 0..contenders.len() {
             let at = (round + nth) % contenders.len();
@@ -102,9 +102,10 @@ fn measure(
             rounds[at].push(contenders[at].turn(&sequence, turn)?);
         }
     }
-    let median_of =
-        |costs: &Vec<TurnResult>, field: fn(&TurnResult) -> f64| median(costs.iter().map(field));
-    Ok(rounds.each_ref().map(|costs| TurnResult {
+    let median_of = |costs: &Vec<DecisionCost>, field: fn(&DecisionCost) -> f64| {
+        median(costs.iter().map(field))
+    };
+    Ok(rounds.each_ref().map(|costs| DecisionCost {
         us: median_of(costs, |cost| cost.us),
         denied: median_of(costs, |cost| cost.denied),
         per_second: median_of(costs, |cost| cost.per_second),

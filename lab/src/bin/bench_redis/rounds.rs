@@ -50,7 +50,7 @@ impl<'a> ScriptServer<'a> {
         &mut self,
         sequence: &RequestSequence,
         turn: TurnPlan,
-    ) -> Result<TurnResult, Box<dyn Error>> {
+    ) -> Result<DecisionCost, Box<dyn Error>> {
         let script = self.script;
         let mut client = PipelineClient::new(&self.server)?;
         let mut measured = *sequence;
@@ -73,7 +73,7 @@ impl<'a> ScriptServer<'a> {
         let decisions = turn.measured as f64;
         let per_second = decisions / start.elapsed().as_secs_f64();
         let us = (self.server.cpu_us()? - before) / decisions;
-        Ok(TurnResult { us, denied: denied as f64 / decisions, per_second })
+        Ok(DecisionCost { us, denied: denied as f64 / decisions, per_second })
     }
 }
 
@@ -90,7 +90,7 @@ pub struct TurnPlan {
 
 /// The result of a turn.
 #[derive(Clone, Copy, Default)]
-pub struct TurnResult {
+pub struct DecisionCost {
     /// CPU time of the main thread of Redis per decision, in microseconds.
     pub us: f64,
     /// The share of denied requests.
@@ -117,14 +117,14 @@ pub fn compare(
     let mut rounds = Vec::new();
     for nth in 0..scale.rounds {
         // The first contender changes from round to round.
-        let mut costs = [TurnResult::default(); 2];
+        let mut costs = [DecisionCost::default(); 2];
         for at in [nth % 2, 1 - nth % 2] {
             costs[at] = contenders[at].turn(sequence, turn)?;
         }
         sequence.position += (turn.warm_up.map_or(0, |(_, count)| count) + turn.measured) as u64;
         rounds.push(costs);
     }
-    let median = |value: &dyn Fn(&[TurnResult; 2]) -> f64| median(rounds.iter().map(value));
+    let median = |value: &dyn Fn(&[DecisionCost; 2]) -> f64| median(rounds.iter().map(value));
     let ratio = median(&|[own, plain]| own.us / plain.us);
     table.add_row([
         name.to_owned(),

@@ -149,8 +149,8 @@ fn user_name(identity: usize) -> String {
     format!("{identity:08}")
 }
 
-/// Returns the key of an identity for plain scripts. It is as long as slidegate's key, so that key lengths do not affect
-/// the comparison.
+/// Returns the key of an identity for plain scripts. It is as long as slidegate's key, so that key lengths do not
+/// affect the comparison.
 pub fn plain_key(identity: usize) -> String {
     format!("ratelimit:api:per-user:{{user={}}}", user_name(identity))
 }

@@ -18,7 +18,7 @@ use crate::request::{BenchRequest, Protocol};
 type Body = Full<Bytes>;
 
 /// A connection, which makes progress only while a request is in flight.
-pub struct Connection {
+pub struct BenchConnection {
     runtime: Runtime,
     sender: RequestSender,
     request: Request<Body>,
@@ -53,7 +53,7 @@ impl RecordedResponse {
     }
 }
 
-impl Connection {
+impl BenchConnection {
     /// Connects to the server, to send this request.
     pub fn connect(server: SocketAddr, request: &BenchRequest) -> Result<Self, Box<dyn Error>> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -70,7 +70,8 @@ impl Connection {
         self.runtime.block_on(async {
             let (head, body) = self.sender.send(request).await?.into_parts();
             let body = body.collect().await?;
-            // The gRPC status is in the headers if a call fails immediately, otherwise in the trailers. HTTP/1.1 has none.
+            // The gRPC status is in the headers if a call fails immediately, otherwise in the trailers. HTTP/1.1 has
+            // none.
             let trailers = body.trailers().and_then(|trailers| trailers.get("grpc-status"));
             let status = trailers.or(head.headers.get("grpc-status"));
             if head.status != StatusCode::OK || status.is_some_and(|status| status != "0") {

@@ -8,7 +8,7 @@ use lab::server::ServerProcess;
 use prost::Message;
 
 use crate::bare;
-use crate::connection::{Connection, RecordedResponse};
+use crate::connection::{BenchConnection, RecordedResponse};
 use crate::messages::envoy::service::ratelimit::v3::RateLimitResponse;
 use crate::messages::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use crate::request::{BenchRequest, Protocol};
@@ -76,7 +76,7 @@ pub fn record_response(
     slidegate: &ServerProcess,
     request: &BenchRequest,
 ) -> Result<RecordedResponse, Box<dyn Error>> {
-    let response = Connection::connect(slidegate.address(), request)?.send()?;
+    let response = BenchConnection::connect(slidegate.address(), request)?.send()?;
     let limit_count = match request.protocol {
         Protocol::Http => count_policy_items(&response),
         Protocol::Grpc => {

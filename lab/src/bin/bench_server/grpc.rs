@@ -6,13 +6,13 @@ use lab::chart::{Bar, bar_chart};
 use lab::part::{Effort, ReportPart};
 use lab::server::ServerProcess;
 use lab::table::MarkdownTable;
-use lab::targets::{Target, TargetBound};
+use lab::targets::{BenchTarget, TargetBound};
 
 use crate::request::{BenchRequest, Protocol};
 use crate::rounds::{TurnResult, run_interleaved};
 use crate::{contenders, h2load};
 
-const TONIC_RATIO: Target = Target {
+const TONIC_RATIO: BenchTarget = BenchTarget {
     text: "gRPC, calls/s relative to the faster bare tonic",
     bound: TargetBound::AtLeast(0.90),
     limited_by: "by callgrind four fifths of a call are HTTP/2 and tonic's framing, as for tonic alone; the \

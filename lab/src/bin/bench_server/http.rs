@@ -6,13 +6,13 @@ use lab::chart::{Bar, bar_chart};
 use lab::part::{Effort, ReportPart};
 use lab::server::ServerProcess;
 use lab::table::MarkdownTable;
-use lab::targets::{Target, TargetBound};
+use lab::targets::{BenchTarget, TargetBound};
 
 use crate::request::{BenchRequest, Protocol};
 use crate::rounds::{TurnResult, run_interleaved};
 use crate::{contenders, h2load};
 
-const AXUM_RATIO: Target = Target {
+const AXUM_RATIO: BenchTarget = BenchTarget {
     text: "HTTP `/v1/check`, requests/s relative to the faster bare axum",
     bound: TargetBound::AtLeast(0.85),
     limited_by: "by callgrind a third of slidegate's instructions are in hyper, as they are for axum; a fifth \
@@ -22,7 +22,7 @@ const AXUM_RATIO: Target = Target {
         an in-memory decision; JSON without serde. Together they halved the instructions.",
 };
 
-const THROTTLECRAB_RATIO: Target = Target {
+const THROTTLECRAB_RATIO: BenchTarget = BenchTarget {
     text: "HTTP `/v1/check` with three rules, requests per CPU second relative to throttlecrab-server with one",
     bound: TargetBound::AtLeast(1.3),
     limited_by: "even axum without any decision is not much faster than throttlecrab (see the table): the kernel and \

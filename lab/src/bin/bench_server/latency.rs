@@ -11,7 +11,7 @@ use lab::server::ServerProcess;
 use lab::table::MarkdownTable;
 use quanta::Instant;
 
-use crate::connection::Connection;
+use crate::connection::BenchConnection;
 use crate::open_loop::{Poisson, WallLoadClock, empty_histogram, measure_delays};
 use crate::request::{BenchRequest, Protocol};
 use crate::rounds::{TurnResult, median, run_interleaved};
@@ -164,15 +164,15 @@ impl LatencyContender {
 }
 
 /// Connects and sends one request, so that the first request is not measured.
-fn connect(server: SocketAddr, request: &BenchRequest) -> Result<Connection, Box<dyn Error>> {
-    let mut connection = Connection::connect(server, request)?;
+fn connect(server: SocketAddr, request: &BenchRequest) -> Result<BenchConnection, Box<dyn Error>> {
+    let mut connection = BenchConnection::connect(server, request)?;
     connection.send()?;
     Ok(connection)
 }
 
 /// Sends requests at their due times and measures the delays. Errors are texts, since they cross threads.
 fn measure_connection(
-    mut connection: Option<Connection>,
+    mut connection: Option<BenchConnection>,
     due: Poisson,
     start: Instant,
 ) -> Result<Histogram<u64>, String> {

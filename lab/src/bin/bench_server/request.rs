@@ -57,7 +57,7 @@ impl BenchRequest {
         Self::json("/throttle", body)
     }
 
-    /// Returns a call of Envoy's rate limit service with this number of descriptors, each of which matches a different rule.
+    /// Returns a call of Envoy's rate limit service with this number of descriptors, which match different rules.
     pub fn should_rate_limit(descriptors: usize) -> Self {
         let tenant = ("tenant", "tenant-0042");
         let rules: [&[(&str, &str)]; 3] = [

@@ -5,12 +5,12 @@ use std::error::Error;
 use lab::part::{Effort, ReportPart};
 use lab::server::ServerProcess;
 use lab::table::MarkdownTable;
-use lab::targets::{Target, TargetBound};
+use lab::targets::{BenchTarget, TargetBound};
 
 use crate::closed_loop::ClosedLoop;
 use crate::rounds::{TurnResult, run_interleaved};
 
-const TELEMETRY_RATIO: Target = Target {
+const TELEMETRY_RATIO: BenchTarget = BenchTarget {
     text: "server with telemetry, requests/s relative to a server without",
     bound: TargetBound::AtLeast(0.95),
     limited_by: "",

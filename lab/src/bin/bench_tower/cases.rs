@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{Request, Response};
 use axum::routing::get;
-use lab::targets::Target;
+use lab::targets::BenchTarget;
 use slidegate::{Gate, Limiter, MemoryStore, Policy};
 use slidegate_tower::extract::{self, Extract};
 use slidegate_tower::{Attributes, RateLimitLayer, TrustedProxies, WhenMissing};
@@ -36,12 +36,12 @@ pub struct Case {
     /// The headers that the limit adds to an allowed response.
     pub headers: &'static [&'static str],
     /// The target, if any.
-    pub target: Option<&'static Target>,
+    pub target: Option<&'static BenchTarget>,
 }
 
 /// All cases. The first has no layer, the second has the layer of tower_governor.
 pub const CASES: &[Case] = &[
-    Case { name: "bare", title: "no layer", build: hello, headers: &[], target: None },
+    Case { name: "bare", title: "no layer", build: base_service, headers: &[], target: None },
     Case {
         name: "tower_governor",
         title: "tower_governor, per peer address",
@@ -72,27 +72,29 @@ pub const CASES: &[Case] = &[
     },
 ];
 
-fn hello() -> Router {
+fn base_service() -> Router {
     Router::new().route("/", get(async || "Hello, World!"))
 }
 
 /// Returns a service with a layer without effect, which shows axum's cost of a layer.
 fn noop_layer() -> Router {
-    hello().layer(Identity::new())
+    base_service().layer(Identity::new())
 }
 
 fn tower_governor() -> Router {
     let mut config = GovernorConfigBuilder::default();
     config.period(Duration::from_secs(3600) / MAX).burst_size(MAX);
     match config.use_headers().finish() {
-        Some(config) => hello().layer(GovernorLayer::new(config)),
+        Some(config) => base_service().layer(GovernorLayer::new(config)),
         None => unreachable!("neither the period nor the burst is zero"),
     }
 }
 
 fn limiter() -> Router {
     match Limiter::new([format!("{MAX}/h").as_str()]) {
-        Ok(limiter) => hello().layer(RateLimitLayer::keyed_by(limiter, peer(), WhenMissing::Skip)),
+        Ok(limiter) => {
+            base_service().layer(RateLimitLayer::keyed_by(limiter, peer(), WhenMissing::Skip))
+        }
         Err(error) => unreachable!("{error}"),
     }
 }
@@ -102,7 +104,7 @@ fn gate() -> Router {
     match Policy::from_yaml(&policy) {
         Ok(policy) => {
             let gate = Gate::new(policy, MemoryStore::new());
-            hello().layer(RateLimitLayer::new(gate, Attributes::new().with("ip", peer())))
+            base_service().layer(RateLimitLayer::new(gate, Attributes::new().with("ip", peer())))
         }
         Err(error) => unreachable!("{error}"),
     }

@@ -14,7 +14,7 @@ use cases::{CASES, Case};
 use lab::callgrind;
 use lab::part::{self, Effort, ReportPart};
 use lab::table::MarkdownTable;
-use lab::targets::{Target, TargetBound};
+use lab::targets::{BenchTarget, TargetBound};
 
 /// The argument of the child process that valgrind runs.
 const CHILD_ARGUMENT: &str = "run";
@@ -34,13 +34,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-const LIMITER_INSTRUCTIONS: Target = Target {
+const LIMITER_INSTRUCTIONS: BenchTarget = BenchTarget {
     text: "instructions that a limiter per peer address adds to axum, relative to tower_governor",
     bound: TargetBound::AtMost(0.7),
     limited_by: LIMITED_BY,
 };
 
-const GATE_INSTRUCTIONS: Target = Target {
+const GATE_INSTRUCTIONS: BenchTarget = BenchTarget {
     text: "instructions that a gate with one rule adds to axum, relative to tower_governor",
     bound: TargetBound::AtMost(0.7),
     limited_by: "the same; in addition attributes are collected, rules are matched, and a key is built from values.",
