@@ -149,7 +149,7 @@ impl RuleExplained {
     fn applies(one: &Match<'_>, place: usize, ruling: &Ruling) -> Self {
         let standing = |limit: &RuleLimit| {
             ruling.limits().find(|standing| {
-                standing.matched() == place && standing.limit.place() == limit.place()
+                standing.match_index() == place && standing.limit.place() == limit.place()
             })
         };
         let limits = one.limits().iter().zip(one.hits());

@@ -88,7 +88,7 @@ impl<'d> Denial<'d> {
 
     /// Why a limit denies it; none if the request makes no sense.
     pub fn problem(&self) -> Option<Problem> {
-        self.ruling().and_then(Problem::of)
+        self.ruling().and_then(Problem::from_ruling)
     }
 
     /// Returns why the request is denied; `None` if it is malformed.

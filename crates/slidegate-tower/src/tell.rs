@@ -82,7 +82,7 @@ impl Tell {
         if let Some(policies) = self.policies(ruling) {
             tell(0, policies);
         }
-        headers::each_count(self.style, ruling, &WallClock, lengthening, |place, text| {
+        headers::for_each_status(self.style, ruling, &WallClock, lengthening, |place, text| {
             // Names of limits are of plain letters: a text always can be a value.
             if let Ok(value) = HeaderValue::from_str(text) {
                 tell(place, value);
@@ -105,15 +105,15 @@ impl Tell {
 
     fn policies(&self, ruling: &Ruling) -> Option<HeaderValue> {
         match self.usual.get() {
-            Some(usual) if ruling.has_limits_of(&usual.ruling) => Some(usual.policies.clone()),
+            Some(usual) if ruling.has_same_limits(&usual.ruling) => Some(usual.policies.clone()),
             _ => self.unusual_policies(ruling),
         }
     }
 
     #[cold]
     fn unusual_policies(&self, ruling: &Ruling) -> Option<HeaderValue> {
-        let policies = headers::policies(self.style, ruling)?;
-        let policies = HeaderValue::from_str(policies.text()).ok()?;
+        let policies = headers::policy_header(self.style, ruling)?;
+        let policies = HeaderValue::from_str(policies.as_str()).ok()?;
         self.usual.get_or_init(|| Usual { ruling: ruling.clone(), policies: policies.clone() });
         Some(policies)
     }

@@ -78,7 +78,7 @@ pub fn verdict(ruling: &Ruling) -> String {
             "denied: the store does not answer, and a rule denies all meanwhile".into()
         }
     };
-    match decision.is_degraded() && !decision.is_refused() {
+    match decision.is_degraded() && !decision.is_store_unavailable() {
         true => format!("{verdict} (the store does not answer: counted by this instance alone)"),
         false => verdict,
     }

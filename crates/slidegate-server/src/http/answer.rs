@@ -53,7 +53,7 @@ impl Answers {
         deny_status: Option<StatusCode>,
     ) -> Result<Reply, Problem> {
         let (status, answered) = verdict(ruling)?;
-        let response = match Denial::of(ruling) {
+        let response = match Denial::from_ruling(ruling) {
             None => self.response(ruling, status, None, Body::empty())?,
             Some(denial) => {
                 let status = deny_status.unwrap_or(status);
@@ -79,7 +79,7 @@ impl Answers {
             told.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         }
         let mut result = Ok(());
-        headers::each(self.style, ruling, &WallClock, self.draw(), |name, value| {
+        headers::for_each(self.style, ruling, &WallClock, self.draw(), |name, value| {
             match HeaderValue::from_bytes(value.as_bytes()) {
                 Ok(value) => drop(told.insert(HeaderName::from_static(name), value)),
                 Err(error) => result = Err(Problem::internal(error)),
@@ -104,7 +104,7 @@ fn verdict(ruling: &Ruling) -> Result<(StatusCode, Answered), Problem> {
     let decision = ruling.decision();
     let answered = match decision.is_allowed() {
         true => Answered::Allowed,
-        false if decision.is_refused() => Answered::Refused,
+        false if decision.is_store_unavailable() => Answered::Refused,
         false => Answered::Denied,
     };
     let status = StatusCode::from_u16(ruling.status()).map_err(Problem::internal)?;

@@ -155,7 +155,7 @@ impl<'b> ExplainAsk<'b> {
         let several = self.descriptors.iter().flatten();
         let several =
             several.map(|one| one.attributes.descriptor(one.cost.as_ref(), &one.costs).exact());
-        Request::of_descriptors(&self.domain.text, one.chain(several))
+        Request::with_descriptors(&self.domain.text, one.chain(several))
     }
 }
 

@@ -19,9 +19,11 @@ pub fn message(descriptors: usize, ruling: &Ruling, answers: &Answers) -> RateLi
     let lengthening = answers.draw();
     let headers = answers.headers(ruling, lengthening);
     // Envoy chooses the status of a denial itself, 429 by default.
-    let problem = Problem::of(ruling).map(|problem| match ruling.decision().is_refused() {
-        true => problem,
-        false => problem.with_status(429),
+    let problem = Problem::from_ruling(ruling).map(|problem| {
+        match ruling.decision().is_store_unavailable() {
+            true => problem,
+            false => problem.with_status(429),
+        }
     });
     let content_type = problem.as_ref().map(|_| ("content-type", Problem::CONTENT_TYPE.to_owned()));
     // Text and a number always serialize. Were it not so, Envoy has a body of its own.
@@ -51,7 +53,7 @@ fn statuses(
 ) -> Vec<DescriptorStatus> {
     let decision = ruling.decision();
     // What only the lack of a store denies may pass by none of them.
-    if decision.is_refused() {
+    if decision.is_store_unavailable() {
         let over = DescriptorStatus { code: code(true), ..DescriptorStatus::default() };
         return vec![over; descriptors];
     }

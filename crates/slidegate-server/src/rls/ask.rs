@@ -86,7 +86,7 @@ impl Ask {
     /// The message as the gate takes it.
     pub fn request(&self) -> Request<'_> {
         let descriptors = self.descriptors.iter().map(AskedDescriptor::descriptor);
-        Request::of_descriptors(&self.domain, descriptors)
+        Request::with_descriptors(&self.domain, descriptors)
     }
 }
 

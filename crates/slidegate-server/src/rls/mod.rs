@@ -57,7 +57,7 @@ fn answered(ruling: &Ruling) -> Answered {
     let decision = ruling.decision();
     match decision.is_allowed() {
         true => Answered::Allowed,
-        false if decision.is_refused() => Answered::Refused,
+        false if decision.is_store_unavailable() => Answered::Refused,
         false => Answered::Denied,
     }
 }

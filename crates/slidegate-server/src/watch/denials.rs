@@ -49,7 +49,8 @@ impl Denials {
             Some(standing) => self.tell(&standing, applied, degraded, unlogged),
             None => {
                 let domain = applied.matches().next().map(|one| one.rule().domain());
-                let because = ruling.decision().is_refused().then_some("the store did not answer");
+                let because =
+                    ruling.decision().is_store_unavailable().then_some("the store did not answer");
                 info!(domain, because, degraded, unlogged, "denied");
             }
         }
@@ -68,7 +69,7 @@ impl Denials {
         degraded: bool,
         unlogged: u64,
     ) {
-        let asked_by = standing.asked_by(applied);
+        let asked_by = standing.find_match(applied);
         let key = asked_by.map(|one| self.key(one).to_string()).filter(|key| !key.is_empty());
         let cost = asked_by.and_then(|one| one.hits().next()).map(|hit| hit.cost);
         let observed = standing.is_observed();

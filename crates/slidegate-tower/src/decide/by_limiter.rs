@@ -36,10 +36,10 @@ impl<S, K> ByLimiter<S, K> {
     fn without_store(&self, question: &Question, key: &str, cost: u64) -> Option<Ruling> {
         match question.on_store_error {
             OnStoreError::Allow => None,
-            OnStoreError::Deny => Some(self.limiter.ruling(Decision::refused())),
+            OnStoreError::Deny => Some(self.limiter.ruling(Decision::store_unavailable())),
             OnStoreError::Local => {
                 let decision = Decision::from(self.meanwhile.check_cost(key, cost));
-                Some(self.meanwhile.ruling(decision.degraded()))
+                Some(self.meanwhile.ruling(decision.into_degraded()))
             }
         }
     }

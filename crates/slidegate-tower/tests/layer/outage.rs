@@ -102,7 +102,7 @@ async fn a_limiter_counts_in_memory_meanwhile_if_nothing_else_is_said() {
 async fn a_limiter_enforces_its_share_in_memory() {
     let four = NonZeroU32::new(4).unwrap();
     for rig in outages() {
-        let limiter = rig.limiter(8, DAY).named("all").expecting_instances(four);
+        let limiter = rig.limiter(8, DAY).named("all").with_instances(four);
         let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny);
         let http = serve(hello().layer(layer)).await;
         for status in [200, 200, 429] {
