@@ -236,7 +236,9 @@ impl<S: Store> Gate<S> {
         }
         let decision = match matched.is_refund() {
             true => refund::take(&*self.store, matched).await,
-            false => self.store.take(&hits).await.map(|taken| Decision::from_charge(&hits, taken)),
+            false => {
+                self.store.take(&hits).await.map(|result| Decision::from_charge(&hits, result))
+            }
         };
         match self.record_result(decision) {
             Ok(decision) => self.ruling(matched, decision),

@@ -9,9 +9,9 @@
 //!
 //! All styles have the same content. The reset of a denial is the time at which the request would fit; otherwise it is
 //! the time at which no charge counts any more. Times are whole seconds, rounded up. `Retry-After` is part of every
-//! denial with a known wait, in every style, for clients and proxies that do not read rate-limit headers. A denial
-//! without a wait, of a request that never fits, has neither. The limit is the max of the quota; with a token bucket
-//! whose burst is larger, the remaining units may exceed it.
+//! denial with a known wait, in every style, for clients and proxies that do not read rate-limit headers. A denial of a
+//! request that never fits has neither a reset nor `Retry-After`. The limit is the max of the quota; with a token
+//! bucket whose burst is larger, the remaining units may exceed it.
 //!
 //! A [`JitterSample`] lengthens the wait of a denial in all of its headers, so that they agree, and clients are spread
 //! whichever header they read. Headers of allowed requests are not changed.

@@ -1,8 +1,9 @@
 //! Keys: the identity of a counter. A key consists of the domain, rule and limit, and the values that the rule counts
 //! by.
 //!
-//! A key borrows its parts, and is hashed or written by stores without an allocation. Both forms are injective and the
-//! same in every process and version: stores share counts by them.
+//! A key borrows its parts. Stores hash it, or write it as text, without allocating unless the text is very long. The
+//! text and the input of the hash are injective, and stable across processes and versions, because stores share counts
+//! by them. Only the hashed keys of a limiter are local to their process.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
@@ -240,8 +241,8 @@ impl<'a> Key<'a> {
     /// Returns a 64-bit fingerprint of this key and the [shape](Limit::shape) of a limit, which clients cannot predict:
     /// the values are hashed with the secret, and combined with a hash of the scope.
     ///
-    /// The fingerprint is the same in every process, version and machine on which the secret hashes bytes equally. This
-    /// does not hold for the keys of a [`Limiter`](crate::Limiter) over a [synchronous](crate::Synchronous) store,
+    /// The fingerprint is the same in every process, version and machine on which the secret produces the same hashes.
+    /// This does not hold for the keys of a [`Limiter`](crate::Limiter) over a [synchronous](crate::Synchronous) store,
     /// because they are hashed with a secret of that limiter. Therefore a store that shares its counts must be
     /// asynchronous.
     ///

@@ -139,8 +139,8 @@ impl<S> Limiter<S> {
         }
         let has_phase = limits.iter().any(Limit::has_phase);
         let secret = foldhash::quality::RandomState::default();
-        let rules = rules(DEFAULT_NAME, &limits, Mode::Enforce);
-        let (scope, instances) = (scope(DEFAULT_NAME), NonZeroU32::MIN);
+        let rules = single_rule(DEFAULT_NAME, &limits, Mode::Enforce);
+        let (scope, instances) = (shared_scope(DEFAULT_NAME), NonZeroU32::MIN);
         let is_observing = false;
         Ok(Self { limits, store, secret, has_phase, scope, is_observing, rules, instances })
     }
@@ -151,8 +151,8 @@ impl<S> Limiter<S> {
     /// The name also appears in headers, with `-` in place of characters other than `[a-z0-9._-]`.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        let rules = rules(name, &self.limits, self.rules[0].settings().mode());
-        Self { scope: scope(name), rules, ..self }
+        let rules = single_rule(name, &self.limits, self.rules[0].settings().mode());
+        Self { scope: shared_scope(name), rules, ..self }
     }
 
     /// Returns the limiter in observe mode: it decides and counts as before, and denies nothing.
@@ -166,7 +166,7 @@ impl<S> Limiter<S> {
     /// ```
     #[must_use]
     pub fn observing(self) -> Self {
-        let rules = rules(self.rules[0].name(), &self.limits, Mode::Observe);
+        let rules = single_rule(self.rules[0].name(), &self.limits, Mode::Observe);
         Self { is_observing: true, rules, ..self }
     }
 
@@ -185,7 +185,7 @@ impl<S> Limiter<S> {
     /// ```
     #[inline]
     pub fn ruling(&self, decision: Decision) -> Ruling {
-        Ruling::fixed(self.rules.clone(), decision)
+        Ruling::from_limiter(self.rules.clone(), decision)
     }
 
     /// Returns the ruling for a request without a key where a key is required: a denial without a retry time, unless
@@ -249,8 +249,9 @@ impl<S> Limiter<S> {
         &self.store
     }
 
+    /// Hashes a key, for stores in this process.
     #[inline]
-    fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<'static> {
+    fn hash_key<K: Hash + ?Sized>(&self, key: &K) -> Key<'static> {
         let stable_hash = if self.has_phase {
             let mut hasher = FnvHasher::default();
             key.hash(&mut hasher);
@@ -279,7 +280,7 @@ impl<S> Limiter<S> {
         cost: u64,
     ) -> Decision {
         if let [limit] = &*self.limits {
-            let hit = self.hit(self.key(key), limit, cost);
+            let hit = self.hit(self.hash_key(key), limit, cost);
             return Decision::from_single_charge(&hit, store.take_one_now(&hit));
         }
         let hits = self.hits(key, cost);
@@ -321,7 +322,7 @@ impl<S> Limiter<S> {
         K: Hash + ?Sized,
         A: Array<Item = Hit<'l>>,
     {
-        let key = self.key(key);
+        let key = self.hash_key(key);
         for limit in &self.limits {
             hits.push(self.hit(key, limit, cost));
         }
@@ -372,7 +373,7 @@ impl<S: SyncStore> Limiter<S> {
                 let hit = |key| self.hit(key, limit, 1);
                 let mut hits = [hit(Key::hashed(0, 0)); BATCH_KEYS];
                 for (hit, key) in hits.iter_mut().zip(keys) {
-                    hit.key = self.key(key);
+                    hit.key = self.hash_key(key);
                 }
                 self.store.take_each_now(&hits[..keys.len()], |result| {
                     verdicts.push(Decision::from_single_charge(&hits[0], result).into());
@@ -503,11 +504,13 @@ impl<S: SyncStore> Limiter<S> {
     }
 }
 
-fn rules(name: &str, limits: &[Limit], mode: Mode) -> Arc<[Rule]> {
+/// Returns the limits as a policy with a single rule.
+fn single_rule(name: &str, limits: &[Limit], mode: Mode) -> Arc<[Rule]> {
     [Rule::fixed(name, limits, mode)].into()
 }
 
-fn scope(name: &str) -> Scope {
+/// Returns the scope of keys in stores that are shared with other processes.
+fn shared_scope(name: &str) -> Scope {
     Scope::new(DEFAULT_DOMAIN, name, "", &["key"])
 }
 

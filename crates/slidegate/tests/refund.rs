@@ -257,7 +257,7 @@ rules:
 /// The units of a count are indistinguishable, so a receipt of refunded units frees other units, but at most its own
 /// number. Therefore the excess in a window is at most the number of units that were gates refunded and reverted.
 #[test]
-fn receipt_of_refunded_units_frees_at_most_its_units() {
+fn receipt_of_refunded_units_frees_no_excess() {
     for algorithm in Algorithm::ALL {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let store = MemoryStore::with_clock(clock.clone(), 1_000);

@@ -79,7 +79,7 @@ impl<'r> LimitStatus<'r> {
 
 /// Returns the veto of a rule that is fixed in code.
 #[inline]
-fn veto_of(rule: &Rule) -> Veto {
+fn rule_veto(rule: &Rule) -> Veto {
     match rule.settings().mode() {
         Mode::Observe => Veto::Never,
         _ => Veto::Alone,
@@ -93,8 +93,8 @@ impl Ruling {
 
     /// Creates the ruling of a limiter, whose limits are fixed in code as a single rule.
     #[inline(always)]
-    pub(crate) fn fixed(rules: Arc<[Rule]>, decision: Decision) -> Self {
-        let veto = veto_of(&rules[0]);
+    pub(crate) fn from_limiter(rules: Arc<[Rule]>, decision: Decision) -> Self {
+        let veto = rule_veto(&rules[0]);
         let mut hits = SmallVec::new();
         // The decision may come from another limiter, with another number of limits.
         let count = decision.outcomes().len().min(rules[0].settings().limits().len());
@@ -106,7 +106,7 @@ impl Ruling {
 
     /// Creates the ruling of a limiter about a request without a key: a denial, unless the limiter only observes.
     pub(crate) fn without_key(rules: Arc<[Rule]>) -> Self {
-        let veto = veto_of(&rules[0]);
+        let veto = rule_veto(&rules[0]);
         let hits = SmallVec::from_iter([Origin::without_key(veto)]);
         Self::new(rules, Origins { hits, rare: None }, Decision::without_capacity(veto))
     }
@@ -156,7 +156,7 @@ impl Ruling {
         LimitStatus { rule, limit, outcome, veto, match_index, descriptor, is_refund, is_reported }
     }
 
-    /// Returns why the request is denied; `None` if it is allowed.
+    /// Returns the reason for a denial; `None` if the request is allowed.
     ///
     /// ```
     /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Reason, Request};

@@ -52,7 +52,7 @@ fn any_outcome() -> impl Strategy<Value = ScriptedOutcome> {
 }
 
 fn any_limit() -> impl Strategy<Value = CaseLimit> {
-    // Long windows are whole ticks: others are rounded up to one.
+    // Long windows are a whole number of ticks, because others are rounded up.
     let longest = MAX_WINDOW.as_secs() / 10;
     let window_ms = prop_oneof![
         1..3_000_u64,
@@ -341,8 +341,8 @@ proptest! {
         case in any_case(), percent in 0..=100_u8, lot: u32,
     ) {
         let jitter = Jitter::up_to_percent(percent).drawn(lot);
-        let both = write_all(&case, JitterSample::NONE).zip(write_all(&case, jitter));
-        for ((style, ruling, exact), (_, _, parsed)) in both {
+        let pairs = write_all(&case, JitterSample::NONE).zip(write_all(&case, jitter));
+        for ((style, ruling, exact), (_, _, parsed)) in pairs {
             prop_assert_eq!(&parsed.names, &exact.names);
             if ruling.decision().is_allowed() {
                 prop_assert_eq!(parsed.reset, exact.reset);

@@ -39,8 +39,8 @@ fn hash_tag_equals_identity_of_its_values() {
         let values: Vec<_> = slot_by.iter().map(|&index| VALUES[index]).collect();
         let other = Scope::new("d", "other", "1m", &names);
         let other = Key::new(&other, &values).identity().to_string();
-        let own = tagged(slot_by);
-        assert_eq!(own.split_inclusive('}').next(), Some(&*other));
+        let tagged_key = tagged(slot_by);
+        assert_eq!(tagged_key.split_inclusive('}').next(), Some(&*other));
     }
 }
 
@@ -203,7 +203,7 @@ proptest! {
 
 /// Instances of different versions share counts by these texts: changing a text resets its count.
 #[test]
-fn long_and_non_utf8_values_are_written_as_documented() {
+fn long_and_binary_values_match_documentation() {
     let documented = include_str!("../../../../docs/POLICY.md");
     let (long, longest) = ("a".repeat(1025), "a".repeat(1024));
     for (value, written) in [

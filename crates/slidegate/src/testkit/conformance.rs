@@ -66,7 +66,7 @@ pub async fn run_trace<S: Store>(
         store,
         model: ModelStore::new(clock.clone()),
         values: (0..generator.keys()).map(|key| format!("key {key}")).collect(),
-        scope: Scope::new("domain", "rule", "limit", &["who"]),
+        scope: Scope::new("domain", "rule", "limit", &["key"]),
         receipts: Vec::new(),
         stats: TraceStats::default(),
     };

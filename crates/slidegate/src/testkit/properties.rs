@@ -105,7 +105,7 @@ fn new_counter<'s, S: Store>(
     start: u64,
 ) -> TestCounter<'s, S> {
     clock.set(Timestamp::from_micros(1_750_000_000_000_000 + start));
-    TestCounter { store, scope: Scope::new("law", "rule", "limit", &["who"]), limit: *limit }
+    TestCounter { store, scope: Scope::new("test", "rule", "limit", &["key"]), limit: *limit }
 }
 
 /// Tests that no window has more units than the limit admits, with random traffic in bursts and at window boundaries. A
@@ -134,8 +134,8 @@ pub async fn units_stay_below_bound<S: Store>(
         let now = clock.now();
         let cost = if rng.bool() { 1 } else { rng.u64(1..=limit.capacity().max(1)) };
         let exact = oracle.fits(now, window, limit.quota().max(), cost);
-        let taken = counter.take(cost).await;
-        if taken.allowed {
+        let result = counter.take(cost).await;
+        if result.allowed {
             oracle.charge(now, cost);
             let bound = max_units_in_window(limit);
             let inside = oracle.in_window(now, window);
@@ -143,11 +143,11 @@ pub async fn units_stay_below_bound<S: Store>(
                 inside <= bound,
                 "{limit}, seed {seed}: {inside} units in a window, at most {bound}"
             );
-        } else if let Some(wait) = taken.outcomes[0].retry_after() {
+        } else if let Some(wait) = result.outcomes[0].retry_after() {
             retry_at = now.after(wait);
         }
         if limit.algorithm() == Algorithm::SlidingLog && window < Duration::from_secs(1_000) {
-            assert_eq!(taken.allowed, exact, "{limit}, seed {seed}: the log is exact");
+            assert_eq!(result.allowed, exact, "{limit}, seed {seed}: the log is exact");
         }
     }
 }
@@ -166,12 +166,12 @@ pub async fn retry_after_is_exact<S: Store>(
     for _ in 0..60 {
         clock.advance(Duration::from_micros(rng.u64(..=window_us / 4)));
         let cost = rng.u64(1..=limit.capacity());
-        let taken = counter.take(cost).await;
-        if taken.allowed {
+        let result = counter.take(cost).await;
+        if result.allowed {
             continue;
         }
         let denied_at = clock.now();
-        let Some(wait) = taken.outcomes[0].retry_after() else {
+        let Some(wait) = result.outcomes[0].retry_after() else {
             panic!("{limit}: a cost of {cost} within the limit has no retry time");
         };
         assert!(wait > Duration::ZERO, "{limit}, seed {seed}: a denial has a wait");
@@ -197,16 +197,16 @@ pub async fn cost_above_max_has_no_retry_after<S: Store>(
     limit: &Limit,
 ) {
     let counter = new_counter(store, clock, limit, 0);
-    let taken = counter.take(limit.capacity() + 1).await;
-    assert!(!taken.allowed && taken.outcomes[0].retry_after().is_none(), "{limit}");
-    let taken = counter.take(u64::MAX).await;
-    assert!(!taken.allowed && taken.outcomes[0].retry_after().is_none(), "{limit}");
+    let result = counter.take(limit.capacity() + 1).await;
+    assert!(!result.allowed && result.outcomes[0].retry_after().is_none(), "{limit}");
+    let result = counter.take(u64::MAX).await;
+    assert!(!result.allowed && result.outcomes[0].retry_after().is_none(), "{limit}");
 }
 
 /// Tests that a denial charges none of the keys of a request, and neither does a cost of 0.
 pub async fn denial_charges_nothing<S: Store>(store: &S, clock: &ManualClock, limit: &Limit) {
     let counter = new_counter(store, clock, limit, 7);
-    let scope = Scope::new("law", "other", "limit", &["who"]);
+    let scope = Scope::new("test", "other", "limit", &["key"]);
     let other = Hit { key: Key::new(&scope, &[Value::Text("other")]), ..counter.hit(1) };
     assert!(expect_response(store.take(&[other]).await).allowed);
     assert!(counter.take(limit.capacity()).await.allowed);
@@ -214,8 +214,8 @@ pub async fn denial_charges_nothing<S: Store>(store: &S, clock: &ManualClock, li
         || async { (counter.peek(1).await, expect_response(store.peek(&[other]).await)) };
     let before = outcomes().await;
     for hits in [[other, counter.hit(1)], [counter.hit(1), other]] {
-        let taken = expect_response(store.take(&hits).await);
-        assert!(!taken.allowed && taken.receipt.is_empty(), "{limit}");
+        let result = expect_response(store.take(&hits).await);
+        assert!(!result.allowed && result.receipt.is_empty(), "{limit}");
     }
     assert!(counter.take(0).await.receipt.is_empty(), "{limit}");
     assert_eq!(outcomes().await, before, "{limit}");
@@ -243,18 +243,22 @@ pub async fn debts_are_paid_first<S: Store>(
             1 => counter.hit(cost).charged_always(),
             _ => counter.hit(if rng.bool() { 1 } else { rng.u64(1..=limit.capacity()) }),
         };
-        let taken = expect_response(store.take(&[hit]).await);
-        let charged: u64 = taken.receipt.charges.iter().map(|charge| charge.cost).sum();
+        let result = expect_response(store.take(&[hit]).await);
+        let charged: u64 = result.receipt.charges.iter().map(|charge| charge.cost).sum();
         oracle.charge(now, charged);
         let is_check = hit.veto == Veto::Alone;
-        if is_check && taken.allowed {
+        if is_check && result.allowed {
             assert_within(&counter, &oracle, now, seed);
         }
         let outcome = counter.peek(1).await;
-        if is_check && !taken.allowed && charged > 0 {
-            assert_eq!(taken.outcomes[0].retry_after(), outcome.retry_after(), "{limit}: one unit");
+        if is_check && !result.allowed && charged > 0 {
+            assert_eq!(
+                result.outcomes[0].retry_after(),
+                outcome.retry_after(),
+                "{limit}: one unit"
+            );
         }
-        assert!(hit.veto != Veto::Never || taken.allowed, "{limit}: a report never denies");
+        assert!(hit.veto != Veto::Never || result.allowed, "{limit}: a report never denies");
         let Some(wait) = outcome.retry_after().filter(|wait| !wait.is_zero()) else { continue };
         if rng.u32(..4) == 0 {
             clock.set(Timestamp::from_micros(now.after(wait).as_micros() - 1));
@@ -314,19 +318,19 @@ pub async fn revert_undoes_its_charge<S: Store>(
     counter.take(rng.u64(1..=half)).await;
     clock.advance(Duration::from_micros(rng.u64(..=window_us / 3)));
     let before = counter.peek(1).await;
-    let taken = counter.take(rng.u64(1..=half)).await;
-    if taken.allowed {
-        expect_response(store.revert(&taken.receipt).await);
+    let result = counter.take(rng.u64(1..=half)).await;
+    if result.allowed {
+        expect_response(store.revert(&result.receipt).await);
         let after = counter.peek(1).await;
         assert_eq!(after.remaining(), before.remaining(), "{limit}, seed {seed}");
         assert_eq!(after.fits(), before.fits(), "{limit}, seed {seed}");
     }
-    let taken = counter.take(1).await;
-    assert!(taken.allowed, "{limit}, seed {seed}: one unit fits");
+    let result = counter.take(1).await;
+    assert!(result.allowed, "{limit}, seed {seed}: one unit fits");
     clock.advance(Duration::from_micros(2 * window_us + 1));
     assert!(counter.take(half).await.allowed);
     let before = counter.peek(1).await;
-    expect_response(store.revert(&taken.receipt).await);
+    expect_response(store.revert(&result.receipt).await);
     assert_eq!(counter.peek(1).await, before, "{limit}, seed {seed}: it had left the window");
 }
 
@@ -434,7 +438,7 @@ pub async fn order_of_hits_is_irrelevant<S: Store>(
     let mut rng = Rng::with_seed(seed);
     clock.set(Timestamp::from_micros(1_750_000_000_000_000 + rng.u64(..1_000_000_000)));
     let scopes: Vec<Scope> = (0..limits.len())
-        .map(|index| Scope::new("law", &format!("rule-{index}"), "limit", &["who"]))
+        .map(|index| Scope::new("test", &format!("rule-{index}"), "limit", &["key"]))
         .collect();
     for _ in 0..200 {
         clock.advance(Duration::from_micros(rng.u64(..1_000_000)));
@@ -447,11 +451,11 @@ pub async fn order_of_hits_is_irrelevant<S: Store>(
         let mut order: Vec<usize> = (0..hits.len()).collect();
         rng.shuffle(&mut order);
         let shuffled: Vec<Hit<'_>> = order.iter().map(|&index| hits[index]).collect();
-        let taken = expect_response(store.take(&hits).await);
+        let result = expect_response(store.take(&hits).await);
         let other = expect_response(other_store.take(&shuffled).await);
-        assert_eq!(taken.allowed, other.allowed, "seed {seed}");
+        assert_eq!(result.allowed, other.allowed, "seed {seed}");
         for (shuffled_index, &index) in order.iter().enumerate() {
-            assert_eq!(taken.outcomes[index], other.outcomes[shuffled_index], "seed {seed}");
+            assert_eq!(result.outcomes[index], other.outcomes[shuffled_index], "seed {seed}");
         }
     }
 }

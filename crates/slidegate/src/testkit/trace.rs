@@ -11,7 +11,8 @@ use crate::limit::Limit;
 use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, MAX_WINDOW, Quota};
 
-/// Maximum backward step of the clock in a trace. A store must keep expired counters for at least this time.
+/// Maximum backward step of the clock in a trace. A store must keep a counter for at least
+/// this time after it has expired.
 pub const MAX_BACKWARD_STEP: Duration = Duration::from_millis(50);
 
 /// Latest time of a trace, in the year 2103: scripts may use doubles for microseconds and 32 bits for seconds.
@@ -63,7 +64,7 @@ pub(super) struct TraceGenerator {
     limits: Vec<Limit>,
     keys: usize,
     now: Timestamp,
-    /// The last times at which an outcome promised a change.
+    /// Up to eight times at which recent outcomes promised a change.
     promised_times: Vec<Timestamp>,
 }
 
