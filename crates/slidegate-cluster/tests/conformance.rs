@@ -8,7 +8,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use slidegate::store::Outcomes;
 use slidegate::testkit::block_on;
-use slidegate::testkit::conformance::hold;
+use slidegate::testkit::conformance::run_trace;
 use slidegate::{
     Algorithm, Align, ChargeResult, Clock, Hit, Key, Limit, ManualClock, MemoryStore, Scope, Store,
     StoreError, SyncStore, Timestamp,
@@ -47,7 +47,7 @@ fn a_cluster_of_one_does_what_the_model_does() {
             let clock = ManualClock::default();
             let counters = Arc::new(counters(1, clock.now()));
             let store = ClusterStore::new(clock.clone(), counters, Sync::default(), Duration::ZERO);
-            match block_on(hold(&store, &clock, algorithms, seed, 800)) {
+            match block_on(run_trace(&store, &clock, algorithms, seed, 800)) {
                 Ok(tried) => {
                     allowed += tried.allowed;
                     decisions += tried.decisions;

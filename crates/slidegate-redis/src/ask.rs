@@ -145,7 +145,7 @@ impl Wording {
     pub fn key(&self, hit: &Hit<'_>) -> String {
         let mut key = String::with_capacity(64);
         // Writing into a string cannot fail.
-        let _ = write!(key, "{}{}:{}", self.prefix, hit.key.rule(), hit.key.placed_identity());
+        let _ = write!(key, "{}{}:{}", self.prefix, hit.key.rule(), hit.key.hash_tagged_identity());
         if !is_slot(&hit.limit.algorithm()) {
             let _ = write!(key, ":{}:{}", hit.key.limit(), hit.limit.shape_text());
         }

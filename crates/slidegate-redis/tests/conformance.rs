@@ -28,7 +28,7 @@ async fn hold(address: &str, algorithms: &[Algorithm], seeds: std::ops::Range<u6
             ..Settings::default()
         };
         let store = RedisStore::open(address, settings).unwrap().with_clock(clock.clone());
-        match conformance::hold(&store, &clock, algorithms, seed, 400).await {
+        match conformance::run_trace(&store, &clock, algorithms, seed, 400).await {
             Ok(held) => {
                 tried += held.decisions;
                 waits += held.waits;

@@ -157,7 +157,8 @@ impl RuleExplanation {
     fn from_match(matched: &Match<'_>, match_index: usize, ruling: &Ruling) -> Self {
         let limit_status = |limit: &RuleLimit| {
             ruling.limits().find(|limit_status| {
-                limit_status.matched() == match_index && limit_status.limit.place() == limit.place()
+                limit_status.match_index() == match_index
+                    && limit_status.limit.place() == limit.place()
             })
         };
         let limits = matched.limits().iter().zip(matched.hits());

@@ -67,7 +67,7 @@ pub async fn service(settings: ServiceSettings) -> Result<Service, ServiceError>
         false => settings.policy,
     };
     let gate = Gate::new(policy, store)
-        .expecting_instances(settings.expected_instances)
+        .with_instances(settings.expected_instances)
         .with_local_max_keys(bounds.max_keys)
         .with_local_max_memory(bounds.max_memory);
     let health = Health::new(settings.ready_needs_store);

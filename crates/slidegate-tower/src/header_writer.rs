@@ -85,7 +85,7 @@ impl HeaderWriter {
         if let Some(policies) = self.policies(ruling) {
             on_value(0, policies);
         }
-        headers::each_count(self.style, ruling, &WallClock, jitter, |index, text| {
+        headers::for_each_status(self.style, ruling, &WallClock, jitter, |index, text| {
             // Limit names are ASCII, so that each text is a valid header value.
             if let Ok(value) = HeaderValue::from_str(text) {
                 on_value(index, value);
@@ -108,15 +108,15 @@ impl HeaderWriter {
 
     fn policies(&self, ruling: &Ruling) -> Option<HeaderValue> {
         match self.cache.get() {
-            Some(cache) if ruling.has_limits_of(&cache.ruling) => Some(cache.policies.clone()),
+            Some(cache) if ruling.has_same_limits(&cache.ruling) => Some(cache.policies.clone()),
             _ => self.format_policies(ruling),
         }
     }
 
     #[cold]
     fn format_policies(&self, ruling: &Ruling) -> Option<HeaderValue> {
-        let policies = headers::policies(self.style, ruling)?;
-        let policies = HeaderValue::from_str(policies.text()).ok()?;
+        let policies = headers::policy_header(self.style, ruling)?;
+        let policies = HeaderValue::from_str(policies.as_str()).ok()?;
         self.cache
             .get_or_init(|| HeaderCache { ruling: ruling.clone(), policies: policies.clone() });
         Some(policies)

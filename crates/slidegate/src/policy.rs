@@ -19,7 +19,7 @@ use std::sync::Arc;
 use crate::host::is_host_attribute;
 use crate::key::{MAX_VALUE_BYTES, ShortenedValue, Value};
 use crate::quota::Quota;
-use crate::request::{Descriptor, Pairs, Request};
+use crate::request::{AttributePairs, Descriptor, Request};
 
 use file::PolicyWarning;
 use index::Index;
@@ -177,7 +177,7 @@ impl Policy {
 
     /// The attributes of a descriptor whose hosts have another canonical form, if a rule looks at hosts.
     #[inline]
-    fn canonical<'r>(&self, descriptor: &'r Descriptor<'_>) -> Option<Pairs<'r>> {
+    fn canonical<'r>(&self, descriptor: &'r Descriptor<'_>) -> Option<AttributePairs<'r>> {
         if self.has_hosts { descriptor.canonical() } else { None }
     }
 
@@ -242,7 +242,7 @@ impl<'r, 'd> Attributes<'r, 'd> {
         routes: &'r Routes,
     ) -> Self {
         let own = canonical.unwrap_or(descriptor.pairs());
-        let Descriptor { exact, limit, .. } = *descriptor;
+        let Descriptor { is_exact: exact, limit, .. } = *descriptor;
         let (bytes, shortened) = (descriptor.bytes(), RefCell::default());
         let mut attributes = Self { own, route: None, exact, limit, bytes, shortened };
         if !routes.is_empty() && attributes.get("route").is_none() {

@@ -16,7 +16,7 @@ use crate::limit::Limit;
 /// let scope = scope.with_redis(RedisOptions::new(&limit).with_split(8)?);
 /// let values = ["acme".into()];
 /// let key = Key::new(&scope, &values).with_part(3);
-/// assert_eq!(key.placed_identity().to_string(), "{tenant=acme#3}");
+/// assert_eq!(key.hash_tagged_identity().to_string(), "{tenant=acme#3}");
 /// assert_eq!(key.share().unwrap().quota().max(), 13);     // 4 of the 8 have 13, the others 12
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -19,7 +19,7 @@ fn descriptor<'a>(attributes: &[(&'a str, &'a str)]) -> Descriptor<'a> {
 }
 
 fn request<'a>(descriptors: impl IntoIterator<Item = Descriptor<'a>>) -> Request<'a> {
-    Request::of_descriptors("default", descriptors)
+    Request::with_descriptors("default", descriptors)
 }
 
 /// The rules that apply to one descriptor.
@@ -215,7 +215,7 @@ rules:
     assert_eq!(asked(&[("a", "1")], Some("2/min")), (true, left("a", 1)));
     assert_eq!(asked(&[("a", "1")], None), (true, vec![]));
 
-    let watched = Request::of_descriptors("observed", [descriptor(&xy).with_limit(quota("0/s"))]);
+    let watched = Request::with_descriptors("observed", [descriptor(&xy).with_limit(quota("0/s"))]);
     let ruling = gate.check_now(&watched);
     assert!(ruling.decision().is_allowed());
     assert!(ruling.limits().next().is_some_and(|one| one.is_observed() && !one.outcome.fits()));

@@ -441,10 +441,10 @@ fn without_the_store_the_strictest_rule_wins() {
     assert_eq!(allowed("ald"), [false, false]);
     assert_eq!(allowed("ab"), [false, false], "a ban needs no store");
     let ruling = block_on(gate.check(&request(&[("d", "1")], 1)));
-    assert!(ruling.decision().is_refused() && ruling.decision().retry_after().is_none());
+    assert!(ruling.decision().is_store_unavailable() && ruling.decision().retry_after().is_none());
     assert_eq!((ruling.limits().count(), ruling.decision().remaining()), (0, 0));
     let peeked = block_on(gate.peek(&request(&[("d", "1")], 1)));
-    assert!(peeked.decision().is_refused());
+    assert!(peeked.decision().is_store_unavailable());
 }
 
 #[test]
@@ -502,7 +502,7 @@ fn placed(gate: &TestGate, attributes: &[(&str, &str)]) -> Vec<(String, Option<u
     let applied = gate.policy().apply(&request);
     let hits = applied.hits();
     let max = |hit: &slidegate::Hit<'_>| hit.key.share().map(|share| share.quota().max());
-    hits.iter().map(|hit| (hit.key.placed_identity().to_string(), max(hit))).collect()
+    hits.iter().map(|hit| (hit.key.hash_tagged_identity().to_string(), max(hit))).collect()
 }
 
 #[test]

@@ -215,9 +215,9 @@ fn route_without_routes_is_warned_about() {
     assert!(found[0].starts_with("3:27: matches only if the caller sends the attribute `route`"));
     assert!(found[1].starts_with("5:27: "), "{found:#?}");
     assert_eq!(warnings(&format!("routes: [/login]\n{rules}")), [""; 0]);
-    let of_descriptors =
+    let with_descriptors =
         "rules: [{ name: a, descriptor: [route], when: { route: /a }, limits: [9/s] }]";
-    assert_eq!(warnings(of_descriptors), [""; 0]);
+    assert_eq!(warnings(with_descriptors), [""; 0]);
 }
 
 #[test]

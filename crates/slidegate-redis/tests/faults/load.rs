@@ -112,7 +112,7 @@ impl Load {
                     ended_us,
                     allowed: decision.is_allowed(),
                     degraded: decision.is_degraded(),
-                    refused: decision.is_refused(),
+                    refused: decision.is_store_unavailable(),
                 });
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }

@@ -119,7 +119,7 @@ async fn redis_may_come_later_than_its_store() {
     let mut redis = Redis::start();
     redis.kill();
     let gate = gate(&redis.address(), "deny", patient());
-    assert!(gate.check(&request("ann")).await.decision().is_refused());
+    assert!(gate.check(&request("ann")).await.decision().is_store_unavailable());
     redis.restart();
     until("it is reached", super::load::RECOVERY, async || {
         gate.check(&request("ann")).await.decision().is_allowed()

@@ -88,7 +88,7 @@ pub fn describe_ruling(ruling: &Ruling) -> String {
             "denied: the store is unavailable, and a rule denies requests without it".into()
         }
     };
-    match decision.is_degraded() && !decision.is_refused() {
+    match decision.is_degraded() && !decision.is_store_unavailable() {
         true => format!("{summary} (the store is unavailable: counted by this instance alone)"),
         false => summary,
     }

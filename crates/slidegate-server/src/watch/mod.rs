@@ -160,12 +160,12 @@ impl Gathered {
                 counters.count(verdict);
             }
             let Some(kind) = kind(verdict) else { continue };
-            if told.0 != standing.matched() {
-                told = (standing.matched(), 0);
+            if told.0 != standing.match_index() {
+                told = (standing.match_index(), 0);
             }
             let first = told.1 & (1 << kind as u8) == 0;
             told.1 |= 1 << kind as u8;
-            if let Some(asked) = standing.asked_by(applied).filter(|_| first) {
+            if let Some(asked) = standing.find_match(applied).filter(|_| first) {
                 self.top.count(kind, standing.rule, || asked.identity(), 1, now());
             }
         }

@@ -337,7 +337,7 @@ impl<'r> Match<'r> {
     pub fn hits(&self) -> impl Iterator<Item = Hit<'_>> {
         let Identity { values, combination, part } = &self.fit.identity;
         self.limits().iter().map(|limit| Hit {
-            key: Key::of_part(&limit.scopes[usize::from(*combination)], values, *part),
+            key: Key::with_optional_part(&limit.scopes[usize::from(*combination)], values, *part),
             limit: &limit.limit,
             cost: self.charge.cost,
             required: self.required(limit),
