@@ -149,7 +149,7 @@ impl RuleExplained {
     fn applies(one: &Match<'_>, place: usize, ruling: &Ruling) -> Self {
         let standing = |limit: &RuleLimit| {
             ruling.limits().find(|standing| {
-                standing.matched() == place && standing.limit.place() == limit.place()
+                standing.matched() == place && standing.limit.index() == limit.index()
             })
         };
         let limits = one.limits().iter().zip(one.hits());
@@ -160,8 +160,8 @@ impl RuleExplained {
             descriptor: 1,
             applies: true,
             no_match_reason: None,
-            by_override: one.chosen_override().map(|(nth, other)| override_name(nth, other)),
-            missing_attribute: one.lacks_attribute(),
+            by_override: one.active_override().map(|(nth, other)| override_name(nth, other)),
+            missing_attribute: one.is_attribute_missing(),
             limits: limits.collect(),
         }
     }
@@ -188,7 +188,11 @@ impl LimitExplained {
             cost: hit.cost,
             required: hit.required,
             charged_always: hit.charge == ChargeWhen::Always,
-            key_values: if one.lacks_attribute() { BTreeMap::new() } else { identity.collect() },
+            key_values: if one.is_attribute_missing() {
+                BTreeMap::new()
+            } else {
+                identity.collect()
+            },
             key: hit.key.to_string(),
             to_pass: standing.and_then(|standing| words::to_pass(&standing, hit.required)),
             now: standing.map(|standing| {

@@ -49,7 +49,7 @@ impl<S> Gate<S> {
     pub fn new(policy: Policy, store: S) -> Self {
         let fallback = Fallback::new(Arc::new(SystemClock::new()), LocalBounds::default());
         let instances = NonZeroU32::MIN;
-        let own_rules = policy.rules_shared_by(instances);
+        let own_rules = policy.rules_divided_by(instances);
         Self { policy, instances, own_rules, store: Arc::new(store), fallback: Arc::new(fallback) }
     }
 
@@ -72,7 +72,7 @@ impl<S> Gate<S> {
     #[must_use]
     pub fn with_policy(&self, policy: Policy) -> Self {
         Self {
-            own_rules: policy.rules_shared_by(self.instances),
+            own_rules: policy.rules_divided_by(self.instances),
             policy,
             instances: self.instances,
             store: self.store.clone(),
@@ -89,7 +89,7 @@ impl<S> Gate<S> {
     /// Where an algorithm lets more than max pass in a window, it is twice what that promises. Local counts
     /// stay until their window has passed, so the next outage finds those of the last one.
     pub fn expecting_instances(self, instances: NonZeroU32) -> Self {
-        Self { own_rules: self.policy.rules_shared_by(instances), instances, ..self }
+        Self { own_rules: self.policy.rules_divided_by(instances), instances, ..self }
     }
 
     /// The same with another clock for what is counted while the store does not answer.

@@ -10,21 +10,21 @@ use crate::words;
 /// Why a rule does not apply.
 pub fn misfit(misfit: &NoMatchReason<'_>) -> String {
     match misfit {
-        NoMatchReason::When { attribute, wanted, found } => match found {
-            Some(found) => format!("{attribute} is `{found}`, and {}", words::must(wanted)),
-            None => format!("there is no {attribute}, and it {}", words::must(wanted)),
+        NoMatchReason::ConditionNotMet { attribute, expected, found } => match found {
+            Some(found) => format!("{attribute} is `{found}`, and {}", words::must(expected)),
+            None => format!("there is no {attribute}, and it {}", words::must(expected)),
         },
-        NoMatchReason::Missing(entry) => {
+        NoMatchReason::MissingAttribute(entry) => {
             let names: Vec<&str> = entry.names().collect();
             format!("there is no {}, per which it counts", names.join(" or "))
         }
-        NoMatchReason::Unnamed(name) => {
+        NoMatchReason::UnnamedAttribute(name) => {
             format!("it does not name {name}, which the descriptor has")
         }
-        NoMatchReason::Descriptor(names) => {
+        NoMatchReason::OtherAttributeNames(names) => {
             format!("it is for descriptors of exactly {}, in this order", names.join(", "))
         }
-        NoMatchReason::NotRequested => {
+        NoMatchReason::RequestedLimitsOnly => {
             "it is for limits that descriptors bring along, where no other rule applies".into()
         }
         NoMatchReason::Replaced(other) => format!("{other} applies, and replaces it"),

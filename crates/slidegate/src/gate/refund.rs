@@ -22,7 +22,7 @@ struct Parts<'h> {
 impl<'h> Parts<'h> {
     fn of(applied: &'h MatchedRules<'_>) -> Self {
         let all = applied.hits();
-        let is_refund: SmallVec<_> = applied.gives_back_each().collect();
+        let is_refund: SmallVec<_> = applied.refund_flags().collect();
         let part = |wanted| {
             let both = all.iter().zip(&is_refund);
             both.filter(|(_, gives)| **gives == wanted).map(|(hit, _)| *hit).collect()
@@ -69,7 +69,7 @@ pub(super) fn take_now<S: SyncStore + ?Sized>(store: &S, applied: &MatchedRules<
 /// The hits of a request as they are looked at: to see where something would be given back, one unit is asked for.
 pub(super) fn looks<'h>(applied: &'h MatchedRules<'_>) -> Hits<'h> {
     let mut hits = applied.hits();
-    for (hit, _) in hits.iter_mut().zip(applied.gives_back_each()).filter(|(_, gives)| *gives) {
+    for (hit, _) in hits.iter_mut().zip(applied.refund_flags()).filter(|(_, gives)| *gives) {
         (hit.cost, hit.required) = (0, 1);
     }
     hits
@@ -81,7 +81,7 @@ pub(super) fn seen(
     hits: &[Hit<'_>],
     mut outcomes: Outcomes,
 ) -> Decision {
-    let given = outcomes.iter_mut().zip(applied.gives_back_each()).filter(|(_, gives)| *gives);
+    let given = outcomes.iter_mut().zip(applied.refund_flags()).filter(|(_, gives)| *gives);
     given.for_each(|(outcome, _)| *outcome = outcome.charged());
     Decision::of_peeked(hits, outcomes)
 }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::decision::Decision;
 use crate::hit::Veto;
 use crate::outcome::Outcome;
-use crate::policy::{Chosen, Match, MatchedRules, Mode, Origin, Origins, Rule, RuleLimit};
+use crate::policy::{Match, MatchedRules, Mode, Origin, Origins, Rule, RuleLimit, SettingsSource};
 use crate::reason::Reason;
 
 /// A decision, and the rules that it comes from.
@@ -149,7 +149,7 @@ impl Ruling {
         let nth = usize::from(origin.limit);
         let limit = match &self.origins.rare {
             Some(rare) if origin.is_requested => &rare.requested[nth],
-            _ => &rule.limits(origin.chosen)[nth],
+            _ => &rule.limits(origin.settings_source)[nth],
         };
         let Origin { veto, matched, descriptor, is_refund, is_reported, .. } = *origin;
         LimitStatus { rule, limit, outcome, veto, matched, descriptor, is_refund, is_reported }
@@ -180,8 +180,8 @@ impl Ruling {
         let Some((origin, bound)) = self.bound() else {
             return Some(Reason::LimitExceeded);
         };
-        Some(match (origin.chosen, bound.outcome.retry_after()) {
-            (Chosen::Missing, _) => Reason::MissingAttribute,
+        Some(match (origin.settings_source, bound.outcome.retry_after()) {
+            (SettingsSource::Missing, _) => Reason::MissingAttribute,
             _ if bound.limit.limit().capacity() == 0 => Reason::Banned,
             (_, None) => Reason::CostExceedsMax,
             (_, Some(_)) => Reason::LimitExceeded,

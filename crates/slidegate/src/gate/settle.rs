@@ -68,7 +68,7 @@ impl<S: Store> Gate<S> {
     ) -> Result<(), StoreError> {
         let applied = self.applied_to(request, decision);
         let hits = applied.hits();
-        let all = hits.iter().zip(decision.outcomes()).zip(applied.has_request_cost_each());
+        let all = hits.iter().zip(decision.outcomes()).zip(applied.request_cost_flags());
         let charged = all.filter(|((hit, outcome), is_own)| *is_own && was_charged(hit, outcome));
         let hits: SmallVec<[Hit<'_>; 3]> = charged.map(|((hit, _), _)| hit.reported()).collect();
         if hits.is_empty() {
@@ -125,7 +125,7 @@ impl<S: Store> Gate<S> {
 fn receipt_of_request_costs(applied: &MatchedRules<'_>, decision: &Decision) -> Receipt {
     let hits = applied.hits();
     let all = (hits.iter().zip(decision.outcomes()))
-        .zip(applied.has_request_cost_each().zip(applied.gives_back_each()));
+        .zip(applied.request_cost_flags().zip(applied.refund_flags()));
     let charged = all.filter(|((hit, outcome), (_, is_refund))| {
         !is_refund && outcome.is_known() && is_charged(hit, decision.is_allowed(), outcome)
     });
