@@ -215,7 +215,7 @@ impl<S> Limiter<S> {
     #[must_use]
     pub fn local_share(&self) -> Limiter {
         let share = |limit: &Limit| limit.share_of(self.instances);
-        let rules = self.rules.iter().map(|rule| rule.share_of(self.instances));
+        let rules = self.rules.iter().map(|rule| rule.with_limits_divided(self.instances));
         Limiter {
             limits: self.limits.iter().map(share).collect(),
             rules: rules.collect(),
