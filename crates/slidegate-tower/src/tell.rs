@@ -122,7 +122,7 @@ impl Tell {
 /// When a denied request would fit, if ever.
 pub fn retry_after(ruling: &Ruling, lengthening: JitterSample) -> Option<Duration> {
     let wait = ruling.decision().retry_after()?;
-    Some(lengthening.of(wait))
+    Some(lengthening.extend(wait))
 }
 
 impl Default for Tell {

@@ -33,7 +33,7 @@ impl Decision {
     /// What a store did with a single hit, seen as a decision.
     #[inline(always)]
     pub(crate) fn of_one(hit: &Hit<'_>, taken: SingleChargeResult) -> Self {
-        let taken = taken.into_taken(hit);
+        let taken = taken.into_charge_result(hit);
         Self::bound_by(binds_alone(hit, taken.allowed).then_some(0), taken)
     }
 
@@ -45,7 +45,7 @@ impl Decision {
 
     /// By a limit that nothing fits: a denial, unless it observes.
     pub(crate) fn never(veto: Veto) -> Self {
-        let outcomes = Outcomes::from_slice(&[Outcome::judge((0, 0), 1, 0, || 0)]);
+        let outcomes = Outcomes::from_slice(&[Outcome::evaluate((0, 0), 1, 0, || 0)]);
         let allowed = veto == Veto::Never;
         let taken = ChargeResult { allowed, outcomes, receipt: Receipt::default() };
         Self::bound_by((!allowed).then_some(0), taken)
@@ -150,7 +150,7 @@ fn binding_of_several(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> 
     let all = || hits.iter().zip(outcomes).enumerate().filter(known);
     let with = |veto| all().filter(move |(_, (hit, _))| hit.veto == veto);
     let denies = |(_, (_, outcome)): &Bound<'_>| !outcome.fits();
-    let wait = |(_, (_, outcome)): &Bound<'_>| outcome.wait_us();
+    let wait = |(_, (_, outcome)): &Bound<'_>| outcome.retry_after_us();
     let bound = if allowed {
         // A joint limit that does not fit denies nothing while another one fits.
         let joint = with(Veto::Jointly).filter(|bound| !denies(bound));

@@ -255,7 +255,7 @@ impl<'r> HeaderContext<'r> {
         let binding = ruling.binding()?;
         let wait = match ruling.decision().is_allowed() {
             true => Some(binding.outcome.reset_after()),
-            false => binding.outcome.retry_after().map(|wait| lengthening.of(wait)),
+            false => binding.outcome.retry_after().map(|wait| lengthening.extend(wait)),
         };
         Some(Self { ruling, binding, wait, clock })
     }

@@ -209,7 +209,7 @@ impl<S> Limiter<S> {
     /// ```
     #[must_use]
     pub fn local_share(&self) -> Limiter {
-        let share = |limit: &Limit| limit.share_of(self.instances);
+        let share = |limit: &Limit| limit.instance_share(self.instances);
         let rules = self.rules.iter().map(|rule| rule.share_of(self.instances));
         Limiter {
             limits: self.limits.iter().map(share).collect(),
@@ -291,7 +291,7 @@ impl<S> Limiter<S> {
         match Settlement::of(decision, decision.receipt().first_cost(), cost) {
             Settlement::Nothing => {}
             Settlement::Revert { units, of } => {
-                store.revert_now(&decision.receipt().part(units, of));
+                store.revert_now(&decision.receipt().fraction(units, of));
             }
             Settlement::Charge(extra) => {
                 store.take_now(&settled(self.hits(key, extra), decision));
@@ -490,7 +490,7 @@ impl<S: SyncStore> Limiter<S> {
             Verdict::Allowed(decision) => Ok(Try::Allowed(decision)),
             Verdict::Denied(decision) => {
                 let wait = decision.retry_after().ok_or(CostExceedsMax(cost))?;
-                Ok(Try::After(jitter.draw().of(wait)))
+                Ok(Try::After(jitter.draw().extend(wait)))
             }
         }
     }

@@ -22,13 +22,13 @@ impl ScriptedOutcome {
     fn outcome(self) -> Outcome {
         match self {
             Self::Fits { remaining, reset_us } => {
-                Outcome::judge_fit((true, remaining.into(), u64::MAX), 0, reset_us, || 0).charged()
+                Outcome::with_fit((true, remaining.into(), u64::MAX), 0, reset_us, || 0).charged()
             }
             Self::Denied { remaining, reset_us, wait_us } => {
                 let remaining = u64::from(remaining);
                 let capacity = if wait_us.is_some() { u64::MAX } else { remaining };
                 let wait = || wait_us.unwrap_or_default();
-                Outcome::judge_fit((false, remaining, capacity), remaining + 1, reset_us, wait)
+                Outcome::with_fit((false, remaining, capacity), remaining + 1, reset_us, wait)
             }
         }
     }

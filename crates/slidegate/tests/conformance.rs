@@ -156,7 +156,7 @@ fn a_store_that_cannot_count_by_what_it_is_held_to_is_found_out() {
         let held = block_on(hold(&Unable, &ManualClock::default(), &Algorithm::ALL, seed, 600));
         let difference = held.unwrap_err().to_string();
         assert!(
-            difference.ends_with("cannot count by this limit: it has no way to"),
+            difference.ends_with("does not support this limit: it has no way to"),
             "{difference}"
         );
     }

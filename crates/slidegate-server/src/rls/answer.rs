@@ -102,7 +102,7 @@ fn status(standing: &LimitStatus<'_>, lengthening: JitterSample) -> DescriptorSt
     let (unit, units) = unit::of_window(quota.window());
     let wait = match outcome.fits() {
         true => Some(outcome.reset_after()),
-        false => outcome.retry_after().map(|wait| lengthening.of(wait)),
+        false => outcome.retry_after().map(|wait| lengthening.extend(wait)),
     };
     DescriptorStatus {
         code: code(!outcome.fits()),

@@ -52,14 +52,14 @@ impl Waits {
         let wait = match told_wait(answer.headers(), WallClock.now()) {
             // To come back at once, again and again, is what nobody means who tells to wait.
             None | Some(Duration::ZERO) => self.backoff(asked),
-            Some(told) => self.jitter.draw().of(told),
+            Some(told) => self.jitter.draw().extend(told),
         };
         (elapsed.saturating_add(wait) <= self.total_time).then_some(wait)
     }
 
     /// Full jitter: anything up to a bound that doubles.
     fn backoff(&self, asked: u32) -> Duration {
-        Jitter::up_to(self.most_after(asked)).draw().of(Duration::ZERO)
+        Jitter::up_to(self.most_after(asked)).draw().extend(Duration::ZERO)
     }
 
     /// The bound after the `asked`-th attempt.

@@ -42,11 +42,11 @@ where
     B: Fn(Arc<J>, Arc<Question>, Charge, Settle) -> G + Copy + Send + Sync + 'static,
     F: Future<Output = (Parts, Decided)> + Send,
     G: Future<Output = ()> + Send,
-    <J::Kind as StoreKind>::Wait<F>: 'static,
-    <J::Kind as StoreKind>::Wait<G>: 'static,
+    <J::Kind as StoreKind>::Pending<F>: 'static,
+    <J::Kind as StoreKind>::Pending<G>: 'static,
 {
-    type Deciding = <J::Kind as StoreKind>::Wait<F>;
-    type Settling = <J::Kind as StoreKind>::Wait<G>;
+    type Deciding = <J::Kind as StoreKind>::Pending<F>;
+    type Settling = <J::Kind as StoreKind>::Pending<G>;
 
     #[inline]
     fn decide_now(&self, question: &Question, head: Head<'_>) -> Option<Decided> {

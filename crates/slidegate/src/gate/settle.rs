@@ -45,7 +45,7 @@ impl<S: Store> Gate<S> {
             Settlement::Nothing => Ok(()),
             Settlement::Revert { units, of } => {
                 let applied = self.applied_to(request, decision);
-                let receipt = receipt_of_request_costs(&applied, decision).part(units, of);
+                let receipt = receipt_of_request_costs(&applied, decision).fraction(units, of);
                 self.give_back_part(decision, &receipt).await
             }
             Settlement::Charge(extra) => self.charge_more(&request.costing(extra), decision).await,

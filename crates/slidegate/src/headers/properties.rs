@@ -7,7 +7,7 @@ use sfv::{BareItem, Item, List, ListEntry, Parser};
 
 use super::*;
 use crate::jitter::Jitter;
-use crate::outcome::LONGEST_US;
+use crate::outcome::MAX_DURATION_US;
 use crate::quota::{MAX_UNITS, MAX_WINDOW};
 use crate::test_util::{self, ScriptedOutcome};
 
@@ -32,8 +32,8 @@ fn any_micros() -> impl Strategy<Value = u64> {
         0..5_u64,
         0..4_000_000_u64,
         (0..400_000_000_u64).prop_map(|seconds| seconds * 1_000_000),
-        0..=LONGEST_US,
-        Just(LONGEST_US),
+        0..=MAX_DURATION_US,
+        Just(MAX_DURATION_US),
     ]
 }
 
@@ -259,7 +259,7 @@ fn the_draw_lengthens_the_wait_in_every_header_of_a_denial() {
     let limit = Limit { max: 100, window_ms: 60_000, said };
     let case =
         Case { rules: vec![("a".to_owned(), vec![limit])], now: Timestamp::from_secs(1_000) };
-    let lengthening = Jitter::up_to_percent(10).drawn(u32::MAX);
+    let lengthening = Jitter::up_to_percent(10).sample(u32::MAX);
     let waits = write_all(&case, lengthening).map(|(_, _, read)| (read.reset, read.retry_after));
     let expected = [Some(66), Some(66), Some(1_066), None].map(|reset| (reset, Some(66)));
     assert_eq!(waits.collect::<Vec<_>>(), expected);
@@ -335,7 +335,7 @@ proptest! {
     fn jitter_only_lengthens_denials_by_at_most_its_share_and_all_headers_alike(
         case in any_case(), percent in 0..=100_u8, lot: u32,
     ) {
-        let lengthening = Jitter::up_to_percent(percent).drawn(lot);
+        let lengthening = Jitter::up_to_percent(percent).sample(lot);
         let both = write_all(&case, JitterSample::NONE).zip(write_all(&case, lengthening));
         for ((style, ruling, exact), (_, _, read)) in both {
             prop_assert_eq!(&read.names, &exact.names);

@@ -82,7 +82,7 @@ impl<S: Store> Limiter<S> {
         match Settlement::of(decision, decision.receipt().first_cost(), cost) {
             Settlement::Nothing => Ok(()),
             Settlement::Revert { units, of } => {
-                self.store.revert(&decision.receipt().part(units, of)).await
+                self.store.revert(&decision.receipt().fraction(units, of)).await
             }
             Settlement::Charge(extra) => {
                 let value = [Value::from(key)];

@@ -18,7 +18,7 @@ use nested::Nested;
 use super::pattern::Condition;
 use super::rule::Rule;
 use super::{Attributes, WhenMissing};
-use crate::network::address;
+use crate::network::parse_address;
 
 /// So few rules are looked at as fast as they are looked up.
 const FEW: usize = 4;
@@ -120,7 +120,7 @@ impl ByValue {
         found.extend_from_slice(&self.present);
         found.extend_from_slice(self.literals.get(value).map_or(&[], |rules| rules));
         self.prefixes.around(value, |rules| found.extend_from_slice(rules));
-        if let Some(address) = address(value).filter(|_| !self.networks.is_empty()) {
+        if let Some(address) = parse_address(value).filter(|_| !self.networks.is_empty()) {
             self.networks.around(&IpNet::from(address), |rules| found.extend_from_slice(rules));
         }
     }

@@ -250,7 +250,7 @@ impl<'r> Match<'r> {
         self.rule = &rules[self.nth as usize];
         self.fit.limits = self.rule.limits(self.fit.chosen);
         if let Some(limit) = &mut self.fit.requested {
-            let own = limit.limit.share_of(instances);
+            let own = limit.limit.instance_share(instances);
             Arc::make_mut(limit).limit = own;
         }
         self

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::Attributes;
 use crate::key::Value;
-use crate::network::address;
+use crate::network::parse_address;
 
 /// What a rule counts per: for each of its entries the value of the first attribute that is present.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl Per {
 
     fn value<'r>(&self, text: &'r str) -> Value<'r> {
         // An address may be written in more than one way, and IPv6 gives each client very many.
-        match address(text).filter(|_| text.contains(':')) {
+        match parse_address(text).filter(|_| text.contains(':')) {
             Some(IpAddr::V6(address)) => match Ipv6Net::new(address, self.ipv6_prefix) {
                 Ok(network) => Value::Network(network.trunc()),
                 Err(_) => Value::Text(text),

@@ -151,7 +151,7 @@ impl RuleSettings {
     /// Those that each of so many instances enforces on its own.
     fn share(&mut self, instances: NonZeroU32) {
         for limit in &mut self.limits {
-            limit.limit = limit.limit.share_of(instances);
+            limit.limit = limit.limit.instance_share(instances);
         }
     }
 }

@@ -246,7 +246,7 @@ impl<S: Store> Run<'_, S> {
         };
         let (store, model) = self.receipts.swap_remove(nth);
         let part = |receipt: Receipt| match tenths {
-            Some(tenths) => receipt.part(tenths, 10),
+            Some(tenths) => receipt.fraction(tenths, 10),
             None => receipt,
         };
         let (store, model) = (part(store), part(model));

@@ -276,7 +276,7 @@ fn charge_denied(
     for (&place, hit) in part.places.iter().zip(&part.hits) {
         if is_charged(hit, false, &outcomes[place]) {
             let taken = slot.take_now(&[*hit]);
-            let after = slot.peek_now(&[hit.requiring(1)])[0];
+            let after = slot.peek_now(&[hit.with_required(1)])[0];
             outcomes[place] = after.charged_after(&outcomes[place]);
             charges.extend(taken.receipt.charges.into_iter().map(|charge| (place, charge)));
         }

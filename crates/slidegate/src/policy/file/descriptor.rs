@@ -102,7 +102,7 @@ impl Compiler<'_> {
             self.wrong(at, message);
         }
         // Any quota shows whether the store can count so.
-        if requested && let Ok(limit) = Limit::new(Quota::of_parts(1, 1_000_000), algorithm) {
+        if requested && let Ok(limit) = Limit::new(Quota::from_parts(1, 1_000_000), algorithm) {
             let at = match entry.algorithm.is_absent() {
                 true => entry.limits.place(),
                 false => entry.algorithm.place(),

@@ -116,10 +116,10 @@ impl Compiler<'_> {
     fn sample(&mut self, sample: &Field<String>) -> Option<(u32, SourceSpan)> {
         let (text, at) = sample.given()?;
         let share: Share = self.or_wrong(at, text.parse())?;
-        let many = share.one_in(RedisOptions::RAREST_SAMPLE).map_err(|(nearest, many)| {
+        let many = share.one_in(RedisOptions::MAX_SAMPLE).map_err(|(nearest, many)| {
             format!(
                 "a sample is one request in a whole number, from 2 to {}: the nearest to {share} is {nearest}, one in {many}",
-                RedisOptions::RAREST_SAMPLE
+                RedisOptions::MAX_SAMPLE
             )
         });
         Some((self.or_wrong(at, many)?, at))

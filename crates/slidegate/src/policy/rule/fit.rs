@@ -153,7 +153,7 @@ impl Rule {
             other => other,
         };
         // What an algorithm cannot count, such as a very long log, the default can.
-        let limit = Limit::new(quota, algorithm).unwrap_or_else(|_| Limit::of_quota(quota));
+        let limit = Limit::new(quota, algorithm).unwrap_or_else(|_| Limit::from_quota(quota));
         let id = quota.window_text();
         let scope = Scope::new(&self.domain, &self.name, &id, names).with_cluster(self.cluster);
         let place = first.or(self.settings.limits.first()).map_or(u32::MAX, |first| first.place);
