@@ -7,7 +7,7 @@ use std::time::Duration;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use slidegate::Timestamp;
 use slidegate_cluster::counters::{CounterSettings, Counters};
-use slidegate_cluster::counts::{Incarnation, BucketLayout, Tally, Told};
+use slidegate_cluster::counts::{BucketLayout, Incarnation, Tally, Told};
 use slidegate_cluster::message::{
     Ack, Body, Counts, Listed, MAX_BYTES, Message, Position, Roster, VERSION, ack_frame, decode,
     leaving_frame,

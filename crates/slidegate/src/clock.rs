@@ -62,8 +62,8 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 
 /// The default clock. It starts at the wall clock's time and advances with the processor's counter, which is cheaper to
 /// read. The counter drifts by about 20 µs per second, so the clock is corrected towards the wall clock, by at most
-/// 500 µs per second. Thus calendar windows stay on the calendar, and an adjustment of the wall clock by a minute neither
-/// opens nor closes a window. A correction may set the clock back by up to 25 µs.
+/// 500 µs per second. Thus calendar windows stay on the calendar, and an adjustment of the wall clock by a minute
+/// neither opens nor closes a window. A correction may set the clock back by up to 25 µs.
 #[derive(Clone, Debug)]
 pub struct SystemClock(SlewedClock<WallClock>);
 

@@ -30,8 +30,8 @@ pub struct ClusterOptions {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnPartition {
-    /// An unreachable node still has to acknowledge charges, until its own charges have left their window and a majority
-    /// of the nodes is reachable. The overshoot stays bounded.
+    /// An unreachable node still has to acknowledge charges, until its own charges have left their window and a
+    /// majority of the nodes is reachable. The overshoot stays bounded.
     #[default]
     Bounded,
     /// An unreachable node need not acknowledge charges. Each part of a partitioned cluster enforces the full limit on

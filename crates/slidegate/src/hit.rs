@@ -53,13 +53,14 @@ pub enum ChargeWhen {
     IfAdmitted,
     /// If the request is admitted and the hit fits.
     IfAdmittedAndFits,
-    /// Always: also if the request is denied, and above max. The counter then denies until the debt has left the window.
+    /// Always: also if the request is denied, and above max. The counter then denies until the debt has left the
+    /// window.
     Always,
 }
 
 impl<'a> Hit<'a> {
-    /// Creates a hit that denies the request if it does not fit, and is charged if the request is admitted. `max(cost, 1)`
-    /// units must be free, so that a cost of 0 checks whether one unit would fit.
+    /// Creates a hit that denies the request if it does not fit, and is charged if the request is admitted. It requires
+    /// `cost` free units, but at least one, so that a cost of 0 checks whether one unit would fit.
     #[inline(always)]
     pub fn new(key: Key<'a>, limit: &'a Limit, cost: u64) -> Self {
         let (veto, charge) = (Veto::Alone, ChargeWhen::IfAdmitted);

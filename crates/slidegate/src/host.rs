@@ -7,8 +7,9 @@ use std::net::Ipv6Addr;
 /// lower case, without port, trailing dots and surrounding white space.
 ///
 /// The canonical form of an IPv6 address has no brackets. In any other text everything after the first colon is the
-/// port, since servers that accept a malformed port also ignore it. Percent-encoded characters and upper case outside of
-/// ASCII are not normalized. The canonical form of a canonical form is unchanged. It is empty if there is only a port.
+/// port, since servers that accept a malformed port also ignore it. Percent-encoded characters and upper case outside
+/// of ASCII are not normalized. The canonical form of a canonical form is unchanged. It is empty if there is only a
+/// port.
 ///
 /// ```
 /// use slidegate::normal_host;

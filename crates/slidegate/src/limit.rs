@@ -63,7 +63,7 @@ pub enum LimitError {
         format_duration(*precision)
     )]
     Precision {
-        /// The precision asked for.
+        /// The requested precision.
         precision: Duration,
         /// The window, as written.
         window: String,
@@ -75,7 +75,7 @@ pub enum LimitError {
         max = sliding_buckets::MAX_BUCKETS
     )]
     Buckets {
-        /// The precision asked for.
+        /// The requested precision.
         precision: Duration,
         /// The window, as written.
         window: String,
@@ -156,8 +156,8 @@ impl Limit {
         self.map_units(|units| (units / instances).max(units.min(1)))
     }
 
-    /// Returns the share of the sub-key `part`, counted from 0, of a limit that is split into `parts` sub-keys. The shares
-    /// add up to exactly the limit: the remainders of max and burst go to the first sub-keys, one unit each.
+    /// Returns the share of the sub-key `part`, counted from 0, of a limit that is split into `parts` sub-keys. The
+    /// shares add up to exactly the limit: the remainders of max and burst go to the first sub-keys, one unit each.
     pub(crate) fn split_share(&self, part: u32, parts: NonZeroU32) -> Self {
         let (part, parts) = (u64::from(part), u64::from(parts.get()));
         self.map_units(|units| units / parts + u64::from(part < units % parts))

@@ -13,8 +13,8 @@ const MAPPED_PREFIX: u8 = 96;
 
 /// A network of IP addresses, or one address.
 ///
-/// An IPv4-mapped address, `::ffff:192.0.2.7` in any spelling, is the IPv4 address, and a network of such addresses
-/// is an IPv4 network. A network that contains IPv4-mapped and other addresses, such as `::/0`, matches only IPv6
+/// An IPv4-mapped address, `::ffff:192.0.2.7` in any spelling, is the IPv4 address, and a network of such addresses is
+/// an IPv4 network. A network that contains IPv4-mapped and other addresses, such as `::/0`, matches only IPv6
 /// addresses.
 ///
 /// ```

@@ -27,8 +27,8 @@ pub struct Outcome {
 
 impl Outcome {
     /// Creates the outcome of a hit that requires `required` units where `used` of `capacity` units are used.
-    /// `fits_after_us` returns the time until the units are free; it is called only if they are not free now but will be
-    /// later.
+    /// `fits_after_us` returns the time until the units are free; it is called only if they are not free now but will
+    /// be later.
     #[inline(always)]
     pub(crate) fn evaluate(
         (used, capacity): (u64, u64),

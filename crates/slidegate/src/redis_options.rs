@@ -106,8 +106,8 @@ impl RedisOptions {
         Self { limit: *limit, slot_by: Box::default(), split: None, sample: NonZeroU32::MIN }
     }
 
-    /// Derives the hash slot in a Redis Cluster only from the values of a key at these indices, in this order. Keys with
-    /// the same values at these indices are in the same slot.
+    /// Derives the hash slot in a Redis Cluster only from the values of a key at these indices, in this order. Keys
+    /// with the same values at these indices are in the same slot.
     ///
     /// # Errors
     /// If `indices` is empty or contains an index twice, or the limit is split.

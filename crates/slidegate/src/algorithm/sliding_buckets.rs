@@ -61,8 +61,8 @@ impl HeapSize for State {
 }
 
 impl State {
-    /// Returns the number of entries that are more than `age` buckets older than `newest`, the bucket of the last charge,
-    /// and the sum of their units.
+    /// Returns the number of entries that are more than `age` buckets older than `newest`, the bucket of the last
+    /// charge, and the sum of their units.
     #[inline(always)]
     fn entries_older_than(&self, age: u64, newest: u64) -> (usize, u64) {
         let (mut entries, mut units) = (0, 0);

@@ -234,8 +234,8 @@ impl SlidingLog {
         self.scale.tick_start_us(tick + self.scale.window_ticks())
     }
 
-    /// Returns the outcome for `required` units. The words of the log from `index` on are in the window and count `used`
-    /// units.
+    /// Returns the outcome for `required` units. The words of the log from `index` on are in the window and count
+    /// `used` units.
     #[inline(always)]
     fn outcome(
         &self,

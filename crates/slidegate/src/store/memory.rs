@@ -8,10 +8,10 @@
 //! Keys are identified by a 64-bit fingerprint with a secret that is drawn at start, so the cost of a decision does not
 //! depend on the length of the key, and collisions cannot be constructed. `docs/ALGORITHMS.md` has the probabilities.
 //!
-//! Expired keys are removed incrementally: each new key and every 64th decision in a shard sweep one block of the shard.
-//! Above `max_keys`, each new key evicts another: the one of a small sample that expires first, and a key that is being
-//! denied only if there is no other. The same rule applies when the keys exceed the memory budget. Each change of memory
-//! use is made under the lock of its shard and added to one atomic counter of the store.
+//! Expired keys are removed incrementally: each new key and every 64th decision in a shard sweep one block of the
+//! shard. Above `max_keys`, each new key evicts another: the one of a small sample that expires first, and a key that
+//! is being denied only if there is no other. The same rule applies when the keys exceed the memory budget. Each change
+//! of memory use is made under the lock of its shard and added to one atomic counter of the store.
 
 mod eviction;
 mod locked_shards;
@@ -131,8 +131,8 @@ impl<C: Clock> MemoryStore<C> {
     /// Sets the memory budget for keys in bytes, at least 1 MiB. It bounds [`memory_bytes`](Self::memory_bytes).
     ///
     /// Above the budget, keys are evicted by the same rule as above the maximum number of keys. The budget is exceeded
-    /// briefly while a table or a state moves to a larger allocation, and by concurrent allocations of other threads. It
-    /// is exceeded for longer in two cases: by up to an eighth if nearly all keys are being denied, and by a single
+    /// briefly while a table or a state moves to a larger allocation, and by concurrent allocations of other threads.
+    /// It is exceeded for longer in two cases: by up to an eighth if nearly all keys are being denied, and by a single
     /// state that is larger than the budget ([`Limit::max_state_bytes`](crate::Limit::max_state_bytes)).
     ///
     /// Call this before the store is used: existing keys are lost.
@@ -155,8 +155,8 @@ impl<C: Clock> MemoryStore<C> {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// Removes all expired keys and frees their memory, shard by shard. Calling this is optional, since expired keys are
-    /// also removed as new keys are inserted.
+    /// Removes all expired keys and frees their memory, shard by shard. Calling this is optional, since expired keys
+    /// are also removed as new keys are inserted.
     pub fn sweep(&self) {
         let now = self.coarse(self.clock.now());
         for padded in &self.shards {
@@ -371,8 +371,9 @@ impl Limit {
     /// the free slots of a growing table (at most a quarter of a slot in tables with several hundred keys), and the
     /// largest heap allocation of its state.
     ///
-    /// The largest allocation is reached with `sliding_buckets` when every bucket has units, and with `sliding_log` when
-    /// charges without a check, such as reported ones, have filled the log to twice its max. Most keys take far less.
+    /// The largest allocation is reached with `sliding_buckets` when every bucket has units, and with `sliding_log`
+    /// when charges without a check, such as reported ones, have filled the log to twice its max. Most keys take far
+    /// less.
     ///
     /// ```
     /// use slidegate::{Algorithm, Limit};

@@ -245,8 +245,8 @@ impl<S: Default + HeapSize> Table<S> {
         self.chunks_to_add(fingerprint) * chunk_bytes::<S>()
     }
 
-    /// Moves a slot into the first free slot of its probe sequence, which exists since the table is never full. Returns the
-    /// index.
+    /// Moves a slot into the first free slot of its probe sequence, which exists since the table is never full. Returns
+    /// the index.
     fn place_slot(&mut self, slot: Slot<S>) -> usize {
         let mut block = self.home_block(slot.fingerprint);
         loop {
@@ -389,8 +389,8 @@ impl<S: Default + HeapSize> Evict for Table<S> {
         self.chunks.len() * chunk_bytes::<S>() + self.heap_bytes
     }
 
-    /// Rebuilds the table with fourteen sixteenths of the slots used if less than thirteen sixteenths are used, so that it
-    /// neither grows again at the next insertion nor is rebuilt at each removal.
+    /// Rebuilds the table with fourteen sixteenths of the slots used if less than thirteen sixteenths are used, so that
+    /// it neither grows again at the next insertion nor is rebuilt at each removal.
     fn trim(&mut self) {
         let chunks = (self.len as usize * 16).div_ceil(BLOCKS_PER_CHUNK * SLOTS_PER_BLOCK * 14);
         let is_sparse = (self.len as usize) * 16 < self.blocks() * SLOTS_PER_BLOCK * 13;

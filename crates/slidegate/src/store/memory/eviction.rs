@@ -168,8 +168,8 @@ impl<C: Clock> MemoryStore<C> {
         self.evicted.fetch_add(u64::from(expires >= now), Ordering::Relaxed);
     }
 
-    /// Evicts a key of another shard than the one at `shard_index`, in which all keys are being denied. Skips shards that
-    /// are locked, since waiting for a lock while holding another could cause a deadlock.
+    /// Evicts a key of another shard than the one at `shard_index`, in which all keys are being denied. Skips shards
+    /// that are locked, since waiting for a lock while holding another could cause a deadlock.
     fn evict_from_other_shards(&self, shard_index: usize, now: CoarseTime) -> Option<CoarseTime> {
         let others = (shard_index + 1..self.shards.len()).chain(0..shard_index);
         for padded in others.map(|other| &self.shards[other]) {

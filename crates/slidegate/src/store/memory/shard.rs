@@ -248,8 +248,8 @@ impl Shard {
         table.update(slot, revert).1
     }
 
-    /// Refunds units if the key exists. Returns the outcome of one unit after the refund, and the bytes by which the state
-    /// has grown.
+    /// Refunds units if the key exists. Returns the outcome of one unit after the refund, and the bytes by which the
+    /// state has grown.
     pub(super) fn refund<C: HasTable>(
         &mut self,
         counter: C,
