@@ -1,9 +1,10 @@
-//! The rate-limiting algorithms: [`Algorithm`] is the user's choice, [`Counter`] the implementation, and
-//! [`AnyCounter`] maps one to the other.
+//! The rate-limiting algorithms: [`Algorithm`] is the user's choice, [`Counter`] the implementation, and `AnyCounter`
+//! maps one to the other.
 //!
 //! An algorithm is integer arithmetic without clock, locks and I/O; the Lua scripts in slidegate-redis do the same
-//! arithmetic. To add an algorithm, add a file to `algorithm/` that implements [`Counter`], then a line wherever the
-//! compiler reports an error.
+//! arithmetic. To add an algorithm, implement [`Counter`] in a new file in `algorithm/`, add a variant to `AnyCounter`,
+//! a table in `store/memory/shard.rs` and the Lua scripts, and follow the errors of the compiler. The conformance suite
+//! tests all algorithms in [`Algorithm::ALL`].
 
 pub mod additive;
 pub mod fixed_window;

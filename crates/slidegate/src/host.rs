@@ -127,8 +127,8 @@ mod tests {
                 .map(|(nth, c)| if upper >> nth & 1 == 1 { c.to_ascii_uppercase() } else { c })
                 .collect();
             let port = port.map_or(String::new(), |port| format!(":{port}"));
-            let spelt = format!("{spaces}{mixed}{dots}{port}{spaces}");
-            prop_assert_eq!(normal_host(&spelt), host);
+            let spelling = format!("{spaces}{mixed}{dots}{port}{spaces}");
+            prop_assert_eq!(normal_host(&spelling), host);
         }
     }
 }

@@ -161,8 +161,8 @@ mod tests {
 
     #[test]
     fn outcome_with_max_remaining_is_known() {
-        let most = Outcome::new(u32::MAX, Duration::ZERO, None);
-        assert!(most.is_known() && !most.fits());
+        let max = Outcome::new(u32::MAX, Duration::ZERO, None);
+        assert!(max.is_known() && !max.fits());
         assert!(!Outcome::unknown().is_known() && Outcome::unknown().fits());
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! A [`Store`] may wait and may fail; a [`SyncStore`] does neither, and implements [`Store`]. [`StoreKind`] makes the
 //! difference known to the compiler. A store returns an error only if it could not decide; a denial is not an error.
+//!
+//! To add a store, implement one of the traits, and run the conformance suite and the properties of `testkit` on it. A
+//! store must return [`StoreError::Unsupported`] for limits that it cannot count.
 
 pub mod memory;
 mod store_kind;

@@ -81,7 +81,7 @@ fn expired_keys_are_removed_by_insertions() {
     }
 }
 
-/// As above, but with other keys that do not expire, so that the tables grow continuously.
+/// Like the previous test, but with other keys that do not expire, so that the tables grow continuously.
 #[test]
 fn expired_keys_are_removed_while_store_grows() {
     let fixture = Fixture::new(1_000_000);

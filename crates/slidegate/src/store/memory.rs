@@ -5,8 +5,8 @@
 //! all of them, so that it is atomic. It waits for a lock while holding another only if it locks them in ascending
 //! order, so there are no deadlocks.
 //!
-//! Keys are identified by a 64-bit fingerprint with a secret that is drawn at start, so the cost of a decision does not
-//! depend on the length of the key, and collisions cannot be constructed. `docs/ALGORITHMS.md` has the probabilities.
+//! Keys are identified by a 64-bit fingerprint with a secret that is drawn at start, so a long key takes no more memory
+//! than a short one, and collisions cannot be constructed. `docs/ALGORITHMS.md` has the probabilities.
 //!
 //! Expired keys are removed incrementally: each new key and every 64th decision in a shard sweep one block of the
 //! shard. Above `max_keys`, each new key evicts another: the one of a small sample that expires first, and a key that
@@ -158,7 +158,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Removes all expired keys and frees their memory, shard by shard. Calling this is optional, since expired keys
     /// are also removed as new keys are inserted.
     pub fn sweep(&self) {
-        let now = self.coarse(self.clock.now());
+        let now = self.coarse_time(self.clock.now());
         for padded in &self.shards {
             let mut shard = padded.shard.lock();
             // A table that shrinks during the sweep reorders its blocks, so repeat until nothing is removed.
@@ -195,7 +195,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Converts a time to coarse time, rounded down.
-    fn coarse(&self, time: Timestamp) -> CoarseTime {
+    fn coarse_time(&self, time: Timestamp) -> CoarseTime {
         let coarse = time.as_micros().saturating_sub(self.started_us) >> 16;
         CoarseTime::try_from(coarse).unwrap_or(CoarseTime::MAX)
     }
@@ -278,12 +278,12 @@ impl<C: Clock> MemoryStore<C> {
     ) -> (ChargeEffect, u64) {
         let is_new = slot.is_none();
         let slot = slot.unwrap_or_else(|| self.insert(shard, counter, location, now));
-        // The key may not be denied: it may be new, or its max may have been raised.
+        // The key is possibly not denied: it may be new, or its max may have been raised.
         self.shards[location.shard].all_denied_until.store(0, Ordering::Relaxed);
         let coarse = |time: Timestamp| {
             // One step is added for threads that have read the clock slightly earlier.
             let time_us = time.as_micros().saturating_sub(location.phase_us);
-            self.coarse(Timestamp::from_micros(time_us)).saturating_add(1)
+            self.coarse_time(Timestamp::from_micros(time_us)).saturating_add(1)
         };
         let counter_now = shift_by_phase(now, &location);
         // A cost that fits causes no debt, so it need not be limited.
@@ -351,7 +351,7 @@ impl<C: Clock> MemoryStore<C> {
     #[inline]
     fn sweep_if_due(&self, shard: &mut Shard, now: Timestamp) {
         if shard.count_decision() {
-            let swept = self.update_shard(shard, |shard| shard.sweep(self.coarse(now)));
+            let swept = self.update_shard(shard, |shard| shard.sweep(self.coarse_time(now)));
             if swept > 0 {
                 self.keys.fetch_sub(swept, Ordering::Relaxed);
             }
@@ -472,7 +472,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
             };
             let padded = &self.shards[self.shard_index(fingerprint)];
             let shard = &mut *padded.shard.lock();
-            // The key may not be denied any more.
+            // The key is possibly not denied any more.
             padded.all_denied_until.store(0, Ordering::Relaxed);
             let grown = with_counter!(charge.limit.counter(), counter => {
                 shard.revert(counter, fingerprint, charge.charged_at, charge.cost)
@@ -487,7 +487,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
             let location = self.location(hit);
             let padded = &self.shards[location.shard];
             let shard = &mut *padded.shard.lock();
-            // The key may not be denied any more.
+            // The key is possibly not denied any more.
             padded.all_denied_until.store(0, Ordering::Relaxed);
             let (outcome, grown) = with_counter!(hit.limit.counter(), counter => {
                 shard.refund(counter, location.fingerprint, shift_by_phase(now, &location), hit.cost)

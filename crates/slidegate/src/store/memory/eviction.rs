@@ -29,7 +29,7 @@ impl<C: Clock> MemoryStore<C> {
         location: HitLocation,
         now: Timestamp,
     ) -> usize {
-        let now = self.coarse(now);
+        let now = self.coarse_time(now);
         self.evict_if_full(shard, location.shard, now);
         self.evict_for_slot(shard, counter, location, now);
         self.update_shard(shard, |shard| shard.insert(counter, location.fingerprint))
@@ -85,7 +85,7 @@ impl<C: Clock> MemoryStore<C> {
         }
         // The charged key is not evicted: if growing keys were evicted, they would never be denied.
         let denied_until = shard.set_denied_until(counter, location.fingerprint, PINNED);
-        self.evict_to_budget(shard, location.shard, self.coarse(now));
+        self.evict_to_budget(shard, location.shard, self.coarse_time(now));
         shard.set_denied_until(counter, location.fingerprint, denied_until);
     }
 
@@ -116,7 +116,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Evicts keys until the store is within its memory budget: first keys of this shard, then of others. Skips locked
     /// shards, as [`evict_from_other_shards`](Self::evict_from_other_shards) does.
     fn evict_to_budget(&self, shard: &mut Shard, shard_index: usize, now: CoarseTime) {
-        self.evict_some(shard, now);
+        self.evict_batch(shard, now);
         for _ in 0..self.shards.len() {
             if self.is_within_budget() {
                 return;
@@ -130,7 +130,7 @@ impl<C: Clock> MemoryStore<C> {
             let Some(mut shard) = padded.shard.try_lock() else {
                 continue;
             };
-            if !self.evict_some(&mut shard, now) {
+            if !self.evict_batch(&mut shard, now) {
                 padded.all_denied_until.store(shard.all_denied_until(), Ordering::Relaxed);
             }
         }
@@ -145,7 +145,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Evicts some keys of a shard while memory is short. Returns `false` if all remaining keys are being denied.
-    fn evict_some(&self, shard: &mut Shard, now: CoarseTime) -> bool {
+    fn evict_batch(&self, shard: &mut Shard, now: CoarseTime) -> bool {
         let max_evictions = MIN_EVICTIONS_PER_SHARD.max(shard.slots() / 8);
         (0..max_evictions).all(|_| {
             self.is_within_budget() || self.evict_one(shard, now, |shard| shard.evict(now))
