@@ -7,7 +7,7 @@ use std::time::Duration;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use slidegate::Timestamp;
 use slidegate_cluster::counters::{CounterSettings, Counters};
-use slidegate_cluster::counts::{Incarnation, Shape, Tally, Told};
+use slidegate_cluster::counts::{BucketLayout, Incarnation, Tally, Told};
 use slidegate_cluster::message::{
     Ack, Body, Counts, Listed, MAX_BYTES, Message, Position, Roster, VERSION, ack_frame, decode,
     leaving_frame,
@@ -78,7 +78,7 @@ fn place(epoch: u8, seq: u8) -> Position {
 
 fn told(tally: &(u8, u32, u8, i8, u64, u64), now: Timestamp) -> Told {
     let (key, millis, incarnation, bucket, charged, given_back) = *tally;
-    let shape = Shape { bucket_us: (u64::from(millis) * 1_000).max(1), buckets: 2 };
+    let shape = BucketLayout { bucket_us: (u64::from(millis) * 1_000).max(1), buckets: 2 };
     Told {
         key: u64::from(key) << 57 | u64::from(key),
         shape,

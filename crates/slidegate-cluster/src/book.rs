@@ -6,7 +6,7 @@
 //! anew of the book. Units that are dated in the future count as charged now, until their bucket is running.
 
 use slidegate::Timestamp;
-use slidegate::algorithm::additive::{Additive, Shape};
+use slidegate::algorithm::additive::{Additive, BucketLayout};
 use slidegate::heap::allocated_bytes;
 use smallvec::SmallVec;
 
@@ -46,7 +46,7 @@ struct Other {
 /// What is kept of one key.
 #[derive(Debug)]
 pub(crate) struct Book {
-    shape: Shape,
+    shape: BucketLayout,
     own: SmallVec<[Own; 2]>,
     others: Vec<Other>,
     /// Units by bucket that are known to stand in the state.
@@ -63,7 +63,7 @@ pub(crate) struct Book {
 }
 
 impl Book {
-    pub(crate) fn new(shape: Shape) -> Self {
+    pub(crate) fn new(shape: BucketLayout) -> Self {
         Self {
             shape,
             own: SmallVec::new(),
@@ -101,7 +101,7 @@ impl Book {
 
     /// The state that all tallies make, in which all that was charged to the state before has been entered.
     pub(crate) fn gather<C: Additive>(&mut self, counter: C, last: Timestamp) -> C::State {
-        let running = counter.shape().bucket(last);
+        let running = counter.layout().bucket(last);
         let sums = self.sums();
         let units = |counts: &dyn Fn(u64) -> bool| {
             let counted = sums.iter().filter(|(bucket, _)| counts(*bucket));
@@ -125,7 +125,7 @@ impl Book {
         self.is_news = true;
         let own = self.own.last().map(|own| own.bucket);
         let latest = self.others.iter().map(|other| other.bucket).chain(own).max();
-        latest.map_or(0, |bucket| self.shape.leaves_us(bucket))
+        latest.map_or(0, |bucket| self.shape.bucket_expires_us(bucket))
     }
 
     /// Whether others have told what does not stand in the state yet.
@@ -171,7 +171,7 @@ impl Book {
     pub(crate) fn forget(&mut self, since: Timestamp) -> bool {
         let shape = self.shape;
         let most = shape.buckets as usize + MAX_SPARE;
-        let has_left = |bucket: u64| shape.leaves_us(bucket) <= since.as_micros();
+        let has_left = |bucket: u64| shape.bucket_expires_us(bucket) <= since.as_micros();
         let old = self.own.iter().take_while(|own| has_left(own.bucket)).count();
         self.own.drain(..old.max(self.own.len().saturating_sub(most)));
         self.others.retain(|other| !has_left(other.bucket));
@@ -242,7 +242,7 @@ impl Book {
 
     /// Units not acknowledged that still count, by bucket, the oldest first.
     fn waiting(&self, now: Timestamp) -> impl Iterator<Item = (u64, u64)> {
-        let counts = move |own: &&Own| self.shape.leaves_us(own.bucket) > now.as_micros();
+        let counts = move |own: &&Own| self.shape.bucket_expires_us(own.bucket) > now.as_micros();
         self.own.iter().filter(counts).map(|own| (own.bucket, own.tally.charged - own.acknowledged))
     }
 
@@ -252,7 +252,7 @@ impl Book {
         for (bucket, units) in self.waiting(now) {
             left -= units;
             if left <= most {
-                return self.shape.leaves_us(bucket) - now.as_micros();
+                return self.shape.bucket_expires_us(bucket) - now.as_micros();
             }
         }
         0
@@ -293,7 +293,7 @@ impl Book {
         mut tell: impl FnMut(Incarnation, u64, Tally),
     ) {
         if self.told_in > flush || self.own.iter().any(|own| own.tally != own.told) {
-            let counts = |own: &&Own| self.shape.leaves_us(own.bucket) > now.as_micros();
+            let counts = |own: &&Own| self.shape.bucket_expires_us(own.bucket) > now.as_micros();
             self.own.iter().filter(counts).for_each(|own| tell(me, own.bucket, own.tally));
         }
     }
@@ -306,7 +306,7 @@ impl Book {
         is_asked_for: impl Fn(Incarnation, bool) -> bool,
         mut tell: impl FnMut(Incarnation, u64, Tally),
     ) {
-        let counts = |other: &&Other| self.shape.leaves_us(other.bucket) > now.as_micros();
+        let counts = |other: &&Other| self.shape.bucket_expires_us(other.bucket) > now.as_micros();
         let asked_for = |other: &&Other| is_asked_for(other.incarnation, other.is_raised);
         for other in self.others.iter().filter(counts).filter(asked_for) {
             tell(other.incarnation, other.bucket, other.tally);
@@ -314,7 +314,7 @@ impl Book {
     }
 
     /// How the counter divides time.
-    pub(crate) fn shape(&self) -> Shape {
+    pub(crate) fn shape(&self) -> BucketLayout {
         self.shape
     }
 
@@ -373,6 +373,6 @@ impl Other {
 
 /// The buckets that a state counts.
 fn counted<C: Additive>(counter: C, state: &C::State) -> std::ops::RangeInclusive<u64> {
-    let running = counter.running(state);
-    running.saturating_sub(u64::from(counter.shape().buckets) - 1)..=running
+    let running = counter.current_bucket(state);
+    running.saturating_sub(u64::from(counter.layout().buckets) - 1)..=running
 }

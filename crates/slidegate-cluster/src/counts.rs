@@ -4,7 +4,7 @@
 //! one key in one bucket of time is a [`Tally`]. Whoever hears of a tally takes the larger of each of its numbers: a
 //! message that is lost, repeated, late or replayed changes nothing in the end.
 
-pub use slidegate::algorithm::additive::Shape;
+pub use slidegate::algorithm::additive::BucketLayout;
 
 /// One life of a node, from its start to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,7 +41,7 @@ pub struct Told {
     /// The fingerprint of the key and its limit, the same on every node.
     pub key: u64,
     /// How its counter divides time.
-    pub shape: Shape,
+    pub shape: BucketLayout,
     /// Who has counted.
     pub incarnation: Incarnation,
     /// When.

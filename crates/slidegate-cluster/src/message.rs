@@ -108,7 +108,7 @@ pub enum MessageError {
     Roster,
     /// A counter that divides time as none does.
     #[error("no counter divides time like this")]
-    Shape,
+    BucketLayout,
     /// A line of a slot that is not there.
     #[error("a tally is of a slot that is not there")]
     Slot,

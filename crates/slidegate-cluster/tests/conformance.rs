@@ -140,7 +140,7 @@ fn nodes_that_know_all_of_each_other_do_what_one_store_does() {
                         hit.reported(),
                         hit.charged_always(),
                         hit.joint(),
-                        hit.requiring(required),
+                        hit.with_required(required),
                     ];
                     all[rng.usize(..all.len())]
                 })

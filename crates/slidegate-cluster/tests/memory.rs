@@ -71,7 +71,7 @@ fn flood_stays_below_max_memory_and_denied_keys_stay() -> Result<(), Box<dyn std
 #[test]
 fn counts_of_others_take_half_of_memory() -> Result<(), Box<dyn std::error::Error>> {
     let limit: Limit = "3/min".parse()?;
-    let shape = limit.additive().ok_or("it adds up")?.shape();
+    let shape = limit.additive().ok_or("it adds up")?.layout();
     let counters = counters(4 * MIB, now());
     let told = |key: u64| Told {
         key: key.wrapping_mul(0x9e37_79b9_7f4a_7c15),

@@ -213,7 +213,7 @@ impl Inner {
         let mut outcome = |(nth, hit): (usize, &Counted)| {
             // It never denies, so its figures are not needed.
             if hit.veto == Veto::Never {
-                return Some(Outcome::not_asked());
+                return Some(Outcome::unknown());
             }
             if !is_first(hits, nth) {
                 return None;
@@ -223,9 +223,9 @@ impl Inner {
                     allowed = false;
                     Some(outcome)
                 }
-                Known::Fits => Some(Outcome::not_asked()),
+                Known::Fits => Some(Outcome::unknown()),
                 // Figures of sampled rules are estimates in any case.
-                Known::Stale | Known::Nothing if hit.sample > 1 => Some(Outcome::not_asked()),
+                Known::Stale | Known::Nothing if hit.sample > 1 => Some(Outcome::unknown()),
                 Known::Stale | Known::Nothing => None,
             }
         };
@@ -348,8 +348,8 @@ impl Inner {
         }
         let mut outcomes = refunded?.into_iter();
         let outcome = |hit: &Counted| match asks(hit) {
-            true => outcomes.next().unwrap_or_else(Outcome::not_asked),
-            false => Outcome::not_asked(),
+            true => outcomes.next().unwrap_or_else(Outcome::unknown),
+            false => Outcome::unknown(),
         };
         Ok(hits.iter().map(outcome).collect())
     }

@@ -165,8 +165,8 @@ impl Pair {
     /// Reverts the nth charge, or some tenths of it.
     async fn revert(&mut self, nth: usize, tenths: u64) {
         let [store, model] = self.receipts.remove(nth);
-        self.store.revert(&store.part(tenths, 10)).await.unwrap();
-        Store::revert(&self.model, &model.part(tenths, 10)).await.unwrap();
+        self.store.revert(&store.fraction(tenths, 10)).await.unwrap();
+        Store::revert(&self.model, &model.fraction(tenths, 10)).await.unwrap();
     }
 
     async fn fill(&mut self, costs: &[u64]) {

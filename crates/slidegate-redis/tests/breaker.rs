@@ -235,10 +235,10 @@ fn calls_begun_before_it_opened_neither_close_it_nor_open_it_again() {
 #[test]
 fn a_change_is_told_in_words() {
     let opened = |cause| Change::Opened(cause).to_string();
-    let not_asked = "the store is not asked any more:";
-    assert_eq!(opened(Cause::InARow(5)), format!("{not_asked} 5 calls in a row failed"));
+    let unknown = "the store is not asked any more:";
+    assert_eq!(opened(Cause::InARow(5)), format!("{unknown} 5 calls in a row failed"));
     let share = Cause::Share { failed: 12, calls: 23 };
-    assert_eq!(opened(share), format!("{not_asked} 12 of 23 calls within a second failed"));
+    assert_eq!(opened(share), format!("{unknown} 12 of 23 calls within a second failed"));
     let closed = Change::Closed { after: Duration::from_millis(1_490) };
     assert_eq!(closed.to_string(), "the store is asked again, after 1.5 s");
 }

@@ -68,7 +68,7 @@ impl Counters {
             1 => hit.charged_always(),
             2 => hit.joint(),
             3 => hit.reported(),
-            4 => hit.requiring(rng.u64(..4)),
+            4 => hit.with_required(rng.u64(..4)),
             _ => hit,
         };
         (nth, hit)
@@ -100,7 +100,7 @@ fn assert_same_figures(hits: &[Hit<'_>], cached: &ChargeResult, asked: &ChargeRe
         let denies = enforced.filter(|(hit, outcome)| {
             hit.veto == Veto::Alone && outcome.is_known() && !outcome.fits()
         });
-        denies.map(|(_, outcome)| outcome.wait_us()).max()
+        denies.map(|(_, outcome)| outcome.retry_after_us()).max()
     };
     assert_eq!(wait(cached), wait(asked), "{cached:?}, {asked:?}");
 }

@@ -214,7 +214,7 @@ impl<S> Limiter<S> {
     /// ```
     #[must_use]
     pub fn local_share(&self) -> Limiter {
-        let share = |limit: &Limit| limit.share_of(self.instances);
+        let share = |limit: &Limit| limit.instance_share(self.instances);
         let rules = self.rules.iter().map(|rule| rule.with_limits_divided(self.instances));
         Limiter {
             limits: self.limits.iter().map(share).collect(),
@@ -297,7 +297,7 @@ impl<S> Limiter<S> {
         match Settlement::new(decision, decision.receipt().first_cost(), cost) {
             Settlement::Unchanged => {}
             Settlement::Revert { units, charged } => {
-                store.revert_now(&decision.receipt().part(units, charged));
+                store.revert_now(&decision.receipt().fraction(units, charged));
             }
             Settlement::Charge(extra) => {
                 store.take_now(&extra_hits(self.hits(key, extra), decision));
@@ -498,7 +498,7 @@ impl<S: SyncStore> Limiter<S> {
             Verdict::Allowed(decision) => Ok(WaitStep::Allowed(decision)),
             Verdict::Denied(decision) => {
                 let wait = decision.retry_after().ok_or(CostExceedsMax(cost))?;
-                Ok(WaitStep::RetryAfter(jitter.draw().of(wait)))
+                Ok(WaitStep::RetryAfter(jitter.draw().extend(wait)))
             }
         }
     }

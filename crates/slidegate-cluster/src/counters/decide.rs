@@ -5,7 +5,7 @@ use std::time::Duration;
 use slidegate::algorithm::additive::AnyAdditive;
 use slidegate::store::table::Slot;
 use slidegate::store::{
-    Charge, ChargeResult, CounterId, Outcomes, Receipt, admits, is_charged, pending,
+    Charge, ChargeResult, CounterId, Outcomes, Receipt, admits, is_charged, pending_units,
 };
 use slidegate::{Hit, Outcome, StoreError, Timestamp, Veto};
 use smallvec::SmallVec;
@@ -168,7 +168,7 @@ impl Counters {
         let mut capped = SmallVec::new();
         for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
             let is_same = |earlier: usize| locations[earlier].fingerprint == location.fingerprint;
-            let pending = pending(&hits[..nth], &outcomes, is_same);
+            let pending = pending_units(&hits[..nth], &outcomes, is_same);
             let required = hit.required.saturating_add(pending);
             let ask = Ask { hit, required, now: location.own(view.now) };
             let shard = shard_of_held(held, location);
@@ -266,11 +266,11 @@ impl Counters {
             return;
         }
         book.enter(counter, &hot.state);
-        let last = counter.last(&hot.state).max(ask.now);
+        let last = counter.last_charged_at(&hot.state).max(ask.now);
         let gathered = book.gather(counter, last);
         let asks_book = book.has_future();
         let table = C::table(&mut shard.states);
-        let (_, grown) = table.change(slot, |slot| {
+        let (_, grown) = table.update(slot, |slot| {
             slot.state.state = gathered;
             slot.state.asks_book = asks_book;
         });
@@ -278,7 +278,7 @@ impl Counters {
         let hot = &table.slot(slot).state;
         let max = ask.hit.limit.capacity();
         let units = counter.used(&hot.state, ask.now).saturating_sub(max);
-        let over = Over { bucket: counter.running(&hot.state), units, max };
+        let over = Over { bucket: counter.current_bucket(&hot.state), units, max };
         if let Some(ended) = book.note_over(over) {
             self.overshoot.note(&ended);
         }
@@ -297,10 +297,10 @@ impl Counters {
     ) -> bool {
         let terms = Terms::of(ask.hit);
         let hot = &mut C::table(&mut shard.states).slot_mut(slot).state;
-        let book = shard.books.of(location.fingerprint, || Book::new(counter.shape()));
+        let book = shard.books.of(location.fingerprint, || Book::new(counter.layout()));
         book.enter(counter, &hot.state);
         let progress = self.progress.load();
-        let span_us = counter.shape().span_us();
+        let span_us = counter.layout().lifetime_us();
         book.note_acknowledged(progress.acknowledged(view.now, span_us, terms.on_partition()));
         let unsynced = book.unsynced(ask.now);
         hot.unsynced = u32::try_from(unsynced).unwrap_or(u32::MAX);
@@ -332,17 +332,17 @@ impl Counters {
         if !view.is_alone {
             note_charge::<C>(shard, slot, location, hit.cost);
         }
-        let (charged, grown) = C::table(&mut shard.states).change(slot, |slot| {
+        let (charged, grown) = C::table(&mut shard.states).update(slot, |slot| {
             let charged = counter.charge(&mut slot.state.state, now, hit.cost);
-            self.date(slot, &charged.after, view.now);
+            self.date(slot, &charged.outcome, view.now);
             charged
         });
         if grown != 0 {
             self.count_growth::<C>(shard, location.fingerprint, grown, view.now);
         }
-        *outcome = charged.after.charged_after(outcome);
+        *outcome = charged.outcome.charged_after(outcome);
         let counter = CounterId::Fingerprint(location.fingerprint);
-        Ok(Charge { counter, limit: *hit.limit, charged_at: charged.at, cost: hit.cost })
+        Ok(Charge { counter, limit: *hit.limit, charged_at: charged.charged_at, cost: hit.cost })
     }
 
     /// Enters what was charged to a state that is about to be charged in a later bucket, and so forgets an earlier one:
@@ -357,10 +357,10 @@ impl Counters {
         now: Timestamp,
     ) {
         let state = &C::table(&mut shard.states).slot(slot).state.state;
-        let (running, bucket_us) = (counter.running(state), counter.shape().bucket_us);
+        let (running, bucket_us) = (counter.current_bucket(state), counter.layout().bucket_us);
         let (ends_us, now_us) = ((running + 1).saturating_mul(bucket_us), now.as_micros());
         if now_us >= ends_us {
-            let leaves_us = counter.shape().leaves_us(running);
+            let leaves_us = counter.layout().bucket_expires_us(running);
             if leaves_us.saturating_add(self.max_clock_skew_us) > now_us {
                 Self::enter(shard, counter, location.fingerprint);
             }
@@ -375,7 +375,7 @@ impl Counters {
         slot.expires = expires.max(slot.expires);
         slot.denied_until = match after.fits() {
             true => 0,
-            false => coarse(after.wait_us().min(after.reset_after_us())),
+            false => coarse(after.retry_after_us().min(after.reset_after_us())),
         };
     }
 

@@ -58,7 +58,7 @@ impl Counters {
         let now = self.coarse(now.as_micros());
         for nth in 0..MAX_AT_ONCE {
             let states = &mut shard.states;
-            if self.has_memory(C::table(states).growth(key)) {
+            if self.has_memory(C::table(states).growth_bytes(key)) {
                 return;
             }
             let evict = |states: &mut States| match nth {

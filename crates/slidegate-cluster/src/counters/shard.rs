@@ -9,7 +9,7 @@ use slidegate::algorithm::fixed_window::FixedWindow;
 use slidegate::algorithm::sliding_buckets::SlidingBuckets;
 use slidegate::algorithm::sliding_window::SlidingWindow;
 use slidegate::heap::HeapSize;
-use slidegate::store::table::{CoarseTime, Evict, EvictionCandidate, Slot, Table, WIDTH};
+use slidegate::store::table::{CoarseTime, Evict, EvictionCandidate, SLOTS_PER_BLOCK, Slot, Table};
 
 use super::kinds::KindId;
 use crate::book::Book;
@@ -102,12 +102,12 @@ impl States {
     /// Lets a key go: of a few the one that expires soonest, and never one that is being denied while another can
     /// go. Says when it would have expired.
     pub(super) fn evict(&mut self, now: CoarseTime) -> Option<CoarseTime> {
-        self.evict_undenied(now).or_else(|| self.evict_by(|table| table.soonest_freed()))
+        self.evict_undenied(now).or_else(|| self.evict_by(|table| table.first_undenied()))
     }
 
     /// Evicts as [`evict`](Self::evict) does, but no key that is being denied.
     pub(super) fn evict_undenied(&mut self, now: CoarseTime) -> Option<CoarseTime> {
-        self.evict_by(|table| table.victim(now))
+        self.evict_by(|table| table.eviction_candidate(now))
     }
 
     /// Gives memory back where enough slots are free.
@@ -117,7 +117,7 @@ impl States {
 
     /// Returns the slots of all tables, whether in use or not.
     pub(super) fn slots(&mut self) -> usize {
-        self.tables().map(|table| table.blocks() * WIDTH).sum()
+        self.tables().map(|table| table.blocks() * SLOTS_PER_BLOCK).sum()
     }
 
     /// Returns the bytes of all tables and of what their states hold.
@@ -134,7 +134,7 @@ impl States {
     ) -> Option<CoarseTime> {
         let victims = self.tables().filter_map(|table| Some((of(table)?, table)));
         let (victim, table) = victims.min_by_key(|(victim, _)| victim.expires)?;
-        table.remove(victim.at);
+        table.remove(victim.slot);
         Some(victim.expires)
     }
 

@@ -7,7 +7,7 @@ use slidegate::{Hit, StoreError, Timestamp};
 
 use super::{Counters, HasTable, HitLocation, KindId, Shard};
 use crate::book::Book;
-use crate::counts::{Incarnation, Shape, Tally, Told};
+use crate::counts::{BucketLayout, Incarnation, Tally, Told};
 use crate::ledger::{Flush, Ledger};
 
 /// A key of which something is to be told.
@@ -24,7 +24,7 @@ impl Counters {
     pub(super) fn enter<C: HasTable>(shard: &mut Shard, counter: C, key: u64) {
         let table = C::table(&mut shard.states);
         if let Some(at) = table.find(key) {
-            let book = shard.books.of(key, || Book::new(counter.shape()));
+            let book = shard.books.of(key, || Book::new(counter.layout()));
             book.enter(counter, &table.slot(at).state.state);
         }
     }
@@ -41,7 +41,7 @@ impl Counters {
         let table = C::table(&mut shard.states);
         let Some(at) = table.find(key) else { return };
         let books = &mut shard.books;
-        let (_, grown) = table.change(at, |slot| {
+        let (_, grown) = table.update(at, |slot| {
             // It may fit again.
             slot.denied_until = 0;
             let hot = &mut slot.state;
@@ -49,10 +49,10 @@ impl Counters {
                 take(&mut hot.state);
                 return;
             }
-            let book = books.of(key, || Book::new(counter.shape()));
+            let book = books.of(key, || Book::new(counter.layout()));
             book.enter(counter, &hot.state);
             if book.is_news() {
-                let last = counter.last(&hot.state).max(now);
+                let last = counter.last_charged_at(&hot.state).max(now);
                 hot.state = book.gather(counter, last);
             }
             take(&mut hot.state);
@@ -146,7 +146,7 @@ impl Counters {
         counter: C,
         key: u64,
         (me, flush, acknowledged): (Incarnation, Flush, Flush),
-        mut tell: impl FnMut(Shape, Incarnation, u64, Tally),
+        mut tell: impl FnMut(BucketLayout, Incarnation, u64, Tally),
     ) {
         let table = C::table(&mut shard.states);
         if let Some(at) = table.find(key) {
@@ -205,7 +205,7 @@ fn nearness<C: HasTable>(shard: &mut Shard, counter: C, key: u64) -> u64 {
     let table = C::table(&mut shard.states);
     let Some(at) = table.find(key) else { return u64::MAX };
     let state = &table.slot(at).state.state;
-    let last = counter.last(state);
+    let last = counter.last_charged_at(state);
     counter.peek(state, last, 1).remaining()
 }
 
@@ -272,7 +272,7 @@ impl Ledger for Counters {
         let kept_since = self.kept_since(now);
         let most = (2 * self.max_keys / self.shards.len()).max(64);
         for told in told {
-            let leaves_us = told.shape.leaves_us(told.bucket);
+            let leaves_us = told.shape.bucket_expires_us(told.bucket);
             let is_own = told.incarnation == self.me;
             if told.key == 0 || leaves_us <= kept_since.as_micros() {
                 continue;

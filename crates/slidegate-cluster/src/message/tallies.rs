@@ -15,7 +15,7 @@ use slidegate::algorithm::sliding_buckets::MAX_BUCKETS;
 
 use super::MessageError;
 use super::varint::{LONGEST, Reader, folded, put, unfolded};
-use crate::counts::{Incarnation, Shape, Tally, Told};
+use crate::counts::{BucketLayout, Incarnation, Tally, Told};
 
 const SAME_KEY: u64 = 1;
 const GIVES_BACK: u64 = 2;
@@ -31,9 +31,9 @@ const SHORTEST_LINE: usize = 3;
 /// Makes the bytes of tallies, as many as there is room for.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    slots: HashMap<(Shape, Incarnation), Slot>,
+    slots: HashMap<(BucketLayout, Incarnation), Slot>,
     slot_bytes: Vec<u8>,
-    last: Option<((Shape, Incarnation), Slot)>,
+    last: Option<((BucketLayout, Incarnation), Slot)>,
     last_key: Option<u64>,
     lines: u64,
     line_bytes: Vec<u8>,
@@ -119,19 +119,19 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Vec<Told>, MessageError> {
     Ok(tallies)
 }
 
-fn read_slot(reader: &mut Reader<'_>) -> Result<(Shape, Incarnation, u64), MessageError> {
+fn read_slot(reader: &mut Reader<'_>) -> Result<(BucketLayout, Incarnation, u64), MessageError> {
     let bucket_us = reader.number()?;
     // The running bucket counts, too.
-    let buckets = u32::try_from(reader.number()?).map_err(|_| MessageError::Shape)?;
+    let buckets = u32::try_from(reader.number()?).map_err(|_| MessageError::BucketLayout)?;
     if bucket_us == 0 || buckets == 0 || u64::from(buckets) > MAX_BUCKETS + 1 {
-        return Err(MessageError::Shape);
+        return Err(MessageError::BucketLayout);
     }
-    Ok((Shape { bucket_us, buckets }, Incarnation(reader.number()?), reader.number()?))
+    Ok((BucketLayout { bucket_us, buckets }, Incarnation(reader.number()?), reader.number()?))
 }
 
 fn read_line(
     reader: &mut Reader<'_>,
-    slots: &[(Shape, Incarnation, u64)],
+    slots: &[(BucketLayout, Incarnation, u64)],
     last_key: Option<u64>,
 ) -> Result<Told, MessageError> {
     let head = reader.number()?;

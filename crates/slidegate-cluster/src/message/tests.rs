@@ -2,7 +2,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::counts::{Incarnation, Shape, Tally};
+use crate::counts::{BucketLayout, Incarnation, Tally};
 
 fn number() -> impl Strategy<Value = u64> {
     (0u32..64, any::<u64>()).prop_map(|(bits, number)| number >> bits)
@@ -10,7 +10,7 @@ fn number() -> impl Strategy<Value = u64> {
 
 fn told() -> impl Strategy<Value = Told> {
     let shape = (1u64..5, 1u32..=1441)
-        .prop_map(|(seconds, buckets)| Shape { bucket_us: seconds * 1_000_000, buckets });
+        .prop_map(|(seconds, buckets)| BucketLayout { bucket_us: seconds * 1_000_000, buckets });
     let near = (1_700_000_000u64..1_700_000_010).boxed();
     let bucket = prop_oneof![9 => near, 1 => any::<u64>().boxed()];
     (0u64..6, shape, 0u64..4, bucket, number(), prop_oneof![3 => Just(0), 1 => number()]).prop_map(
@@ -111,7 +111,7 @@ proptest! {
 fn a_changed_key_takes_a_dozen_bytes() {
     let told = |key: u64| Told {
         key: key.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-        shape: Shape { bucket_us: 60_000_000, buckets: 2 },
+        shape: BucketLayout { bucket_us: 60_000_000, buckets: 2 },
         incarnation: Incarnation(1_700_000_000_000_000),
         bucket: 28_333_333 + key % 2,
         tally: Tally { charged: key % 300, given_back: 0 },
@@ -125,7 +125,7 @@ fn a_changed_key_takes_a_dozen_bytes() {
 fn what_does_not_fit_into_one_frame_goes_into_several() {
     let told = |key: u64| Told {
         key: u64::MAX - key,
-        shape: Shape { bucket_us: u64::MAX - key, buckets: 1441 },
+        shape: BucketLayout { bucket_us: u64::MAX - key, buckets: 1441 },
         incarnation: Incarnation(u64::MAX),
         bucket: u64::MAX / 2,
         tally: Tally { charged: u64::MAX, given_back: u64::MAX },
@@ -188,7 +188,7 @@ fn nothing_is_allocated_because_a_number_says_so() {
     assert_eq!(claims(&[u64::MAX]), Err(MessageError::Truncated), "slots");
     assert_eq!(claims(&[0, u64::MAX]), Err(MessageError::Truncated), "tallies");
     assert_eq!(claims(&[0, 1, 0, 0, 0]), Err(MessageError::Slot));
-    assert_eq!(claims(&[1, 0, 2, 7, 0, 0]), Err(MessageError::Shape));
-    assert_eq!(claims(&[1, 5, 1442, 7, 0, 0]), Err(MessageError::Shape));
+    assert_eq!(claims(&[1, 0, 2, 7, 0, 0]), Err(MessageError::BucketLayout));
+    assert_eq!(claims(&[1, 5, 1442, 7, 0, 0]), Err(MessageError::BucketLayout));
     assert_eq!(claims(&[1, 5, 2, 7, 0, 1, 1, 0, 0]), Err(MessageError::Key));
 }

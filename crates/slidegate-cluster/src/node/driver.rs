@@ -73,7 +73,7 @@ impl<T: Transport> Driver<T> {
     }
 
     fn tick(&mut self) -> Vec<Addressed> {
-        self.clock.follow();
+        self.clock.sync_with_wall_clock();
         let now = self.clock.now();
         self.counters.forget(now);
         self.engine.tick(&*self.counters, now)

@@ -59,7 +59,7 @@ impl Settings {
     pub(super) fn is_absurd(&self, told: &Told, now: Timestamp) -> bool {
         let latest_us = now.as_micros().saturating_add(self.skew_us());
         let begins_us = told.bucket.saturating_mul(told.shape.bucket_us);
-        begins_us > latest_us.saturating_add(told.shape.span_us())
+        begins_us > latest_us.saturating_add(told.shape.lifetime_us())
     }
 }
 

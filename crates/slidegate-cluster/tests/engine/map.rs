@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use slidegate::Timestamp;
-use slidegate_cluster::counts::{Incarnation, Shape, Tally, Told};
+use slidegate_cluster::counts::{BucketLayout, Incarnation, Tally, Told};
 use slidegate_cluster::ledger::{Flush, Ledger};
 
-pub const SHAPE: Shape = Shape { bucket_us: 10_000_000, buckets: 2 };
+pub const SHAPE: BucketLayout = BucketLayout { bucket_us: 10_000_000, buckets: 2 };
 
 /// By key, incarnation and bucket.
 pub type Tallies = BTreeMap<(u64, Incarnation, u64), Tally>;

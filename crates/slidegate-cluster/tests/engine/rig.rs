@@ -204,7 +204,7 @@ impl Rig {
     /// The last flush that all have acknowledged who count just now, as a node knows it.
     pub fn acknowledged(&self, at: u64) -> Flush {
         let progress = self.sites[&at].progress.load();
-        progress.acknowledged(self.now, SHAPE.span_us(), OnPartition::Bounded)
+        progress.acknowledged(self.now, SHAPE.lifetime_us(), OnPartition::Bounded)
     }
 
     /// Whether all know the same.

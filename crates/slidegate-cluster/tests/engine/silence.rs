@@ -241,5 +241,5 @@ fn the_status_tells_who_is_silent() {
     assert_eq!(rig.member(1, 2).unwrap().standing, Standing::Alive);
     assert_eq!(rig.member(1, 3).unwrap().standing, Standing::Silent(crate::rig::INTERVAL));
     assert_eq!(rig.member(1, 3).unwrap().node.incarnation, Incarnation(3));
-    assert_eq!(SHAPE.span_us(), 20_000_000);
+    assert_eq!(SHAPE.lifetime_us(), 20_000_000);
 }

@@ -179,7 +179,7 @@ fn a_quiet_cluster_is_quiet() {
 fn tallies_dated_absurdly_far_in_the_future_are_refused_and_counted() {
     let mut rig = Rig::of(2);
     let skew = rig.settings.max_clock_skew;
-    let span = Duration::from_micros(SHAPE.span_us());
+    let span = Duration::from_micros(SHAPE.lifetime_us());
     let latest = SHAPE.bucket(rig.now.after(skew).after(span));
     let told = |key, bucket| Told {
         key,

@@ -120,7 +120,7 @@ impl Life {
     pub fn tallies(&self, now: Timestamp) -> Vec<Told> {
         let mut told = Vec::new();
         self.counters.changed_since(0, true, now, &mut |tally| told.push(tally));
-        told.retain(|told| told.shape.leaves_us(told.bucket) > now.as_micros());
+        told.retain(|told| told.shape.bucket_expires_us(told.bucket) > now.as_micros());
         told.sort_by_key(|told| (told.key, told.incarnation, told.bucket));
         told
     }

@@ -415,7 +415,7 @@ impl World {
             let (fingerprint, ahead_us) = self.counter_of(key);
             let latest_us = latest.as_micros() + ahead_us;
             let counts = |told: &Told| {
-                told.key != fingerprint || told.shape.leaves_us(told.bucket) > latest_us
+                told.key != fingerprint || told.shape.bucket_expires_us(told.bucket) > latest_us
             };
             all.iter_mut().for_each(|tallies| tallies.retain(counts));
         }
@@ -447,7 +447,7 @@ impl World {
             let Some(shape) = own.first().map(|told| told.shape) else { continue };
             let counts = |date_us: u64| {
                 let bucket = shape.bucket(Timestamp::from_micros(date_us + ahead_us));
-                shape.leaves_us(bucket) > latest.as_micros() + ahead_us
+                shape.bucket_expires_us(bucket) > latest.as_micros() + ahead_us
             };
             let (charged, given_back) = own.iter().fold((0, 0), |(charged, given_back), told| {
                 (charged + told.tally.charged, given_back + told.tally.given_back)

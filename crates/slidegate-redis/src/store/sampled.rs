@@ -33,8 +33,8 @@ impl Inner {
         let taken = if asked.is_empty() { nothing() } else { self.charge(asked).await? };
         let mut outcomes = taken.outcomes.into_iter();
         let outcome = |asks: &bool| match asks {
-            true => outcomes.next().unwrap_or_else(Outcome::not_asked),
-            false => Outcome::not_asked(),
+            true => outcomes.next().unwrap_or_else(Outcome::unknown),
+            false => Outcome::unknown(),
         };
         Ok(ChargeResult { outcomes: asks.iter().map(outcome).collect(), ..taken })
     }

@@ -46,7 +46,7 @@ impl<S: Store> Gate<S> {
             Settlement::Unchanged => Ok(()),
             Settlement::Revert { units, charged } => {
                 let matched = self.match_as_decided(request, decision);
-                let receipt = request_cost_receipt(&matched, decision).part(units, charged);
+                let receipt = request_cost_receipt(&matched, decision).fraction(units, charged);
                 self.revert_receipt(decision, &receipt).await
             }
             Settlement::Charge(extra) => {

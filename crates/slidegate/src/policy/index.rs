@@ -18,7 +18,7 @@ use nested::NestedMap;
 use super::pattern::Condition;
 use super::rule::Rule;
 use super::{Attributes, WhenMissing};
-use crate::network::address;
+use crate::network::parse_address;
 
 /// Up to this number of rules, checking each rule is as fast as a lookup.
 const MAX_UNINDEXED_RULES: usize = 4;
@@ -126,7 +126,7 @@ impl AttributeIndex {
         found.extend_from_slice(&self.present);
         found.extend_from_slice(self.literals.get(value).map_or(&[], |rules| rules));
         self.prefixes.for_each_containing(value, |rules| found.extend_from_slice(rules));
-        if let Some(address) = address(value).filter(|_| !self.networks.is_empty()) {
+        if let Some(address) = parse_address(value).filter(|_| !self.networks.is_empty()) {
             self.networks
                 .for_each_containing(&IpNet::from(address), |rules| found.extend_from_slice(rules));
         }

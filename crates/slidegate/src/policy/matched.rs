@@ -270,7 +270,7 @@ impl<'r> Match<'r> {
         self.rule = &rules[self.rule_index as usize];
         self.details.limits = self.rule.limits(self.details.settings_source);
         if let Some(limit) = &mut self.details.requested {
-            let divided = limit.limit.share_of(instances);
+            let divided = limit.limit.instance_share(instances);
             Arc::make_mut(limit).limit = divided;
         }
         self

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 use crate::host::normal_host;
-use crate::network::{self, NetworkError, address};
+use crate::network::{NetworkError, parse_address, parse_network};
 
 /// A pattern for a value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl FromStr for Pattern {
         if text.is_empty() {
             return Err(PatternError::Empty);
         }
-        if let Some(network) = network::parse(text) {
+        if let Some(network) = parse_network(text) {
             return Ok(Self::Network(network?));
         }
         match text.split_once('*') {
@@ -167,7 +167,7 @@ impl Condition {
     }
 
     fn matches_any_network(&self, value: &str) -> bool {
-        address(value).is_some_and(|address| {
+        parse_address(value).is_some_and(|address| {
             // Only the last network that begins at or before the address can contain it.
             let end = self.networks.partition_point(|network| network.network() <= address);
             self.networks[..end].last().is_some_and(|network| network.contains(&address))

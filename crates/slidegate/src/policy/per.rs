@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::Attributes;
 use crate::key::Value;
-use crate::network::address;
+use crate::network::parse_address;
 
 /// The `per` of a rule: the attributes that it counts by. Each entry contributes the value of its first attribute that
 /// is present.
@@ -105,7 +105,7 @@ impl Per {
 
     fn key_value<'r>(&self, text: &'r str) -> Value<'r> {
         // An address has several spellings, and an IPv6 client has very many addresses.
-        match address(text).filter(|_| text.contains(':')) {
+        match parse_address(text).filter(|_| text.contains(':')) {
             Some(IpAddr::V6(address)) => match Ipv6Net::new(address, self.ipv6_prefix) {
                 Ok(network) => Value::Network(network.trunc()),
                 Err(_) => Value::Text(text),

@@ -151,7 +151,7 @@ impl RuleSettings {
     /// Divides each limit by the number of instances.
     fn divide_limits(&mut self, instances: NonZeroU32) {
         for limit in &mut self.limits {
-            limit.limit = limit.limit.share_of(instances);
+            limit.limit = limit.limit.instance_share(instances);
         }
     }
 }

@@ -108,7 +108,7 @@ impl Compiler<'_> {
             self.report(at, message);
         }
         // Any quota shows whether the store supports the algorithm.
-        if is_requested && let Ok(limit) = Limit::new(Quota::of_parts(1, 1_000_000), algorithm) {
+        if is_requested && let Ok(limit) = Limit::new(Quota::from_parts(1, 1_000_000), algorithm) {
             let at = match spec.algorithm.is_absent() {
                 true => spec.limits.span(),
                 false => spec.algorithm.span(),

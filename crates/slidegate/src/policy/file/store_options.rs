@@ -132,10 +132,10 @@ impl Compiler<'_> {
     fn compile_sample(&mut self, sample: &Field<String>) -> Option<(u32, SourceSpan)> {
         let (text, at) = sample.spanned()?;
         let percentage: Percentage = self.ok_or_report(at, text.parse())?;
-        let ratio = percentage.to_one_in(RedisOptions::RAREST_SAMPLE).map_err(|(nearest, ratio)| {
+        let ratio = percentage.to_one_in(RedisOptions::MAX_SAMPLE).map_err(|(nearest, ratio)| {
             format!(
                 "a sample is one in n requests, n from 2 to {}: the nearest to {percentage} is {nearest}, one in {ratio}",
-                RedisOptions::RAREST_SAMPLE
+                RedisOptions::MAX_SAMPLE
             )
         });
         Some((self.ok_or_report(at, ratio)?, at))

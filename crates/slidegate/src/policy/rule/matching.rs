@@ -157,7 +157,7 @@ impl Rule {
             other => other,
         };
         // If the algorithm cannot enforce the quota, such as a very long log, the default algorithm can.
-        let limit = Limit::new(quota, algorithm).unwrap_or_else(|_| Limit::of_quota(quota));
+        let limit = Limit::new(quota, algorithm).unwrap_or_else(|_| Limit::from_quota(quota));
         let id = quota.window_text();
         let scope = Scope::new(&self.domain, &self.name, &id, names).with_cluster(self.cluster);
         let index = first.or(self.settings.limits.first()).map_or(u32::MAX, |first| first.index);
