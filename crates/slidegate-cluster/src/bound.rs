@@ -33,14 +33,14 @@ use slidegate::{Algorithm, Limit};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn overshoot_bound(limit: &Limit, nodes: u64, max_unsynced: u64, largest_cost: u64) -> u64 {
-    let unseen = nodes.saturating_sub(1).saturating_mul(max_unsynced.max(largest_cost));
-    unseen.saturating_mul(counts_in_a_window(limit))
+    let unknown_units = nodes.saturating_sub(1).saturating_mul(max_unsynced.max(largest_cost));
+    unknown_units.saturating_mul(overlapping_counts(limit))
 }
 
 /// The most units that the nodes of a cluster may let into any window of a limit's length: the promise of its
 /// algorithm, and [`overshoot_bound`].
 pub fn max_units_in_window(limit: &Limit, nodes: u64, max_unsynced: u64, largest_cost: u64) -> u64 {
-    promise(limit).saturating_add(overshoot_bound(limit, nodes, max_unsynced, largest_cost))
+    algorithm_bound(limit).saturating_add(overshoot_bound(limit, nodes, max_unsynced, largest_cost))
 }
 
 /// Units that a node of so many may charge before every member has acknowledged them, if the rule does not say.
@@ -49,7 +49,7 @@ pub fn default_max_unsynced(limit: &Limit, nodes: u64) -> u64 {
 }
 
 /// The most units that one node alone lets into any window of a limit's length.
-fn promise(limit: &Limit) -> u64 {
+fn algorithm_bound(limit: &Limit) -> u64 {
     let max = limit.quota().max();
     match limit.algorithm() {
         Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => max,
@@ -60,7 +60,7 @@ fn promise(limit: &Limit) -> u64 {
 }
 
 /// Counts that a window may lie over of which each is held to max by itself.
-fn counts_in_a_window(limit: &Limit) -> u64 {
+fn overlapping_counts(limit: &Limit) -> u64 {
     match limit.algorithm() {
         Algorithm::SlidingWindow | Algorithm::FixedWindow { .. } => 2,
         _ => 1,
@@ -78,8 +78,8 @@ mod tests {
     #[test]
     fn a_node_alone_keeps_the_promise_of_its_algorithm() {
         for limit in slidegate::testkit::properties::limits() {
-            let promise = slidegate::testkit::properties::max_units_in_window(&limit);
-            assert_eq!(max_units_in_window(&limit, 1, 100, 100), promise, "{limit}");
+            let algorithm_bound = slidegate::testkit::properties::max_units_in_window(&limit);
+            assert_eq!(max_units_in_window(&limit, 1, 100, 100), algorithm_bound, "{limit}");
         }
     }
 

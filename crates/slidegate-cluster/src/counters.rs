@@ -17,8 +17,8 @@ macro_rules! with_counter {
 mod decide;
 mod kinds;
 mod memory;
+mod replicate;
 mod shard;
-mod tell;
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -32,31 +32,31 @@ use slidegate::store::table::CoarseTime;
 use slidegate::{Algorithm, Hit, Limit, StoreError, Timestamp};
 use smallvec::SmallVec;
 
-use crate::book::Book;
-use crate::counts::Incarnation;
-use crate::overshoot::Overshoot;
-use crate::progress::Published;
+use crate::overshoot::OvershootHistogram;
+use crate::pn_counter::Incarnation;
+use crate::progress::SharedProgress;
+use crate::replica::KeyReplica;
 
-use kinds::{KindId, Kinds};
-use shard::{HasTable, Hot, Shard};
+use kinds::{CounterKinds, KindId};
+use shard::{HasTable, KeyState, Shard};
 
-pub use decide::{AtCap, Attempt};
+pub use decide::{Attempt, CapPolicy};
 
 /// At most so many shards.
 const MAX_SHARDS: usize = 1024;
 
 /// Shards whose books are looked through at once.
-const FORGOTTEN_AT_ONCE: usize = 64;
+const PRUNED_SHARDS_PER_CALL: usize = 64;
 
 /// Decisions in a shard between two sweeps.
-const SWEEP_EVERY: u8 = 64;
+const DECISIONS_PER_SWEEP: u8 = 64;
 
 /// The counts of all keys, as this node knows them.
 pub struct Counters {
-    me: Incarnation,
-    secret: Secret,
+    incarnation: Incarnation,
+    secret: FingerprintSecret,
     /// Coarse time begins here.
-    began_us: u64,
+    start_us: u64,
     max_clock_skew_us: u64,
     sync_interval: Duration,
     shards: Box<[PaddedShard]>,
@@ -66,13 +66,13 @@ pub struct Counters {
     /// Bytes of the states of all shards.
     state_bytes: AtomicUsize,
     /// Bytes of the books of all shards, as of the last look at each.
-    book_bytes: AtomicUsize,
+    replica_bytes: AtomicUsize,
     evicted: AtomicU64,
     /// The shard at which the next forgetting begins.
-    forgotten: AtomicUsize,
-    kinds: Kinds,
-    progress: Arc<Published>,
-    overshoot: Overshoot,
+    next_pruned_shard: AtomicUsize,
+    kinds: CounterKinds,
+    progress: Arc<SharedProgress>,
+    overshoot: OvershootHistogram,
 }
 
 /// A shard in its place, alone on its cache line.
@@ -81,15 +81,15 @@ struct PaddedShard(Mutex<Shard>);
 
 /// What fingerprints are made under: the same on every node of a cluster.
 #[derive(Clone)]
-pub struct Secret([u8; 16]);
+pub struct FingerprintSecret([u8; 16]);
 
-impl From<[u8; 16]> for Secret {
+impl From<[u8; 16]> for FingerprintSecret {
     fn from(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 }
 
-impl BuildHasher for Secret {
+impl BuildHasher for FingerprintSecret {
     type Hasher = SipHasher13;
 
     #[inline]
@@ -114,9 +114,9 @@ type LockedShards<'s> = SmallVec<[(usize, MutexGuard<'s, Shard>); 4]>;
 /// What the counters are made with.
 pub struct CounterSettings {
     /// This life of this node.
-    pub me: Incarnation,
+    pub incarnation: Incarnation,
     /// What fingerprints are made under.
-    pub secret: Secret,
+    pub secret: FingerprintSecret,
     /// By how much the clocks of nodes may differ, in microseconds.
     pub max_clock_skew_us: u64,
     /// How often nodes tell each other what has changed.
@@ -132,9 +132,9 @@ impl Counters {
     pub fn new(settings: CounterSettings, now: Timestamp) -> Self {
         let shards = (settings.max_keys / 1024).next_power_of_two().clamp(64, MAX_SHARDS);
         Self {
-            me: settings.me,
+            incarnation: settings.incarnation,
             secret: settings.secret,
-            began_us: now.as_micros(),
+            start_us: now.as_micros(),
             max_clock_skew_us: settings.max_clock_skew_us,
             sync_interval: settings.sync_interval,
             shards: (0..shards).map(|_| PaddedShard(Mutex::default())).collect(),
@@ -142,23 +142,23 @@ impl Counters {
             keys: AtomicUsize::new(0),
             max_memory: settings.max_memory,
             state_bytes: AtomicUsize::new(0),
-            book_bytes: AtomicUsize::new(0),
+            replica_bytes: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
-            forgotten: AtomicUsize::new(0),
-            kinds: Kinds::default(),
+            next_pruned_shard: AtomicUsize::new(0),
+            kinds: CounterKinds::default(),
             progress: Arc::default(),
-            overshoot: Overshoot::default(),
+            overshoot: OvershootHistogram::default(),
         }
     }
 
     /// How far the other members have come: who tells them publishes it here.
-    pub fn progress(&self) -> &Arc<Published> {
+    pub fn progress(&self) -> &Arc<SharedProgress> {
         &self.progress
     }
 
     /// This life of this node.
-    pub fn me(&self) -> Incarnation {
-        self.me
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
     }
 
     /// Keys that are kept; those that have expired count until they are swept.
@@ -169,7 +169,7 @@ impl Counters {
     /// Returns the bytes that the keys take: the states by which they are decided, and what is kept for other nodes.
     /// The latter is recounted every few seconds. Messages on their way to other nodes are left out.
     pub fn memory_bytes(&self) -> usize {
-        self.state_bytes.load(Ordering::Relaxed) + self.book_bytes.load(Ordering::Relaxed)
+        self.state_bytes.load(Ordering::Relaxed) + self.replica_bytes.load(Ordering::Relaxed)
     }
 
     /// Keys that had to go before they expired, because there were too many, or they took too much memory.
@@ -178,12 +178,12 @@ impl Counters {
     }
 
     /// How far counts went beyond max.
-    pub fn overshoot(&self) -> &Overshoot {
+    pub fn overshoot(&self) -> &OvershootHistogram {
         &self.overshoot
     }
 
     #[inline(always)]
-    fn location(&self, hit: &Hit<'_>) -> Result<HitLocation, StoreError> {
+    fn locate(&self, hit: &Hit<'_>) -> Result<HitLocation, StoreError> {
         let Some(counter) = hit.limit.additive() else {
             return Err(unsupported(hit));
         };
@@ -193,8 +193,8 @@ impl Counters {
         Ok(HitLocation { shard: self.shard_of(fingerprint), fingerprint, phase_us, counter })
     }
 
-    fn locations(&self, hits: &[Hit<'_>]) -> Result<SmallVec<[HitLocation; 4]>, StoreError> {
-        hits.iter().map(|hit| self.location(hit)).collect()
+    fn locate_all(&self, hits: &[Hit<'_>]) -> Result<SmallVec<[HitLocation; 4]>, StoreError> {
+        hits.iter().map(|hit| self.locate(hit)).collect()
     }
 
     fn shard_of(&self, fingerprint: u64) -> usize {
@@ -211,13 +211,13 @@ impl Counters {
     }
 
     /// Tallies of buckets that have left before are of no use to anybody, however far clocks are behind.
-    fn kept_since(&self, now: Timestamp) -> Timestamp {
+    fn retention_start(&self, now: Timestamp) -> Timestamp {
         Timestamp::from_micros(now.as_micros().saturating_sub(self.max_clock_skew_us))
     }
 
     /// The coarse time in which a moment lies.
     fn coarse(&self, moment_us: u64) -> CoarseTime {
-        let coarse = moment_us.saturating_sub(self.began_us) >> 16;
+        let coarse = moment_us.saturating_sub(self.start_us) >> 16;
         CoarseTime::try_from(coarse).unwrap_or(CoarseTime::MAX)
     }
 
@@ -231,14 +231,16 @@ impl Counters {
         now: Timestamp,
     ) -> usize {
         self.evict_if_full(shard, now);
-        self.make_memory::<C>(shard, key, now);
+        self.evict_for_slot::<C>(shard, key, now);
         // Others may have told of it before anybody asked here.
-        let told_us = shard.books.get(key).map(Book::begin_state);
-        let at = self.change(&mut shard.states, |states| C::table(states).insert(key));
+        let replica_expiry_us = shard.replicas.get(key).map(KeyReplica::on_state_created);
+        let at = self.change_states(&mut shard.states, |states| C::table(states).insert(key));
         let slot = C::table(&mut shard.states).slot_mut(at);
-        slot.state = Hot { kind, asks_book: told_us.is_some(), ..Hot::default() };
-        let told_us = told_us.unwrap_or(0).saturating_add(self.max_clock_skew_us);
-        slot.expires = self.coarse(told_us).saturating_add(1);
+        slot.state =
+            KeyState { kind, is_stale: replica_expiry_us.is_some(), ..KeyState::default() };
+        let replica_expiry_us =
+            replica_expiry_us.unwrap_or(0).saturating_add(self.max_clock_skew_us);
+        slot.expires = self.coarse(replica_expiry_us).saturating_add(1);
         at
     }
 
@@ -252,30 +254,30 @@ impl Counters {
     }
 
     /// Forgets what counts no more of some keys, and of the next ones at the next call.
-    pub fn forget(&self, now: Timestamp) {
-        let first = self.forgotten.fetch_add(FORGOTTEN_AT_ONCE, Ordering::Relaxed);
-        let (kept_since, coarse) = (self.kept_since(now), self.coarse(now.as_micros()));
-        for nth in first..first + FORGOTTEN_AT_ONCE {
-            let shard = &mut *self.shards[nth % self.shards.len()].0.lock();
-            shard.books.forget(kept_since);
-            self.count_books(shard);
+    pub fn prune(&self, now: Timestamp) {
+        let first = self.next_pruned_shard.fetch_add(PRUNED_SHARDS_PER_CALL, Ordering::Relaxed);
+        let (retention_start, coarse) = (self.retention_start(now), self.coarse(now.as_micros()));
+        for index in first..first + PRUNED_SHARDS_PER_CALL {
+            let shard = &mut *self.shards[index % self.shards.len()].0.lock();
+            shard.replicas.remove_expired(retention_start);
+            self.count_replica_growth(shard);
             self.sweep(shard, coarse);
-            let most = shard.states.slots() / 8;
-            self.shed(shard, coarse, most);
+            let max_evictions = shard.states.slots() / 8;
+            self.evict_while_over_budget(shard, coarse, max_evictions);
         }
     }
 
     /// Every 64th decision in a shard sweeps a little.
     #[inline]
-    fn sweep_now_and_then(&self, shard: &mut Shard, now: Timestamp) {
-        shard.unswept = (shard.unswept + 1) % SWEEP_EVERY;
+    fn sweep_periodically(&self, shard: &mut Shard, now: Timestamp) {
+        shard.unswept = (shard.unswept + 1) % DECISIONS_PER_SWEEP;
         if shard.unswept == 0 {
             self.sweep(shard, self.coarse(now.as_micros()));
         }
     }
 
     fn sweep(&self, shard: &mut Shard, now: CoarseTime) {
-        let swept = self.change(&mut shard.states, |states| states.sweep(now));
+        let swept = self.change_states(&mut shard.states, |states| states.sweep(now));
         self.keys.fetch_sub(swept, Ordering::Relaxed);
     }
 }
@@ -283,14 +285,14 @@ impl Counters {
 impl HitLocation {
     /// A moment on the counter's own clock.
     #[inline(always)]
-    fn own(&self, now: Timestamp) -> Timestamp {
+    fn counter_time(&self, now: Timestamp) -> Timestamp {
         Timestamp::from_micros(now.as_micros() + self.phase_us)
     }
 }
 
-fn shard_of_held<'h>(held: &'h mut LockedShards<'_>, location: &HitLocation) -> &'h mut Shard {
-    let place = held.partition_point(|(shard, _)| *shard < location.shard);
-    &mut held[place].1
+fn locked_shard_mut<'h>(locked: &'h mut LockedShards<'_>, location: &HitLocation) -> &'h mut Shard {
+    let index = locked.partition_point(|(shard, _)| *shard < location.shard);
+    &mut locked[index].1
 }
 
 /// Whether several nodes can count for a limit.

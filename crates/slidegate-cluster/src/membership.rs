@@ -6,9 +6,9 @@
 
 mod address;
 mod gossip;
-mod roll;
 #[cfg(test)]
 mod tests;
+mod view;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,28 +21,28 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::counts::Incarnation;
-use crate::seal::{ClusterKey, DatagramOpener, DatagramSealer, MAX_NAME, Refusals};
+use crate::pn_counter::Incarnation;
+use crate::seal::{ClusterKey, DatagramOpener, DatagramSealer, MAX_NAME_BYTES, RejectCounters};
 
-pub use address::{AddressError, Sockets, advertised, names_others};
+pub use address::{AddressError, Sockets, has_other_seeds, resolve_advertised};
 pub use gossip::GossipTraffic;
-pub use roll::{Member, Roll};
+pub use view::{Member, MembershipView};
 
 /// What nodes of one cluster call it. Clusters are told apart by their keys.
-const CLUSTER: &str = "slidegate";
+const CLUSTER_ID: &str = "slidegate";
 
 /// The key under which a node says that it leaves.
-const LEAVING: &str = "leaving";
+const LEAVING_KEY: &str = "leaving";
 
 /// How often a node gossips.
 const GOSSIP_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Rounds of gossip that a node stays for after it has said that it leaves.
-const ROUNDS_TO_LEAVE: u32 = 3;
+const LEAVE_GOSSIP_ROUNDS: u32 = 3;
 
 /// So long a node that is not heard of is remembered, and half as long others are told of it. Nodes that are cut off
 /// for longer find each other again by their seeds. More would let a node that starts again and again fill datagrams.
-const REMEMBERED: Duration = Duration::from_secs(600);
+const DEAD_NODE_RETENTION: Duration = Duration::from_secs(600);
 
 /// What a node says of itself, and whom it asks first.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ pub struct Settings {
     pub name: String,
     /// Larger at each start: the wall clock's microseconds.
     pub generation: u64,
-    /// Where others reach it, for gossip and for counts: see [`advertised`].
+    /// Where others reach it, for gossip and for counts: see [`resolve_advertised`].
     pub advertise: SocketAddr,
     /// `host:port` each: others that may be there. The node itself may be among them. Names are resolved again every
     /// minute, and every few seconds while nobody else is found.
@@ -64,7 +64,7 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// Names are sent in every datagram.
-    #[error("the node's name has {0} bytes: it may have 1 to {MAX_NAME}")]
+    #[error("the node's name has {0} bytes: it may have 1 to {MAX_NAME_BYTES}")]
     Name(usize),
     /// The gossip did not start.
     #[error("the gossip of the cluster cannot start: {0}")]
@@ -83,29 +83,29 @@ pub fn incarnation(name: &str, generation: u64) -> Incarnation {
 /// This node's place among the others. Dropping it falls silent; [`leave`](Self::leave) says so first.
 #[derive(Debug)]
 pub struct Membership {
-    handle: Option<Running>,
+    handle: Option<GossipTasks>,
     incarnation: Incarnation,
-    roll: watch::Receiver<Roll>,
+    view: watch::Receiver<MembershipView>,
     traffic: Arc<GossipTraffic>,
 }
 
 /// What runs, until it is dropped.
-struct Running {
+struct GossipTasks {
     gossip: Arc<ChitchatHandle>,
-    calling: JoinHandle<()>,
-    seeking: JoinHandle<()>,
+    watch_task: JoinHandle<()>,
+    seed_task: JoinHandle<()>,
 }
 
-impl std::fmt::Debug for Running {
+impl std::fmt::Debug for GossipTasks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Running").finish_non_exhaustive()
     }
 }
 
-impl Drop for Running {
+impl Drop for GossipTasks {
     fn drop(&mut self) {
-        self.calling.abort();
-        self.seeking.abort();
+        self.watch_task.abort();
+        self.seed_task.abort();
         self.gossip.abort();
     }
 }
@@ -120,34 +120,38 @@ impl Membership {
         socket: UdpSocket,
         key: &ClusterKey,
         clock: impl Clock,
-        refusals: Arc<Refusals>,
+        reject_counters: Arc<RejectCounters>,
     ) -> Result<Self, JoinError> {
         let length = settings.name.len();
-        if length == 0 || length > MAX_NAME {
+        if length == 0 || length > MAX_NAME_BYTES {
             return Err(JoinError::Name(length));
         }
         let own = incarnation(&settings.name, settings.generation);
         let traffic = Arc::new(GossipTraffic::default());
-        let sealed = gossip::Sealed {
+        let sealed = gossip::SealedSocket {
             socket,
             sealer: DatagramSealer::new(key, own),
             opener: DatagramOpener::new(key, own, settings.max_clock_skew),
             clock: Arc::new(clock),
-            refusals,
+            reject_counters,
             traffic: Arc::clone(&traffic),
         };
         let id = ChitchatId::new(settings.name.as_str(), settings.generation, settings.advertise);
         let config = config(id, settings.seeds.clone());
-        let transport = gossip::Once::new(sealed);
+        let transport = gossip::OneShotTransport::new(sealed);
         let gossip = spawn_chitchat(config, Vec::new(), &transport).await;
         let gossip = Arc::new(gossip.map_err(|error| JoinError::Gossip(error.to_string()))?);
-        let (calling, roll) = roll::call(&gossip).await;
-        let seeking =
-            roll::seek(Arc::clone(&gossip), settings.seeds, settings.advertise, roll.clone());
+        let (watch_task, view) = view::watch_members(&gossip).await;
+        let seed_task = view::resolve_seeds_while_alone(
+            Arc::clone(&gossip),
+            settings.seeds,
+            settings.advertise,
+            view.clone(),
+        );
         Ok(Self {
-            handle: Some(Running { gossip, calling, seeking }),
+            handle: Some(GossipTasks { gossip, watch_task, seed_task }),
             incarnation: own,
-            roll,
+            view,
             traffic,
         })
     }
@@ -158,8 +162,8 @@ impl Membership {
     }
 
     /// The other nodes, as they are and as they change. It ends if the gossip does, which it only does by a fault.
-    pub fn roll(&self) -> watch::Receiver<Roll> {
-        self.roll.clone()
+    pub fn view(&self) -> watch::Receiver<MembershipView> {
+        self.view.clone()
     }
 
     /// What was gossiped so far.
@@ -170,16 +174,16 @@ impl Membership {
     /// Tells the others that this node leaves, gives that time to spread, and ends.
     pub async fn leave(mut self) {
         let Some(running) = self.handle.take() else { return };
-        let say = |chitchat: &mut chitchat::Chitchat| {
-            chitchat.self_node_state().set(LEAVING, "yes");
+        let announce_leave = |chitchat: &mut chitchat::Chitchat| {
+            chitchat.self_node_state().set(LEAVING_KEY, "yes");
             let live = chitchat.live_nodes().filter(|node| *node != chitchat.self_chitchat_id());
             live.map(|node| node.gossip_advertise_addr).collect::<Vec<_>>()
         };
-        for live in running.gossip.with_chitchat(say).await {
+        for live in running.gossip.with_chitchat(announce_leave).await {
             // It only fails if the gossip has ended.
             let _ = running.gossip.gossip(live);
         }
-        sleep(GOSSIP_INTERVAL * ROUNDS_TO_LEAVE).await;
+        sleep(GOSSIP_INTERVAL * LEAVE_GOSSIP_ROUNDS).await;
     }
 }
 
@@ -187,11 +191,11 @@ fn config(chitchat_id: ChitchatId, seed_nodes: Vec<String>) -> ChitchatConfig {
     ChitchatConfig {
         listen_addr: chitchat_id.gossip_advertise_addr,
         chitchat_id,
-        cluster_id: CLUSTER.to_owned(),
+        cluster_id: CLUSTER_ID.to_owned(),
         gossip_interval: GOSSIP_INTERVAL,
         seed_nodes,
         failure_detector_config: detection(),
-        marked_for_deletion_grace_period: REMEMBERED,
+        marked_for_deletion_grace_period: DEAD_NODE_RETENTION,
         catchup_callback: None,
         extra_liveness_predicate: None,
     }
@@ -206,6 +210,6 @@ fn detection() -> FailureDetectorConfig {
         sampling_window_size: 5,
         max_interval: Duration::from_secs(1),
         initial_interval: Duration::from_millis(400),
-        dead_node_grace_period: REMEMBERED,
+        dead_node_grace_period: DEAD_NODE_RETENTION,
     }
 }

@@ -14,14 +14,14 @@ use tokio::time::timeout;
 
 use crate::counters::{CounterSettings, Counters};
 use crate::membership::{self, AddressError, JoinError, Membership, Sockets};
-use crate::seal::{ClusterKey, Introduction, KeyTooShort, Refusals};
-use crate::store::{ClusterStore, Sync};
-use crate::sync::{self, Engine};
+use crate::replication::{self, ReplicationEngine};
+use crate::seal::{ClusterKey, PeerIdentity, RejectCounters, ShortKeyError};
+use crate::store::{ClusterStore, ReplicationHandle};
 use crate::transport::tcp::{TcpTransport, Timing};
 
-use driver::{Driver, Leave};
+use driver::{LeaveRequest, NodeDriver};
 
-pub use status::{MemberStatus, Status};
+pub use status::{ClusterStatus, MemberStatus};
 
 /// What a node is told to be.
 #[derive(Clone)]
@@ -79,7 +79,7 @@ pub enum StartError {
     NoKey(SocketAddr),
     /// The key is easily guessed.
     #[error(transparent)]
-    Key(#[from] KeyTooShort),
+    Key(#[from] ShortKeyError),
     /// Nobody knows where others reach this node.
     #[error(transparent)]
     Address(#[from] AddressError),
@@ -90,9 +90,9 @@ pub enum StartError {
 
 /// What reaches a node that runs.
 #[derive(Debug)]
-pub(crate) struct Handle {
-    leave: mpsc::Sender<Leave>,
-    status: Arc<status::Latest>,
+pub(crate) struct NodeHandle {
+    leave: mpsc::Sender<LeaveRequest>,
+    status: Arc<status::LatestStatus>,
 }
 
 impl ClusterStore<Arc<DriftCorrectedClock>> {
@@ -105,75 +105,82 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
         let listen = |source| StartError::Listen { address: settings.listen, source };
         let sockets = Sockets::bind(settings.listen).await.map_err(listen)?;
         let advertise =
-            membership::advertised(sockets.address, settings.advertise, &settings.seeds).await?;
+            membership::resolve_advertised(sockets.address, settings.advertise, &settings.seeds)
+                .await?;
         let clock = Arc::new(DriftCorrectedClock::new());
         let generation = clock.now().as_micros();
         let name = settings.name.clone().unwrap_or_else(|| advertise.to_string());
-        let me = sync::Node {
+        let local_node = replication::NodeInfo {
             incarnation: membership::incarnation(&name, generation),
             name: name.as_str().into(),
             address: Some(advertise),
         };
-        let counters = Arc::new(counters(&settings, &key, me.incarnation, &clock));
-        let knows_others = membership::names_others(&settings.seeds, advertise).await;
-        let engine = Engine::new(
-            me.clone(),
+        let counters = Arc::new(counters(&settings, &key, local_node.incarnation, &clock));
+        let knows_others = membership::has_other_seeds(&settings.seeds, advertise).await;
+        let engine = ReplicationEngine::new(
+            local_node.clone(),
             engine_settings(&settings),
             knows_others,
             counters.progress().clone(),
             clock.now(),
         );
-        let refusals = Arc::new(Refusals::default());
-        let introduction = Introduction { incarnation: me.incarnation, name: name.clone() };
+        let reject_counters = Arc::new(RejectCounters::default());
+        let identity = PeerIdentity { incarnation: local_node.incarnation, name: name.clone() };
         let transport = TcpTransport::new(
             sockets.tcp,
             key.clone(),
-            introduction,
-            refusals.clone(),
+            identity,
+            reject_counters.clone(),
             Timing::default(),
         )
         .map_err(listen)?;
-        let joins = membership::Settings {
+        let membership_settings = membership::Settings {
             name,
             generation,
             advertise,
             seeds: settings.seeds,
             max_clock_skew: settings.max_clock_skew,
         };
-        let membership =
-            Membership::join(joins, sockets.udp, &key, clock.clone(), refusals.clone()).await?;
-        let sync = Sync::default();
-        let status = Arc::new(status::Latest::default());
-        let (leave, leaves) = mpsc::channel(1);
-        let mut driver = Driver {
+        let membership = Membership::join(
+            membership_settings,
+            sockets.udp,
+            &key,
+            clock.clone(),
+            reject_counters.clone(),
+        )
+        .await?;
+        let replication = ReplicationHandle::default();
+        let status = Arc::new(status::LatestStatus::default());
+        let (leave, leave_requests) = mpsc::channel(1);
+        let mut driver = NodeDriver {
             engine,
             counters: counters.clone(),
             clock: clock.clone(),
             transport,
             membership,
-            sync: sync.clone(),
+            replication: replication.clone(),
             interval: settings.sync_interval,
-            refusals,
+            reject_counters,
             status: status.clone(),
         };
         // Who asks at once is told who this is.
-        driver.tell_status();
-        tokio::spawn(driver.run(leaves));
-        let store = Self::new(clock, counters, sync, settings.sync_wait);
-        Ok(store.with_node(Handle { leave, status }))
+        driver.update_status();
+        tokio::spawn(driver.run(leave_requests));
+        let store = Self::new(clock, counters, replication, settings.sync_wait);
+        Ok(store.with_node(NodeHandle { leave, status }))
     }
 }
 
 impl<C: Clock> ClusterStore<C> {
     /// How this node and its cluster stand, as of some tenths of a second ago. None of a store without a node.
-    pub fn status(&self) -> Option<Arc<Status>> {
-        self.node().map(|node| node.status.read())
+    pub fn status(&self) -> Option<Arc<ClusterStatus>> {
+        self.node().map(|node| node.status.load())
     }
 
     /// Tells the others that this node goes, and what it has still to tell. Waits at most so long.
     ///
     /// What is charged after that is not told to anybody.
-    pub async fn leave(&self, patience: Duration) {
+    pub async fn leave(&self, max_wait: Duration) {
         let Some(node) = self.node() else { return };
         let (done, left) = oneshot::channel();
         let leave = async {
@@ -182,7 +189,7 @@ impl<C: Clock> ClusterStore<C> {
                 let _ = left.await;
             }
         };
-        let _ = timeout(patience, leave).await;
+        let _ = timeout(max_wait, leave).await;
     }
 }
 
@@ -197,11 +204,11 @@ fn key(settings: &Settings) -> Result<ClusterKey, StartError> {
 fn counters(
     settings: &Settings,
     key: &ClusterKey,
-    me: crate::counts::Incarnation,
+    incarnation: crate::pn_counter::Incarnation,
     clock: &DriftCorrectedClock,
 ) -> Counters {
     let settings = CounterSettings {
-        me,
+        incarnation,
         secret: key.fingerprint_secret().into(),
         max_clock_skew_us: u64::try_from(settings.max_clock_skew.as_micros()).unwrap_or(u64::MAX),
         sync_interval: settings.sync_interval,
@@ -211,10 +218,10 @@ fn counters(
     Counters::new(settings, clock.now())
 }
 
-fn engine_settings(settings: &Settings) -> sync::Settings {
-    sync::Settings {
+fn engine_settings(settings: &Settings) -> replication::Settings {
+    replication::Settings {
         interval: settings.sync_interval,
         max_clock_skew: settings.max_clock_skew,
-        ..sync::Settings::default()
+        ..replication::Settings::default()
     }
 }

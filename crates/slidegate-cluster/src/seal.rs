@@ -14,23 +14,23 @@ mod datagram;
 mod frame;
 mod handshake;
 mod key;
-mod refusal;
+mod reject_reason;
 #[cfg(test)]
 mod tests;
 
 pub use datagram::{
-    DATAGRAM_OVERHEAD, DatagramOpener, DatagramSealer, MAX_DATAGRAM, MAX_SENDERS, Opened,
+    DATAGRAM_OVERHEAD, DatagramOpener, DatagramSealer, MAX_DATAGRAM, MAX_SENDERS, OpenedDatagram,
 };
 pub use frame::{FRAME_OVERHEAD, FrameOpener, FrameSealer, MAX_FRAME};
 pub use handshake::{
-    Answering, CONFIRMATION, Dialling, GREETING_HEAD, Introduction, MAX_NAME, Nonce, Session,
-    answer, dial, greeting_length,
+    CONFIRMATION_BYTES, ClientHandshake, HELLO_HEADER_BYTES, MAX_NAME_BYTES, Nonce, PeerIdentity,
+    ServerHandshake, Session, accept_handshake, hello_length, start_handshake,
 };
-pub use key::{ClusterKey, KeyTooShort, MIN_KEY};
-pub use refusal::{Refusal, Refusals};
+pub use key::{ClusterKey, MIN_KEY_BYTES, ShortKeyError};
+pub use reject_reason::{RejectCounters, RejectReason};
 
 /// The format of all that is sealed. Nodes of different versions do not understand each other.
 pub const VERSION: u8 = 1;
 
 /// Bytes of a MAC: HMAC-SHA256 in full.
-const MAC: usize = 32;
+const MAC_BYTES: usize = 32;

@@ -12,27 +12,27 @@ pub(super) struct KindId(u16);
 
 /// All kinds that were ever asked for. Limits that differ by their max only are of one kind.
 #[derive(Default)]
-pub(super) struct Kinds(RwLock<Known>);
+pub(super) struct CounterKinds(RwLock<KindTable>);
 
 #[derive(Default)]
-struct Known {
+struct KindTable {
     counters: Vec<AnyAdditive>,
     by_shape: HashMap<u64, KindId>,
 }
 
-impl Kinds {
+impl CounterKinds {
     /// A counter of that kind.
     pub(super) fn counter(&self, kind: KindId) -> AnyAdditive {
         self.0.read().counters[usize::from(kind.0)]
     }
 
     /// The kind of a hit's counter.
-    pub(super) fn of(&self, hit: &Hit<'_>, counter: AnyAdditive) -> Result<KindId, StoreError> {
+    pub(super) fn id_for(&self, hit: &Hit<'_>, counter: AnyAdditive) -> Result<KindId, StoreError> {
         let shape = hit.limit.shape();
         if let Some(kind) = self.0.read().by_shape.get(&shape) {
             return Ok(*kind);
         }
-        let Known { counters, by_shape } = &mut *self.0.write();
+        let KindTable { counters, by_shape } = &mut *self.0.write();
         let Ok(next) = u16::try_from(counters.len()) else {
             return Err(StoreError::Unsupported("there are limits of too many kinds".to_owned()));
         };

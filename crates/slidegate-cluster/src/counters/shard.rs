@@ -12,11 +12,11 @@ use slidegate::heap::HeapSize;
 use slidegate::store::table::{CoarseTime, Evict, EvictionCandidate, Slot, Table, WIDTH};
 
 use super::kinds::KindId;
-use crate::book::Book;
+use crate::replica::KeyReplica;
 
 /// The state of one key, and what a decision has to know beside it. Of most keys that is all there is.
 #[derive(Default)]
-pub(super) struct Hot<S> {
+pub(super) struct KeyState<S> {
     pub(super) state: S,
     /// Units charged here since the last snapshot that every member has acknowledged, or more.
     pub(super) unsynced: u32,
@@ -24,10 +24,10 @@ pub(super) struct Hot<S> {
     /// Something is to be told of it.
     pub(super) is_changed: bool,
     /// The book may know more than the state.
-    pub(super) asks_book: bool,
+    pub(super) is_stale: bool,
 }
 
-impl<S: HeapSize> HeapSize for Hot<S> {
+impl<S: HeapSize> HeapSize for KeyState<S> {
     #[inline(always)]
     fn heap_bytes(&self) -> usize {
         self.state.heap_bytes()
@@ -36,7 +36,7 @@ impl<S: HeapSize> HeapSize for Hot<S> {
 
 /// An algorithm that has a table of its own.
 pub(super) trait HasTable: Additive {
-    fn table(states: &mut States) -> &mut Table<Hot<Self::State>>;
+    fn table(states: &mut States) -> &mut Table<KeyState<Self::State>>;
 }
 
 type State<C> = <C as slidegate::algorithm::Counter>::State;
@@ -47,40 +47,40 @@ pub(super) struct Shard {
     /// Decisions since the last sweep.
     pub(super) unswept: u8,
     pub(super) states: States,
-    pub(super) books: Books,
+    pub(super) replicas: Replicas,
 }
 
 /// The default algorithm's table stands beside the lock, on the same cache line; the others are made when they are
 /// first used.
 #[derive(Default)]
 pub(super) struct States {
-    sliding_window: Table<Hot<State<SlidingWindow>>>,
-    others: Option<Box<Others>>,
+    sliding_window: Table<KeyState<State<SlidingWindow>>>,
+    others: Option<Box<OtherTables>>,
 }
 
 #[derive(Default)]
-struct Others {
-    sliding_buckets: Table<Hot<State<SlidingBuckets>>>,
-    fixed_window: Table<Hot<State<FixedWindow>>>,
+struct OtherTables {
+    sliding_buckets: Table<KeyState<State<SlidingBuckets>>>,
+    fixed_window: Table<KeyState<State<FixedWindow>>>,
 }
 
 impl HasTable for SlidingWindow {
     #[inline(always)]
-    fn table(states: &mut States) -> &mut Table<Hot<Self::State>> {
+    fn table(states: &mut States) -> &mut Table<KeyState<Self::State>> {
         &mut states.sliding_window
     }
 }
 
 impl HasTable for SlidingBuckets {
     #[inline]
-    fn table(states: &mut States) -> &mut Table<Hot<Self::State>> {
+    fn table(states: &mut States) -> &mut Table<KeyState<Self::State>> {
         &mut states.others.get_or_insert_default().sliding_buckets
     }
 }
 
 impl HasTable for FixedWindow {
     #[inline]
-    fn table(states: &mut States) -> &mut Table<Hot<Self::State>> {
+    fn table(states: &mut States) -> &mut Table<KeyState<Self::State>> {
         &mut states.others.get_or_insert_default().fixed_window
     }
 }
@@ -130,16 +130,16 @@ impl States {
 
     fn evict_by(
         &mut self,
-        of: impl Fn(&mut dyn Evict) -> Option<EvictionCandidate>,
+        select: impl Fn(&mut dyn Evict) -> Option<EvictionCandidate>,
     ) -> Option<CoarseTime> {
-        let victims = self.tables().filter_map(|table| Some((of(table)?, table)));
-        let (victim, table) = victims.min_by_key(|(victim, _)| victim.expires)?;
+        let candidates = self.tables().filter_map(|table| Some((select(table)?, table)));
+        let (victim, table) = candidates.min_by_key(|(victim, _)| victim.expires)?;
         table.remove(victim.at);
         Some(victim.expires)
     }
 
     /// All keys of all tables with what decides them.
-    pub(super) fn each(&mut self, mut visit: impl FnMut(u64, KindId)) {
+    pub(super) fn for_each_key(&mut self, mut visit: impl FnMut(u64, KindId)) {
         self.sliding_window.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
         if let Some(others) = &mut self.others {
             others.sliding_buckets.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
@@ -149,40 +149,44 @@ impl States {
 
     /// Marks a key as changed, so that it is sent with the next flush. Returns its kind and whether the mark is new; `None`
     /// if the key does not exist.
-    pub(super) fn note_changed(&mut self, key: u64) -> Option<(KindId, bool)> {
-        let first = note_changed(&mut self.sliding_window, key);
+    pub(super) fn mark_changed(&mut self, key: u64) -> Option<(KindId, bool)> {
+        let first = mark_changed(&mut self.sliding_window, key);
         let others = || {
             let others = self.others.as_mut()?;
-            note_changed(&mut others.sliding_buckets, key)
-                .or_else(|| note_changed(&mut others.fixed_window, key))
+            mark_changed(&mut others.sliding_buckets, key)
+                .or_else(|| mark_changed(&mut others.fixed_window, key))
         };
         first.or_else(others)
     }
 
     /// Has a key's state ask its book at the next look, and not expire before that moment.
-    pub(super) fn mark(&mut self, key: u64, expires: CoarseTime) {
-        mark(&mut self.sliding_window, key, expires);
+    pub(super) fn mark_stale(&mut self, key: u64, expires: CoarseTime) {
+        mark_stale(&mut self.sliding_window, key, expires);
         if let Some(others) = &mut self.others {
-            mark(&mut others.sliding_buckets, key, expires);
-            mark(&mut others.fixed_window, key, expires);
+            mark_stale(&mut others.sliding_buckets, key, expires);
+            mark_stale(&mut others.fixed_window, key, expires);
         }
     }
 }
 
 /// Marks a key as changed. Returns its kind and whether the mark is new.
-fn note_changed<S: Default + HeapSize>(
-    table: &mut Table<Hot<S>>,
+fn mark_changed<S: Default + HeapSize>(
+    table: &mut Table<KeyState<S>>,
     key: u64,
 ) -> Option<(KindId, bool)> {
     let at = table.find(key)?;
-    let hot = &mut table.slot_mut(at).state;
-    Some((hot.kind, !std::mem::replace(&mut hot.is_changed, true)))
+    let key_state = &mut table.slot_mut(at).state;
+    Some((key_state.kind, !std::mem::replace(&mut key_state.is_changed, true)))
 }
 
-fn mark<S: Default + HeapSize>(table: &mut Table<Hot<S>>, key: u64, expires: CoarseTime) {
+fn mark_stale<S: Default + HeapSize>(
+    table: &mut Table<KeyState<S>>,
+    key: u64,
+    expires: CoarseTime,
+) {
     if let Some(at) = table.find(key) {
-        let slot: &mut Slot<Hot<S>> = table.slot_mut(at);
-        slot.state.asks_book = true;
+        let slot: &mut Slot<KeyState<S>> = table.slot_mut(at);
+        slot.state.is_stale = true;
         slot.expires = slot.expires.max(expires);
         // Something may have been given back.
         slot.denied_until = 0;
@@ -191,11 +195,11 @@ fn mark<S: Default + HeapSize>(table: &mut Table<Hot<S>>, key: u64, expires: Coa
 
 /// The books of some keys, and the keys of which something is to be told. Empty in a cluster of one.
 #[derive(Default)]
-pub(super) struct Books(Option<Box<Inner>>);
+pub(super) struct Replicas(Option<Box<ReplicaTable>>);
 
 #[derive(Default)]
-struct Inner {
-    books: HashMap<u64, Book, foldhash::fast::FixedState>,
+struct ReplicaTable {
+    replicas: HashMap<u64, KeyReplica, foldhash::fast::FixedState>,
     changed: Vec<(u64, KindId)>,
     /// Bytes that the books held on the heap when they were last looked through.
     heap_bytes: usize,
@@ -203,82 +207,86 @@ struct Inner {
     counted_bytes: usize,
 }
 
-impl Inner {
+impl ReplicaTable {
     /// Returns the bytes of all books. A hash table has four slots, or eight for seven keys, each with a byte more.
     fn bytes(&self) -> usize {
-        let slots = match self.books.capacity() {
+        let slots = match self.replicas.capacity() {
             0 => 0,
             1..=3 => 4,
             keys => keys.div_ceil(7) * 8,
         };
-        slots * (size_of::<(u64, Book)>() + 1)
+        slots * (size_of::<(u64, KeyReplica)>() + 1)
             + self.changed.capacity() * size_of::<(u64, KindId)>()
             + self.heap_bytes
     }
 }
 
-impl Books {
+impl Replicas {
     /// Whether there are none.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    fn inner(&mut self) -> &mut Inner {
+    fn table_mut(&mut self) -> &mut ReplicaTable {
         self.0.get_or_insert_default()
     }
 
     /// How many there are.
     pub(super) fn len(&self) -> usize {
-        self.0.as_ref().map_or(0, |inner| inner.books.len())
+        self.0.as_ref().map_or(0, |table| table.replicas.len())
     }
 
     /// The book of a key, if there is one.
-    pub(super) fn get(&mut self, key: u64) -> Option<&mut Book> {
-        self.0.as_mut()?.books.get_mut(&key)
+    pub(super) fn get(&mut self, key: u64) -> Option<&mut KeyReplica> {
+        self.0.as_mut()?.replicas.get_mut(&key)
     }
 
     /// The book of a key, made if there is none.
-    pub(super) fn of(&mut self, key: u64, make: impl FnOnce() -> Book) -> &mut Book {
-        self.inner().books.entry(key).or_insert_with(make)
+    pub(super) fn get_or_insert_with(
+        &mut self,
+        key: u64,
+        create: impl FnOnce() -> KeyReplica,
+    ) -> &mut KeyReplica {
+        self.table_mut().replicas.entry(key).or_insert_with(create)
     }
 
     /// All books.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Book)> {
-        let books = self.0.iter_mut().flat_map(|inner| inner.books.iter_mut());
-        books.map(|(key, book)| (*key, book))
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut KeyReplica)> {
+        let replicas = self.0.iter_mut().flat_map(|table| table.replicas.iter_mut());
+        replicas.map(|(key, replica)| (*key, replica))
     }
 
     /// Forgets what has left before that moment.
-    pub(super) fn forget(&mut self, since: Timestamp) {
-        if let Some(inner) = &mut self.0 {
-            inner.heap_bytes = 0;
-            inner.books.retain(|_, book| {
-                let is_left = book.forget(since);
-                inner.heap_bytes += if is_left { book.heap_bytes() } else { 0 };
-                is_left
+    pub(super) fn remove_expired(&mut self, cutoff: Timestamp) {
+        if let Some(table) = &mut self.0 {
+            table.heap_bytes = 0;
+            table.replicas.retain(|_, replica| {
+                let is_kept = replica.remove_expired(cutoff);
+                table.heap_bytes += if is_kept { replica.heap_bytes() } else { 0 };
+                is_kept
             });
-            if inner.books.capacity() > 4 * inner.books.len() {
-                inner.books.shrink_to(2 * inner.books.len());
+            if table.replicas.capacity() > 4 * table.replicas.len() {
+                table.replicas.shrink_to(2 * table.replicas.len());
             }
         }
     }
 
     /// Returns by how many bytes the books have grown since the last call.
     pub(super) fn take_growth(&mut self) -> isize {
-        self.0.as_mut().map_or(0, |inner| {
-            let bytes = inner.bytes();
-            let counted = std::mem::replace(&mut inner.counted_bytes, bytes);
+        self.0.as_mut().map_or(0, |table| {
+            let bytes = table.bytes();
+            let counted = std::mem::replace(&mut table.counted_bytes, bytes);
             bytes as isize - counted as isize
         })
     }
 
     /// Notes that something is to be told of a key.
     pub(super) fn push_changed(&mut self, key: u64, kind: KindId) {
-        self.inner().changed.push((key, kind));
+        self.table_mut().changed.push((key, kind));
     }
 
     pub(super) fn take_changed(&mut self) -> Vec<(u64, KindId)> {
-        self.0.as_mut().map(|inner| std::mem::take(&mut inner.changed)).unwrap_or_default()
+        self.0.as_mut().map(|table| std::mem::take(&mut table.changed)).unwrap_or_default()
     }
 }

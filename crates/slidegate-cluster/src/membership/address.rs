@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tokio::net::{TcpListener, UdpSocket, lookup_host};
 
 /// How often another port is tried, if a free one is asked for and only TCP has it.
-const TRIES: usize = 16;
+const MAX_BIND_ATTEMPTS: usize = 16;
 
 /// The one port of a node: datagrams of gossip, and streams of counts.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Sockets {
     /// # Errors
     /// If the address is in use, or none of this machine.
     pub async fn bind(listen: SocketAddr) -> io::Result<Self> {
-        let mut tries = if listen.port() == 0 { TRIES } else { 1 };
+        let mut tries = if listen.port() == 0 { MAX_BIND_ATTEMPTS } else { 1 };
         loop {
             tries -= 1;
             let tcp = TcpListener::bind(listen).await?;
@@ -61,19 +61,19 @@ pub enum AddressError {
 ///
 /// # Errors
 /// If there is no such address.
-pub async fn advertised(
+pub async fn resolve_advertised(
     listen: SocketAddr,
-    given: Option<SocketAddr>,
+    advertise: Option<SocketAddr>,
     seeds: &[String],
 ) -> Result<SocketAddr, AddressError> {
-    if let Some(mut given) = given {
-        if given.port() == 0 {
-            given.set_port(listen.port());
+    if let Some(mut advertise) = advertise {
+        if advertise.port() == 0 {
+            advertise.set_port(listen.port());
         }
-        return if given.ip().is_unspecified() {
-            Err(AddressError::Unspecified(given))
+        return if advertise.ip().is_unspecified() {
+            Err(AddressError::Unspecified(advertise))
         } else {
-            Ok(given)
+            Ok(advertise)
         };
     }
     if !listen.ip().is_unspecified() {
@@ -82,7 +82,7 @@ pub async fn advertised(
     for seed in seeds {
         // A name that does not resolve is no seed now; the gossip asks for it again.
         for seed in lookup_host(seed).await.into_iter().flatten() {
-            if let Some(ip) = way_to(seed, listen.ip()).await {
+            if let Some(ip) = local_ip_towards(seed, listen.ip()).await {
                 return Ok(SocketAddr::new(ip, listen.port()));
             }
         }
@@ -91,9 +91,11 @@ pub async fn advertised(
 }
 
 /// Whether a seed may be another node than the one that is reached at `own`: one that does not resolve may.
-pub async fn names_others(seeds: &[String], own: SocketAddr) -> bool {
+pub async fn has_other_seeds(seeds: &[String], own: SocketAddr) -> bool {
     for seed in seeds {
-        let is_own = lookup_host(seed).await.is_ok_and(|mut found| found.all(|found| found == own));
+        let is_own = lookup_host(seed)
+            .await
+            .is_ok_and(|mut resolved| resolved.all(|resolved| resolved == own));
         if !is_own {
             return true;
         }
@@ -102,7 +104,7 @@ pub async fn names_others(seeds: &[String], own: SocketAddr) -> bool {
 }
 
 /// The local address of the way there, if the node hears what is sent to that address.
-async fn way_to(seed: SocketAddr, listen: IpAddr) -> Option<IpAddr> {
+async fn local_ip_towards(seed: SocketAddr, listen: IpAddr) -> Option<IpAddr> {
     let any: IpAddr =
         if seed.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     if listen.is_ipv4() && seed.is_ipv6() {

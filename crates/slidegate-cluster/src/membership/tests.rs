@@ -6,7 +6,7 @@ use chitchat::{DeletionStatus, VersionedValue};
 use slidegate::WallClock;
 use tokio::time::timeout;
 
-use super::roll::{Heard, seek, sort};
+use super::view::{KnownNode, build_view, resolve_seeds_while_alone};
 use super::*;
 
 #[test]
@@ -25,13 +25,13 @@ fn id(name: &str, generation: u64) -> ChitchatId {
 /// Names and generations of the live, and of those who have left, as node `own` of generation 5 finds them.
 fn sorted(all: &[(&str, u64, bool, bool)]) -> [Vec<String>; 2] {
     let ids: Vec<_> = all.iter().map(|(name, generation, ..)| id(name, *generation)).collect();
-    let heard = all.iter().zip(&ids).map(|((.., live, leaving), node)| Heard {
+    let known = all.iter().zip(&ids).map(|((.., live, leaving), node)| KnownNode {
         node,
-        live: *live,
-        leaving: *leaving,
+        is_live: *live,
+        is_leaving: *leaving,
     });
-    let roll = sort(heard, &id("own", 5));
-    [roll.live, roll.left].map(|members| {
+    let view = build_view(known, &id("own", 5));
+    [view.live, view.left].map(|members| {
         members.iter().map(|one| format!("{}{}", one.name, one.generation)).collect()
     })
 }
@@ -39,17 +39,17 @@ fn sorted(all: &[(&str, u64, bool, bool)]) -> [Vec<String>; 2] {
 const LIVE: (bool, bool) = (true, false);
 const SILENT: (bool, bool) = (false, false);
 
-fn heard(name: &str, generation: u64, (live, leaving): (bool, bool)) -> (&str, u64, bool, bool) {
+fn node(name: &str, generation: u64, (live, leaving): (bool, bool)) -> (&str, u64, bool, bool) {
     (name, generation, live, leaving)
 }
 
 #[test]
 fn who_is_not_heard_of_is_silent_and_who_has_said_so_has_left() {
     let [live, left] = sorted(&[
-        heard("a", 1, LIVE),
-        heard("b", 1, SILENT),
-        heard("c", 1, (true, true)),
-        heard("d", 1, (false, true)),
+        node("a", 1, LIVE),
+        node("b", 1, SILENT),
+        node("c", 1, (true, true)),
+        node("d", 1, (false, true)),
     ]);
     assert_eq!(live, ["a1"]);
     assert_eq!(left, ["c1", "d1"]);
@@ -57,27 +57,27 @@ fn who_is_not_heard_of_is_silent_and_who_has_said_so_has_left() {
 
 #[test]
 fn a_newer_life_replaces_the_older_ones() {
-    let [live, left] = sorted(&[heard("a", 1, LIVE), heard("a", 3, LIVE), heard("a", 2, SILENT)]);
+    let [live, left] = sorted(&[node("a", 1, LIVE), node("a", 3, LIVE), node("a", 2, SILENT)]);
     assert_eq!((live, left), (vec!["a3".to_owned()], vec!["a2".to_owned(), "a1".to_owned()]));
-    let [live, left] = sorted(&[heard("a", 1, SILENT), heard("a", 2, SILENT)]);
+    let [live, left] = sorted(&[node("a", 1, SILENT), node("a", 2, SILENT)]);
     assert_eq!((live, left), (vec![], vec!["a1".to_owned()]), "nobody knows of the second");
 }
 
 #[test]
 fn a_life_that_is_heard_of_replaces_one_that_only_calls_itself_newer() {
-    let [live, left] = sorted(&[heard("a", 1, LIVE), heard("a", 2, SILENT)]);
+    let [live, left] = sorted(&[node("a", 1, LIVE), node("a", 2, SILENT)]);
     assert_eq!((live, left), (vec!["a1".to_owned()], vec!["a2".to_owned()]));
-    let [live, left] = sorted(&[heard("a", 1, LIVE), heard("a", 2, (true, true))]);
+    let [live, left] = sorted(&[node("a", 1, LIVE), node("a", 2, (true, true))]);
     assert_eq!((live, left), (vec!["a1".to_owned()], vec!["a2".to_owned()]));
 }
 
 #[test]
 fn earlier_lives_of_this_node_are_replaced_by_it_and_later_ones_are_another_node() {
-    let [live, left] = sorted(&[heard("own", 4, LIVE), heard("own", 3, SILENT)]);
+    let [live, left] = sorted(&[node("own", 4, LIVE), node("own", 3, SILENT)]);
     assert_eq!((live, left), (vec![], vec!["own3".to_owned(), "own4".to_owned()]));
-    let [live, left] = sorted(&[heard("own", 4, SILENT), heard("own", 6, LIVE)]);
+    let [live, left] = sorted(&[node("own", 4, SILENT), node("own", 6, LIVE)]);
     assert_eq!((live, left), (vec!["own6".to_owned()], vec!["own4".to_owned()]));
-    let [live, left] = sorted(&[heard("own", 6, SILENT)]);
+    let [live, left] = sorted(&[node("own", 6, SILENT)]);
     assert_eq!((live, left), (vec![], vec!["own6".to_owned()]), "this node's clock was put back");
 }
 
@@ -90,9 +90,9 @@ async fn join(name: &str) -> (Membership, SocketAddr) {
         seeds: Vec::new(),
         max_clock_skew: Duration::from_secs(2),
     };
-    let (key, refusals) = (ClusterKey::for_loopback(), Arc::default());
+    let (key, reject_counters) = (ClusterKey::for_loopback(), Arc::default());
     (
-        Membership::join(settings, sockets.udp, &key, WallClock, refusals).await.unwrap(),
+        Membership::join(settings, sockets.udp, &key, WallClock, reject_counters).await.unwrap(),
         sockets.address,
     )
 }
@@ -102,9 +102,9 @@ async fn seeds_are_resolved_again_while_nobody_is_found() {
     let ((one, own), (_two, other)) = (join("one").await, join("two").await);
     let gossip = Arc::clone(&one.handle.as_ref().unwrap().gossip);
     let names = vec![format!("localhost:{}", own.port()), format!("localhost:{}", other.port())];
-    let _seeking = seek(gossip, names, own, one.roll());
-    let mut roll = one.roll();
-    let found = timeout(Duration::from_secs(5), roll.wait_for(|roll| !roll.live.is_empty())).await;
+    let _seeking = resolve_seeds_while_alone(gossip, names, own, one.view());
+    let mut view = one.view();
+    let found = timeout(Duration::from_secs(5), view.wait_for(|view| !view.live.is_empty())).await;
     assert_eq!(&*found.unwrap().unwrap().live[0].name, "two");
 }
 
@@ -112,16 +112,16 @@ async fn seeds_are_resolved_again_while_nobody_is_found() {
 async fn the_word_of_a_silent_node_is_heard_from_others() {
     let (one, _) = join("one").await;
     let gossip = &one.handle.as_ref().unwrap().gossip;
-    let told = |chitchat: &mut chitchat::Chitchat| {
+    let add_leaving_node = |chitchat: &mut chitchat::Chitchat| {
         let value =
             VersionedValue { value: "yes".to_owned(), version: 1, status: DeletionStatus::Set };
-        let values = [(LEAVING.to_owned(), value)];
+        let values = [(LEAVING_KEY.to_owned(), value)];
         chitchat.reset_node_state_if_update(&id("two", 1), values.into_iter(), 1, 0);
     };
     tokio::time::sleep(Duration::from_secs(1)).await;
-    gossip.with_chitchat(told).await;
-    let mut roll = one.roll();
-    let left = timeout(Duration::from_secs(5), roll.wait_for(|roll| !roll.left.is_empty())).await;
+    gossip.with_chitchat(add_leaving_node).await;
+    let mut view = one.view();
+    let left = timeout(Duration::from_secs(5), view.wait_for(|view| !view.left.is_empty())).await;
     assert_eq!(&*left.unwrap().unwrap().left[0].name, "two");
 }
 
@@ -129,7 +129,7 @@ async fn the_word_of_a_silent_node_is_heard_from_others() {
 async fn the_roll_ends_with_the_gossip() {
     let (one, _) = join("one").await;
     one.handle.as_ref().unwrap().gossip.initiate_shutdown().unwrap();
-    let mut roll = one.roll();
-    let ended = async { while roll.changed().await.is_ok() {} };
+    let mut view = one.view();
+    let ended = async { while view.changed().await.is_ok() {} };
     assert!(timeout(Duration::from_secs(5), ended).await.is_ok());
 }

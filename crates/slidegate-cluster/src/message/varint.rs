@@ -4,26 +4,26 @@
 use super::MessageError;
 
 /// Bytes of the longest number.
-pub(super) const LONGEST: usize = 10;
+pub(super) const MAX_VARINT_BYTES: usize = 10;
 
 /// Writes a number.
-pub(super) fn put(bytes: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        bytes.push(number as u8 | 0x80);
-        number >>= 7;
+pub(super) fn write_varint(bytes: &mut Vec<u8>, mut varint: u64) {
+    while varint >= 0x80 {
+        bytes.push(varint as u8 | 0x80);
+        varint >>= 7;
     }
-    bytes.push(number as u8);
+    bytes.push(varint as u8);
 }
 
 /// A difference as a number that is small if the difference is, whatever its sign.
-pub(super) fn folded(from: u64, to: u64) -> u64 {
+pub(super) fn encode_delta(from: u64, to: u64) -> u64 {
     let difference = to.wrapping_sub(from) as i64;
     ((difference << 1) ^ (difference >> 63)) as u64
 }
 
-/// What [`folded`] made of it, added.
-pub(super) fn unfolded(from: u64, folded: u64) -> u64 {
-    from.wrapping_add((folded >> 1) ^ (folded & 1).wrapping_neg())
+/// What [`encode_delta`] made of it, added.
+pub(super) fn decode_delta(from: u64, encode_delta: u64) -> u64 {
+    from.wrapping_add((encode_delta >> 1) ^ (encode_delta & 1).wrapping_neg())
 }
 
 /// Reads bytes from front to back, and never beyond their end.
@@ -36,50 +36,50 @@ impl<'a> Reader<'a> {
     }
 
     /// Bytes that are left.
-    pub(super) fn left(&self) -> usize {
+    pub(super) fn remaining(&self) -> usize {
         self.0.len()
     }
 
     pub(super) fn bytes(&mut self, length: usize) -> Result<&'a [u8], MessageError> {
-        let (taken, left) = self.0.split_at_checked(length).ok_or(MessageError::Truncated)?;
-        self.0 = left;
+        let (taken, remaining) = self.0.split_at_checked(length).ok_or(MessageError::Truncated)?;
+        self.0 = remaining;
         Ok(taken)
     }
 
     pub(super) fn byte(&mut self) -> Result<u8, MessageError> {
-        let (&byte, left) = self.0.split_first().ok_or(MessageError::Truncated)?;
-        self.0 = left;
+        let (&byte, remaining) = self.0.split_first().ok_or(MessageError::Truncated)?;
+        self.0 = remaining;
         Ok(byte)
     }
 
     /// Eight bytes, the lowest first.
-    pub(super) fn fixed(&mut self) -> Result<u64, MessageError> {
-        let (bytes, left) = self.0.split_first_chunk().ok_or(MessageError::Truncated)?;
-        self.0 = left;
+    pub(super) fn fixed_u64(&mut self) -> Result<u64, MessageError> {
+        let (bytes, remaining) = self.0.split_first_chunk().ok_or(MessageError::Truncated)?;
+        self.0 = remaining;
         Ok(u64::from_le_bytes(*bytes))
     }
 
-    /// A number that was [`put`].
-    pub(super) fn number(&mut self) -> Result<u64, MessageError> {
-        let mut number = 0;
-        for place in 0..LONGEST {
+    /// A number that was [`write_varint`].
+    pub(super) fn varint(&mut self) -> Result<u64, MessageError> {
+        let mut varint = 0;
+        for place in 0..MAX_VARINT_BYTES {
             let byte = self.byte()?;
             // The tenth byte has room for one bit, and a last byte of zero would be a second form.
-            if (place + 1 == LONGEST && byte > 1) || (place > 0 && byte == 0) {
-                return Err(MessageError::Number);
+            if (place + 1 == MAX_VARINT_BYTES && byte > 1) || (place > 0 && byte == 0) {
+                return Err(MessageError::InvalidNumber);
             }
-            number |= u64::from(byte & 0x7f) << (7 * place);
+            varint |= u64::from(byte & 0x7f) << (7 * place);
             if byte < 0x80 {
-                return Ok(number);
+                return Ok(varint);
             }
         }
-        Err(MessageError::Number)
+        Err(MessageError::InvalidNumber)
     }
 
     /// A number that counts things of at least so many bytes each, all of which are still to come.
     pub(super) fn count(&mut self, bytes_each: usize) -> Result<usize, MessageError> {
-        let count = usize::try_from(self.number()?).map_err(|_| MessageError::Truncated)?;
-        if count > self.left() / bytes_each {
+        let count = usize::try_from(self.varint()?).map_err(|_| MessageError::Truncated)?;
+        if count > self.remaining() / bytes_each {
             return Err(MessageError::Truncated);
         }
         Ok(count)
@@ -93,34 +93,37 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_number_comes_back(bits in 0u32..64, number in any::<u64>()) {
-            let number = number >> bits;
+        fn a_number_comes_back(bits in 0u32..64, varint in any::<u64>()) {
+            let varint = varint >> bits;
             let mut bytes = Vec::new();
-            put(&mut bytes, number);
-            prop_assert!(bytes.len() <= LONGEST);
+            write_varint(&mut bytes, varint);
+            prop_assert!(bytes.len() <= MAX_VARINT_BYTES);
             let mut reader = Reader::new(&bytes);
-            prop_assert_eq!(reader.number(), Ok(number));
-            prop_assert_eq!(reader.left(), 0);
+            prop_assert_eq!(reader.varint(), Ok(varint));
+            prop_assert_eq!(reader.remaining(), 0);
         }
 
         #[test]
         fn a_number_has_one_form(bytes in proptest::collection::vec(any::<u8>(), 0..12)) {
             let mut reader = Reader::new(&bytes);
-            if let Ok(number) = reader.number() {
+            if let Ok(varint) = reader.varint() {
                 let mut again = Vec::new();
-                put(&mut again, number);
-                prop_assert_eq!(&bytes[..bytes.len() - reader.left()], &again[..]);
+                write_varint(&mut again, varint);
+                prop_assert_eq!(&bytes[..bytes.len() - reader.remaining()], &again[..]);
             }
         }
 
         #[test]
         fn a_difference_comes_back(from in any::<u64>(), to in any::<u64>()) {
-            prop_assert_eq!(unfolded(from, folded(from, to)), to);
+            prop_assert_eq!(decode_delta(from, encode_delta(from, to)), to);
         }
     }
 
     #[test]
     fn a_small_difference_is_a_small_number() {
-        assert_eq!([folded(7, 7), folded(7, 6), folded(7, 8), folded(7, 9)], [0, 1, 2, 4]);
+        assert_eq!(
+            [encode_delta(7, 7), encode_delta(7, 6), encode_delta(7, 8), encode_delta(7, 9)],
+            [0, 1, 2, 4]
+        );
     }
 }

@@ -7,15 +7,15 @@ use arc_swap::ArcSwap;
 use serde::Serialize;
 use slidegate::Timestamp;
 
-use crate::counts::Incarnation;
 use crate::membership::GossipTraffic;
-use crate::seal::Refusals;
-use crate::sync::{self, Standing};
-use crate::transport::Traffic;
+use crate::pn_counter::Incarnation;
+use crate::replication::{self, Liveness};
+use crate::seal::RejectCounters;
+use crate::transport::LinkTraffic;
 
 /// How a node and its cluster stand.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Status {
+pub struct ClusterStatus {
     /// This node's name.
     pub name: String,
     /// Where others reach it.
@@ -66,7 +66,7 @@ pub struct MemberStatus {
     pub received_bytes_per_second: u64,
 }
 
-impl Status {
+impl ClusterStatus {
     fn member(&self, incarnation: &str) -> Option<&MemberStatus> {
         self.members.iter().find(|member| member.incarnation == incarnation)
     }
@@ -74,51 +74,56 @@ impl Status {
 
 impl MemberStatus {
     /// Bytes that went to it and came from it since that status.
-    fn more_than(&self, before: &Status) -> (u64, u64) {
-        let known = before.member(&self.incarnation);
-        let (sent, received) =
-            known.map_or((0, 0), |known| (known.sent_bytes, known.received_bytes));
+    fn traffic_since(&self, previous: &ClusterStatus) -> (u64, u64) {
+        let previous_member = previous.member(&self.incarnation);
+        let (sent, received) = previous_member.map_or((0, 0), |previous_member| {
+            (previous_member.sent_bytes, previous_member.received_bytes)
+        });
         (self.sent_bytes.saturating_sub(sent), self.received_bytes.saturating_sub(received))
     }
 }
 
 /// What a status is made of.
-pub(super) struct Sources<'s> {
-    pub(super) engine: &'s sync::Status,
-    pub(super) links: Vec<(Incarnation, Traffic)>,
+pub(super) struct StatusSources<'s> {
+    pub(super) engine: &'s replication::EngineStatus,
+    pub(super) links: Vec<(Incarnation, LinkTraffic)>,
     pub(super) gossip: &'s GossipTraffic,
-    pub(super) refusals: &'s Refusals,
+    pub(super) reject_counters: &'s RejectCounters,
     pub(super) now: Timestamp,
 }
 
 /// The last status that was made.
 #[derive(Debug, Default)]
-pub(super) struct Latest(ArcSwap<Status>);
+pub(super) struct LatestStatus(ArcSwap<ClusterStatus>);
 
-impl Latest {
-    pub(super) fn read(&self) -> Arc<Status> {
+impl LatestStatus {
+    pub(super) fn load(&self) -> Arc<ClusterStatus> {
         self.0.load_full()
     }
 
     /// Makes another one. What goes over links in a second is told by the difference.
-    pub(super) fn make(&self, sources: &Sources<'_>) {
-        let before = self.read();
+    pub(super) fn update(&self, sources: &StatusSources<'_>) {
+        let previous = self.load();
         let engine = sources.engine;
         let mut members: Vec<MemberStatus> =
-            engine.members.iter().map(|member| of_member(member, sources, &before)).collect();
+            engine.members.iter().map(|member| member_status(member, sources, &previous)).collect();
         members.sort_by(|one, other| one.name.cmp(&other.name));
-        let mut refused: BTreeMap<&'static str, u64> =
-            sources.refusals.iter().map(|(refusal, count)| (refusal.name(), count)).collect();
-        let of_members = engine.members.iter();
+        let mut refused: BTreeMap<&'static str, u64> = sources
+            .reject_counters
+            .iter()
+            .map(|(refusal, count)| (refusal.name(), count))
+            .collect();
+        let peers = engine.members.iter();
         let malformed =
-            of_members.map(|member| member.refused_frames + member.refused_tallies).sum::<u64>();
-        *refused.entry("malformed").or_default() += malformed + engine.refused_frames;
-        let more = members.iter().map(|member| member.more_than(&before));
-        let counts = more.fold(before.counts, |sum, more| (sum.0 + more.0, sum.1 + more.1));
-        self.0.store(Arc::new(Status {
-            name: engine.me.name.to_string(),
-            address: engine.me.address.map(|address| address.to_string()),
-            incarnation: hex(engine.me.incarnation),
+            peers.map(|member| member.rejected_frames + member.rejected_updates).sum::<u64>();
+        *refused.entry("malformed").or_default() += malformed + engine.rejected_frames;
+        let traffic = members.iter().map(|member| member.traffic_since(&previous));
+        let counts =
+            traffic.fold(previous.counts, |sum, traffic| (sum.0 + traffic.0, sum.1 + traffic.1));
+        self.0.store(Arc::new(ClusterStatus {
+            name: engine.local_node.name.to_string(),
+            address: engine.local_node.address.map(|address| address.to_string()),
+            incarnation: format_incarnation(engine.local_node.incarnation),
             joining: engine.is_joining,
             majority: engine.is_majority,
             members,
@@ -131,16 +136,21 @@ impl Latest {
     }
 }
 
-fn of_member(member: &sync::MemberStatus, sources: &Sources<'_>, before: &Status) -> MemberStatus {
-    let incarnation = hex(member.node.incarnation);
+fn member_status(
+    member: &replication::PeerStatus,
+    sources: &StatusSources<'_>,
+    previous: &ClusterStatus,
+) -> MemberStatus {
+    let incarnation = format_incarnation(member.node.incarnation);
     let links = sources.links.iter().find(|(of, _)| *of == member.node.incarnation);
     let traffic = links.map(|(_, traffic)| *traffic).unwrap_or_default();
-    let known = before.member(&incarnation).cloned().unwrap_or_default();
-    let spent_us = sources.now.as_micros().saturating_sub(before.made_at.as_micros()).max(1);
-    let rate = |now: u64, then: u64| now.saturating_sub(then).saturating_mul(1_000_000) / spent_us;
-    let silent_for_ms = match member.standing {
-        Standing::Alive => None,
-        Standing::Silent(span) => Some(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
+    let previous_member = previous.member(&incarnation).cloned().unwrap_or_default();
+    let elapsed_us = sources.now.as_micros().saturating_sub(previous.made_at.as_micros()).max(1);
+    let rate =
+        |now: u64, then: u64| now.saturating_sub(then).saturating_mul(1_000_000) / elapsed_us;
+    let silent_for_ms = match member.liveness {
+        Liveness::Alive => None,
+        Liveness::Silent(span) => Some(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
     };
     MemberStatus {
         name: member.node.name.to_string(),
@@ -150,12 +160,12 @@ fn of_member(member: &sync::MemberStatus, sources: &Sources<'_>, before: &Status
         lag_ms: u64::try_from(member.lag.as_millis()).unwrap_or(u64::MAX),
         sent_bytes: traffic.sent_bytes,
         received_bytes: traffic.received_bytes,
-        sent_bytes_per_second: rate(traffic.sent_bytes, known.sent_bytes),
-        received_bytes_per_second: rate(traffic.received_bytes, known.received_bytes),
+        sent_bytes_per_second: rate(traffic.sent_bytes, previous_member.sent_bytes),
+        received_bytes_per_second: rate(traffic.received_bytes, previous_member.received_bytes),
         incarnation,
     }
 }
 
-fn hex(incarnation: Incarnation) -> String {
+fn format_incarnation(incarnation: Incarnation) -> String {
     format!("{:016x}", incarnation.0)
 }

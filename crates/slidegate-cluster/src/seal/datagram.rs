@@ -1,7 +1,7 @@
 //! Sealed datagrams.
 //!
 //! ```text
-//! version  incarnation  counter  payload  MAC over all before it
+//! version  incarnation  counter  payload  MAC_BYTES over all before it
 //!    1          8          8        n      32      bytes; numbers are big-endian
 //! ```
 //!
@@ -14,26 +14,26 @@ use std::time::Duration;
 use ring::hmac;
 use slidegate::Timestamp;
 
-use super::{ClusterKey, MAC, Refusal, VERSION, key};
-use crate::counts::Incarnation;
+use super::{ClusterKey, MAC_BYTES, RejectReason, VERSION, key};
+use crate::pn_counter::Incarnation;
 
 /// Bytes before the payload.
-const HEAD: usize = 1 + 8 + 8;
+const HEADER_BYTES: usize = 1 + 8 + 8;
 
 /// Bytes that a seal adds to a payload.
-pub const DATAGRAM_OVERHEAD: usize = HEAD + MAC;
+pub const DATAGRAM_OVERHEAD: usize = HEADER_BYTES + MAC_BYTES;
 
 /// Bytes of the longest datagram that UDP carries over IPv4.
 pub const MAX_DATAGRAM: usize = 65_507;
 
 /// So long after its sealing a datagram is opened, apart from how far clocks may be apart.
-const LIFE: Duration = Duration::from_secs(60);
+const DATAGRAM_LIFETIME: Duration = Duration::from_secs(60);
 
 /// Senders whose counters are remembered. Only who has the key becomes one.
 pub const MAX_SENDERS: usize = 1_024;
 
 /// Counters that are remembered of each sender: a datagram may be so many late.
-const REMEMBERED: usize = 64;
+const REPLAY_WINDOW: usize = 64;
 
 /// Seals the datagrams of one node.
 #[derive(Debug)]
@@ -52,15 +52,15 @@ impl DatagramSealer {
     /// Puts the sealed payload into `sealed`, instead of what is in it. `now` is by the wall clock.
     ///
     /// # Errors
-    /// [`Refusal::TooLong`] for a payload that fits no datagram.
+    /// [`RejectReason::TooLong`] for a payload that fits no datagram.
     pub fn seal(
         &mut self,
         now: Timestamp,
         payload: &[u8],
         sealed: &mut Vec<u8>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RejectReason> {
         if payload.len() > MAX_DATAGRAM - DATAGRAM_OVERHEAD {
-            return Err(Refusal::TooLong);
+            return Err(RejectReason::TooLong);
         }
         self.last = self.next_counter(now);
         sealed.clear();
@@ -77,14 +77,14 @@ impl DatagramSealer {
     /// is right has opened them.
     fn next_counter(&self, now: Timestamp) -> u64 {
         let now_us = now.as_micros();
-        let ahead = self.last > now.after(LIFE * 2).as_micros();
+        let ahead = self.last > now.after(DATAGRAM_LIFETIME * 2).as_micros();
         if ahead { now_us } else { now_us.max(self.last.saturating_add(1)) }
     }
 }
 
 /// A datagram whose seal is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opened<'d> {
+pub struct OpenedDatagram<'d> {
     /// Who has sealed it.
     pub from: Incarnation,
     /// What it holds.
@@ -98,75 +98,85 @@ pub struct Opened<'d> {
 #[derive(Debug)]
 pub struct DatagramOpener {
     key: hmac::Key,
-    own: Incarnation,
+    local: Incarnation,
     tolerance: Duration,
-    senders: HashMap<Incarnation, Seen>,
+    senders: HashMap<Incarnation, SenderWindow>,
 }
 
 impl DatagramOpener {
     /// Opens for this incarnation, whose clock may be so far from others'.
-    pub fn new(key: &ClusterKey, own: Incarnation, max_clock_skew: Duration) -> Self {
-        let tolerance = LIFE.saturating_add(max_clock_skew);
-        Self { key: key.datagrams().clone(), own, tolerance, senders: HashMap::new() }
+    pub fn new(key: &ClusterKey, local: Incarnation, max_clock_skew: Duration) -> Self {
+        let tolerance = DATAGRAM_LIFETIME.saturating_add(max_clock_skew);
+        Self { key: key.datagrams().clone(), local, tolerance, senders: HashMap::new() }
     }
 
     /// Opens a datagram. `now` is by the wall clock.
     ///
     /// # Errors
     /// Why it is not opened. Nothing of a datagram with a wrong MAC is remembered.
-    pub fn open<'d>(&mut self, now: Timestamp, datagram: &'d [u8]) -> Result<Opened<'d>, Refusal> {
+    pub fn open<'d>(
+        &mut self,
+        now: Timestamp,
+        datagram: &'d [u8],
+    ) -> Result<OpenedDatagram<'d>, RejectReason> {
         let (from, counter, payload) = self.verify(datagram)?;
-        if from == self.own {
-            return Err(Refusal::Reflected);
+        if from == self.local {
+            return Err(RejectReason::Reflected);
         }
-        self.judge_age(now, counter)?;
-        self.seen(now, from)?.admit(counter)?;
-        Ok(Opened { from, payload })
+        self.check_age(now, counter)?;
+        self.seen(now, from)?.accept(counter)?;
+        Ok(OpenedDatagram { from, payload })
     }
 
-    fn verify<'d>(&self, datagram: &'d [u8]) -> Result<(Incarnation, u64, &'d [u8]), Refusal> {
+    fn verify<'d>(&self, datagram: &'d [u8]) -> Result<(Incarnation, u64, &'d [u8]), RejectReason> {
         if datagram.len() > MAX_DATAGRAM {
-            return Err(Refusal::TooLong);
+            return Err(RejectReason::TooLong);
         }
-        if *datagram.first().ok_or(Refusal::Truncated)? != VERSION {
-            return Err(Refusal::WrongVersion);
+        if *datagram.first().ok_or(RejectReason::Truncated)? != VERSION {
+            return Err(RejectReason::WrongVersion);
         }
-        let (sealed, mac) = datagram.split_last_chunk::<MAC>().ok_or(Refusal::Truncated)?;
-        let (head, payload) = sealed.split_first_chunk::<HEAD>().ok_or(Refusal::Truncated)?;
+        let (sealed, mac) =
+            datagram.split_last_chunk::<MAC_BYTES>().ok_or(RejectReason::Truncated)?;
+        let (head, payload) =
+            sealed.split_first_chunk::<HEADER_BYTES>().ok_or(RejectReason::Truncated)?;
         key::verify(&self.key, sealed, mac)?;
         let [_, numbers @ ..] = head;
         let (incarnation, counter) = numbers.split_at(8);
-        Ok((Incarnation(key::number(incarnation)), key::number(counter), payload))
+        Ok((Incarnation(key::read_be(incarnation)), key::read_be(counter), payload))
     }
 
-    fn judge_age(&self, now: Timestamp, counter: u64) -> Result<(), Refusal> {
+    fn check_age(&self, now: Timestamp, counter: u64) -> Result<(), RejectReason> {
         if Timestamp::from_micros(counter).after(self.tolerance) < now {
-            return Err(Refusal::Stale);
+            return Err(RejectReason::Stale);
         }
         if counter > now.after(self.tolerance).as_micros() {
-            return Err(Refusal::Early);
+            return Err(RejectReason::Early);
         }
         Ok(())
     }
 
     /// What is remembered of a sender. Of one that has sealed later than can be (the own clock was put back), nothing.
-    fn seen(&mut self, now: Timestamp, from: Incarnation) -> Result<&mut Seen, Refusal> {
+    fn seen(
+        &mut self,
+        now: Timestamp,
+        from: Incarnation,
+    ) -> Result<&mut SenderWindow, RejectReason> {
         if !self.senders.contains_key(&from) && self.senders.len() >= MAX_SENDERS {
-            self.forget(now);
+            self.remove_stale_senders(now);
             if self.senders.len() >= MAX_SENDERS {
-                return Err(Refusal::Crowded);
+                return Err(RejectReason::Crowded);
             }
         }
         let end = now.after(self.tolerance).as_micros();
         let seen = self.senders.entry(from).or_default();
         if seen.newest() > end {
-            *seen = Seen::default();
+            *seen = SenderWindow::default();
         }
         Ok(seen)
     }
 
     /// Forgets whoever has not been heard for so long that all that it said is stale.
-    fn forget(&mut self, now: Timestamp) {
+    fn remove_stale_senders(&mut self, now: Timestamp) {
         let tolerance = self.tolerance;
         self.senders
             .retain(|_, seen| Timestamp::from_micros(seen.newest()).after(tolerance) >= now);
@@ -180,27 +190,27 @@ impl DatagramOpener {
 
 /// The newest counters of one sender.
 #[derive(Debug, Default)]
-struct Seen {
+struct SenderWindow {
     /// In order.
     newest: VecDeque<u64>,
     /// Nothing up to here is opened any more.
     floor: u64,
 }
 
-impl Seen {
+impl SenderWindow {
     fn newest(&self) -> u64 {
         self.newest.back().copied().unwrap_or_default()
     }
 
-    fn admit(&mut self, counter: u64) -> Result<(), Refusal> {
+    fn accept(&mut self, counter: u64) -> Result<(), RejectReason> {
         if counter <= self.floor {
-            return Err(Refusal::Replayed);
+            return Err(RejectReason::Replayed);
         }
-        let Err(place) = self.newest.binary_search(&counter) else {
-            return Err(Refusal::Replayed);
+        let Err(index) = self.newest.binary_search(&counter) else {
+            return Err(RejectReason::Replayed);
         };
-        self.newest.insert(place, counter);
-        if self.newest.len() > REMEMBERED
+        self.newest.insert(index, counter);
+        if self.newest.len() > REPLAY_WINDOW
             && let Some(oldest) = self.newest.pop_front()
         {
             self.floor = oldest;

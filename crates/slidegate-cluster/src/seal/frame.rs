@@ -1,7 +1,7 @@
 //! Sealed frames of a stream, in one direction.
 //!
 //! ```text
-//! payload's length  counter  payload  MAC over all before it
+//! payload's length  counter  payload  MAC_BYTES over all before it
 //!         4            8        n      32      bytes; numbers are big-endian
 //! ```
 //!
@@ -11,18 +11,18 @@
 use bytes::{Buf, Bytes, BytesMut};
 use ring::hmac;
 
-use super::{MAC, Refusal, key};
+use super::{MAC_BYTES, RejectReason, key};
 
 /// Bytes of the longest payload.
 pub const MAX_FRAME: usize = 64 * 1024;
 
-const LENGTH: usize = 4;
+const LENGTH_BYTES: usize = 4;
 
 /// Bytes before the payload.
-const HEAD: usize = LENGTH + 8;
+const HEADER_BYTES: usize = LENGTH_BYTES + 8;
 
 /// Bytes that a seal adds to a payload.
-pub const FRAME_OVERHEAD: usize = HEAD + MAC;
+pub const FRAME_OVERHEAD: usize = HEADER_BYTES + MAC_BYTES;
 
 /// Seals the frames of one direction of a stream.
 #[derive(Debug)]
@@ -39,11 +39,11 @@ impl FrameSealer {
     /// Adds the sealed payload to what is in `sealed`.
     ///
     /// # Errors
-    /// [`Refusal::TooLong`] for more than [`MAX_FRAME`] bytes: nothing is added then.
-    pub fn seal(&mut self, payload: &[u8], sealed: &mut Vec<u8>) -> Result<(), Refusal> {
-        let length = u32::try_from(payload.len()).map_err(|_| Refusal::TooLong)?;
+    /// [`RejectReason::TooLong`] for more than [`MAX_FRAME`] bytes: nothing is added then.
+    pub fn seal(&mut self, payload: &[u8], sealed: &mut Vec<u8>) -> Result<(), RejectReason> {
+        let length = u32::try_from(payload.len()).map_err(|_| RejectReason::TooLong)?;
         if payload.len() > MAX_FRAME {
-            return Err(Refusal::TooLong);
+            return Err(RejectReason::TooLong);
         }
         let start = sealed.len();
         sealed.extend_from_slice(&length.to_be_bytes());
@@ -61,50 +61,50 @@ impl FrameSealer {
 pub struct FrameOpener {
     key: hmac::Key,
     next: u64,
-    broken: Option<Refusal>,
+    failure: Option<RejectReason>,
 }
 
 impl FrameOpener {
     pub(super) const fn new(key: hmac::Key) -> Self {
-        Self { key, next: 0, broken: None }
+        Self { key, next: 0, failure: None }
     }
 
     /// Takes the next frame from what has arrived, if it has arrived in full.
     ///
     /// # Errors
     /// Why it is not opened. The stream is over then: whatever follows is refused for the same reason.
-    pub fn open(&mut self, arrived: &mut BytesMut) -> Result<Option<Bytes>, Refusal> {
-        if let Some(refusal) = self.broken {
-            return Err(refusal);
+    pub fn open(&mut self, arrived: &mut BytesMut) -> Result<Option<Bytes>, RejectReason> {
+        if let Some(reason) = self.failure {
+            return Err(reason);
         }
-        self.take(arrived).inspect_err(|refusal| self.broken = Some(*refusal))
+        self.take(arrived).inspect_err(|reason| self.failure = Some(*reason))
     }
 
-    fn take(&mut self, arrived: &mut BytesMut) -> Result<Option<Bytes>, Refusal> {
-        let Some(length) = arrived.get(..LENGTH) else { return Ok(None) };
-        let length = usize::try_from(key::number(length)).map_err(|_| Refusal::TooLong)?;
+    fn take(&mut self, arrived: &mut BytesMut) -> Result<Option<Bytes>, RejectReason> {
+        let Some(length) = arrived.get(..LENGTH_BYTES) else { return Ok(None) };
+        let length = usize::try_from(key::read_be(length)).map_err(|_| RejectReason::TooLong)?;
         if length > MAX_FRAME {
-            return Err(Refusal::TooLong);
+            return Err(RejectReason::TooLong);
         }
         if arrived.len() < length + FRAME_OVERHEAD {
             return Ok(None);
         }
         let mut frame = arrived.split_to(length + FRAME_OVERHEAD).freeze();
-        let mac = frame.split_off(HEAD + length);
+        let mac = frame.split_off(HEADER_BYTES + length);
         key::verify(&self.key, &frame, &mac)?;
-        if key::number(&frame[LENGTH..HEAD]) != self.next {
-            return Err(Refusal::Replayed);
+        if key::read_be(&frame[LENGTH_BYTES..HEADER_BYTES]) != self.next {
+            return Err(RejectReason::Replayed);
         }
         self.next += 1;
-        frame.advance(HEAD);
+        frame.advance(HEADER_BYTES);
         Ok(Some(frame))
     }
 
     /// Says whether the stream may end here, after what has arrived and was not taken.
     ///
     /// # Errors
-    /// [`Refusal::Truncated`] if it ends within a frame.
-    pub fn end(&self, arrived: &BytesMut) -> Result<(), Refusal> {
-        if arrived.is_empty() { Ok(()) } else { Err(Refusal::Truncated) }
+    /// [`RejectReason::Truncated`] if it ends within a frame.
+    pub fn end(&self, arrived: &BytesMut) -> Result<(), RejectReason> {
+        if arrived.is_empty() { Ok(()) } else { Err(RejectReason::Truncated) }
     }
 }

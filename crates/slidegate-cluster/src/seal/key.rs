@@ -4,10 +4,10 @@ use std::fmt;
 
 use ring::hmac;
 
-use super::Refusal;
+use super::RejectReason;
 
 /// Bytes that the text of a key has at least.
-pub const MIN_KEY: usize = 16;
+pub const MIN_KEY_BYTES: usize = 16;
 
 /// What the nodes of a cluster have in common and nobody else knows. Its text is not kept: only keys derived from it,
 /// one for each use, so that nothing sealed for one use passes for another.
@@ -21,9 +21,9 @@ pub struct ClusterKey {
 /// A text too short for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the cluster's key has {bytes} bytes: {MIN_KEY} are the fewest, and 32 random ones are best"
+    "the cluster's key has {bytes} bytes: {MIN_KEY_BYTES} are the fewest, and 32 random ones are best"
 )]
-pub struct KeyTooShort {
+pub struct ShortKeyError {
     /// So many bytes it has.
     pub bytes: usize,
 }
@@ -32,10 +32,10 @@ impl ClusterKey {
     /// The key that this text stands for: the same on every node. Its bytes count as they are, white space too.
     ///
     /// # Errors
-    /// If it has fewer than [`MIN_KEY`] bytes.
-    pub fn new(text: &str) -> Result<Self, KeyTooShort> {
+    /// If it has fewer than [`MIN_KEY_BYTES`] bytes.
+    pub fn new(text: &str) -> Result<Self, ShortKeyError> {
         let bytes = text.len();
-        if bytes < MIN_KEY { Err(KeyTooShort { bytes }) } else { Ok(Self::of(text)) }
+        if bytes < MIN_KEY_BYTES { Err(ShortKeyError { bytes }) } else { Ok(Self::of(text)) }
     }
 
     /// The key of clusters that have none: everybody knows it. For nodes that only listen on loopback; it still tells
@@ -83,12 +83,12 @@ pub(super) fn sign(key: &hmac::Key, parts: &[&[u8]]) -> hmac::Tag {
 }
 
 /// Compares in constant time.
-pub(super) fn verify(key: &hmac::Key, sealed: &[u8], mac: &[u8]) -> Result<(), Refusal> {
-    hmac::verify(key, sealed, mac).map_err(|_| Refusal::WrongMac)
+pub(super) fn verify(key: &hmac::Key, sealed: &[u8], mac: &[u8]) -> Result<(), RejectReason> {
+    hmac::verify(key, sealed, mac).map_err(|_| RejectReason::WrongMac)
 }
 
 /// The big-endian number in these bytes, of which there are at most eight.
-pub(super) fn number(bytes: &[u8]) -> u64 {
+pub(super) fn read_be(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_short_text_is_no_key() {
-        assert_eq!(ClusterKey::new("fifteen letters").err(), Some(KeyTooShort { bytes: 15 }));
+        assert_eq!(ClusterKey::new("fifteen letters").err(), Some(ShortKeyError { bytes: 15 }));
         assert!(ClusterKey::new("sixteen letters.").is_ok());
     }
 

@@ -4,7 +4,7 @@ mod datagrams;
 mod streams;
 
 use super::*;
-use crate::counts::Incarnation;
+use crate::pn_counter::Incarnation;
 
 const ALICE: Incarnation = Incarnation(0xA11CE);
 const BOB: Incarnation = Incarnation(0xB0B);

@@ -29,14 +29,14 @@ fn sealed(payload: &[u8]) -> Vec<u8> {
     seal_at(&mut DatagramSealer::new(&key(), ALICE), start(), payload)
 }
 
-fn refusal(opener: &mut DatagramOpener, now: Timestamp, datagram: &[u8]) -> Option<Refusal> {
+fn refusal(opener: &mut DatagramOpener, now: Timestamp, datagram: &[u8]) -> Option<RejectReason> {
     opener.open(now, datagram).err()
 }
 
 #[test]
 fn a_datagram_is_opened_and_says_who_sealed_it() {
     let datagram = sealed(b"hello");
-    let opened = Opened { from: ALICE, payload: b"hello" };
+    let opened = OpenedDatagram { from: ALICE, payload: b"hello" };
     assert_eq!(opener().open(start(), &datagram), Ok(opened));
     assert_eq!(datagram.len(), 5 + DATAGRAM_OVERHEAD);
 }
@@ -56,10 +56,10 @@ fn a_payload_that_fits_no_datagram_is_not_sealed() {
     assert_eq!(sealed.len(), MAX_DATAGRAM);
     assert_eq!(opener().open(start(), &sealed).unwrap().payload, longest);
     let longer = [&longest[..], &[7]].concat();
-    assert_eq!(sealer.seal(start(), &longer, &mut sealed), Err(Refusal::TooLong));
+    assert_eq!(sealer.seal(start(), &longer, &mut sealed), Err(RejectReason::TooLong));
     assert_eq!(
         refusal(&mut opener(), start(), &vec![VERSION; MAX_DATAGRAM + 1]),
-        Some(Refusal::TooLong)
+        Some(RejectReason::TooLong)
     );
 }
 
@@ -67,7 +67,7 @@ fn a_payload_that_fits_no_datagram_is_not_sealed() {
 fn whoever_has_another_key_is_not_heard() {
     let datagram = seal_at(&mut DatagramSealer::new(&stranger(), ALICE), start(), b"hello");
     let mut opener = opener();
-    assert_eq!(refusal(&mut opener, start(), &datagram), Some(Refusal::WrongMac));
+    assert_eq!(refusal(&mut opener, start(), &datagram), Some(RejectReason::WrongMac));
     assert_eq!(opener.senders(), 0, "strangers take no memory");
 }
 
@@ -75,21 +75,21 @@ fn whoever_has_another_key_is_not_heard() {
 fn another_version_is_not_heard() {
     let mut datagram = sealed(b"hello");
     datagram[0] += 1;
-    assert_eq!(refusal(&mut opener(), start(), &datagram), Some(Refusal::WrongVersion));
+    assert_eq!(refusal(&mut opener(), start(), &datagram), Some(RejectReason::WrongVersion));
 }
 
 #[test]
 fn ones_own_words_are_not_heard() {
     let datagram = seal_at(&mut DatagramSealer::new(&key(), BOB), start(), b"hello");
-    assert_eq!(refusal(&mut opener(), start(), &datagram), Some(Refusal::Reflected));
+    assert_eq!(refusal(&mut opener(), start(), &datagram), Some(RejectReason::Reflected));
 }
 
 #[test]
 fn a_datagram_is_opened_once() {
     let (datagram, mut opener) = (sealed(b"hello"), opener());
     assert_eq!(refusal(&mut opener, start(), &datagram), None);
-    assert_eq!(refusal(&mut opener, start(), &datagram), Some(Refusal::Replayed));
-    assert_eq!(refusal(&mut opener, seconds_on(61), &datagram), Some(Refusal::Replayed));
+    assert_eq!(refusal(&mut opener, start(), &datagram), Some(RejectReason::Replayed));
+    assert_eq!(refusal(&mut opener, seconds_on(61), &datagram), Some(RejectReason::Replayed));
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn late_datagrams_are_opened_but_no_later_than_many_others() {
     }
     assert!(
         all.iter()
-            .all(|datagram| refusal(&mut opener, start(), datagram) == Some(Refusal::Replayed))
+            .all(|datagram| refusal(&mut opener, start(), datagram) == Some(RejectReason::Replayed))
     );
 }
 
@@ -112,13 +112,13 @@ fn a_node_that_has_just_started_knows_an_old_datagram() {
     assert_eq!(refusal(&mut opener(), seconds_on(62), &datagram), None);
     assert_eq!(
         refusal(&mut opener(), Timestamp::from_micros(seconds_on(62).as_micros() + 1), &datagram),
-        Some(Refusal::Stale)
+        Some(RejectReason::Stale)
     );
     let early = Timestamp::from_micros(start().as_micros() - 62_000_000);
     assert_eq!(refusal(&mut opener(), early, &datagram), None);
     assert_eq!(
         refusal(&mut opener(), Timestamp::from_micros(early.as_micros() - 1), &datagram),
-        Some(Refusal::Early)
+        Some(RejectReason::Early)
     );
 }
 
@@ -135,13 +135,13 @@ fn a_sender_that_is_forgotten_has_nothing_left_that_could_be_opened_again() {
     }
     assert_eq!(
         refusal(&mut opener, then, &seal(5_000, then)),
-        Some(Refusal::Crowded),
+        Some(RejectReason::Crowded),
         "none can be forgotten yet"
     );
     let later = Timestamp::from_micros(seconds_on(62).as_micros() + 1);
     assert_eq!(refusal(&mut opener, later, &seal(5_000, later)), None);
     assert_eq!(opener.senders(), MAX_SENDERS, "the old one is forgotten");
-    assert_eq!(refusal(&mut opener, later, &old), Some(Refusal::Stale));
+    assert_eq!(refusal(&mut opener, later, &old), Some(RejectReason::Stale));
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_clock_that_is_put_back_does_not_make_datagrams_alike() {
     let second = seal_at(&mut sealer, start(), b"hello");
     assert_eq!(refusal(&mut opener, seconds_on(10), &first), None);
     assert_eq!(refusal(&mut opener, seconds_on(10), &second), None);
-    assert_eq!(refusal(&mut opener, seconds_on(10), &second), Some(Refusal::Replayed));
+    assert_eq!(refusal(&mut opener, seconds_on(10), &second), Some(RejectReason::Replayed));
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn clocks_that_were_far_ahead_and_are_put_right_find_each_other_again() {
     }
     let datagram = seal_at(&mut sealer, start(), b"right");
     assert_eq!(refusal(&mut opener, start(), &datagram), None);
-    assert_eq!(refusal(&mut opener, start(), &datagram), Some(Refusal::Replayed));
+    assert_eq!(refusal(&mut opener, start(), &datagram), Some(RejectReason::Replayed));
 }
 
 proptest! {

@@ -9,56 +9,59 @@ use tokio::sync::mpsc;
 use super::{MAX_QUEUED_BYTES, MAX_QUEUED_FRAMES};
 
 /// An empty queue.
-pub(super) fn queue() -> (Incoming, Outgoing) {
+pub(super) fn frame_queue() -> (FrameSender, FrameReceiver) {
     let bytes = Arc::new(AtomicUsize::new(0));
-    let (incoming, outgoing) = mpsc::channel(MAX_QUEUED_FRAMES);
-    (Incoming { frames: incoming, bytes: Arc::clone(&bytes) }, Outgoing { frames: outgoing, bytes })
+    let (sender, receiver) = mpsc::channel(MAX_QUEUED_FRAMES);
+    (
+        FrameSender { frames: sender, bytes: Arc::clone(&bytes) },
+        FrameReceiver { frames: receiver, bytes },
+    )
 }
 
 /// Where frames go in. There is one of it.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(super) struct FrameSender {
     frames: mpsc::Sender<Bytes>,
     bytes: Arc<AtomicUsize>,
 }
 
-impl Incoming {
+impl FrameSender {
     /// Says whether there was room.
-    pub(super) fn put(&self, frame: Bytes) -> bool {
+    pub(super) fn push(&self, frame: Bytes) -> bool {
         let length = frame.len();
         if self.bytes.load(Ordering::Relaxed) + length > MAX_QUEUED_BYTES {
             return false;
         }
         self.bytes.fetch_add(length, Ordering::Relaxed);
-        let put = self.frames.try_send(frame).is_ok();
-        if !put {
+        let is_queued = self.frames.try_send(frame).is_ok();
+        if !is_queued {
             self.bytes.fetch_sub(length, Ordering::Relaxed);
         }
-        put
+        is_queued
     }
 }
 
 /// Where they come out.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct FrameReceiver {
     frames: mpsc::Receiver<Bytes>,
     bytes: Arc<AtomicUsize>,
 }
 
-impl Outgoing {
+impl FrameReceiver {
     /// The next one; none if no more can come. Nothing is lost if the future is dropped.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         let frame = self.frames.recv().await;
-        self.note(frame)
+        self.release_bytes(frame)
     }
 
     /// The next one, if it is there.
-    pub(super) fn next_now(&mut self) -> Option<Bytes> {
+    pub(super) fn try_next(&mut self) -> Option<Bytes> {
         let frame = self.frames.try_recv().ok();
-        self.note(frame)
+        self.release_bytes(frame)
     }
 
-    fn note(&self, frame: Option<Bytes>) -> Option<Bytes> {
+    fn release_bytes(&self, frame: Option<Bytes>) -> Option<Bytes> {
         frame.inspect(|frame| _ = self.bytes.fetch_sub(frame.len(), Ordering::Relaxed))
     }
 }
@@ -67,19 +70,19 @@ impl Outgoing {
 mod tests {
     use super::*;
 
-    fn fill(incoming: &Incoming, frame: &Bytes) -> usize {
-        (0..).take_while(|_| incoming.put(frame.clone())).count()
+    fn fill(sender: &FrameSender, frame: &Bytes) -> usize {
+        (0..).take_while(|_| sender.push(frame.clone())).count()
     }
 
     #[tokio::test]
     async fn a_queue_is_bounded_in_bytes_and_in_frames_and_has_room_again() {
-        let (incoming, mut outgoing) = queue();
+        let (sender, mut receiver) = frame_queue();
         for (length, room) in [(0, MAX_QUEUED_FRAMES), (65_536, MAX_QUEUED_BYTES / 65_536)] {
             let frame = Bytes::from(vec![7; length]);
-            assert_eq!(fill(&incoming, &frame), room);
-            assert_eq!(outgoing.next().await, Some(frame.clone()));
-            assert_eq!(fill(&incoming, &frame), 1);
-            while let Some(left) = outgoing.next_now() {
+            assert_eq!(fill(&sender, &frame), room);
+            assert_eq!(receiver.next().await, Some(frame.clone()));
+            assert_eq!(fill(&sender, &frame), 1);
+            while let Some(left) = receiver.try_next() {
                 assert_eq!(left, frame);
             }
         }
@@ -87,8 +90,8 @@ mod tests {
 
     #[test]
     fn who_has_no_reader_is_told() {
-        let (incoming, outgoing) = queue();
-        drop(outgoing);
-        assert!(!incoming.put(Bytes::from_static(b"hello")));
+        let (sender, receiver) = frame_queue();
+        drop(receiver);
+        assert!(!sender.push(Bytes::from_static(b"hello")));
     }
 }

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use serde::Serialize;
-use slidegate_cluster::{Overshoot, SHARES, Status};
+use slidegate_cluster::{ClusterStatus, OVERSHOOT_BOUNDS_PERMILLE, OvershootHistogram};
 
 use crate::http::problem::{Problem, nothing_at};
 use crate::service::Service;
@@ -16,7 +16,7 @@ use crate::wire::Node;
 #[derive(Serialize)]
 pub struct Cluster {
     #[serde(flatten)]
-    status: Status,
+    status: ClusterStatus,
     /// Requests that were denied since others had not acknowledged enough.
     capped: u64,
     /// Counts that went beyond max, by how far.
@@ -43,15 +43,16 @@ pub async fn cluster(
 
 impl Cluster {
     fn of(node: &Node) -> Option<Self> {
-        let status = Status::clone(&*node.status()?);
+        let status = ClusterStatus::clone(&*node.status()?);
         let overshoot = shares(node.counters().overshoot());
-        Some(Self { status, capped: node.capped(), overshoot })
+        Some(Self { status, capped: node.unsynced_denials(), overshoot })
     }
 }
 
-fn shares(overshoot: &Overshoot) -> Vec<Share> {
-    let ends = SHARES.iter().map(|share| Some(*share as f64 / 1e3)).chain([None]);
-    let (counts, _) = overshoot.read();
+fn shares(overshoot: &OvershootHistogram) -> Vec<Share> {
+    let ends =
+        OVERSHOOT_BOUNDS_PERMILLE.iter().map(|share| Some(*share as f64 / 1e3)).chain([None]);
+    let (counts, _) = overshoot.snapshot();
     ends.zip(counts).map(|(le, count)| Share { le, count }).collect()
 }
 
@@ -66,9 +67,9 @@ mod tests {
 
     #[test]
     fn every_share_has_an_end_but_the_last() {
-        let shares = shares(&Overshoot::default());
-        assert_eq!(shares.len(), SHARES.len() + 1);
+        let shares = shares(&OvershootHistogram::default());
+        assert_eq!(shares.len(), OVERSHOOT_BOUNDS_PERMILLE.len() + 1);
         assert_eq!(shares[0], Share { le: Some(0.001), count: 0 });
-        assert_eq!(shares[SHARES.len()], Share { le: None, count: 0 });
+        assert_eq!(shares[OVERSHOOT_BOUNDS_PERMILLE.len()], Share { le: None, count: 0 });
     }
 }

@@ -5,19 +5,19 @@ use std::num::NonZeroU64;
 use slidegate::{Hit, OnPartition};
 
 /// What holds for one hit.
-pub(crate) struct Terms {
+pub(crate) struct HitOptions {
     max_unsynced: Option<u64>,
     on_partition: OnPartition,
     capacity: u64,
 }
 
-impl Terms {
+impl HitOptions {
     #[inline]
-    pub(crate) fn of(hit: &Hit<'_>) -> Self {
-        let terms = hit.key.cluster().copied().unwrap_or_default();
+    pub(crate) fn new(hit: &Hit<'_>) -> Self {
+        let options = hit.key.cluster().copied().unwrap_or_default();
         Self {
-            max_unsynced: terms.max_unsynced().map(NonZeroU64::get),
-            on_partition: terms.on_partition(),
+            max_unsynced: options.max_unsynced().map(NonZeroU64::get),
+            on_partition: options.on_partition(),
             capacity: hit.limit.capacity(),
         }
     }
@@ -26,7 +26,7 @@ impl Terms {
     #[inline]
     pub(crate) fn allows(&self, units: u64, nodes: u32) -> bool {
         match self.max_unsynced {
-            Some(most) => units <= most,
+            Some(max) => units <= max,
             // As `max_unsynced` has it, without a division.
             None => units <= 1 || units.saturating_mul(2 * u64::from(nodes)) <= self.capacity,
         }

@@ -36,44 +36,44 @@
 //!    most C, as of any other.
 //!
 //! That a member is silent has to mean that none of those which we hear hears it, as with gossip, which is passed on.
-//! A node that finds nobody for [`Settings::join_wait`] begins a cluster of its own: if one exists that it cannot
+//! A node that finds nobody for [`Settings::join_timeout`] begins a cluster of its own: if one exists that it cannot
 //! reach, both count by themselves until they meet.
 
+mod broadcast;
 mod incoming;
 mod members;
 mod outgoing;
 mod peer;
 mod settings;
 mod status;
-mod telling;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use slidegate::Timestamp;
 
-use crate::counts::{Incarnation, Told};
-use crate::ledger::{Flush, Ledger};
-use crate::message::{self, Ack, Counts, Message};
-use crate::progress::{Member, Progress, Published};
+use crate::message::{self, Ack, Message, UpdateFrame};
+use crate::pn_counter::{CounterUpdate, Incarnation};
+use crate::progress::{MemberProgress, Progress, SharedProgress};
+use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
 
-pub use settings::{Node, Settings};
-pub use status::{MemberStatus, Standing, Status, Traffic};
+pub use settings::{NodeInfo, Settings};
+pub use status::{EngineStatus, FrameTraffic, Liveness, PeerStatus};
 
-use members::Departed;
-use peer::Peer;
-use settings::{micros, since_us};
+use members::DepartedMembers;
+use peer::PeerState;
+use settings::{elapsed_us, micros};
 
 /// No stream is given up sooner, in microseconds.
-const SHORTEST_STUCK_US: u64 = 100_000;
+const MIN_STUCK_TIMEOUT_US: u64 = 100_000;
 
 /// A frame, and whom to send it to.
-pub type Addressed = (Incarnation, Vec<u8>);
+pub type OutboundFrame = (Incarnation, Vec<u8>);
 
 /// Tells the counts of one node to the others, and takes in theirs.
 #[derive(Debug)]
-pub struct Engine {
-    me: Node,
+pub struct ReplicationEngine {
+    local_node: NodeInfo,
     settings: Settings,
     started_at: Timestamp,
     /// Whether it waits for somebody who knows the cluster.
@@ -82,42 +82,42 @@ pub struct Engine {
     is_settled: bool,
     majority_since: Option<Timestamp>,
     /// The last flush.
-    flush: Flush,
+    flush: FlushSeq,
     /// The last epoch of any stream.
     epoch: u64,
     /// When flushes were told, as long as somebody has not acknowledged them.
-    told_at: BTreeMap<Flush, Timestamp>,
+    flush_sent_at: BTreeMap<FlushSeq, Timestamp>,
     /// Bytes that may still be told of what has changed in this interval.
-    flush_room: usize,
-    peers: BTreeMap<Incarnation, Peer>,
-    departed: Departed,
+    flush_budget_bytes: usize,
+    peers: BTreeMap<Incarnation, PeerState>,
+    departed: DepartedMembers,
     /// Whose counts were told to all, in which flush: what begins a stream anew tells them to whom they did not reach.
-    relayed: Vec<(Incarnation, Flush)>,
+    relayed_incarnations: Vec<(Incarnation, FlushSeq)>,
     /// Whose counts are to be told to all at the next tick.
-    to_relay: Vec<Incarnation>,
+    relay_queue: Vec<Incarnation>,
     /// Counts of such that have come since the last tick.
-    to_pass_on: Vec<Told>,
+    forward_queue: Vec<CounterUpdate>,
     /// Counts up whenever the roster changes.
-    roster: u64,
-    refused_frames: u64,
-    progress: Arc<Published>,
+    roster_version: u64,
+    rejected_frames: u64,
+    progress: Arc<SharedProgress>,
 }
 
-impl Engine {
+impl ReplicationEngine {
     /// The engine of a node that starts now. One that `knows_others`, by their addresses, waits for them before it
     /// counts as the first of a cluster. How far the others have come it puts where decisions look.
     pub fn new(
-        me: Node,
+        local_node: NodeInfo,
         settings: Settings,
         knows_others: bool,
-        progress: Arc<Published>,
+        progress: Arc<SharedProgress>,
         now: Timestamp,
     ) -> Self {
-        let least_bytes = settings.interval_bytes.max(2 * message::MAX_BYTES);
-        let settings = Settings { interval_bytes: least_bytes, ..settings };
+        let min_bytes = settings.interval_bytes.max(2 * message::MAX_MESSAGE_BYTES);
+        let settings = Settings { interval_bytes: min_bytes, ..settings };
         let mut engine = Self {
-            me,
-            flush_room: settings.interval_bytes / 2,
+            local_node,
+            flush_budget_bytes: settings.interval_bytes / 2,
             settings,
             started_at: now,
             is_joining: knows_others,
@@ -125,156 +125,170 @@ impl Engine {
             majority_since: None,
             flush: 0,
             epoch: 0,
-            told_at: BTreeMap::new(),
+            flush_sent_at: BTreeMap::new(),
             peers: BTreeMap::new(),
-            departed: Departed::default(),
-            relayed: Vec::new(),
-            to_relay: Vec::new(),
-            to_pass_on: Vec::new(),
-            roster: 1,
-            refused_frames: 0,
+            departed: DepartedMembers::default(),
+            relayed_incarnations: Vec::new(),
+            relay_queue: Vec::new(),
+            forward_queue: Vec::new(),
+            roster_version: 1,
+            rejected_frames: 0,
             progress,
         };
-        engine.publish(now);
+        engine.publish_progress(now);
         engine
     }
 
     /// An interval has passed: tells what has changed, and begins streams anew that are stuck.
-    pub fn tick(&mut self, ledger: &dyn Ledger, now: Timestamp) -> Vec<Addressed> {
-        if self.is_joining && since_us(self.started_at, now) >= micros(self.settings.join_wait) {
+    pub fn tick(
+        &mut self,
+        counters: &dyn ReplicatedCounters,
+        now: Timestamp,
+    ) -> Vec<OutboundFrame> {
+        if self.is_joining && elapsed_us(self.started_at, now) >= micros(self.settings.join_timeout)
+        {
             self.is_joining = false;
         }
-        self.forget_silent(now);
-        self.flush_room = self.settings.interval_bytes / 2;
+        self.remove_long_silent(now);
+        self.flush_budget_bytes = self.settings.interval_bytes / 2;
         for peer in self.peers.values_mut() {
-            peer.outgoing.evict_if_full(self.settings.interval_bytes);
+            peer.outgoing.refill_budget(self.settings.interval_bytes);
         }
-        self.begin_stuck_anew(ledger, now);
-        self.tell_relayed(ledger, now);
-        self.tell_changed(ledger, now);
-        self.publish(now);
-        self.send(now)
+        self.restart_stuck_streams(counters, now);
+        self.broadcast_relayed(counters, now);
+        self.broadcast_changes(counters, now);
+        self.publish_progress(now);
+        self.drain_frames(now)
     }
 
     /// Tells at once what has changed.
-    pub fn flush(&mut self, ledger: &dyn Ledger, now: Timestamp) -> Vec<Addressed> {
-        self.tell_changed(ledger, now);
-        self.send(now)
+    pub fn flush(
+        &mut self,
+        counters: &dyn ReplicatedCounters,
+        now: Timestamp,
+    ) -> Vec<OutboundFrame> {
+        self.broadcast_changes(counters, now);
+        self.drain_frames(now)
     }
 
     /// A frame has come, from whom it says: the transport has made sure of that.
-    pub fn heard(
+    pub fn on_frame_received(
         &mut self,
-        ledger: &dyn Ledger,
+        counters: &dyn ReplicatedCounters,
         from: Incarnation,
         frame: &[u8],
         now: Timestamp,
-    ) -> Vec<Addressed> {
-        if from == self.me.incarnation {
+    ) -> Vec<OutboundFrame> {
+        if from == self.local_node.incarnation {
             return Vec::new();
         }
         if let Some(peer) = self.peers.get_mut(&from) {
-            peer.note_heard(frame.len());
+            peer.record_received(frame.len());
         }
         match message::decode(frame) {
-            Ok(Message::Counts(counts)) => self.heard_counts(ledger, from, counts, now),
-            Ok(Message::Ack(ack)) => self.heard_ack(from, ack, now),
-            Ok(Message::Leaving) => self.left(from, now),
+            Ok(Message::Updates(frame)) => self.on_updates_received(counters, from, frame, now),
+            Ok(Message::Ack(ack)) => self.on_ack_received(from, ack, now),
+            Ok(Message::Leaving) => self.on_member_left(from, now),
             Err(_) => match self.peers.get_mut(&from) {
-                Some(peer) => peer.refused_frames += 1,
-                None => self.refused_frames += 1,
+                Some(peer) => peer.rejected_frames += 1,
+                None => self.rejected_frames += 1,
             },
         }
-        self.send(now)
+        self.drain_frames(now)
     }
 
-    fn heard_counts(
+    fn on_updates_received(
         &mut self,
-        ledger: &dyn Ledger,
+        counters: &dyn ReplicatedCounters,
         from: Incarnation,
-        counts: Counts,
+        frame: UpdateFrame,
         now: Timestamp,
     ) {
-        let Counts { at, is_complete, roster, mut tallies } = counts;
-        let told = tallies.len();
-        tallies.retain(|told| !self.settings.is_absurd(told, now));
-        let refused = (told - tallies.len()) as u64;
+        let UpdateFrame { position, is_complete, roster, mut updates } = frame;
+        let received = updates.len();
+        updates.retain(|update| !self.settings.is_too_far_ahead(update, now));
+        let rejected = (received - updates.len()) as u64;
         // Only this node knows its own charges. Others know which of them they have refunded.
-        let own = tallies.iter_mut().filter(|told| told.incarnation == self.me.incarnation);
-        own.for_each(|told| told.tally.charged = 0);
-        ledger.merge(&tallies, now);
+        let own =
+            updates.iter_mut().filter(|update| update.incarnation == self.local_node.incarnation);
+        own.for_each(|update| update.units.charged = 0);
+        counters.merge(&updates, now);
         // Other nodes return units of this node's charges. It sends these tallies itself.
-        tallies.retain(|told| told.incarnation != self.me.incarnation);
+        updates.retain(|update| update.incarnation != self.local_node.incarnation);
         let Some(peer) = self.peers.get_mut(&from) else {
-            return self.pass_on(&tallies);
+            return self.forward(&updates);
         };
-        peer.refused_tallies += refused;
-        peer.incoming.hear(at, is_complete);
-        peer.owes_ack = true;
+        peer.rejected_updates += rejected;
+        peer.incoming.on_frame_received(position, is_complete);
+        peer.is_ack_due = true;
         let is_alive = peer.is_alive();
-        let roster = roster.filter(|_| peer.incoming.is_newest_roster(at));
+        let roster = roster.filter(|_| peer.incoming.advance_roster_position(position));
         if let Some(roster) = roster {
-            self.take_roster(from, roster, now);
+            self.merge_roster(from, roster, now);
         }
         if !is_alive {
-            self.pass_on(&tallies);
+            self.forward(&updates);
         }
-        self.honour(from, now);
+        self.apply_acks(from, now);
     }
 
-    fn heard_ack(&mut self, from: Incarnation, ack: Ack, now: Timestamp) {
+    fn on_ack_received(&mut self, from: Incarnation, ack: Ack, now: Timestamp) {
         if let Some(peer) = self.peers.get_mut(&from) {
-            peer.take_ack(ack, now);
+            peer.on_ack_received(ack, now);
         }
-        self.honour(from, now);
+        self.apply_acks(from, now);
     }
 
     /// Honours what a peer has acknowledged, as far as that is allowed by now.
-    fn honour(&mut self, from: Incarnation, now: Timestamp) {
-        if self.peers.get_mut(&from).is_some_and(Peer::honour) {
-            self.forget_told();
+    fn apply_acks(&mut self, from: Incarnation, now: Timestamp) {
+        if self.peers.get_mut(&from).is_some_and(PeerState::apply_acks) {
+            self.prune_flush_history();
         }
-        self.publish(now);
+        self.publish_progress(now);
     }
 
     /// Frames reach a peer from now on. What was on its way may be lost.
-    pub fn link_up(
+    pub fn on_link_up(
         &mut self,
-        ledger: &dyn Ledger,
+        counters: &dyn ReplicatedCounters,
         to: Incarnation,
         now: Timestamp,
-    ) -> Vec<Addressed> {
+    ) -> Vec<OutboundFrame> {
         if let Some(peer) = self.peers.get_mut(&to) {
-            peer.link_up();
-            if peer.is_alive() && peer.outgoing.has_unanswered() {
-                self.begin(ledger, to, now);
+            peer.on_link_up();
+            if peer.is_alive() && peer.outgoing.has_in_flight() {
+                self.start_epoch(counters, to, now);
             }
         }
-        self.send(now)
+        self.drain_frames(now)
     }
 
     /// This node charges nothing any more: tells what has changed, and that.
-    pub fn leave(&mut self, ledger: &dyn Ledger, now: Timestamp) -> Vec<Addressed> {
-        let mut frames = self.flush(ledger, now);
+    pub fn leave(
+        &mut self,
+        counters: &dyn ReplicatedCounters,
+        now: Timestamp,
+    ) -> Vec<OutboundFrame> {
+        let mut frames = self.flush(counters, now);
         let alive = self.peers.values().filter(|peer| peer.is_alive());
         frames.extend(alive.map(|peer| (peer.node.incarnation, message::leaving_frame())));
         frames
     }
 
     /// Tells of the others, for people.
-    pub fn status(&self, now: Timestamp) -> Status {
-        Status::of(self, now)
+    pub fn status(&self, now: Timestamp) -> EngineStatus {
+        EngineStatus::new(self, now)
     }
 
     /// Lets decisions know how far the others have come.
-    fn publish(&mut self, now: Timestamp) {
-        self.settle();
+    fn publish_progress(&mut self, now: Timestamp) {
+        self.update_settled();
         let is_majority = self.is_majority();
         self.majority_since = self.majority_since.or(Some(now)).filter(|_| is_majority);
-        let waited_for = self.peers.values().filter(|peer| !peer.is_hearsay);
-        let members = waited_for.map(|peer| Member {
+        let required_peers = self.peers.values().filter(|peer| !peer.is_known_indirectly);
+        let members = required_peers.map(|peer| MemberProgress {
             incarnation: peer.node.incarnation,
-            acknowledged: peer.acknowledged,
+            acknowledged_flush: peer.acknowledged_flush,
             silent_since: peer.silent_since,
         });
         let nodes = u32::try_from(self.peers.len() + 1).unwrap_or(u32::MAX);

@@ -2,79 +2,83 @@
 
 use slidegate::Timestamp;
 
-use super::incoming::{Acknowledged, Incoming};
-use super::outgoing::{Arrived, Outgoing};
-use super::settings::Node;
-use super::status::Traffic;
-use crate::ledger::Flush;
+use super::incoming::{IncomingStream, PendingAck};
+use super::outgoing::{AckProgress, OutgoingStream};
+use super::settings::NodeInfo;
+use super::status::FrameTraffic;
 use crate::message::Ack;
+use crate::replicated_counters::FlushSeq;
 
 /// No round trip is taken to be longer, in microseconds: a node that stood still for a while does not count.
-const LONGEST_ROUND_TRIP_US: u64 = 2_000_000;
+const MAX_ROUND_TRIP_US: u64 = 2_000_000;
 
 /// So often the time after which a stream is stuck may double while nothing is heard of the peer.
-const MAX_DOUBLINGS: u32 = 4;
+const MAX_TIMEOUT_DOUBLINGS: u32 = 4;
 
 /// One other member.
 #[derive(Debug)]
-pub(super) struct Peer {
-    pub node: Node,
+pub(super) struct PeerState {
+    pub node: NodeInfo,
     /// Since when it has not been heard of. None: it is alive.
     pub silent_since: Option<Timestamp>,
     /// Whether only others have told of it, and nobody has to wait for it: it may not charge freely before this node
     /// acknowledges it, and that is not before it is heard of.
-    pub is_hearsay: bool,
+    pub is_known_indirectly: bool,
     /// The last flush that counts as acknowledged.
-    pub acknowledged: Flush,
+    pub acknowledged_flush: FlushSeq,
     /// Whether it has acknowledged anything, and that was honoured.
     pub has_acknowledged: bool,
     /// The last flush that has arrived there: less than this is never told again.
-    pub arrived: Flush,
+    pub delivered_flush: FlushSeq,
     /// Whether the stream has to begin with all that is known, also of what others have counted.
-    pub owes_all: bool,
+    pub needs_full_state: bool,
     /// Whether something has come of it that was not acknowledged.
-    pub owes_ack: bool,
+    pub is_ack_due: bool,
     /// Whether it says that all whom it counts know of it.
     pub is_settled: bool,
     /// Whether it has told all since it was last silent: it has acknowledged what was told since, and that was honoured.
-    pub has_told_all: bool,
+    pub has_sent_all_state: bool,
     /// The version of the roster that it was told last.
-    pub roster_told: u64,
-    pub outgoing: Outgoing,
-    pub incoming: Incoming,
-    pub sent: Traffic,
-    pub heard: Traffic,
+    pub sent_roster_version: u64,
+    pub outgoing: OutgoingStream,
+    pub incoming: IncomingStream,
+    pub sent: FrameTraffic,
+    pub received: FrameTraffic,
     /// Frames of it that are no messages.
-    pub refused_frames: u64,
+    pub rejected_frames: u64,
     /// Tallies of it that are dated too far in the future.
-    pub refused_tallies: u64,
+    pub rejected_updates: u64,
     /// How long it takes until what is sent is acknowledged, at most of late.
     round_trip_us: u64,
     /// How often in a row the stream was stuck while nothing was heard.
     doublings: u32,
 }
 
-impl Peer {
-    /// A member of which nothing was known before. What is told up to `acknowledged` it need not acknowledge.
-    pub fn new(node: Node, silent_since: Option<Timestamp>, acknowledged: Flush) -> Self {
+impl PeerState {
+    /// A member of which nothing was known before. What is told up to `acknowledged_flush` it need not acknowledge.
+    pub fn new(
+        node: NodeInfo,
+        silent_since: Option<Timestamp>,
+        acknowledged_flush: FlushSeq,
+    ) -> Self {
         Self {
             node,
             silent_since,
-            is_hearsay: false,
-            acknowledged,
+            is_known_indirectly: false,
+            acknowledged_flush,
             has_acknowledged: false,
-            arrived: 0,
-            owes_all: true,
-            owes_ack: false,
+            delivered_flush: 0,
+            needs_full_state: true,
+            is_ack_due: false,
             is_settled: false,
-            has_told_all: false,
-            roster_told: 0,
-            outgoing: Outgoing::default(),
-            incoming: Incoming::default(),
-            sent: Traffic::default(),
-            heard: Traffic::default(),
-            refused_frames: 0,
-            refused_tallies: 0,
+            has_sent_all_state: false,
+            sent_roster_version: 0,
+            outgoing: OutgoingStream::default(),
+            incoming: IncomingStream::default(),
+            sent: FrameTraffic::default(),
+            received: FrameTraffic::default(),
+            rejected_frames: 0,
+            rejected_updates: 0,
             round_trip_us: 0,
             doublings: 0,
         }
@@ -86,77 +90,79 @@ impl Peer {
 
     /// Whether it is there and known to be one of the cluster: it may be counted on in a partition.
     pub fn is_voter(&self) -> bool {
-        self.is_alive() && self.is_settled && self.has_told_all
+        self.is_alive() && self.is_settled && self.has_sent_all_state
     }
 
     /// Whether it knows who is there, and has told it.
-    pub fn knows_the_cluster(&self) -> bool {
+    pub fn knows_cluster(&self) -> bool {
         self.is_alive() && self.is_settled && self.incoming.is_complete()
     }
 
     /// Notes that it has fallen silent. The stream ends: until it begins anew with all that is known, nothing is
     /// acknowledged to it, so that it is told what went on without it before it may charge more.
-    pub fn fall_silent(&mut self, now: Timestamp) {
+    pub fn mark_silent(&mut self, now: Timestamp) {
         self.silent_since = Some(now);
-        self.has_told_all = false;
-        self.owes_all = true;
-        self.outgoing.end();
-        self.incoming.forget_acknowledged();
+        self.has_sent_all_state = false;
+        self.needs_full_state = true;
+        self.outgoing.close();
+        self.incoming.clear_pending_acks();
     }
 
     /// Notes that a frame of it has come.
-    pub fn note_heard(&mut self, bytes: usize) {
-        self.heard.note(bytes);
+    pub fn record_received(&mut self, bytes: usize) {
+        self.received.record(bytes);
         self.doublings = 0;
     }
 
     /// Takes what an acknowledgement says of the stream to it; when it may be honoured is another matter.
-    pub fn take_ack(&mut self, ack: Ack, now: Timestamp) {
-        let Some(Arrived { covers, round_trip_us }) = self.outgoing.arrived(ack.heard, now) else {
+    pub fn on_ack_received(&mut self, ack: Ack, now: Timestamp) {
+        let Some(AckProgress { covers, round_trip_us }) = self.outgoing.on_ack(ack.received, now)
+        else {
             return;
         };
-        self.arrived = self.arrived.max(covers);
-        self.owes_all &= !self.outgoing.is_complete_at(ack.heard.seq);
+        self.delivered_flush = self.delivered_flush.max(covers);
+        self.needs_full_state &= !self.outgoing.is_initial_state_delivered(ack.received.seq);
         if let Some(round_trip_us) = round_trip_us {
-            let of_late_us = self.round_trip_us - self.round_trip_us / 8;
-            self.round_trip_us = round_trip_us.max(of_late_us).min(LONGEST_ROUND_TRIP_US);
+            let decayed_us = self.round_trip_us - self.round_trip_us / 8;
+            self.round_trip_us = round_trip_us.max(decayed_us).min(MAX_ROUND_TRIP_US);
         }
-        self.incoming.keep(Acknowledged { covers, sent: ack.sent });
+        self.incoming.defer_ack(PendingAck { covers, sent: ack.sent });
     }
 
     /// The acknowledgement that it is owed, if that may be given. It names the end of what the stream to it begins with,
     /// even if that has not been sent yet: before that has come it is not honoured.
-    pub fn take_owed_ack(&mut self) -> Option<Ack> {
-        let heard = Some(self.incoming.heard).filter(|heard| self.owes_ack && heard.seq > 0)?;
-        let ack = Ack { heard, sent: self.outgoing.promised()? };
-        self.owes_ack = false;
+    pub fn take_due_ack(&mut self) -> Option<Ack> {
+        let received =
+            Some(self.incoming.received).filter(|received| self.is_ack_due && received.seq > 0)?;
+        let ack = Ack { received, sent: self.outgoing.promised_position()? };
+        self.is_ack_due = false;
         Some(ack)
     }
 
     /// Honours what may be honoured by now. Says whether that was something.
-    pub fn honour(&mut self) -> bool {
+    pub fn apply_acks(&mut self) -> bool {
         let mut is_any = false;
-        while let Some(covers) = self.incoming.next_honoured() {
-            self.acknowledged = self.acknowledged.max(covers);
+        while let Some(covers) = self.incoming.next_applicable_ack() {
+            self.acknowledged_flush = self.acknowledged_flush.max(covers);
             self.has_acknowledged = true;
-            self.has_told_all = true;
+            self.has_sent_all_state = true;
             is_any = true;
         }
         is_any
     }
 
     /// Whether nothing arrives there any more. If nothing is heard of it either, this takes longer each time.
-    pub fn is_stuck(&mut self, now: Timestamp, after_us: u64) -> bool {
-        let after_us = after_us.max(self.round_trip_us.saturating_mul(2));
-        let is_stuck = self.outgoing.is_stuck(now, after_us.saturating_mul(1 << self.doublings));
+    pub fn check_stuck(&mut self, now: Timestamp, timeout_us: u64) -> bool {
+        let timeout_us = timeout_us.max(self.round_trip_us.saturating_mul(2));
+        let is_stuck = self.outgoing.is_stuck(now, timeout_us.saturating_mul(1 << self.doublings));
         if is_stuck {
-            self.doublings = (self.doublings + 1).min(MAX_DOUBLINGS);
+            self.doublings = (self.doublings + 1).min(MAX_TIMEOUT_DOUBLINGS);
         }
         is_stuck
     }
 
     /// Notes that frames reach it again.
-    pub fn link_up(&mut self) {
+    pub fn on_link_up(&mut self) {
         self.doublings = 0;
         self.round_trip_us = 0;
     }

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a datagram, a handshake or a frame was refused. Each is counted: see [`Refusals`].
+/// Why a datagram, a handshake or a frame was refused. Each is counted: see [`RejectCounters`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Refusal {
+pub enum RejectReason {
     /// It ends before it may.
     Truncated,
     /// It is longer than anything that a node sends.
@@ -32,7 +32,7 @@ pub enum Refusal {
     TooSlow,
 }
 
-impl Refusal {
+impl RejectReason {
     /// Every reason, in the order in which they are told.
     pub const ALL: [Self; 12] = [
         Self::Truncated,
@@ -68,32 +68,32 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for RejectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for RejectReason {}
 
 /// How often each reason was given, since the start. Shared by all that opens seals.
 #[derive(Debug, Default)]
-pub struct Refusals([AtomicU64; Refusal::ALL.len()]);
+pub struct RejectCounters([AtomicU64; RejectReason::ALL.len()]);
 
-impl Refusals {
+impl RejectCounters {
     /// Counts one.
-    pub fn count(&self, refusal: Refusal) {
-        self.0[refusal as usize].fetch_add(1, Ordering::Relaxed);
+    pub fn count(&self, reason: RejectReason) {
+        self.0[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// How often this reason was given.
-    pub fn of(&self, refusal: Refusal) -> u64 {
-        self.0[refusal as usize].load(Ordering::Relaxed)
+    pub fn get(&self, reason: RejectReason) -> u64 {
+        self.0[reason as usize].load(Ordering::Relaxed)
     }
 
     /// Every reason, and how often it was given.
-    pub fn iter(&self) -> impl Iterator<Item = (Refusal, u64)> {
-        Refusal::ALL.into_iter().map(|refusal| (refusal, self.of(refusal)))
+    pub fn iter(&self) -> impl Iterator<Item = (RejectReason, u64)> {
+        RejectReason::ALL.into_iter().map(|reason| (reason, self.get(reason)))
     }
 }
 
@@ -103,13 +103,13 @@ mod tests {
 
     #[test]
     fn every_reason_is_counted_for_itself_under_a_name_of_its_own() {
-        let refusals = Refusals::default();
-        for (times, refusal) in Refusal::ALL.into_iter().enumerate() {
-            (0..times).for_each(|_| refusals.count(refusal));
+        let reject_counters = RejectCounters::default();
+        for (times, reason) in RejectReason::ALL.into_iter().enumerate() {
+            (0..times).for_each(|_| reject_counters.count(reason));
         }
-        let counted: Vec<u64> = refusals.iter().map(|(_, count)| count).collect();
-        assert_eq!(counted, (0..Refusal::ALL.len() as u64).collect::<Vec<_>>());
-        let names: std::collections::HashSet<_> = Refusal::ALL.map(Refusal::name).into();
-        assert_eq!(names.len(), Refusal::ALL.len());
+        let counted: Vec<u64> = reject_counters.iter().map(|(_, count)| count).collect();
+        assert_eq!(counted, (0..RejectReason::ALL.len() as u64).collect::<Vec<_>>());
+        let names: std::collections::HashSet<_> = RejectReason::ALL.map(RejectReason::name).into();
+        assert_eq!(names.len(), RejectReason::ALL.len());
     }
 }

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use slidegate::Timestamp;
 
-use super::settings::since_us;
-use super::{Engine, Node};
-use crate::ledger::Flush;
+use super::settings::elapsed_us;
+use super::{NodeInfo, ReplicationEngine};
+use crate::replicated_counters::FlushSeq;
 
 /// How it stands with the cluster, as one node knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
+pub struct EngineStatus {
     /// This node.
-    pub me: Node,
+    pub local_node: NodeInfo,
     /// Whether it still waits for somebody who knows the cluster.
     pub is_joining: bool,
     /// Whether everybody whom it counted has acknowledged it, once.
@@ -20,41 +20,41 @@ pub struct Status {
     /// Whether it hears a majority.
     pub is_majority: bool,
     /// Its last flush.
-    pub flush: Flush,
+    pub flush: FlushSeq,
     /// Frames that were no messages, of nodes that are no members.
-    pub refused_frames: u64,
+    pub rejected_frames: u64,
     /// The others.
-    pub members: Vec<MemberStatus>,
+    pub members: Vec<PeerStatus>,
 }
 
 /// How it stands with one of the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberStatus {
+pub struct PeerStatus {
     /// Which.
-    pub node: Node,
+    pub node: NodeInfo,
     /// Whether it is there.
-    pub standing: Standing,
+    pub liveness: Liveness,
     /// Whether it may be counted on in a partition.
     pub is_voter: bool,
     /// The last flush that it has acknowledged.
-    pub acknowledged: Flush,
+    pub acknowledged_flush: FlushSeq,
     /// Time since the oldest flush was told that it has not acknowledged. None is waited for: zero.
     pub lag: Duration,
     /// How often the stream to it was begun.
     pub epochs: u64,
     /// Frames sent to it.
-    pub sent: Traffic,
+    pub sent: FrameTraffic,
     /// Frames heard of it.
-    pub heard: Traffic,
+    pub received: FrameTraffic,
     /// Frames of it that were no messages.
-    pub refused_frames: u64,
+    pub rejected_frames: u64,
     /// Tallies of it that were dated too far in the future.
-    pub refused_tallies: u64,
+    pub rejected_updates: u64,
 }
 
 /// Whether a member is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Liveness {
     /// It is.
     Alive,
     /// It has not been heard of for so long.
@@ -63,42 +63,42 @@ pub enum Standing {
 
 /// Frames that went one way, and their bytes without what a transport adds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct FrameTraffic {
     /// Frames.
     pub frames: u64,
     /// Bytes.
     pub bytes: u64,
 }
 
-impl Traffic {
-    pub(super) fn note(&mut self, bytes: usize) {
+impl FrameTraffic {
+    pub(super) fn record(&mut self, bytes: usize) {
         self.frames += 1;
         self.bytes += bytes as u64;
     }
 }
 
-impl Status {
-    pub(super) fn of(engine: &Engine, now: Timestamp) -> Self {
-        let since = |moment: Timestamp| Duration::from_micros(since_us(moment, now));
-        let members = engine.peers.values().map(|peer| MemberStatus {
+impl EngineStatus {
+    pub(super) fn new(engine: &ReplicationEngine, now: Timestamp) -> Self {
+        let since = |moment: Timestamp| Duration::from_micros(elapsed_us(moment, now));
+        let members = engine.peers.values().map(|peer| PeerStatus {
             node: peer.node.clone(),
-            standing: peer.silent_since.map_or(Standing::Alive, |at| Standing::Silent(since(at))),
+            liveness: peer.silent_since.map_or(Liveness::Alive, |at| Liveness::Silent(since(at))),
             is_voter: peer.is_voter(),
-            acknowledged: peer.acknowledged,
-            lag: Duration::from_micros(engine.lag_us(peer.acknowledged, now)),
+            acknowledged_flush: peer.acknowledged_flush,
+            lag: Duration::from_micros(engine.lag_us(peer.acknowledged_flush, now)),
             epochs: peer.outgoing.sent.epoch,
             sent: peer.sent,
-            heard: peer.heard,
-            refused_frames: peer.refused_frames,
-            refused_tallies: peer.refused_tallies,
+            received: peer.received,
+            rejected_frames: peer.rejected_frames,
+            rejected_updates: peer.rejected_updates,
         });
         Self {
-            me: engine.me.clone(),
+            local_node: engine.local_node.clone(),
             is_joining: engine.is_joining,
             is_settled: engine.is_settled,
             is_majority: engine.majority_since.is_some(),
             flush: engine.flush,
-            refused_frames: engine.refused_frames,
+            rejected_frames: engine.rejected_frames,
             members: members.collect(),
         }
     }

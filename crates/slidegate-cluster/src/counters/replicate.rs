@@ -1,0 +1,318 @@
+//! What is told of the counts, and what is taken in; and what is given back.
+
+use slidegate::algorithm::Counter;
+use slidegate::algorithm::additive::AnyAdditive;
+use slidegate::store::{CounterId, Outcomes, Receipt};
+use slidegate::{Hit, StoreError, Timestamp};
+
+use super::{Counters, HasTable, HitLocation, KindId, Shard};
+use crate::pn_counter::{CounterUpdate, Incarnation, PnCounter, Shape};
+use crate::replica::KeyReplica;
+use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
+
+/// A key of which something is to be told.
+struct Changed {
+    shard: usize,
+    key: u64,
+    kind: KindId,
+    remaining: u64,
+}
+
+impl Counters {
+    /// Enters in the book of a key what was charged to its state, if it has one.
+    #[cold]
+    pub(super) fn record_charges<C: HasTable>(shard: &mut Shard, counter: C, key: u64) {
+        let table = C::table(&mut shard.states);
+        if let Some(at) = table.find(key) {
+            let replica =
+                shard.replicas.get_or_insert_with(key, || KeyReplica::new(counter.shape()));
+            replica.record_charges(counter, &table.slot(at).state.state);
+        }
+    }
+
+    /// Takes something off a key that is there, on its counter's own clock.
+    fn remove_units<C: HasTable>(
+        &self,
+        shard: &mut Shard,
+        counter: C,
+        key: u64,
+        now: Timestamp,
+        take: impl FnOnce(&mut C::State),
+    ) {
+        let table = C::table(&mut shard.states);
+        let Some(at) = table.find(key) else { return };
+        let replicas = &mut shard.replicas;
+        let (_, growth) = table.change(at, |slot| {
+            // It may fit again.
+            slot.denied_until = 0;
+            let key_state = &mut slot.state;
+            if self.progress.is_alone() && replicas.get(key).is_none() {
+                take(&mut key_state.state);
+                return;
+            }
+            let replica = replicas.get_or_insert_with(key, || KeyReplica::new(counter.shape()));
+            replica.record_charges(counter, &key_state.state);
+            if replica.has_unapplied_updates() {
+                let last = counter.last(&key_state.state).max(now);
+                key_state.state = replica.rebuild_state(counter, last);
+            }
+            take(&mut key_state.state);
+            replica.record_removals(counter, &key_state.state);
+            if !key_state.is_changed {
+                key_state.is_changed = true;
+                replicas.push_changed(key, key_state.kind);
+            }
+        });
+        self.count_state_growth(growth);
+    }
+
+    /// Gives back exactly what a receipt says was charged here, and nothing of what has left its window.
+    pub fn revert(&self, receipt: &Receipt, now: Timestamp) {
+        for charge in &receipt.charges {
+            let (CounterId::Fingerprint(key), Some(counter)) =
+                (&charge.counter, charge.limit.additive())
+            else {
+                continue;
+            };
+            let shard = &mut *self.shards[self.shard_of(*key)].0.lock();
+            // The counter's own clock may be ahead, as far as the charge tells.
+            let now = now.max(charge.charged_at);
+            with_counter!(counter, counter => {
+                self.remove_units(shard, counter, *key, now, |state| {
+                    counter.revert(state, charge.charged_at, charge.cost);
+                });
+            });
+        }
+    }
+
+    /// Takes each hit's cost off its counter. Says how each then stands.
+    ///
+    /// # Errors
+    /// If one of the limits cannot be counted by several nodes.
+    pub fn refund(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
+        let locations = self.locate_all(hits)?;
+        let refund = |(hit, location): (&Hit<'_>, &HitLocation)| {
+            let own = location.counter_time(now);
+            with_counter!(location.counter, counter => {
+                let shard = &mut *self.shards[location.shard].0.lock();
+                self.find_state(shard, counter, hit, *location, now)?;
+                self.remove_units(shard, counter, location.fingerprint, own, |state| {
+                    counter.refund(state, own, hit.cost);
+                });
+            });
+            Ok(self.peek(&[Hit { cost: 0, required: 1, ..*hit }], now)?[0])
+        };
+        hits.iter().zip(&locations).map(refund).collect()
+    }
+
+    /// Takes all off that is known of these hits' keys, on every node.
+    ///
+    /// # Errors
+    /// If one of the limits cannot be counted by several nodes.
+    pub fn reset(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<(), StoreError> {
+        for (hit, location) in hits.iter().zip(&self.locate_all(hits)?) {
+            let shard = &mut *self.shards[location.shard].0.lock();
+            with_counter!(location.counter, counter => {
+                self.find_state(shard, counter, hit, *location, now)?;
+                self.remove_units(shard, counter, location.fingerprint, location.counter_time(now), clear);
+            });
+        }
+        Ok(())
+    }
+
+    /// All keys of which something is to be told, taken off their shards.
+    fn take_changed_keys(&self) -> Vec<Changed> {
+        let mut all = Vec::new();
+        for (nth, padded) in self.shards.iter().enumerate() {
+            let shard = &mut *padded.0.lock();
+            for (key, kind) in shard.replicas.take_changed() {
+                let remaining = with_counter!(self.kinds.counter(kind), counter => {
+                    remaining(shard, counter, key)
+                });
+                all.push(Changed { shard: nth, key, kind, remaining });
+            }
+        }
+        all
+    }
+
+    fn requeue(&self, changed: &[Changed]) {
+        for Changed { shard, key, kind, .. } in changed {
+            self.shards[*shard].0.lock().replicas.push_changed(*key, *kind);
+        }
+    }
+
+    /// Tells what has changed of one key.
+    fn take_changes<C: HasTable>(
+        shard: &mut Shard,
+        counter: C,
+        key: u64,
+        (incarnation, flush, acknowledged): (Incarnation, FlushSeq, FlushSeq),
+        mut visit: impl FnMut(Shape, Incarnation, u64, PnCounter),
+    ) {
+        let table = C::table(&mut shard.states);
+        if let Some(at) = table.find(key) {
+            table.slot_mut(at).state.is_changed = false;
+        }
+        Self::record_charges(shard, counter, key);
+        if let Some(replica) = shard.replicas.get(key) {
+            let shape = replica.shape();
+            replica.on_acknowledged(acknowledged);
+            replica.take_changes(incarnation, flush, |incarnation, bucket, units| {
+                visit(shape, incarnation, bucket, units);
+            });
+        }
+    }
+
+    /// Merges the number of units that another node has returned of this node's own charges, and sends it to all nodes with
+    /// the next flush: the other node may stop before it has reached all of them.
+    fn merge_removed(&self, shard: &mut Shard, update: &CounterUpdate, leaves_us: u64) {
+        if update.units.removed == 0 || shard.replicas.get(update.key).is_none() {
+            return;
+        }
+        let marked = shard.states.mark_changed(update.key);
+        if let Some((kind, is_new)) = marked {
+            with_counter!(self.kinds.counter(kind), counter => {
+                Self::record_charges(shard, counter, update.key);
+            });
+            if is_new {
+                shard.replicas.push_changed(update.key, kind);
+            }
+        }
+        let Some(replica) = shard.replicas.get(update.key) else { return };
+        if replica.merge_removed(update.bucket, update.units.removed) {
+            let expires_us = leaves_us.saturating_add(self.max_clock_skew_us);
+            shard.states.mark_stale(update.key, self.coarse(expires_us).saturating_add(1));
+        }
+    }
+
+    /// Enters whatever was charged to any state.
+    fn record_all_charges(&self, shard: &mut Shard) {
+        let mut keys = Vec::new();
+        shard.states.for_each_key(|key, kind| keys.push((key, kind)));
+        for (key, kind) in keys {
+            with_counter!(self.kinds.counter(kind), counter => {
+                Self::record_charges(shard, counter, key);
+            });
+        }
+    }
+}
+
+fn clear<S: Default>(state: &mut S) {
+    *state = S::default();
+}
+
+/// How near a key is to its limit: the smaller, the nearer.
+fn remaining<C: HasTable>(shard: &mut Shard, counter: C, key: u64) -> u64 {
+    let table = C::table(&mut shard.states);
+    let Some(at) = table.find(key) else { return u64::MAX };
+    let state = &table.slot(at).state.state;
+    let last = counter.last(state);
+    counter.peek(state, last, 1).remaining()
+}
+
+impl ReplicatedCounters for Counters {
+    fn drain_changed(
+        &self,
+        flush: FlushSeq,
+        max_keys: usize,
+        updates: &mut Vec<CounterUpdate>,
+    ) -> bool {
+        let mut changed = self.take_changed_keys();
+        let has_more = changed.len() > max_keys;
+        if has_more {
+            changed.select_nth_unstable_by_key(max_keys, |changed| changed.remaining);
+            self.requeue(&changed[max_keys..]);
+            changed.truncate(max_keys);
+        }
+        let acknowledged = self.progress.load().flush_acknowledged_by_all();
+        for Changed { shard, key, kind, .. } in changed {
+            let shard = &mut *self.shards[shard].0.lock();
+            with_counter!(self.kinds.counter(kind), counter => {
+                let at = (self.incarnation, flush, acknowledged);
+                Self::take_changes(shard, counter, key, at, |shape, incarnation, bucket, units| {
+                    updates.push(CounterUpdate { key, shape, incarnation, bucket, units });
+                });
+            });
+        }
+        has_more
+    }
+
+    fn visit_changed_since(
+        &self,
+        flush: FlushSeq,
+        include_remote: bool,
+        now: Timestamp,
+        visit: &mut dyn FnMut(CounterUpdate),
+    ) {
+        // What has left here may count for a node whose clock is behind.
+        let now = self.retention_start(now);
+        for padded in &self.shards {
+            let shard = &mut *padded.0.lock();
+            self.record_all_charges(shard);
+            for (key, replica) in shard.replicas.iter_mut() {
+                let shape = replica.shape();
+                let mut visit = |incarnation, bucket, units| {
+                    visit(CounterUpdate { key, shape, incarnation, bucket, units });
+                };
+                replica.visit_changed_since(self.incarnation, flush, now, &mut visit);
+                replica.visit_remote(
+                    now,
+                    |_, has_foreign_removals| include_remote || has_foreign_removals,
+                    visit,
+                );
+            }
+        }
+    }
+
+    fn visit_incarnation(
+        &self,
+        of: Incarnation,
+        now: Timestamp,
+        visit: &mut dyn FnMut(CounterUpdate),
+    ) {
+        let now = self.retention_start(now);
+        for padded in &self.shards {
+            let shard = &mut *padded.0.lock();
+            for (key, replica) in shard.replicas.iter_mut() {
+                let shape = replica.shape();
+                let is_selected =
+                    |incarnation, has_foreign_removals| incarnation == of || has_foreign_removals;
+                replica.visit_remote(now, is_selected, |incarnation, bucket, units| {
+                    visit(CounterUpdate { key, shape, incarnation, bucket, units });
+                });
+            }
+        }
+    }
+
+    fn merge(&self, updates: &[CounterUpdate], now: Timestamp) {
+        let retention_start = self.retention_start(now);
+        let most = (2 * self.max_keys / self.shards.len()).max(64);
+        for update in updates {
+            let leaves_us = update.shape.leaves_us(update.bucket);
+            let is_own = update.incarnation == self.incarnation;
+            if update.key == 0 || leaves_us <= retention_start.as_micros() {
+                continue;
+            }
+            let shard = &mut *self.shards[self.shard_of(update.key)].0.lock();
+            if is_own {
+                self.merge_removed(shard, update, leaves_us);
+                continue;
+            }
+            if shard.replicas.len() >= most {
+                shard.replicas.remove_expired(retention_start);
+            }
+            let is_full = shard.replicas.len() >= most || self.are_books_full();
+            if is_full && shard.replicas.get(update.key).is_none() {
+                continue;
+            }
+            let replica =
+                shard.replicas.get_or_insert_with(update.key, || KeyReplica::new(update.shape));
+            if replica.merge(update.incarnation, update.bucket, &update.units) {
+                replica.remove_expired(retention_start);
+                let expires_us = leaves_us.saturating_add(self.max_clock_skew_us);
+                shard.states.mark_stale(update.key, self.coarse(expires_us).saturating_add(1));
+            }
+            self.count_replica_growth(shard);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Tallies in a frame: a table of what many of them share, and a line for each.
+//!
+//! ```text
+//! groups:   count, then of each: length of a bucket, buckets, incarnation, first bucket
+//! updates: count, then of each: head, [fingerprint: 8 bytes], bucket, charged, [given back]
+//! ```
+//!
+//! A *slot* is a shape, an incarnation and the bucket of the first tally that has both; the bucket of each is told as
+//! the difference from that. The head is the slot's number, shifted by two, and two bits: that the key is the one
+//! before, and that something was given back. So a key that has changed takes 8 bytes and three small numbers.
+
+use std::collections::HashMap;
+
+use slidegate::algorithm::sliding_buckets::MAX_BUCKETS;
+
+use super::MessageError;
+use super::varint::{MAX_VARINT_BYTES, Reader, decode_delta, encode_delta, write_varint};
+use crate::pn_counter::{CounterUpdate, Incarnation, PnCounter, Shape};
+
+const FLAG_SAME_KEY: u64 = 1;
+const FLAG_REMOVED: u64 = 2;
+const GROUP_SHIFT: u32 = 2;
+
+/// Bytes of the longest line and of its slot, if that is new.
+const MAX_UPDATE_BYTES: usize = 8 + 8 * MAX_VARINT_BYTES;
+/// Bytes of the shortest slot.
+const MIN_GROUP_BYTES: usize = 4;
+/// Bytes of the shortest line.
+const MIN_UPDATE_BYTES: usize = 3;
+
+/// Makes the bytes of tallies, as many as there is room for.
+#[derive(Debug, Default)]
+pub(super) struct UpdateEncoder {
+    groups: HashMap<(Shape, Incarnation), UpdateGroup>,
+    group_bytes: Vec<u8>,
+    last: Option<((Shape, Incarnation), UpdateGroup)>,
+    last_key: Option<u64>,
+    count: u64,
+    update_bytes: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct UpdateGroup {
+    varint: u64,
+    first_bucket: u64,
+}
+
+impl UpdateEncoder {
+    /// Whether another is sure to fit into so many bytes.
+    pub(super) fn has_capacity(&self, bytes: usize) -> bool {
+        let counts = 2 * MAX_VARINT_BYTES;
+        self.group_bytes.len() + self.update_bytes.len() + counts + MAX_UPDATE_BYTES <= bytes
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(super) fn push(&mut self, update: &CounterUpdate) {
+        let group = self.group(update);
+        let same_key = if self.last_key == Some(update.key) { FLAG_SAME_KEY } else { 0 };
+        let is_refund = if update.units.removed > 0 { FLAG_REMOVED } else { 0 };
+        let bytes = &mut self.update_bytes;
+        write_varint(bytes, group.varint << GROUP_SHIFT | same_key | is_refund);
+        if same_key == 0 {
+            bytes.extend_from_slice(&update.key.to_le_bytes());
+        }
+        write_varint(bytes, encode_delta(group.first_bucket, update.bucket));
+        write_varint(bytes, update.units.charged);
+        if is_refund != 0 {
+            write_varint(bytes, update.units.removed);
+        }
+        self.last_key = Some(update.key);
+        self.count += 1;
+    }
+
+    fn group(&mut self, update: &CounterUpdate) -> UpdateGroup {
+        let shared = (update.shape, update.incarnation);
+        if let Some((_, group)) = self.last.filter(|(last, _)| *last == shared) {
+            return group;
+        }
+        let varint = self.groups.len() as u64;
+        let group = *self.groups.entry(shared).or_insert_with(|| {
+            write_varint(&mut self.group_bytes, update.shape.bucket_us);
+            write_varint(&mut self.group_bytes, u64::from(update.shape.buckets));
+            write_varint(&mut self.group_bytes, update.incarnation.0);
+            write_varint(&mut self.group_bytes, update.bucket);
+            UpdateGroup { varint, first_bucket: update.bucket }
+        });
+        self.last = Some((shared, group));
+        group
+    }
+
+    /// The bytes; what comes next begins anew.
+    pub(super) fn take(&mut self) -> Vec<u8> {
+        let Self { groups, group_bytes, update_bytes, count, .. } = std::mem::take(self);
+        let mut bytes = Vec::with_capacity(group_bytes.len() + update_bytes.len() + 4);
+        write_varint(&mut bytes, groups.len() as u64);
+        bytes.extend_from_slice(&group_bytes);
+        write_varint(&mut bytes, count);
+        bytes.extend_from_slice(&update_bytes);
+        bytes
+    }
+}
+
+/// Reads tallies up to the end.
+pub(super) fn read(reader: &mut Reader<'_>) -> Result<Vec<CounterUpdate>, MessageError> {
+    let mut groups = Vec::new();
+    for _ in 0..reader.count(MIN_GROUP_BYTES)? {
+        groups.push(decode_group(reader)?);
+    }
+    let count = reader.count(MIN_UPDATE_BYTES)?;
+    // What it allocates is a few times the bytes that are there, whatever they claim.
+    let mut updates: Vec<CounterUpdate> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let last_key = updates.last().map(|update| update.key);
+        updates.push(decode_update(reader, &groups, last_key)?);
+    }
+    Ok(updates)
+}
+
+fn decode_group(reader: &mut Reader<'_>) -> Result<(Shape, Incarnation, u64), MessageError> {
+    let bucket_us = reader.varint()?;
+    // The running bucket counts, too.
+    let buckets = u32::try_from(reader.varint()?).map_err(|_| MessageError::InvalidShape)?;
+    if bucket_us == 0 || buckets == 0 || u64::from(buckets) > MAX_BUCKETS + 1 {
+        return Err(MessageError::InvalidShape);
+    }
+    Ok((Shape { bucket_us, buckets }, Incarnation(reader.varint()?), reader.varint()?))
+}
+
+fn decode_update(
+    reader: &mut Reader<'_>,
+    groups: &[(Shape, Incarnation, u64)],
+    last_key: Option<u64>,
+) -> Result<CounterUpdate, MessageError> {
+    let head = reader.varint()?;
+    let group = usize::try_from(head >> GROUP_SHIFT).ok().and_then(|varint| groups.get(varint));
+    let &(shape, incarnation, first_bucket) = group.ok_or(MessageError::UnknownGroup)?;
+    let key = match head & FLAG_SAME_KEY {
+        0 => reader.fixed_u64()?,
+        _ => last_key.ok_or(MessageError::MissingKey)?,
+    };
+    let bucket = decode_delta(first_bucket, reader.varint()?);
+    let charged = reader.varint()?;
+    let removed = if head & FLAG_REMOVED == 0 { 0 } else { reader.varint()? };
+    Ok(CounterUpdate { key, shape, incarnation, bucket, units: PnCounter { charged, removed } })
+}

@@ -1,0 +1,230 @@
+//! The stream of frames to one peer: what waits, what is on its way, what has arrived.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use slidegate::Timestamp;
+
+use super::settings::elapsed_us;
+use crate::message::{FrameBody, Position};
+use crate::replicated_counters::FlushSeq;
+
+/// So many frames may wait beyond what the stream begins with. Each tick adds less than it sends, but for what is
+/// passed on.
+const MAX_QUEUED_FRAMES: usize = 256;
+
+/// What waits to be sent.
+#[derive(Clone, Debug)]
+pub(super) struct QueuedFrame {
+    pub body: Arc<FrameBody>,
+    /// With it all flushes up to this one have been told.
+    pub covers: FlushSeq,
+}
+
+/// What was sent and not yet acknowledged.
+#[derive(Clone, Copy, Debug)]
+struct InFlight {
+    seq: u64,
+    covers: FlushSeq,
+    sent_at: Timestamp,
+}
+
+/// What an acknowledgement tells of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AckProgress {
+    /// All flushes up to this one have arrived.
+    pub covers: FlushSeq,
+    /// How long ago the last of what has newly arrived was sent, in microseconds. None: nothing has newly arrived.
+    pub round_trip_us: Option<u64>,
+}
+
+/// The stream to one peer. Nothing is kept to be sent again: what is lost is told by the next epoch.
+#[derive(Debug, Default)]
+pub(super) struct OutgoingStream {
+    /// The last frame sent.
+    pub sent: Position,
+    queue: VecDeque<QueuedFrame>,
+    in_flight: VecDeque<InFlight>,
+    /// The last frame of the epoch that has arrived.
+    acked_seq: u64,
+    /// All flushes up to this one were told by that frame and those before it.
+    covers: FlushSeq,
+    /// The frame that ends what the epoch began with, sent or not. None: the stream has ended.
+    complete_seq: Option<u64>,
+    /// Whether so much waits that it is better told anew.
+    is_overflowed: bool,
+    /// Bytes that may still be sent in this interval.
+    budget_bytes: usize,
+    /// The last time that something arrived, or that something was sent while nothing was on its way.
+    progressed_at: Timestamp,
+}
+
+impl OutgoingStream {
+    /// Begins the stream anew with what is to be told first, the last of which completes it. Epochs only grow.
+    pub fn start_epoch(&mut self, epoch: u64, first: Vec<QueuedFrame>) {
+        self.close();
+        self.sent = Position { epoch, seq: 0 };
+        self.complete_seq = Some(first.len() as u64);
+        self.queue = first.into();
+    }
+
+    /// Ends the stream: what waits is dropped, what is on its way counts as lost, until it is begun anew.
+    pub fn close(&mut self) {
+        self.queue.clear();
+        self.in_flight.clear();
+        (self.acked_seq, self.covers) = (0, 0);
+        self.complete_seq = None;
+        self.is_overflowed = false;
+    }
+
+    /// Has something told after all that waits. If what was told first has been sent, and yet too much waits, the
+    /// stream has to begin anew.
+    pub fn push(&mut self, body: &Arc<FrameBody>, covers: FlushSeq) {
+        self.is_overflowed |= self.queue.len() >= MAX_QUEUED_FRAMES && self.is_initial_state_sent();
+        if !self.is_overflowed {
+            self.queue.push_back(QueuedFrame { body: Arc::clone(body), covers });
+        }
+    }
+
+    fn is_initial_state_sent(&self) -> bool {
+        self.complete_seq.is_some_and(|seq| seq <= self.sent.seq)
+    }
+
+    /// How far the stream has come, and at least to the end of what it begins with: who has heard all up to there knows
+    /// all that was known here when it began, and all that was told since. None: it has ended.
+    pub fn promised_position(&self) -> Option<Position> {
+        let seq = self.complete_seq?.max(self.sent.seq);
+        Some(Position { seq, ..self.sent })
+    }
+
+    /// Whether something may be lost.
+    pub fn has_in_flight(&self) -> bool {
+        !self.in_flight.is_empty()
+    }
+
+    /// A new interval: so many bytes may be sent.
+    pub fn refill_budget(&mut self, bytes: usize) {
+        self.budget_bytes = bytes;
+    }
+
+    /// The next frame, if there is one and room for it.
+    pub fn next_frame(&mut self, now: Timestamp) -> Option<Vec<u8>> {
+        let bytes = self.queue.front()?.body.frame_bytes();
+        self.budget_bytes = self.budget_bytes.checked_sub(bytes)?;
+        let QueuedFrame { body, covers } = self.queue.pop_front()?;
+        self.sent.seq += 1;
+        let seq = self.sent.seq;
+        if self.in_flight.is_empty() {
+            self.progressed_at = now;
+        }
+        self.in_flight.push_back(InFlight { seq, covers, sent_at: now });
+        Some(body.to_frame(self.sent))
+    }
+
+    /// Notes what a peer says that it has heard without a gap. None if that is of another epoch, was never sent, or is
+    /// less than is known.
+    pub fn on_ack(&mut self, received: Position, now: Timestamp) -> Option<AckProgress> {
+        let possible = self.acked_seq.max(1)..=self.sent.seq;
+        if received.epoch != self.sent.epoch || !possible.contains(&received.seq) {
+            return None;
+        }
+        let new = self.in_flight.partition_point(|frame| frame.seq <= received.seq);
+        let last = self.in_flight.drain(..new).next_back();
+        if let Some(last) = last {
+            (self.acked_seq, self.covers, self.progressed_at) = (last.seq, last.covers, now);
+        }
+        let round_trip_us = last.map(|last| elapsed_us(last.sent_at, now));
+        Some(AckProgress { covers: self.covers, round_trip_us })
+    }
+
+    /// Whether a frame of this epoch is beyond what it began with: whoever has heard up to it has heard all that.
+    pub fn is_initial_state_delivered(&self, seq: u64) -> bool {
+        self.complete_seq.is_some_and(|complete| complete <= seq)
+    }
+
+    /// Whether nothing has arrived for so long although something is on its way, or too much waits.
+    pub fn is_stuck(&self, now: Timestamp, timeout_us: u64) -> bool {
+        if self.is_overflowed {
+            return true;
+        }
+        self.has_in_flight() && elapsed_us(self.progressed_at, now) >= timeout_us
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Roster;
+
+    fn queue(covers: FlushSeq) -> QueuedFrame {
+        QueuedFrame { body: Arc::new(FrameBody::from_roster(&Roster::default(), false)), covers }
+    }
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_secs(seconds)
+    }
+
+    fn position(epoch: u64, seq: u64) -> Position {
+        Position { epoch, seq }
+    }
+
+    #[test]
+    fn what_has_arrived_covers_its_flushes() {
+        let mut stream = OutgoingStream::default();
+        stream.refill_budget(1_000_000);
+        stream.start_epoch(1, vec![queue(0), queue(7)]);
+        while stream.next_frame(at(1)).is_some() {}
+        assert_eq!(stream.sent, position(1, 2));
+        let arrived = |covers, round_trip_us| Some(AckProgress { covers, round_trip_us });
+        assert_eq!(stream.on_ack(position(1, 0), at(2)), None, "no frame");
+        assert_eq!(stream.on_ack(position(1, 1), at(2)), arrived(0, Some(1_000_000)));
+        assert_eq!(stream.on_ack(position(1, 1), at(2)), arrived(0, None), "nothing new");
+        assert_eq!(stream.on_ack(position(1, 3), at(2)), None, "never sent");
+        assert_eq!(stream.on_ack(position(2, 1), at(2)), None, "another epoch");
+        assert_eq!(stream.on_ack(position(1, 2), at(4)), arrived(7, Some(3_000_000)));
+        assert_eq!(stream.on_ack(position(1, 1), at(4)), None, "less than is known");
+        assert!(!stream.has_in_flight());
+    }
+
+    #[test]
+    fn what_has_no_room_waits_for_the_next_interval() {
+        let mut stream = OutgoingStream::default();
+        stream.start_epoch(1, vec![queue(0), queue(7)]);
+        stream.refill_budget(queue(0).body.frame_bytes() + 1);
+        assert!(stream.next_frame(at(1)).is_some() && stream.next_frame(at(1)).is_none());
+        assert_eq!(
+            stream.promised_position(),
+            Some(position(1, 2)),
+            "what it begins with is promised"
+        );
+        stream.refill_budget(1_000_000);
+        assert!(stream.next_frame(at(2)).is_some());
+    }
+
+    #[test]
+    fn who_reads_too_slowly_is_told_anew() {
+        let mut stream = OutgoingStream::default();
+        stream.start_epoch(1, (0..1_000).map(queue).collect());
+        let body = queue(0).body;
+        stream.push(&body, 1_000);
+        assert!(!stream.is_stuck(at(1), 1), "it may begin with a lot");
+        stream.refill_budget(1_000_000);
+        while stream.next_frame(at(1)).is_some() {}
+        stream.on_ack(position(1, 1_001), at(1));
+        (0..1_000).for_each(|_| stream.push(&body, 1_001));
+        assert!(stream.queue.len() <= MAX_QUEUED_FRAMES && stream.is_stuck(at(1), 1));
+    }
+
+    #[test]
+    fn it_is_stuck_when_nothing_arrives_for_long_although_something_was_sent() {
+        let mut stream = OutgoingStream::default();
+        stream.refill_budget(1_000_000);
+        assert!(!stream.is_stuck(at(9), 1), "nothing was sent");
+        stream.start_epoch(1, vec![queue(0), queue(7)]);
+        while stream.next_frame(at(10)).is_some() {}
+        assert!(!stream.is_stuck(at(11), 2_000_000));
+        stream.on_ack(position(1, 1), at(11));
+        assert!(!stream.is_stuck(at(12), 2_000_000), "one has arrived");
+        assert!(stream.is_stuck(at(13), 2_000_000));
+    }
+}

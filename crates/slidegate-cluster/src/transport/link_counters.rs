@@ -1,0 +1,66 @@
+//! Counts what goes over links.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::LinkTraffic;
+use crate::pn_counter::Incarnation;
+
+/// [`LinkTraffic`], as several tasks count it.
+#[derive(Debug, Default)]
+pub(super) struct LinkCounters {
+    pub(super) sent_frames: AtomicCount,
+    pub(super) sent_bytes: AtomicCount,
+    pub(super) received_frames: AtomicCount,
+    pub(super) received_bytes: AtomicCount,
+    pub(super) dropped_frames: AtomicCount,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct AtomicCount(AtomicU64);
+
+impl AtomicCount {
+    pub(super) fn add(&self, count: usize) {
+        self.0.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl LinkCounters {
+    fn read(&self) -> LinkTraffic {
+        LinkTraffic {
+            sent_frames: self.sent_frames.read(),
+            sent_bytes: self.sent_bytes.read(),
+            received_frames: self.received_frames.read(),
+            received_bytes: self.received_bytes.read(),
+            dropped_frames: self.dropped_frames.read(),
+        }
+    }
+}
+
+/// The counters of every node.
+#[derive(Debug, Default)]
+pub(super) struct LinkCountersByNode(Mutex<HashMap<Incarnation, Arc<LinkCounters>>>);
+
+impl LinkCountersByNode {
+    pub(super) fn get_or_create(&self, node: Incarnation) -> Arc<LinkCounters> {
+        Arc::clone(self.lock().entry(node).or_default())
+    }
+
+    /// Forgets those of nodes that are not kept and over whose links nothing goes.
+    pub(super) fn retain(&self, is_kept: impl Fn(Incarnation) -> bool) {
+        self.lock().retain(|node, counters| is_kept(*node) || Arc::strong_count(counters) > 1);
+    }
+
+    pub(super) fn read(&self) -> Vec<(Incarnation, LinkTraffic)> {
+        self.lock().iter().map(|(node, counters)| (*node, counters.read())).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Incarnation, Arc<LinkCounters>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
