@@ -1,10 +1,10 @@
-//! What a rule says to a cluster, with what holds if it says nothing.
+//! Cluster options of a rule, with defaults for the options that the rule omits.
 
 use std::num::NonZeroU64;
 
 use slidegate::{Hit, OnPartition};
 
-/// What holds for one hit.
+/// Cluster options of one hit.
 pub(crate) struct HitOptions {
     max_unsynced: Option<u64>,
     on_partition: OnPartition,
@@ -22,17 +22,17 @@ impl HitOptions {
         }
     }
 
-    /// Whether so many units may be charged before every member has acknowledged them.
+    /// Returns whether `units` may be charged before every member has acknowledged them.
     #[inline]
     pub(crate) fn allows(&self, units: u64, nodes: u32) -> bool {
         match self.max_unsynced {
             Some(max) => units <= max,
-            // As `max_unsynced` has it, without a division.
+            // Equivalent to `max_unsynced`, without a division.
             None => units <= 1 || units.saturating_mul(2 * u64::from(nodes)) <= self.capacity,
         }
     }
 
-    /// How many may.
+    /// Returns the maximum number of units that may be charged before every member has acknowledged them.
     pub(crate) fn max_unsynced(&self, nodes: u32) -> u64 {
         let share = self.capacity / (2 * u64::from(nodes.max(1)));
         self.max_unsynced.unwrap_or(share.max(1))

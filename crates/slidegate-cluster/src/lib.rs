@@ -1,8 +1,11 @@
-//! Counts in a group of nodes that tell each other: each decides from its own counts and from what the others have
-//! told, so that no request waits for a network.
+//! Cluster store for slidegate: a group of nodes that replicate their counters.
 //!
-//! [`ClusterStore::start`] starts a node. [`counters`] decide; [`sync`] tells the others, and says why what slips through
-//! is [bounded](bound); [`membership`] knows who they are, and [`transport`] carries what is told, under a [`seal`].
+//! Each node decides from its own counters and from the updates of the other nodes, so that no request waits for a
+//! network round trip.
+//!
+//! [`ClusterStore::start`] starts a node. [`counters`] makes decisions. [`replication`] exchanges updates and explains
+//! why the overshoot is [bounded](bound). [`membership`] knows the nodes, and [`transport`] carries frames that are
+//! authenticated by [`seal`].
 
 pub mod bound;
 pub mod counters;

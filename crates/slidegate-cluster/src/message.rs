@@ -1,8 +1,8 @@
-//! What nodes say to each other, as bytes.
+//! Wire format of the messages between nodes.
 //!
-//! A frame is one message: a version, a byte that says which message it is and what it has, and its parts, most of
-//! them numbers in as few bytes as they need. What comes in is read strictly: every byte has its meaning, nothing is
-//! allocated because a number says so, and what is wrong is an error and never a panic.
+//! A frame contains one message: a version, a byte with the message kind and flags, and the fields, mostly
+//! variable-length integers. Decoding is strict: each byte must have a meaning, memory is never allocated because of a
+//! claimed length alone, and invalid input returns an error and never panics.
 
 mod roster;
 mod updates;
@@ -20,13 +20,13 @@ pub use roster::{MAX_ROSTER_ENTRIES, Roster, RosterEntry};
 use updates::UpdateEncoder;
 use varint::{MAX_VARINT_BYTES, Reader, write_varint};
 
-/// The version of the messages. A node drops those of another.
+/// Version of the message format. A node drops messages of other versions.
 pub const VERSION: u8 = 1;
 
-/// No frame has more bytes.
+/// Maximum size of a frame, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 64 * 1024;
 
-/// Bytes before the tallies, without a roster: a version, a kind, and two numbers.
+/// Maximum size of a frame before its updates, without a roster, in bytes: version, kind and two integers.
 const MAX_HEADER_BYTES: usize = 2 + 2 * MAX_VARINT_BYTES;
 
 const KIND_UPDATES: u8 = 0;
@@ -36,92 +36,92 @@ const KIND_MASK: u8 = 0b11;
 const FLAG_COMPLETE: u8 = 0b100;
 const FLAG_ROSTER: u8 = 0b1000;
 
-/// A place in the stream of frames from one node to another.
+/// Position of a frame in the stream from one node to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
-    /// How often the stream was begun; 0: not yet.
+    /// Number of the epoch, from 1; 0 before the first epoch.
     pub epoch: u64,
-    /// The frame within the epoch, from 1; 0: none yet.
+    /// Number of the frame within the epoch, from 1; 0 before the first frame.
     pub seq: u64,
 }
 
-/// Something that a node says.
+/// A message from one node to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// What has been counted.
+    /// Counter updates.
     Updates(UpdateFrame),
-    /// How much of that has arrived.
+    /// Acknowledgement of received updates.
     Ack(Ack),
-    /// That the node counts no more.
+    /// The sender leaves the cluster and charges nothing more.
     Leaving,
 }
 
-/// Tallies, as one frame of a stream.
+/// Counter updates in one frame of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpdateFrame {
-    /// Its place in the stream.
+    /// Position of the frame in the stream.
     pub position: Position,
-    /// Whether with it all has been told that was to be told at the beginning of the epoch.
+    /// Whether this frame completes the initial state of the epoch.
     pub is_complete: bool,
-    /// Who is there, as the sender knows it.
+    /// Members of the cluster, as known to the sender.
     pub roster: Option<Roster>,
-    /// The tallies.
+    /// The counter updates.
     pub updates: Vec<CounterUpdate>,
 }
 
-/// That the frames of a stream up to some place have arrived without a gap.
+/// An acknowledgement that all frames of a stream up to a position have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
-    /// Up to here.
+    /// The last position without a gap before it.
     pub received: Position,
-    /// How far the acknowledging node's own stream to the one that it tells had come when it said so.
+    /// The position that the acknowledging node's own stream in the opposite direction had reached.
     pub sent: Position,
 }
 
-/// Why bytes are no message.
+/// A reason for which a frame cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MessageError {
-    /// More than [`MAX_MESSAGE_BYTES`].
+    /// The frame is longer than [`MAX_MESSAGE_BYTES`].
     #[error("a frame of {0} bytes is too long")]
     TooLong(usize),
-    /// Not [`VERSION`].
+    /// The version is not [`VERSION`].
     #[error("version {0} of the messages is not known here")]
     UnsupportedVersion(u8),
-    /// No message that is known.
+    /// The message kind is unknown.
     #[error("message {0:#04x} is not known")]
     UnknownKind(u8),
-    /// It ends before it is whole.
+    /// The frame ends inside a field.
     #[error("the frame ends too early")]
     Truncated,
-    /// Bytes that nothing asks for.
+    /// Bytes follow the end of the message.
     #[error("{0} bytes are left over")]
     TrailingBytes(usize),
-    /// A number that is not in its one form.
+    /// A variable-length integer is not in its canonical form.
     #[error("a number is not written as it should be")]
     InvalidNumber,
-    /// A place in a stream that cannot be.
+    /// A stream position contains a zero.
     #[error("no frame of a stream has this place")]
     InvalidPosition,
-    /// A name that is no text, or a list that is too long.
+    /// The roster contains an invalid name or flag, or too many entries.
     #[error("the list of members is not one")]
     InvalidRoster,
-    /// A counter that divides time as none does.
+    /// The bucket length or the number of buckets is out of range.
     #[error("no counter divides time like this")]
     InvalidShape,
-    /// A line of a slot that is not there.
+    /// An update refers to a group that the frame does not contain.
     #[error("a tally is of a slot that is not there")]
     UnknownGroup,
-    /// A first line without a key.
+    /// The first update has no key.
     #[error("a tally has no key")]
     MissingKey,
 }
 
-/// Reads a frame.
+/// Decodes a frame.
 ///
 /// # Errors
 ///
-/// What is wrong first, if it is not exactly one message of this version.
+/// Returns the first error if the frame is not exactly one message of this version.
 pub fn decode(frame: &[u8]) -> Result<Message, MessageError> {
     if frame.len() > MAX_MESSAGE_BYTES {
         return Err(MessageError::TooLong(frame.len()));
@@ -173,14 +173,14 @@ fn decode_position(reader: &mut Reader<'_>) -> Result<Position, MessageError> {
     }
 }
 
-/// The frame of an acknowledgement.
+/// Encodes an acknowledgement as a frame.
 pub fn ack_frame(ack: &Ack) -> Vec<u8> {
     let mut frame = vec![VERSION, KIND_ACK];
     [ack.received, ack.sent].iter().for_each(|place| write_position(&mut frame, *place));
     frame
 }
 
-/// The frame of a node that leaves.
+/// Encodes the message of a leaving node as a frame.
 pub fn leaving_frame() -> Vec<u8> {
     vec![VERSION, KIND_LEAVING]
 }
@@ -190,7 +190,7 @@ fn write_position(frame: &mut Vec<u8>, position: Position) {
     write_varint(frame, position.seq);
 }
 
-/// What a frame of counts holds but for its place: the same for every peer that it is sent to.
+/// Content of an update frame without its position, identical for every recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameBody {
     flags: u8,
@@ -198,14 +198,14 @@ pub struct FrameBody {
 }
 
 impl FrameBody {
-    /// Bodies for all of these tallies, in their order. None is longer than fits into a frame.
+    /// Encodes updates in their order, in as many bodies as necessary. Each body fits into one frame.
     pub fn from_updates(updates: &[CounterUpdate]) -> Vec<Self> {
         let mut bodies = FrameBodyBuilder::default();
         updates.iter().for_each(|update| bodies.push(update));
         bodies.finish()
     }
 
-    /// A body that tells who is there and no tallies; it may complete what was to be told at the beginning.
+    /// Encodes a roster without updates. With `is_complete` it completes the initial state of an epoch.
     pub fn from_roster(roster: &Roster, is_complete: bool) -> Self {
         let mut bytes = Vec::new();
         roster.write_varint(&mut bytes);
@@ -214,12 +214,12 @@ impl FrameBody {
         Self { flags, bytes: bytes.into() }
     }
 
-    /// Bytes of its frame, at most.
+    /// Returns the maximum size of the frame in bytes.
     pub fn frame_bytes(&self) -> usize {
         MAX_HEADER_BYTES + self.bytes.len()
     }
 
-    /// Its frame at a place in a stream.
+    /// Returns the frame for a stream position.
     pub fn to_frame(&self, position: Position) -> Vec<u8> {
         let mut frame = Vec::with_capacity(self.frame_bytes());
         frame.extend_from_slice(&[VERSION, KIND_UPDATES | self.flags]);
@@ -229,7 +229,7 @@ impl FrameBody {
     }
 }
 
-/// Makes bodies of tallies that come one by one.
+/// A builder of frame bodies from single updates.
 #[derive(Debug, Default)]
 pub struct FrameBodyBuilder {
     full: Vec<FrameBody>,
@@ -237,7 +237,7 @@ pub struct FrameBodyBuilder {
 }
 
 impl FrameBodyBuilder {
-    /// Adds a tally.
+    /// Adds an update.
     pub fn push(&mut self, update: &CounterUpdate) {
         if !self.lines.has_capacity(MAX_MESSAGE_BYTES - MAX_HEADER_BYTES) {
             self.close();
@@ -249,7 +249,7 @@ impl FrameBodyBuilder {
         self.full.push(FrameBody { flags: 0, bytes: self.lines.take().into() });
     }
 
-    /// All bodies. There is none if there was no tally.
+    /// Returns all bodies; none if there was no update.
     pub fn finish(mut self) -> Vec<FrameBody> {
         if !self.lines.is_empty() {
             self.close();

@@ -1,4 +1,4 @@
-//! A node: what it is told to be, and how it starts and leaves.
+//! A node: settings, start and leave.
 
 mod driver;
 mod status;
@@ -23,32 +23,32 @@ use driver::{LeaveRequest, NodeDriver};
 
 pub use status::{ClusterStatus, MemberStatus};
 
-/// What a node is told to be.
+/// Settings of a node.
 #[derive(Clone)]
 pub struct Settings {
-    /// Where to listen: UDP for who is there, TCP for counts. Port 0 takes a free one.
+    /// The address to listen on: UDP for gossip, TCP for replication. Port 0 selects a free port.
     pub listen: SocketAddr,
-    /// Where others reach this node, if not there.
+    /// The address at which other nodes reach this node, if different from `listen`.
     pub advertise: Option<SocketAddr>,
-    /// Where others may be: addresses or names with ports. This node may be among them.
+    /// Addresses or names of other nodes, with ports; may include this node.
     pub seeds: Vec<String>,
-    /// What the others call it; its address, if not given.
+    /// The name of this node; by default its address.
     pub name: Option<String>,
-    /// What all nodes of the cluster know, and nobody else. Without it only nodes of this machine are heard.
+    /// The shared secret of the cluster. Without it, the node must listen on a loopback address.
     pub key: Option<String>,
-    /// How often nodes tell each other what has changed.
+    /// Interval at which nodes send changed counters to each other.
     pub sync_interval: Duration,
-    /// How long a request may wait for other nodes.
+    /// Maximum wait of a request for other nodes.
     pub sync_wait: Duration,
-    /// By how much the clocks of nodes may differ.
+    /// Maximum difference between the clocks of two nodes.
     pub max_clock_skew: Duration,
-    /// Keys that are kept, at most.
+    /// Maximum number of keys.
     pub max_keys: usize,
-    /// Bytes that the keys take, at most.
+    /// Maximum memory of all keys, in bytes.
     pub max_memory: usize,
 }
 
-/// Without the key.
+/// Omits the key.
 impl std::fmt::Debug for Settings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { listen, advertise, seeds, name, .. } = self;
@@ -61,34 +61,34 @@ impl std::fmt::Debug for Settings {
     }
 }
 
-/// Why a node does not start.
+/// A reason for which a node does not start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// The address is taken, or none of this machine's.
+    /// The address is in use or does not belong to this machine.
     #[error("cannot listen on {address} for other nodes: {source}")]
     Listen {
-        /// Where.
+        /// The address to listen on.
         address: SocketAddr,
-        /// Why not.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// Others could be heard, and nobody could tell friend from stranger.
+    /// The address is reachable from other machines, and there is no key to authenticate peers.
     #[error(
         "to listen on {0}, where others than this machine are heard, a cluster needs a key that they do not know"
     )]
     NoKey(SocketAddr),
-    /// The key is easily guessed.
+    /// The key is too short.
     #[error(transparent)]
     Key(#[from] ShortKeyError),
-    /// Nobody knows where others reach this node.
+    /// The advertised address cannot be determined.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// The node cannot take part.
+    /// The node cannot join the cluster.
     #[error(transparent)]
     Join(#[from] JoinError),
 }
 
-/// What reaches a node that runs.
+/// A handle to a running node.
 #[derive(Debug)]
 pub(crate) struct NodeHandle {
     leave: mpsc::Sender<LeaveRequest>,
@@ -96,10 +96,10 @@ pub(crate) struct NodeHandle {
 }
 
 impl ClusterStore<Arc<DriftCorrectedClock>> {
-    /// Starts a node, within a runtime. It looks for the others in the background.
+    /// Starts a node in the current Tokio runtime. The node discovers other nodes in the background.
     ///
     /// # Errors
-    /// If it cannot listen, could be heard by strangers, or cannot be reached.
+    /// Returns an error if the node cannot listen, needs a key, or has no address that other nodes can reach.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
         let key = key(&settings)?;
         let listen = |source| StartError::Listen { address: settings.listen, source };
@@ -163,7 +163,7 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
             reject_counters,
             status: status.clone(),
         };
-        // Who asks at once is told who this is.
+        // The first status must be available before the task has run.
         driver.update_status();
         tokio::spawn(driver.run(leave_requests));
         let store = Self::new(clock, counters, replication, settings.sync_wait);
@@ -172,19 +172,20 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
 }
 
 impl<C: Clock> ClusterStore<C> {
-    /// How this node and its cluster stand, as of some tenths of a second ago. None of a store without a node.
+    /// Returns the status of this node and its cluster, at most about half a second old. `None` for a store without a
+    /// node.
     pub fn status(&self) -> Option<Arc<ClusterStatus>> {
         self.node().map(|node| node.status.load())
     }
 
-    /// Tells the others that this node goes, and what it has still to tell. Waits at most so long.
+    /// Sends the remaining updates and announces that this node leaves. Waits for at most `max_wait`.
     ///
-    /// What is charged after that is not told to anybody.
+    /// Later charges are not replicated.
     pub async fn leave(&self, max_wait: Duration) {
         let Some(node) = self.node() else { return };
         let (done, left) = oneshot::channel();
         let leave = async {
-            // Who does not run any more has left.
+            // A node whose task has ended has already left.
             if node.leave.send(done).await.is_ok() {
                 let _ = left.await;
             }

@@ -1,4 +1,4 @@
-//! How far the other members have come: all that a decision has to know of them.
+//! Replication progress of the other members: all that a decision needs to know about them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -9,51 +9,51 @@ use slidegate::{OnPartition, Timestamp};
 use crate::pn_counter::Incarnation;
 use crate::replicated_counters::FlushSeq;
 
-/// How far the other members have come.
+/// Replication progress of all other members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Those that may count, without this node.
+    /// The members whose acknowledgements are required, without this node.
     pub members: Vec<MemberProgress>,
-    /// Members that have not left, with this node and the silent among them.
+    /// The number of members that have not left, including this node and silent members.
     pub nodes: u32,
-    /// Since when this node and those that it hears are more than half of all, or of an even split the half with the
-    /// smallest name. None if they are not.
+    /// The time since which this node and the members it can reach have been a majority: more than half of all members,
+    /// or the half with the smallest name if they are evenly split. `None` without a majority.
     pub majority_since: Option<Timestamp>,
-    /// Whether this node does not know yet who is there, and what they have counted.
+    /// Whether this node is still waiting for the member list and the counters of the cluster.
     pub is_joining: bool,
-    /// Clocks of nodes differ by no more, in microseconds.
+    /// Maximum difference between the clocks of two nodes, in microseconds.
     pub max_clock_skew_us: u64,
 }
 
-/// How far one of them has come.
+/// Replication progress of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberProgress {
-    /// Which.
+    /// The incarnation of the member.
     pub incarnation: Incarnation,
-    /// The last flush of which it has acknowledged all up to there.
+    /// The last flush up to which the member has acknowledged all flushes.
     pub acknowledged_flush: FlushSeq,
-    /// Since when it has not been heard of.
+    /// The time since which the member has been silent; `None` if it is alive.
     pub silent_since: Option<Timestamp>,
 }
 
 impl Progress {
-    /// Of a node that has nobody to tell.
+    /// Returns the progress of a node without other members.
     pub fn alone() -> Self {
         Self { nodes: 1, majority_since: Some(Timestamp::default()), ..Self::default() }
     }
 
-    /// Whether there is nobody to tell.
+    /// Returns whether this node has no other members to replicate to.
     #[inline]
     pub fn is_alone(&self) -> bool {
         self.members.is_empty() && !self.is_joining
     }
 
-    /// The last flush that all have acknowledged who count for a limit whose charges count for so long:
-    /// [`FlushSeq::MAX`] if nobody counts, 0 while this node is joining.
+    /// Returns the last flush that every required member has acknowledged, for a limit whose charges expire after
+    /// `span_us`: [`FlushSeq::MAX`] if no member is required, 0 while this node is joining.
     ///
-    /// A silent member of a [bounded](OnPartition::Bounded) limit counts until this node has been hearing a majority
-    /// without it for so long that nothing counts any more which it may have charged before, on the clock that is
-    /// furthest off.
+    /// For a [bounded](OnPartition::Bounded) limit, a silent member is required until this node has been part of a
+    /// majority without that member for longer than `span_us` plus the maximum clock skew. All charges made before by
+    /// the silent member have expired then, also on the clock with the largest difference.
     pub fn acknowledged_flush(
         &self,
         now: Timestamp,
@@ -81,7 +81,7 @@ impl Progress {
         })
     }
 
-    /// The last flush that every member has acknowledged, the silent among them.
+    /// Returns the last flush that every member has acknowledged, including silent members.
     pub fn flush_acknowledged_by_all(&self) -> FlushSeq {
         match self.is_joining {
             true => 0,
@@ -94,13 +94,13 @@ impl Progress {
         }
     }
 
-    /// Whether one of them is silent.
+    /// Returns whether any member is silent.
     pub fn has_silent(&self) -> bool {
         self.members.iter().any(|member| member.silent_since.is_some())
     }
 }
 
-/// The progress that all decisions read, with what most of them want to know.
+/// The progress that all decisions read, with the most frequently read fields as atomics.
 #[derive(Debug)]
 pub struct SharedProgress {
     progress: ArcSwap<Progress>,
@@ -119,30 +119,30 @@ impl Default for SharedProgress {
 }
 
 impl SharedProgress {
-    /// Publishes how far the others have come.
+    /// Publishes new progress.
     pub fn store(&self, progress: Arc<Progress>) {
         self.is_alone.store(progress.is_alone(), Ordering::Relaxed);
         self.nodes.store(progress.nodes.max(1), Ordering::Relaxed);
         self.progress.store(progress);
     }
 
-    /// What was last published.
+    /// Returns the published progress.
     pub fn load(&self) -> Guard<Arc<Progress>> {
         self.progress.load()
     }
 
-    /// The same, to keep.
+    /// Returns the published progress as an `Arc` that can be kept.
     pub fn load_full(&self) -> Arc<Progress> {
         self.progress.load_full()
     }
 
-    /// Whether there is nobody to tell.
+    /// Returns whether this node has no other members to replicate to.
     #[inline]
     pub fn is_alone(&self) -> bool {
         self.is_alone.load(Ordering::Relaxed)
     }
 
-    /// Nodes that count, with this one; at least 1.
+    /// Returns the number of nodes including this one, at least 1.
     #[inline]
     pub fn nodes(&self) -> u32 {
         self.nodes.load(Ordering::Relaxed)
@@ -167,7 +167,7 @@ mod tests {
         MemberProgress { incarnation: Incarnation(incarnation), acknowledged_flush, silent_since }
     }
 
-    /// Of two others one is silent, since second 20.
+    /// Returns the progress of two other members, one of them silent since second 20.
     fn progress(majority_since: Option<Timestamp>) -> Progress {
         Progress {
             members: vec![member(2, 9, None), member(3, 4, Some(at(20)))],

@@ -1,9 +1,9 @@
-//! What is kept of one key beside the state by which it is decided: the tallies that the state is made of.
+//! The replicated counters of one key, from which its local state is built.
 //!
-//! Decisions charge the state and nothing else. What was charged here is found later, as what stands in the state
-//! beyond what was last known to be there, and is entered in the book: each time that something is told, taken in or
-//! given back, and before a bucket with changes leaves the state. When others have told something, the state is made
-//! anew of the book. Units that are dated in the future count as charged now, until their bucket is running.
+//! A decision charges the local state only. Charges of this node are found later, as the difference between the state
+//! and the units recorded here. They are recorded before each send, merge and removal, and before a changed bucket
+//! leaves the state. After updates from other nodes the state is rebuilt from all counters. Units with a future
+//! timestamp count as charged now until their bucket begins. This module is pure: no I/O, no clock.
 
 use slidegate::Timestamp;
 use slidegate::algorithm::additive::{Additive, Shape};
@@ -14,50 +14,50 @@ use crate::overshoot::BucketOvershoot;
 use crate::pn_counter::{Incarnation, PnCounter};
 use crate::replicated_counters::FlushSeq;
 
-/// Buckets that are kept beyond those that count, at most, for nodes whose clocks are behind.
+/// Maximum number of expired buckets that are kept for nodes whose clocks are behind.
 const MAX_RETAINED_BUCKETS: usize = 64;
 
-/// What this node has charged in one bucket.
+/// Charges of this node in one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LocalBucket {
     bucket: u64,
     units: PnCounter,
-    /// As it was last told.
+    /// The value in the last update that was sent.
     sent: PnCounter,
-    /// Units charged as of the snapshot that is on its way.
+    /// Units charged at the time of the snapshot that awaits acknowledgement.
     in_flight: u64,
     /// Units charged that every member has acknowledged.
     acknowledged: u64,
 }
 
-/// What another incarnation has charged in one bucket.
+/// Charges of another incarnation in one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RemoteBucket {
     bucket: u64,
     incarnation: Incarnation,
     units: PnCounter,
-    /// The number of returned units that was sent or received last.
+    /// The number of removed units that was last sent or received.
     known_removed: u64,
-    /// Whether another node than the owner may have returned units. That node may stop before all others know of it, so
-    /// this tally is sent again when a node leaves.
+    /// Whether a node other than the owner may have removed units. That node may stop before its update has reached all
+    /// members, so this counter is sent again when a node leaves.
     has_foreign_removals: bool,
 }
 
-/// What is kept of one key.
+/// All replicated counters of one key.
 #[derive(Debug)]
 pub(crate) struct KeyReplica {
     shape: Shape,
     local: SmallVec<[LocalBucket; 2]>,
     remote: Vec<RemoteBucket>,
-    /// Units by bucket that are known to stand in the state.
+    /// Units by bucket that are already recorded from the state.
     recorded: SmallVec<[(u64, u64); 2]>,
-    /// The bucket as of which units dated later stand in the state as if charged in it, if there are any.
+    /// The bucket in which units with a later timestamp are counted, if there are any.
     future_units_since: Option<u64>,
-    /// Others have told what does not stand in the state yet.
+    /// Whether updates of other nodes are missing from the state.
     has_unapplied_updates: bool,
-    /// The flush that took the snapshot which is on its way; 0: there is none.
+    /// The flush of the snapshot that awaits acknowledgement; 0 if there is none.
     snapshot_seq: FlushSeq,
-    /// The flush that last told something of it.
+    /// The last flush that contained a counter of this key.
     last_sent_seq: FlushSeq,
     overshoot: BucketOvershoot,
 }
@@ -77,7 +77,7 @@ impl KeyReplica {
         }
     }
 
-    /// Enters what was charged to the state since it was last looked at.
+    /// Records the charges made to the state since the last call.
     pub(crate) fn record_charges<C: Additive>(&mut self, counter: C, state: &C::State) {
         for bucket in counted_buckets(counter, state) {
             let (units, recorded) = (counter.units(state, bucket), self.recorded(bucket));
@@ -96,14 +96,14 @@ impl KeyReplica {
             .map_or(0, |(_, units)| *units)
     }
 
-    /// Notes what stands in the state now.
+    /// Records the current units of the state.
     fn record_state<C: Additive>(&mut self, counter: C, state: &C::State) {
         let units = |bucket| (bucket, counter.units(state, bucket));
         self.recorded =
             counted_buckets(counter, state).map(units).filter(|(_, units)| *units > 0).collect();
     }
 
-    /// The state that all tallies make, in which all that was charged to the state before has been entered.
+    /// Builds the state from all counters. All earlier charges to the state must be recorded.
     pub(crate) fn rebuild_state<C: Additive>(&mut self, counter: C, last: Timestamp) -> C::State {
         let running = counter.shape().bucket(last);
         let sums = self.units_by_bucket();
@@ -122,8 +122,8 @@ impl KeyReplica {
         state
     }
 
-    /// There is another state, in which nothing stands yet. Says when the last of the book leaves, in microseconds
-    /// since the Unix epoch.
+    /// Resets the recorded units for a new, empty state. Returns the time at which the last counter expires, in
+    /// microseconds since the Unix epoch.
     pub(crate) fn on_state_created(&mut self) -> u64 {
         self.recorded.clear();
         self.future_units_since = None;
@@ -133,22 +133,22 @@ impl KeyReplica {
         latest.map_or(0, |bucket| self.shape.leaves_us(bucket))
     }
 
-    /// Whether others have told what does not stand in the state yet.
+    /// Returns whether updates of other nodes are missing from the state.
     pub(crate) fn has_unapplied_updates(&self) -> bool {
         self.has_unapplied_updates
     }
 
-    /// Whether units that were dated in the future have come into their bucket.
+    /// Returns whether the bucket of units with a future timestamp has begun.
     pub(crate) fn is_future_due(&self, now: Timestamp) -> bool {
         self.future_units_since.is_some_and(|running| self.shape.bucket(now) > running)
     }
 
-    /// Whether units dated in the future stand in the state.
+    /// Returns whether the state contains units with a future timestamp.
     pub(crate) fn has_future_units(&self) -> bool {
         self.future_units_since.is_some()
     }
 
-    /// Returns the units of all incarnations that were charged and not returned, by bucket.
+    /// Returns the units charged and not removed by all incarnations, by bucket.
     fn units_by_bucket(&self) -> SmallVec<[(u64, u64); 4]> {
         let mut sums: SmallVec<[(u64, u64); 4]> = SmallVec::new();
         let local = self.local.iter().map(|local| (local.bucket, local.units.value()));
@@ -163,7 +163,7 @@ impl KeyReplica {
         sums
     }
 
-    /// What this node has counted in a bucket, from now on.
+    /// Returns the local counter of a bucket, creating it if necessary.
     fn local_bucket(&mut self, bucket: u64) -> &mut LocalBucket {
         let index = self.local.partition_point(|local| local.bucket < bucket);
         if self.local.get(index).is_none_or(|local| local.bucket != bucket) {
@@ -172,7 +172,7 @@ impl KeyReplica {
         &mut self.local[index]
     }
 
-    /// Forgets the tallies of buckets that left before `since`. Says whether any are left.
+    /// Removes the counters of buckets that expired before `since`. Returns `true` if counters remain.
     pub(crate) fn remove_expired(&mut self, since: Timestamp) -> bool {
         let shape = self.shape;
         let max_buckets = shape.buckets as usize + MAX_RETAINED_BUCKETS;
@@ -183,7 +183,7 @@ impl KeyReplica {
         !self.local.is_empty() || !self.remote.is_empty()
     }
 
-    /// Returns the bytes that the book holds on the heap.
+    /// Returns the heap memory of the replica in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         let local =
             if self.local.spilled() { self.local.capacity() * size_of::<LocalBucket>() } else { 0 };
@@ -195,7 +195,7 @@ impl KeyReplica {
         [local, recorded, remote].map(allocated_bytes).iter().sum()
     }
 
-    /// Enters what was taken off the state, in which everything charged before has been entered.
+    /// Records the units removed from the state. All earlier charges to the state must be recorded.
     pub(crate) fn record_removals<C: Additive>(&mut self, counter: C, state: &C::State) {
         for (bucket, recorded) in self.recorded.clone() {
             let units = counter.units(state, bucket);
@@ -206,9 +206,9 @@ impl KeyReplica {
         self.record_state(counter, state);
     }
 
-    /// Returns units of this node's own charges first, then of charges of other nodes. Two nodes that return units at the
-    /// same time thus seldom return the same ones. If they do, the units are subtracted once, since a merge takes the
-    /// larger number of each tally.
+    /// Removes units of this node's own charges first, then of other nodes' charges. Two nodes that remove units at the
+    /// same time thus seldom remove the same units. If they do, the units are subtracted once, since a merge takes the
+    /// larger number of each counter.
     fn remove_units(&mut self, bucket: u64, units: u64) {
         let mut rest = units;
         if let Some(local) = self.local.iter_mut().find(|local| local.bucket == bucket) {
@@ -226,7 +226,8 @@ impl KeyReplica {
         }
     }
 
-    /// Notes what every member has acknowledged up to a flush, so that another snapshot may be taken.
+    /// Marks the units of all flushes up to `acknowledged` as known to every member, so that the next snapshot can be
+    /// taken.
     pub(crate) fn on_acknowledged(&mut self, acknowledged: FlushSeq) {
         let is_settled = self.snapshot_seq != 0 && self.snapshot_seq <= acknowledged;
         for local in &mut self.local {
@@ -241,12 +242,12 @@ impl KeyReplica {
         }
     }
 
-    /// Units charged here, still counting, that not every member has acknowledged.
+    /// Returns the unexpired units charged by this node that not every member has acknowledged.
     pub(crate) fn unsynced_units(&self, now: Timestamp) -> u64 {
         self.unsynced_by_bucket(now).map(|(_, units)| units).fold(0, u64::saturating_add)
     }
 
-    /// Units not acknowledged that still count, by bucket, the oldest first.
+    /// Returns the unacknowledged, unexpired units by bucket, oldest first.
     fn unsynced_by_bucket(&self, now: Timestamp) -> impl Iterator<Item = (u64, u64)> {
         let counts =
             move |local: &&LocalBucket| self.shape.leaves_us(local.bucket) > now.as_micros();
@@ -256,7 +257,8 @@ impl KeyReplica {
             .map(|local| (local.bucket, local.units.charged - local.acknowledged))
     }
 
-    /// How long until all but so many of these units have left, if nobody acknowledges any, in microseconds.
+    /// Returns the time in microseconds until at most `max_units` of the unacknowledged units remain, if none is
+    /// acknowledged.
     pub(crate) fn unsynced_expiry_us(&self, max_units: u64, now: Timestamp) -> u64 {
         let mut left = self.unsynced_units(now);
         for (bucket, units) in self.unsynced_by_bucket(now) {
@@ -268,7 +270,7 @@ impl KeyReplica {
         0
     }
 
-    /// Passes all tallies that this node (`local_incarnation`) has changed to `visit`, and marks them as sent in this flush.
+    /// Passes all counters changed by this node (`local_incarnation`) to `visit`, and marks them as sent in this flush.
     pub(crate) fn take_changes(
         &mut self,
         local_incarnation: Incarnation,
@@ -294,7 +296,7 @@ impl KeyReplica {
         self.last_sent_seq = flush;
     }
 
-    /// Tells its own tallies that still count, if one of them was told after a flush, or not yet.
+    /// Passes the unexpired counters of this node to `visit`, if one of them was sent after `flush` or is not sent yet.
     pub(crate) fn visit_changed_since(
         &self,
         local_incarnation: Incarnation,
@@ -312,8 +314,8 @@ impl KeyReplica {
         }
     }
 
-    /// Passes tallies of other incarnations that still count to `visit`. `is_selected` selects them by incarnation and by
-    /// whether another node than the owner may have returned units.
+    /// Passes unexpired counters of other incarnations to `visit`. `is_selected` selects them by incarnation, and by
+    /// whether a node other than the owner may have removed units.
     pub(crate) fn visit_remote(
         &self,
         now: Timestamp,
@@ -328,12 +330,12 @@ impl KeyReplica {
         }
     }
 
-    /// How the counter divides time.
+    /// Returns the bucket length and the number of buckets of the counter.
     pub(crate) fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// Takes in what another incarnation has counted. Says whether that is news.
+    /// Merges a counter of another incarnation. Returns `true` if it has grown.
     pub(crate) fn merge(
         &mut self,
         incarnation: Incarnation,
@@ -365,13 +367,13 @@ impl KeyReplica {
         has_grown
     }
 
-    /// Merges the number of units of this node's own charges that another node has returned. Returns whether it is larger
-    /// than the known number.
+    /// Merges the number of units of this node's own charges that another node has removed. Returns `true` if it has
+    /// grown.
     pub(crate) fn merge_removed(&mut self, bucket: u64, removed: u64) -> bool {
         let Some(local) = self.local.iter_mut().find(|local| local.bucket == bucket) else {
             return false;
         };
-        // More units than were charged cannot be returned.
+        // Units that were not charged cannot be removed.
         let removed = removed.min(local.units.charged);
         let has_grown = removed > local.units.removed;
         local.units.removed = local.units.removed.max(removed);
@@ -379,7 +381,8 @@ impl KeyReplica {
         has_grown
     }
 
-    /// Notes how far the running bucket is over max. Says what an earlier one came to, once another is running.
+    /// Updates the overshoot of the current bucket. Returns the overshoot of the previous bucket when a new bucket
+    /// begins.
     pub(crate) fn record_overshoot(
         &mut self,
         overshoot: BucketOvershoot,
@@ -396,13 +399,13 @@ impl KeyReplica {
 }
 
 impl RemoteBucket {
-    /// Returns whether units were returned that the other nodes do not know of yet.
+    /// Returns whether units were removed that the other nodes do not know of yet.
     fn has_unsent_removals(&self) -> bool {
         self.units.removed > self.known_removed
     }
 }
 
-/// The buckets that a state counts.
+/// Returns the range of buckets that a state counts.
 fn counted_buckets<C: Additive>(counter: C, state: &C::State) -> std::ops::RangeInclusive<u64> {
     let running = counter.running(state);
     running.saturating_sub(u64::from(counter.shape().buckets) - 1)..=running

@@ -1,16 +1,16 @@
-//! Where what is told comes from, and where it goes.
+//! Interface between the replication engine and the counters of a node.
 
 use slidegate::Timestamp;
 
 use crate::pn_counter::{CounterUpdate, Incarnation};
 
-/// The number of a flush: each time that a node tells what has changed it counts one up, from 1.
+/// Sequence number of a flush, from 1. Each broadcast of changes increases it by one.
 pub type FlushSeq = u64;
 
-/// The counts of this node, seen by what tells them to others.
+/// The counters of this node, as the replication engine uses them.
 pub trait ReplicatedCounters: Send + Sync {
-    /// Takes the tallies of this node's own charges that changed since they were last taken: of at most so many
-    /// keys, those nearest to their limit first. They are noted as told in `flush`. Says whether some are left.
+    /// Drains the changed counters of this node into `updates`, at most `max_keys` keys, closest to their limit first,
+    /// and marks them as sent in `flush`. Returns `true` if changed keys remain.
     fn drain_changed(
         &self,
         flush: FlushSeq,
@@ -18,8 +18,8 @@ pub trait ReplicatedCounters: Send + Sync {
         updates: &mut Vec<CounterUpdate>,
     ) -> bool;
 
-    /// Tells the tallies of this node's own charges that still count and changed after that flush: those noted as
-    /// told in a later one, and those not told yet. With `include_remote` those of all other incarnations, too.
+    /// Calls `visit` for each unexpired counter of this node that has changed after `flush`: sent in a later flush, or
+    /// not sent yet. With `include_remote`, also for the counters of all other incarnations.
     fn visit_changed_since(
         &self,
         flush: FlushSeq,
@@ -28,7 +28,7 @@ pub trait ReplicatedCounters: Send + Sync {
         visit: &mut dyn FnMut(CounterUpdate),
     );
 
-    /// Tells the tallies of one incarnation that still count.
+    /// Calls `visit` for each unexpired counter of one incarnation.
     fn visit_incarnation(
         &self,
         incarnation: Incarnation,
@@ -36,6 +36,6 @@ pub trait ReplicatedCounters: Send + Sync {
         visit: &mut dyn FnMut(CounterUpdate),
     );
 
-    /// Takes in what another node has told.
+    /// Merges updates of another node.
     fn merge(&self, updates: &[CounterUpdate], now: Timestamp);
 }

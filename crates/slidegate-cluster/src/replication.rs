@@ -1,43 +1,48 @@
-//! Who tells what to whom, and who may count on it: an engine without I/O and without a clock. It is handed the
-//! time, what came in and who is there; it hands back frames to send, and [`Progress`], by which decisions know how
-//! much of what was charged here is known everywhere.
+//! Replication engine: decides which frames to send, and whose acknowledgements are required.
 //!
-//! # How it goes
+//! The engine has no I/O and no clock. Its inputs are the time, received frames and membership changes. Its outputs are
+//! frames to send and a [`Progress`], which tells decisions how far the charges of this node are known to the other
+//! members.
 //!
-//! A *flush* is what has changed, told to every member that is alive: at each tick, or at once when a key needs it.
-//! Flushes have numbers. To each peer goes a stream of frames, with numbers too. An *epoch* of the stream begins with
-//! all that has changed since the flush that is known to have arrived there, and ends that beginning with a roster of
-//! who is there; then come the flushes. No frame is kept to be repeated: if nothing arrives for a while, another
-//! epoch begins. A peer of which nothing has arrived yet, or that was silent, is told everything, what others have
-//! counted included. What a member had counted that fell silent or left, those that have heard of it tell each other.
+//! # Protocol
+//!
+//! A *flush* sends the changed counters to every member that is alive: at each tick, or immediately when a key requires
+//! it. Flushes are numbered. Each peer has its own stream of numbered frames. An *epoch* of a stream begins with an
+//! initial state: everything that changed since the last flush that is known to have arrived at the peer, followed by a
+//! roster of the members. Then the flushes follow. Frames are never stored for retransmission: if nothing arrives for a
+//! while, a new epoch begins. A peer that is new, or that was silent, receives the full state, including the counters
+//! of other incarnations. The counters of a member that became silent or left are relayed between the remaining
+//! members.
 //!
 //! # Why the bound holds
 //!
-//! *Of what a node X has charged, no node that may charge freely is without more than C = max(N, largest cost) units.*
-//! A node allows a charge when with it no more than N of its units are unacknowledged, or when none is. So at any
-//! moment the bound is what the last one to allow something saw, at most max, and C for each of the others. For that
-//! the acknowledgements have to mean enough:
+//! *At most C = max(N, largest cost) units charged by a node X are unknown to any node that may charge freely.* A node
+//! admits a charge if it has at most N unacknowledged units including the charge, or none before it. So at any moment,
+//! the total is at most the units that the last admitting node saw, at most max, plus C for each other node. This
+//! requires the following properties of acknowledgements:
 //!
-//! 1. A peer acknowledges what it has merged, and merged counts only grow. So what all have acknowledged, all know.
-//! 2. **Whoever joins knows nothing, so nobody may count on it.** It may not charge beyond C either: to charge more, it
-//!    needs the acknowledgement of each member, and an acknowledgement is honoured only once all has come that its
-//!    sender had told before it. A node acknowledges nothing to a peer before it has told it all that it knows, in
-//!    the present epoch. So whoever charges freely has been told, by each member, all that this one knew. Therefore
-//!    nobody has to wait until a joiner has heard what was counted before it came.
-//! 3. A joiner needs the acknowledgement of all on the rosters that it gets. Of two that join at once through
-//!    different members, one is on the other's roster: the member that acknowledges to both has told one of them of
-//!    the other, if it has not told the other of the one.
-//! 4. A silent member counts until all that it may have charged freely has left the windows: it has been without our
-//!    acknowledgements for longer than a window. That holds for us if we are a majority, and then not for it, since it
-//!    is none. Voters are those that are settled: whom all members knew before they first charged freely. Whoever comes
-//!    to a majority from elsewhere waits a window, too, since others of that majority may just have stopped waiting
-//!    for it. When a silent member comes back, it is told everything before anything is acknowledged to it.
-//! 5. A member that has left charges nothing any more. What it had charged at last without an acknowledgement is at
-//!    most C, as of any other.
+//! 1. A peer acknowledges merged updates only, and merged counters only grow. So all members know the updates that all
+//!    have acknowledged.
+//! 2. **A joining node knows nothing, so no node may rely on it.** It may not charge more than C either: to charge
+//!    more, it needs the acknowledgement of each member. An acknowledgement is applied only after everything that its
+//!    sender sent before it has arrived. A node acknowledges nothing to a peer before it has sent its full state to
+//!    that peer in the current epoch. So a node that charges freely has received the full state of each member, and no
+//!    member has to wait until a joining node has received earlier charges.
+//! 3. A joining node needs the acknowledgement of all members on the rosters that it receives. If two nodes join at the
+//!    same time through different members, one is on the other's roster: a member that acknowledges to both has sent
+//!    one of them a roster with the other.
+//! 4. A silent member is required until all units that it may have charged freely have expired: until it has been
+//!    without our acknowledgements for longer than a window. This applies to us only if we are part of a majority, and
+//!    then not to the silent member, which is in the minority. Voters are settled members: all members knew them before
+//!    they first charged freely. A node that enters a majority later also waits for a window, since other members of
+//!    that majority may just have stopped waiting for it. When a silent member returns, it receives the full state
+//!    before any acknowledgement.
+//! 5. A member that has left charges nothing more. Its last unacknowledged charges are at most C, as for any other
+//!    member.
 //!
-//! That a member is silent has to mean that none of those which we hear hears it, as with gossip, which is passed on.
-//! A node that finds nobody for [`Settings::join_timeout`] begins a cluster of its own: if one exists that it cannot
-//! reach, both count by themselves until they meet.
+//! A silent member must be silent for all members that this node can reach, as with gossip, which members pass on. A
+//! node that finds no other node for [`Settings::join_timeout`] starts a new cluster. If an unreachable cluster exists,
+//! both count separately until they meet.
 
 mod broadcast;
 mod incoming;
@@ -64,48 +69,49 @@ use members::DepartedMembers;
 use peer::PeerState;
 use settings::{elapsed_us, micros};
 
-/// No stream is given up sooner, in microseconds.
+/// Minimum time without progress after which a stream is restarted, in microseconds.
 const MIN_STUCK_TIMEOUT_US: u64 = 100_000;
 
-/// A frame, and whom to send it to.
+/// A frame and its recipient.
 pub type OutboundFrame = (Incarnation, Vec<u8>);
 
-/// Tells the counts of one node to the others, and takes in theirs.
+/// Replicates the counters of one node to the others, and merges their updates.
 #[derive(Debug)]
 pub struct ReplicationEngine {
     local_node: NodeInfo,
     settings: Settings,
     started_at: Timestamp,
-    /// Whether it waits for somebody who knows the cluster.
+    /// Whether this node is waiting for a member that knows the cluster.
     is_joining: bool,
-    /// Whether everybody whom it counted has acknowledged it, once.
+    /// Whether all known members have acknowledged this node at least once.
     is_settled: bool,
     majority_since: Option<Timestamp>,
-    /// The last flush.
+    /// The number of the last flush.
     flush: FlushSeq,
     /// The last epoch of any stream.
     epoch: u64,
-    /// When flushes were told, as long as somebody has not acknowledged them.
+    /// Send times of the flushes that a member has not acknowledged.
     flush_sent_at: BTreeMap<FlushSeq, Timestamp>,
-    /// Bytes that may still be told of what has changed in this interval.
+    /// Bytes that may still be used for changed counters in this interval.
     flush_budget_bytes: usize,
     peers: BTreeMap<Incarnation, PeerState>,
     departed: DepartedMembers,
-    /// Whose counts were told to all, in which flush: what begins a stream anew tells them to whom they did not reach.
+    /// Incarnations whose counters were relayed, with the flush of the relay. A new epoch relays them again to peers
+    /// that did not receive that flush.
     relayed_incarnations: Vec<(Incarnation, FlushSeq)>,
-    /// Whose counts are to be told to all at the next tick.
+    /// Incarnations whose counters are relayed at the next tick.
     relay_queue: Vec<Incarnation>,
-    /// Counts of such that have come since the last tick.
+    /// Updates of silent or unknown incarnations that have arrived since the last tick.
     forward_queue: Vec<CounterUpdate>,
-    /// Counts up whenever the roster changes.
+    /// Version of the roster, increased by each change.
     roster_version: u64,
     rejected_frames: u64,
     progress: Arc<SharedProgress>,
 }
 
 impl ReplicationEngine {
-    /// The engine of a node that starts now. One that `knows_others`, by their addresses, waits for them before it
-    /// counts as the first of a cluster. How far the others have come it puts where decisions look.
+    /// Creates the engine of a node that starts now. With `knows_others` (seed addresses of other nodes) it waits for
+    /// them before it becomes the first node of a cluster. The engine publishes its progress in `progress`.
     pub fn new(
         local_node: NodeInfo,
         settings: Settings,
@@ -139,7 +145,7 @@ impl ReplicationEngine {
         engine
     }
 
-    /// An interval has passed: tells what has changed, and begins streams anew that are stuck.
+    /// Handles the end of an interval: sends changed counters and restarts stuck streams.
     pub fn tick(
         &mut self,
         counters: &dyn ReplicatedCounters,
@@ -161,7 +167,7 @@ impl ReplicationEngine {
         self.drain_frames(now)
     }
 
-    /// Tells at once what has changed.
+    /// Sends changed counters immediately.
     pub fn flush(
         &mut self,
         counters: &dyn ReplicatedCounters,
@@ -171,7 +177,7 @@ impl ReplicationEngine {
         self.drain_frames(now)
     }
 
-    /// A frame has come, from whom it says: the transport has made sure of that.
+    /// Handles a received frame. The transport has authenticated `from`.
     pub fn on_frame_received(
         &mut self,
         counters: &dyn ReplicatedCounters,
@@ -208,12 +214,13 @@ impl ReplicationEngine {
         let received = updates.len();
         updates.retain(|update| !self.settings.is_too_far_ahead(update, now));
         let rejected = (received - updates.len()) as u64;
-        // Only this node knows its own charges. Others know which of them they have refunded.
+        // Only this node knows its own charges. Other nodes know the units of them that they have removed.
         let own =
             updates.iter_mut().filter(|update| update.incarnation == self.local_node.incarnation);
         own.for_each(|update| update.units.charged = 0);
         counters.merge(&updates, now);
-        // Other nodes return units of this node's charges. It sends these tallies itself.
+        // Updates of this node's own charges contain removals by other nodes. This node sends the merged counters
+        // itself.
         updates.retain(|update| update.incarnation != self.local_node.incarnation);
         let Some(peer) = self.peers.get_mut(&from) else {
             return self.forward(&updates);
@@ -239,7 +246,7 @@ impl ReplicationEngine {
         self.apply_acks(from, now);
     }
 
-    /// Honours what a peer has acknowledged, as far as that is allowed by now.
+    /// Applies the acknowledgements of a peer that are applicable by now.
     fn apply_acks(&mut self, from: Incarnation, now: Timestamp) {
         if self.peers.get_mut(&from).is_some_and(PeerState::apply_acks) {
             self.prune_flush_history();
@@ -247,7 +254,7 @@ impl ReplicationEngine {
         self.publish_progress(now);
     }
 
-    /// Frames reach a peer from now on. What was on its way may be lost.
+    /// Handles a new link to a peer. Frames in flight may be lost.
     pub fn on_link_up(
         &mut self,
         counters: &dyn ReplicatedCounters,
@@ -263,7 +270,7 @@ impl ReplicationEngine {
         self.drain_frames(now)
     }
 
-    /// This node charges nothing any more: tells what has changed, and that.
+    /// Sends changed counters and announces that this node leaves. The node must not charge anything afterwards.
     pub fn leave(
         &mut self,
         counters: &dyn ReplicatedCounters,
@@ -275,12 +282,12 @@ impl ReplicationEngine {
         frames
     }
 
-    /// Tells of the others, for people.
+    /// Returns the status of this node and its peers.
     pub fn status(&self, now: Timestamp) -> EngineStatus {
         EngineStatus::new(self, now)
     }
 
-    /// Lets decisions know how far the others have come.
+    /// Publishes the progress of the other members for decisions.
     fn publish_progress(&mut self, now: Timestamp) {
         self.update_settled();
         let is_majority = self.is_majority();

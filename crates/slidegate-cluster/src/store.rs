@@ -1,4 +1,4 @@
-//! The store: decides at once, and waits only where too much would be charged that others do not know of.
+//! The store: decides immediately, and waits only while too many units are unknown to the other nodes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::counters::{Attempt, CapPolicy, Counters};
 use crate::node::NodeHandle;
 
-/// How the store asks to be heard by the other nodes, and learns that they have answered.
+/// A connection between the store and the replication task: flush requests in one direction, progress in the other.
 #[derive(Clone, Debug)]
 pub struct ReplicationHandle {
     flush_requested: Arc<Notify>,
@@ -26,26 +26,26 @@ impl Default for ReplicationHandle {
 }
 
 impl ReplicationHandle {
-    /// Asks that what has changed be told at once.
+    /// Requests an immediate flush of the changed counters.
     pub fn request_flush(&self) {
         self.flush_requested.notify_one();
     }
 
-    /// Waits until somebody asks.
+    /// Waits for the next flush request.
     pub async fn wait_for_flush_request(&self) {
         self.flush_requested.notified().await;
     }
 
-    /// Says that others have acknowledged more than before.
+    /// Notifies waiting requests that other nodes have acknowledged more flushes.
     pub fn notify_progress(&self) {
         self.progress.send_modify(|times| *times += 1);
     }
 }
 
-/// Counts in the memory of a node that tells other nodes, and hears what they have counted.
+/// A store in the memory of one node that replicates its counters to the other nodes of a cluster.
 ///
-/// It counts by `sliding_window`, `sliding_buckets` and `fixed_window`. To ask it by another algorithm is
-/// [`StoreError::Unsupported`]; `docs/CLUSTER.md` says why.
+/// It supports `sliding_window`, `sliding_buckets` and `fixed_window`. Other algorithms return
+/// [`StoreError::Unsupported`]; `docs/CLUSTER.md` explains the reason.
 pub struct ClusterStore<C> {
     clock: C,
     counters: Arc<Counters>,
@@ -56,7 +56,7 @@ pub struct ClusterStore<C> {
 }
 
 impl<C: Clock> ClusterStore<C> {
-    /// A store over these counters. A request waits at most so long for other nodes.
+    /// Creates a store over `counters`. `sync_wait` is the maximum wait of a request for other nodes.
     pub fn new(
         clock: C,
         counters: Arc<Counters>,
@@ -81,12 +81,12 @@ impl<C: Clock> ClusterStore<C> {
         self.node.as_ref()
     }
 
-    /// The counts.
+    /// Returns the counters of this node.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Requests for which it had to be waited until others know more, and that were not allowed by then.
+    /// Returns the number of requests that waited for acknowledgements of other nodes and were then denied.
     pub fn unsynced_denials(&self) -> u64 {
         self.unsynced_denials.load(Ordering::Relaxed)
     }
@@ -96,7 +96,7 @@ impl<C: Clock> ClusterStore<C> {
         self.counters.take(hits, self.clock.now(), cap_policy)
     }
 
-    /// Tries again each time that others have acknowledged more, until the time is up.
+    /// Retries each time that other nodes have acknowledged more flushes, until the deadline.
     #[cold]
     async fn take_when_synced(
         &self,
@@ -105,7 +105,7 @@ impl<C: Clock> ClusterStore<C> {
     ) -> Result<ChargeResult, StoreError> {
         let mut progress = self.replication.progress.subscribe();
         while !self.sync_wait.is_zero() {
-            // Only after `subscribe`: what comes in between is then seen as a change.
+            // Must follow `subscribe`, so that progress in between is seen as a change.
             if let Attempt::Decided(result) = self.attempt(hits, CapPolicy::Wait)? {
                 return Ok(result);
             }
@@ -141,14 +141,14 @@ impl<C: Clock> Store for ClusterStore<C> {
     async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         match self.attempt(hits, CapPolicy::Wait)? {
             Attempt::Decided(result) => Ok(result),
-            // In a box: most decisions need not wait, and should not carry what it takes.
+            // Boxed, since most decisions do not wait and should not pay for a larger future.
             Attempt::Unsynced => {
                 Box::pin(self.take_when_synced(hits, Instant::now() + self.sync_wait)).await
             }
         }
     }
 
-    /// All of them together wait no longer than one.
+    /// Decides all batches with one common deadline.
     async fn take_many(&self, batches: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
         let deadline = Instant::now() + self.sync_wait;
         let mut results = Vec::with_capacity(batches.len());

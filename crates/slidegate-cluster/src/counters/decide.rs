@@ -1,4 +1,4 @@
-//! Decides requests, one step each.
+//! Decisions: each request is evaluated and charged in one step, while its shards are locked.
 
 use std::time::Duration;
 
@@ -17,35 +17,36 @@ use crate::hit_options::HitOptions;
 use crate::overshoot::BucketOvershoot;
 use crate::replica::KeyReplica;
 
-/// What became of a request.
+/// The result of one attempt to decide a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attempt {
-    /// It is decided.
+    /// The request is decided.
     Decided(ChargeResult),
-    /// It fits, but too much of what was charged before has not been acknowledged by every member. Nothing was
-    /// charged. It may be tried again once they have answered.
+    /// The request fits, but too many earlier units have not been acknowledged by every member. Nothing was charged. A
+    /// retry may succeed after further acknowledgements.
     Unsynced,
 }
 
-/// What becomes of a request that fits, but of whose keys too much has not been acknowledged.
+/// The treatment of a request that fits, but has a key with too many unacknowledged units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CapPolicy {
-    /// It may be tried again.
+    /// Return [`Attempt::Unsynced`], so that the caller can retry.
     Wait,
-    /// It is denied.
+    /// Deny the request.
     Deny,
 }
 
-/// The present, as one request sees it.
+/// The time and cluster state of one decision.
 #[derive(Clone, Copy)]
 struct DecisionContext {
     now: Timestamp,
-    /// Looked at while the shards are held: what is charged before somebody joins is in what he is told.
+    /// Whether this node has no other members. Read while the shards are locked: charges made before a node joins are
+    /// part of the state that is sent to that node.
     is_alone: bool,
     cap_policy: CapPolicy,
 }
 
-/// A hit, the units that must be free, and the present on its counter's own clock.
+/// A hit, the units it requires, and the current time on its counter's clock.
 #[derive(Clone, Copy)]
 struct PendingHit<'a> {
     hit: &'a Hit<'a>,
@@ -54,11 +55,10 @@ struct PendingHit<'a> {
 }
 
 impl Counters {
-    /// Takes the hits of one request, if none denies it and enough of what was charged here before is known to the
-    /// others.
+    /// Charges the hits of one request, unless a hit is denied or has too many unacknowledged units.
     ///
     /// # Errors
-    /// If one of the limits cannot be counted by several nodes.
+    /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     #[inline(always)]
     pub fn take(
         &self,
@@ -93,7 +93,7 @@ impl Counters {
         self.decide(&mut locked, hits, &locations, context)
     }
 
-    /// The commonest request, of one hit: one look-up.
+    /// Decides a request with one hit, the most frequent case, with a single lookup.
     #[inline(always)]
     fn decide_single<C: HasTable>(
         &self,
@@ -127,7 +127,7 @@ impl Counters {
         Ok(Attempt::Decided(ChargeResult { allowed, outcomes, receipt }))
     }
 
-    /// Decides one request whose shards are held.
+    /// Decides one request whose shards are locked.
     fn decide(
         &self,
         locked: &mut LockedShards<'_>,
@@ -158,8 +158,8 @@ impl Counters {
         Ok(Attempt::Decided(ChargeResult { allowed, outcomes, receipt }))
     }
 
-    /// How each hit would fare by the counts, if those before it were charged; and which of them may yet not be
-    /// charged, with what they are told.
+    /// Evaluates each hit as if all hits before it were charged. Also returns the outcomes of the hits that exceed the
+    /// cap on unacknowledged units, by index.
     #[expect(clippy::type_complexity, reason = "both are lists by place")]
     fn evaluate_all(
         &self,
@@ -191,17 +191,17 @@ impl Counters {
         Ok((outcomes, over_cap))
     }
 
-    /// What [`take`](Self::take) would find by the counts.
+    /// Returns the outcomes of the hits without charging them.
     ///
     /// # Errors
-    /// As there.
+    /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     pub fn peek(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
         let locations = self.locate_all(hits)?;
         let context = DecisionContext { now, is_alone: true, cap_policy: CapPolicy::Deny };
         Ok(self.evaluate_all(&mut self.lock(&locations), hits, &locations, context)?.0)
     }
 
-    /// Where a key's state is; made if others have told of it.
+    /// Returns the slot of a key's state. Creates the state if other nodes have sent updates of the key.
     #[inline(always)]
     pub(super) fn find_state<C: HasTable>(
         &self,
@@ -222,8 +222,7 @@ impl Counters {
         Ok(slot)
     }
 
-    /// How a hit would fare by the counts, and whether it may yet not be charged because the others do not know
-    /// enough of what was.
+    /// Evaluates one hit. Returns its outcome, and whether charging it would exceed the cap on unacknowledged units.
     #[inline(always)]
     fn evaluate<C: HasTable>(
         &self,
@@ -257,7 +256,7 @@ impl Counters {
         (outcome, is_over_cap)
     }
 
-    /// Makes the state anew of all that is known, if there is more than what stands in it.
+    /// Rebuilds the state from its replica if the replica contains updates that the state lacks.
     #[cold]
     fn refresh_state<C: HasTable>(
         &self,
@@ -295,7 +294,7 @@ impl Counters {
         }
     }
 
-    /// Looks closer how much the others do not know.
+    /// Returns whether a charge would exceed the cap, computed from the exact number of unacknowledged units.
     #[cold]
     fn is_over_cap<C: HasTable>(
         &self,
@@ -326,7 +325,8 @@ impl Counters {
                 .allows(pending_hit.required.max(1).saturating_add(unsynced), progress.nodes)
     }
 
-    /// Charges the state in a slot, made if there is none; the outcome then says how its counter stands after it.
+    /// Charges the state in `slot`, or a new state if there is no slot. Updates `outcome` to the status after the
+    /// charge.
     #[inline(always)]
     fn charge<C: HasTable>(
         &self,
@@ -364,8 +364,8 @@ impl Counters {
         Ok(Charge { counter, limit: *hit.limit, charged_at: charged.at, cost: hit.cost })
     }
 
-    /// Enters what was charged to a state that is about to be charged in a later bucket, and so forgets an earlier one:
-    /// that may still count where a clock is behind.
+    /// Records earlier charges before a charge to a later bucket removes an old bucket from the state. The old bucket
+    /// may still count on a node whose clock is behind.
     #[inline(always)]
     fn record_before_rollover<C: HasTable>(
         &self,
@@ -386,7 +386,7 @@ impl Counters {
         }
     }
 
-    /// Notes when a key expires, and until when it is denied.
+    /// Updates the time at which a key expires, and the time until which it is denied.
     #[inline]
     fn update_expiry<S>(&self, slot: &mut Slot<KeyState<S>>, after: &Outcome, now: Timestamp) {
         let coarse = |us: u64| self.coarse(now.as_micros().saturating_add(us)).saturating_add(1);
@@ -398,7 +398,7 @@ impl Counters {
         };
     }
 
-    /// What a hit is told that may not be charged because the others have not acknowledged enough.
+    /// Returns the outcome of a hit that is denied because too many units are unacknowledged.
     #[cold]
     fn outcome_at_cap(
         &self,
@@ -426,7 +426,7 @@ impl Counters {
     }
 }
 
-/// Notes that a key is about to be charged: something is to be told of it, and not all know of it.
+/// Marks a key as changed before it is charged, and counts the cost as unacknowledged.
 #[inline(always)]
 fn mark_charged<C: HasTable>(shard: &mut Shard, slot: usize, location: HitLocation, cost: u64) {
     let key_state = &mut C::table(&mut shard.states).slot_mut(slot).state;

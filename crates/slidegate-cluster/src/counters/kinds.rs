@@ -1,4 +1,4 @@
-//! The kinds of counters that keys have: a key's state says nothing of how it divides time.
+//! Kinds of counters. The state of a key does not contain its bucket length, so each key refers to a kind.
 
 use std::collections::HashMap;
 
@@ -6,11 +6,11 @@ use parking_lot::RwLock;
 use slidegate::algorithm::additive::AnyAdditive;
 use slidegate::{Hit, StoreError};
 
-/// Which kind.
+/// Index of a counter kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct KindId(u16);
 
-/// All kinds that were ever asked for. Limits that differ by their max only are of one kind.
+/// All counter kinds in use. Limits that differ only by max share one kind.
 #[derive(Default)]
 pub(super) struct CounterKinds(RwLock<KindTable>);
 
@@ -21,12 +21,12 @@ struct KindTable {
 }
 
 impl CounterKinds {
-    /// A counter of that kind.
+    /// Returns the counter of a kind.
     pub(super) fn counter(&self, kind: KindId) -> AnyAdditive {
         self.0.read().counters[usize::from(kind.0)]
     }
 
-    /// The kind of a hit's counter.
+    /// Returns the kind of a hit's counter. Registers a new kind if necessary.
     pub(super) fn id_for(&self, hit: &Hit<'_>, counter: AnyAdditive) -> Result<KindId, StoreError> {
         let shape = hit.limit.shape();
         if let Some(kind) = self.0.read().by_shape.get(&shape) {

@@ -1,4 +1,4 @@
-//! What is told of the counts, and what is taken in; and what is given back.
+//! Sending and merging of counter updates, and removal of units (revert, refund, reset).
 
 use slidegate::algorithm::Counter;
 use slidegate::algorithm::additive::AnyAdditive;
@@ -10,7 +10,7 @@ use crate::pn_counter::{CounterUpdate, Incarnation, PnCounter, Shape};
 use crate::replica::KeyReplica;
 use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
 
-/// A key of which something is to be told.
+/// A key with unsent changes.
 struct Changed {
     shard: usize,
     key: u64,
@@ -19,7 +19,7 @@ struct Changed {
 }
 
 impl Counters {
-    /// Enters in the book of a key what was charged to its state, if it has one.
+    /// Records charges of a key's state in its replica.
     #[cold]
     pub(super) fn record_charges<C: HasTable>(shard: &mut Shard, counter: C, key: u64) {
         let table = C::table(&mut shard.states);
@@ -30,7 +30,7 @@ impl Counters {
         }
     }
 
-    /// Takes something off a key that is there, on its counter's own clock.
+    /// Removes units from an existing key by `take`. `now` is the time on the counter's clock.
     fn remove_units<C: HasTable>(
         &self,
         shard: &mut Shard,
@@ -43,7 +43,7 @@ impl Counters {
         let Some(at) = table.find(key) else { return };
         let replicas = &mut shard.replicas;
         let (_, growth) = table.change(at, |slot| {
-            // It may fit again.
+            // The next request may fit.
             slot.denied_until = 0;
             let key_state = &mut slot.state;
             if self.progress.is_alone() && replicas.get(key).is_none() {
@@ -66,7 +66,7 @@ impl Counters {
         self.count_state_growth(growth);
     }
 
-    /// Gives back exactly what a receipt says was charged here, and nothing of what has left its window.
+    /// Reverts the charges of a receipt. Units that have left their window are not affected.
     pub fn revert(&self, receipt: &Receipt, now: Timestamp) {
         for charge in &receipt.charges {
             let (CounterId::Fingerprint(key), Some(counter)) =
@@ -75,7 +75,7 @@ impl Counters {
                 continue;
             };
             let shard = &mut *self.shards[self.shard_of(*key)].0.lock();
-            // The counter's own clock may be ahead, as far as the charge tells.
+            // The counter's clock may be ahead of the node's clock, and the charge is dated by it.
             let now = now.max(charge.charged_at);
             with_counter!(counter, counter => {
                 self.remove_units(shard, counter, *key, now, |state| {
@@ -85,10 +85,10 @@ impl Counters {
         }
     }
 
-    /// Takes each hit's cost off its counter. Says how each then stands.
+    /// Subtracts each hit's cost from its counter. Returns the outcomes after the refund.
     ///
     /// # Errors
-    /// If one of the limits cannot be counted by several nodes.
+    /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     pub fn refund(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
         let locations = self.locate_all(hits)?;
         let refund = |(hit, location): (&Hit<'_>, &HitLocation)| {
@@ -105,10 +105,10 @@ impl Counters {
         hits.iter().zip(&locations).map(refund).collect()
     }
 
-    /// Takes all off that is known of these hits' keys, on every node.
+    /// Removes all known units of these hits' keys, on every node.
     ///
     /// # Errors
-    /// If one of the limits cannot be counted by several nodes.
+    /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     pub fn reset(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<(), StoreError> {
         for (hit, location) in hits.iter().zip(&self.locate_all(hits)?) {
             let shard = &mut *self.shards[location.shard].0.lock();
@@ -120,7 +120,7 @@ impl Counters {
         Ok(())
     }
 
-    /// All keys of which something is to be told, taken off their shards.
+    /// Drains the changed keys of all shards.
     fn take_changed_keys(&self) -> Vec<Changed> {
         let mut all = Vec::new();
         for (nth, padded) in self.shards.iter().enumerate() {
@@ -141,7 +141,7 @@ impl Counters {
         }
     }
 
-    /// Tells what has changed of one key.
+    /// Passes the changes of one key to `visit`, and marks them as sent.
     fn take_changes<C: HasTable>(
         shard: &mut Shard,
         counter: C,
@@ -163,8 +163,8 @@ impl Counters {
         }
     }
 
-    /// Merges the number of units that another node has returned of this node's own charges, and sends it to all nodes with
-    /// the next flush: the other node may stop before it has reached all of them.
+    /// Merges the number of units of this node's own charges that another node has removed. Schedules the result for
+    /// the next flush to all nodes, since the other node may stop before it has reached all of them.
     fn merge_removed(&self, shard: &mut Shard, update: &CounterUpdate, leaves_us: u64) {
         if update.units.removed == 0 || shard.replicas.get(update.key).is_none() {
             return;
@@ -185,7 +185,7 @@ impl Counters {
         }
     }
 
-    /// Enters whatever was charged to any state.
+    /// Records the charges of all states of a shard.
     fn record_all_charges(&self, shard: &mut Shard) {
         let mut keys = Vec::new();
         shard.states.for_each_key(|key, kind| keys.push((key, kind)));
@@ -201,7 +201,7 @@ fn clear<S: Default>(state: &mut S) {
     *state = S::default();
 }
 
-/// How near a key is to its limit: the smaller, the nearer.
+/// Returns the remaining units of a key. A small number means that the key is close to its limit.
 fn remaining<C: HasTable>(shard: &mut Shard, counter: C, key: u64) -> u64 {
     let table = C::table(&mut shard.states);
     let Some(at) = table.find(key) else { return u64::MAX };
@@ -244,7 +244,7 @@ impl ReplicatedCounters for Counters {
         now: Timestamp,
         visit: &mut dyn FnMut(CounterUpdate),
     ) {
-        // What has left here may count for a node whose clock is behind.
+        // Units that have expired here may still count on a node whose clock is behind.
         let now = self.retention_start(now);
         for padded in &self.shards {
             let shard = &mut *padded.0.lock();

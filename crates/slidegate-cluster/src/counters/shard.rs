@@ -1,5 +1,5 @@
-//! What one lock guards: the states by which keys are decided, and the books of those of which there is something to
-//! tell or to know.
+//! Shards: the data behind one lock. A shard holds the states that decisions read, and the replicas of keys that were
+//! changed here or on other nodes.
 
 use std::collections::HashMap;
 
@@ -14,16 +14,16 @@ use slidegate::store::table::{CoarseTime, Evict, EvictionCandidate, Slot, Table,
 use super::kinds::KindId;
 use crate::replica::KeyReplica;
 
-/// The state of one key, and what a decision has to know beside it. Of most keys that is all there is.
+/// The state of one key and the flags that a decision needs. Most keys consist of nothing else.
 #[derive(Default)]
 pub(super) struct KeyState<S> {
     pub(super) state: S,
-    /// Units charged here since the last snapshot that every member has acknowledged, or more.
+    /// Upper bound of the units charged since the last snapshot that every member has acknowledged.
     pub(super) unsynced: u32,
     pub(super) kind: KindId,
-    /// Something is to be told of it.
+    /// Whether the key has unsent changes.
     pub(super) is_changed: bool,
-    /// The book may know more than the state.
+    /// Whether the replica may contain updates that the state lacks.
     pub(super) is_stale: bool,
 }
 
@@ -34,24 +34,24 @@ impl<S: HeapSize> HeapSize for KeyState<S> {
     }
 }
 
-/// An algorithm that has a table of its own.
+/// An algorithm with its own table of states.
 pub(super) trait HasTable: Additive {
     fn table(states: &mut States) -> &mut Table<KeyState<Self::State>>;
 }
 
 type State<C> = <C as slidegate::algorithm::Counter>::State;
 
-/// Part of the keys.
+/// One part of the keys.
 #[derive(Default)]
 pub(super) struct Shard {
-    /// Decisions since the last sweep.
+    /// Number of decisions since the last sweep.
     pub(super) unswept: u8,
     pub(super) states: States,
     pub(super) replicas: Replicas,
 }
 
-/// The default algorithm's table stands beside the lock, on the same cache line; the others are made when they are
-/// first used.
+/// The tables of states. The table of the default algorithm is on the same cache line as the lock. The other tables are
+/// allocated on first use.
 #[derive(Default)]
 pub(super) struct States {
     sliding_window: Table<KeyState<State<SlidingWindow>>>,
@@ -94,33 +94,33 @@ impl States {
         std::iter::once(first).chain(others)
     }
 
-    /// Forgets what has expired in the next block of each table; says how many.
+    /// Removes expired keys in the next block of each table. Returns the number of removed keys.
     pub(super) fn sweep(&mut self, now: CoarseTime) -> usize {
         self.tables().map(|table| table.sweep(now)).sum()
     }
 
-    /// Lets a key go: of a few the one that expires soonest, and never one that is being denied while another can
-    /// go. Says when it would have expired.
+    /// Evicts the key that expires soonest among a few candidates. Keys that are being denied are evicted only if there
+    /// is no other key. Returns the time at which the evicted key would have expired.
     pub(super) fn evict(&mut self, now: CoarseTime) -> Option<CoarseTime> {
         self.evict_undenied(now).or_else(|| self.evict_by(|table| table.soonest_freed()))
     }
 
-    /// Evicts as [`evict`](Self::evict) does, but no key that is being denied.
+    /// Evicts a key as [`evict`](Self::evict) does, but never a key that is being denied.
     pub(super) fn evict_undenied(&mut self, now: CoarseTime) -> Option<CoarseTime> {
         self.evict_by(|table| table.victim(now))
     }
 
-    /// Gives memory back where enough slots are free.
+    /// Frees blocks of tables with many unused slots.
     pub(super) fn trim(&mut self) {
         self.tables().for_each(|table| table.trim());
     }
 
-    /// Returns the slots of all tables, whether in use or not.
+    /// Returns the number of slots of all tables, used or not.
     pub(super) fn slots(&mut self) -> usize {
         self.tables().map(|table| table.blocks() * WIDTH).sum()
     }
 
-    /// Returns the bytes of all tables and of what their states hold.
+    /// Returns the memory of all tables and their states in bytes.
     pub(super) fn bytes(&self) -> usize {
         let others = self.others.as_ref();
         let others =
@@ -138,7 +138,7 @@ impl States {
         Some(victim.expires)
     }
 
-    /// All keys of all tables with what decides them.
+    /// Calls `visit` for each key of all tables, with its kind.
     pub(super) fn for_each_key(&mut self, mut visit: impl FnMut(u64, KindId)) {
         self.sliding_window.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
         if let Some(others) = &mut self.others {
@@ -147,8 +147,8 @@ impl States {
         }
     }
 
-    /// Marks a key as changed, so that it is sent with the next flush. Returns its kind and whether the mark is new; `None`
-    /// if the key does not exist.
+    /// Marks a key as changed, so that it is sent with the next flush. Returns its kind and whether the mark is new;
+    /// `None` if the key does not exist.
     pub(super) fn mark_changed(&mut self, key: u64) -> Option<(KindId, bool)> {
         let first = mark_changed(&mut self.sliding_window, key);
         let others = || {
@@ -159,7 +159,7 @@ impl States {
         first.or_else(others)
     }
 
-    /// Has a key's state ask its book at the next look, and not expire before that moment.
+    /// Marks a key as stale, so that the next decision reads its replica, and extends its expiry to at least `expires`.
     pub(super) fn mark_stale(&mut self, key: u64, expires: CoarseTime) {
         mark_stale(&mut self.sliding_window, key, expires);
         if let Some(others) = &mut self.others {
@@ -169,7 +169,7 @@ impl States {
     }
 }
 
-/// Marks a key as changed. Returns its kind and whether the mark is new.
+/// Marks a key of one table as changed. Returns its kind and whether the mark is new.
 fn mark_changed<S: Default + HeapSize>(
     table: &mut Table<KeyState<S>>,
     key: u64,
@@ -188,12 +188,12 @@ fn mark_stale<S: Default + HeapSize>(
         let slot: &mut Slot<KeyState<S>> = table.slot_mut(at);
         slot.state.is_stale = true;
         slot.expires = slot.expires.max(expires);
-        // Something may have been given back.
+        // Units may have been removed.
         slot.denied_until = 0;
     }
 }
 
-/// The books of some keys, and the keys of which something is to be told. Empty in a cluster of one.
+/// The replicas of some keys, and the list of changed keys. Empty in a cluster of one node.
 #[derive(Default)]
 pub(super) struct Replicas(Option<Box<ReplicaTable>>);
 
@@ -201,14 +201,15 @@ pub(super) struct Replicas(Option<Box<ReplicaTable>>);
 struct ReplicaTable {
     replicas: HashMap<u64, KeyReplica, foldhash::fast::FixedState>,
     changed: Vec<(u64, KindId)>,
-    /// Bytes that the books held on the heap when they were last looked through.
+    /// Heap memory of the replicas as of the last prune, in bytes.
     heap_bytes: usize,
-    /// Bytes that were counted at the last look.
+    /// Memory as of the last call of `take_growth`, in bytes.
     counted_bytes: usize,
 }
 
 impl ReplicaTable {
-    /// Returns the bytes of all books. A hash table has four slots, or eight for seven keys, each with a byte more.
+    /// Returns the memory of all replicas in bytes. A hash table has 4 slots, or 8 per 7 keys, with one control byte
+    /// each.
     fn bytes(&self) -> usize {
         let slots = match self.replicas.capacity() {
             0 => 0,
@@ -222,7 +223,7 @@ impl ReplicaTable {
 }
 
 impl Replicas {
-    /// Whether there are none.
+    /// Returns whether there are no replicas.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_none()
@@ -232,17 +233,17 @@ impl Replicas {
         self.0.get_or_insert_default()
     }
 
-    /// How many there are.
+    /// Returns the number of replicas.
     pub(super) fn len(&self) -> usize {
         self.0.as_ref().map_or(0, |table| table.replicas.len())
     }
 
-    /// The book of a key, if there is one.
+    /// Returns the replica of a key, if there is one.
     pub(super) fn get(&mut self, key: u64) -> Option<&mut KeyReplica> {
         self.0.as_mut()?.replicas.get_mut(&key)
     }
 
-    /// The book of a key, made if there is none.
+    /// Returns the replica of a key, creating it if necessary.
     pub(super) fn get_or_insert_with(
         &mut self,
         key: u64,
@@ -251,13 +252,13 @@ impl Replicas {
         self.table_mut().replicas.entry(key).or_insert_with(create)
     }
 
-    /// All books.
+    /// Returns an iterator over all replicas.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut KeyReplica)> {
         let replicas = self.0.iter_mut().flat_map(|table| table.replicas.iter_mut());
         replicas.map(|(key, replica)| (*key, replica))
     }
 
-    /// Forgets what has left before that moment.
+    /// Removes counters that expired before `cutoff`, and replicas without counters.
     pub(super) fn remove_expired(&mut self, cutoff: Timestamp) {
         if let Some(table) = &mut self.0 {
             table.heap_bytes = 0;
@@ -272,7 +273,7 @@ impl Replicas {
         }
     }
 
-    /// Returns by how many bytes the books have grown since the last call.
+    /// Returns the growth in bytes since the last call.
     pub(super) fn take_growth(&mut self) -> isize {
         self.0.as_mut().map_or(0, |table| {
             let bytes = table.bytes();
@@ -281,7 +282,7 @@ impl Replicas {
         })
     }
 
-    /// Notes that something is to be told of a key.
+    /// Adds a key to the list of changed keys.
     pub(super) fn push_changed(&mut self, key: u64, kind: KindId) {
         self.table_mut().changed.push((key, kind));
     }

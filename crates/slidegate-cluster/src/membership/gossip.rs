@@ -1,4 +1,4 @@
-//! The gossip's datagrams, sealed.
+//! Transport of sealed gossip datagrams for `chitchat`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,10 +16,10 @@ use tracing::debug;
 
 use crate::seal::{DatagramOpener, DatagramSealer, MAX_DATAGRAM, RejectCounters, RejectReason};
 
-/// After an error of the socket, so long nothing is read.
+/// Pause after a socket error.
 const ERROR_PAUSE: Duration = Duration::from_millis(50);
 
-/// What was gossiped, seals among it. Of what was refused only [`RejectCounters`] tell.
+/// Gossip traffic including seals. Rejected datagrams are counted only by [`RejectCounters`].
 #[derive(Debug, Default)]
 pub struct GossipTraffic {
     sent_bytes: AtomicU64,
@@ -27,18 +27,18 @@ pub struct GossipTraffic {
 }
 
 impl GossipTraffic {
-    /// Bytes that were sent.
+    /// Returns the number of bytes sent.
     pub fn sent_bytes(&self) -> u64 {
         self.sent_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of what was opened.
+    /// Returns the number of bytes of accepted datagrams.
     pub fn received_bytes(&self) -> u64 {
         self.received_bytes.load(Ordering::Relaxed)
     }
 }
 
-/// A socket whose datagrams are sealed.
+/// A UDP socket that seals and opens datagrams.
 pub(super) struct SealedSocket {
     pub(super) socket: UdpSocket,
     pub(super) sealer: DatagramSealer,
@@ -48,7 +48,7 @@ pub(super) struct SealedSocket {
     pub(super) traffic: Arc<GossipTraffic>,
 }
 
-/// Hands over a socket that is open already, to who asks first.
+/// A transport that returns an already bound socket to the first caller.
 pub(super) struct OneShotTransport(Mutex<Option<SealedSocket>>);
 
 impl OneShotTransport {
@@ -81,7 +81,7 @@ struct GossipSocket {
 
 #[async_trait]
 impl Socket for GossipSocket {
-    /// What cannot be sent is lost, as any datagram may be: an error would have the gossip log it at every round.
+    /// Sends a datagram. Datagrams that cannot be sent are dropped, since `chitchat` would log an error in each round.
     async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
         self.plain.clear();
         message.serialize(&mut self.plain);
@@ -121,7 +121,7 @@ impl GossipSocket {
         if payload.is_empty() { Ok(message) } else { Err(RejectReason::Malformed) }
     }
 
-    /// Errors of a socket pass: the network may be back at any time. An end of the gossip would not.
+    /// Waits after a socket error. The network may recover at any time, but a gossip task that has ended would not.
     async fn recover(&self, error: &io::Error) {
         debug!(%error, "a datagram is not read");
         sleep(ERROR_PAUSE).await;

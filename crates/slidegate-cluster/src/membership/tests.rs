@@ -12,7 +12,7 @@ use super::*;
 #[test]
 fn every_life_of_every_node_is_another_incarnation_and_the_same_to_everybody() {
     let of = |name, generation| incarnation(name, generation).0;
-    // Nodes of other builds have to find the same: this one was calculated by other means.
+    // Nodes of other builds must compute the same value. This one was computed independently.
     assert_eq!(of("node-1", 1), 0x1359);
     assert!(of("node-1", 2) > of("node-1", 1), "a later life");
     assert_ne!(of("node-1", 1), of("node-2", 1));
@@ -22,7 +22,7 @@ fn id(name: &str, generation: u64) -> ChitchatId {
     ChitchatId::new(name, generation, SocketAddr::from((Ipv4Addr::LOCALHOST, 1)))
 }
 
-/// Names and generations of the live, and of those who have left, as node `own` of generation 5 finds them.
+/// Returns names and generations of the live and of the departed nodes, as seen by node `own` of generation 5.
 fn sorted(all: &[(&str, u64, bool, bool)]) -> [Vec<String>; 2] {
     let ids: Vec<_> = all.iter().map(|(name, generation, ..)| id(name, *generation)).collect();
     let known = all.iter().zip(&ids).map(|((.., live, leaving), node)| KnownNode {

@@ -1,4 +1,4 @@
-//! The roll of nodes: who is there, and who has gone for good.
+//! Membership view: which other nodes are live, and which have left.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,39 +15,39 @@ use tracing::{error, warn};
 use super::{LEAVING_KEY, incarnation};
 use crate::pn_counter::Incarnation;
 
-/// How long a node that has found nobody waits before it resolves its seeds again.
+/// Interval at which a node without other nodes resolves its seeds again.
 const SEED_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Another node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Member {
-    /// Its name: the same in all its lives.
+    /// The name, which the node keeps after a restart.
     pub name: Arc<str>,
-    /// Larger in each life.
+    /// A number that is larger after each restart.
     pub generation: u64,
-    /// This life of it.
+    /// The incarnation of the node.
     pub incarnation: Incarnation,
-    /// Where it is reached, for gossip and for counts.
+    /// The address for gossip and replication.
     pub address: SocketAddr,
 }
 
-/// The other nodes, in the order of their names. Who was here before and is in neither list is silent.
+/// The other nodes, ordered by name. A known node in neither list is silent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MembershipView {
-    /// Those that are heard of: of each name one.
+    /// Nodes that are seen, one per name.
     pub live: Vec<Member>,
-    /// Those that have said that they leave, and those that were replaced by another life of the same name: they
-    /// charge nothing any more. Each is named for some minutes.
+    /// Nodes that have announced that they leave, and nodes that were replaced by another incarnation of the same name.
+    /// They charge nothing more. Each is listed for some minutes.
     pub left: Vec<Member>,
 }
 
-/// Keeps the roll for as long as the gossip goes on.
+/// Updates the membership view until the gossip task ends.
 pub(super) async fn watch_members(
     gossip: &ChitchatHandle,
 ) -> (JoinHandle<()>, watch::Receiver<MembershipView>) {
     let chitchat = gossip.chitchat();
     let end = gossip.termination_watcher();
-    // A word of somebody who is not heard of any more, told by others, changes nothing that chitchat watches.
+    // `chitchat` does not report an announcement of an unseen node that arrives through other nodes.
     let leaving_changed = Arc::new(Notify::new());
     let notify = Arc::clone(&leaving_changed);
     let (mut live, listening) = {
@@ -94,7 +94,7 @@ fn read(chitchat: &Chitchat, newest_namesake: &mut u64) -> MembershipView {
     )
 }
 
-/// Whether that is a later life of the name that this node has: since this one lives, it is another node.
+/// Returns whether a node has this node's name and a later generation, so that it is a different running node.
 fn is_namesake(node: &ChitchatId, own: &ChitchatId) -> bool {
     node.node_id == own.node_id && node.generation_id > own.generation_id
 }
@@ -111,7 +111,7 @@ fn is_leaving(state: &NodeState) -> bool {
     state.get(LEAVING_KEY).is_some()
 }
 
-/// What is known of a node.
+/// A node known to `chitchat`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KnownNode<'c> {
     pub(super) node: &'c ChitchatId,
@@ -120,14 +120,15 @@ pub(super) struct KnownNode<'c> {
 }
 
 impl KnownNode<'_> {
-    /// Whether it lives, and means to.
+    /// Returns whether the node is seen and has not announced that it leaves.
     const fn is_staying(&self) -> bool {
         self.is_live && !self.is_leaving
     }
 }
 
-/// Of several lives of one name the one that is heard of is the present one, and of two such the newer: the others are
-/// replaced. (A node whose clock was put back begins with an older generation, and is heard of nevertheless.)
+/// Builds the view. Of several incarnations with one name, the one that is seen is current, and of two such the newer
+/// one. All others are replaced. A node whose clock was set back starts with an older generation and is current if it
+/// is seen.
 pub(super) fn build_view<'c>(
     all: impl Iterator<Item = KnownNode<'c>>,
     own: &ChitchatId,
@@ -150,7 +151,8 @@ pub(super) fn build_view<'c>(
     view
 }
 
-/// Lives of this node's own name are replaced by this one, unless it is another node that has it: that one allows.
+/// Returns whether a node with this node's name is a different running node, which may admit requests. All other
+/// incarnations of that name are replaced by this node.
 fn is_current_namesake(known: &KnownNode<'_>, own: &ChitchatId) -> bool {
     known.is_staying() && is_namesake(known.node, own)
 }
@@ -164,15 +166,15 @@ fn member(node: &ChitchatId) -> Member {
     }
 }
 
-/// Asks the seeds while nobody is found: the gossip itself asks for the addresses of names once a minute only, and in a
-/// cluster that starts as one they often have none at first.
+/// Sends gossip to the resolved seeds while no other node is found. `chitchat` itself resolves names only once a
+/// minute, and when a whole cluster starts, names often do not resolve at first.
 pub(super) fn resolve_seeds_while_alone(
     gossip: Arc<ChitchatHandle>,
     mut seeds: Vec<String>,
     own: SocketAddr,
     mut view: watch::Receiver<MembershipView>,
 ) -> JoinHandle<()> {
-    // Of addresses it needs not be told again.
+    // Addresses do not need to be resolved.
     seeds.retain(|seed| seed.parse::<SocketAddr>().is_err());
     tokio::spawn(async move {
         while !seeds.is_empty() && view.wait_for(|view| view.live.is_empty()).await.is_ok() {
@@ -180,7 +182,7 @@ pub(super) fn resolve_seeds_while_alone(
             for seed in &seeds {
                 let found =
                     lookup_host(seed).await.into_iter().flatten().filter(|found| *found != own);
-                // It only fails if the gossip has ended.
+                // Fails only if the gossip task has ended.
                 found.for_each(|found| _ = gossip.gossip(found));
             }
         }

@@ -1,41 +1,41 @@
-//! Who is there, as a node tells it.
+//! Rosters: the member list that nodes send to each other.
 
 use super::MessageError;
 use super::varint::{Reader, write_varint};
 use crate::pn_counter::Incarnation;
 
-/// No roster lists more.
+/// Maximum number of entries in a roster.
 pub const MAX_ROSTER_ENTRIES: usize = 200;
 
-/// No name has more bytes: so a full roster fits into a frame.
+/// Maximum size of a name in bytes. A full roster with names of this size fits into one frame.
 const MAX_ENTRY_NAME_BYTES: usize = 255;
-/// Bytes of the shortest entry: a number, what it is, and the length of its name.
+/// Minimum size of an entry in bytes: incarnation, flag and length of the name.
 const MIN_ENTRY_BYTES: usize = 3;
 
 const FLAG_LEFT: u8 = 1;
 
-/// Who is there, as one node knows it.
+/// The members of a cluster, as known to one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roster {
-    /// Whether everybody whom the sender counts knows of the sender.
+    /// Whether all members known to the sender have acknowledged the sender.
     pub is_settled: bool,
-    /// The members that the sender counts, itself and the silent among them, and those that have left of late.
+    /// The members known to the sender, including itself and silent members, and members that left recently.
     pub entries: Vec<RosterEntry>,
 }
 
-/// One of them.
+/// One member of a roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RosterEntry {
-    /// Which life of the node.
+    /// The incarnation of the member.
     pub incarnation: Incarnation,
-    /// The node's name.
+    /// The name of the member.
     pub name: Box<str>,
-    /// Whether it is known to count no more.
+    /// Whether the member has left and charges nothing more.
     pub has_left: bool,
 }
 
 impl Roster {
-    /// Writes it; of too many members the first, and of a name that is too long its beginning.
+    /// Encodes the roster. Entries after the first [`MAX_ROSTER_ENTRIES`] are dropped, and long names are truncated.
     pub(super) fn write_varint(&self, bytes: &mut Vec<u8>) {
         let entries = &self.entries[..self.entries.len().min(MAX_ROSTER_ENTRIES)];
         bytes.push(u8::from(self.is_settled));

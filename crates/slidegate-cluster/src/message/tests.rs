@@ -37,7 +37,7 @@ fn roster() -> impl Strategy<Value = Roster> {
         .prop_map(|(is_settled, entries)| Roster { is_settled, entries })
 }
 
-/// A frame of any kind.
+/// Generates a valid frame of any kind.
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let counts = (position(), vec(update(), 1..60))
         .prop_map(|(position, updates)| FrameBody::from_updates(&updates)[0].to_frame(position));
@@ -89,7 +89,7 @@ proptest! {
         prop_assert!(decode(&[frame, more].concat()).is_err());
     }
 
-    /// A flipped bit may make another message, but not two forms of one, and no panic.
+    /// A flipped bit may result in another message, but never in a second encoding of the same message.
     #[test]
     fn a_flipped_bit_is_an_error_or_another_message(
         frame in frame(),

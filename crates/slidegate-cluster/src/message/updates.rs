@@ -1,13 +1,13 @@
-//! Tallies in a frame: a table of what many of them share, and a line for each.
+//! Wire format of counter updates: a table of groups, then the updates.
 //!
 //! ```text
-//! groups:   count, then of each: length of a bucket, buckets, incarnation, first bucket
-//! updates: count, then of each: head, [fingerprint: 8 bytes], bucket, charged, [given back]
+//! groups:  count, then for each: bucket length, buckets, incarnation, first bucket
+//! updates: count, then for each: head, [fingerprint: 8 bytes], bucket, charged, [removed]
 //! ```
 //!
-//! A *slot* is a shape, an incarnation and the bucket of the first tally that has both; the bucket of each is told as
-//! the difference from that. The head is the slot's number, shifted by two, and two bits: that the key is the one
-//! before, and that something was given back. So a key that has changed takes 8 bytes and three small numbers.
+//! A *group* is a shape, an incarnation and the bucket of the first update with both. Each update encodes its bucket as
+//! the difference from that bucket. The head is the number of the group, shifted left by two bits, and two flags: same
+//! key as the previous update, and removed units follow. A changed key thus takes 8 bytes and three small integers.
 
 use std::collections::HashMap;
 
@@ -21,14 +21,14 @@ const FLAG_SAME_KEY: u64 = 1;
 const FLAG_REMOVED: u64 = 2;
 const GROUP_SHIFT: u32 = 2;
 
-/// Bytes of the longest line and of its slot, if that is new.
+/// Maximum size of an update and its new group, in bytes.
 const MAX_UPDATE_BYTES: usize = 8 + 8 * MAX_VARINT_BYTES;
-/// Bytes of the shortest slot.
+/// Minimum size of a group, in bytes.
 const MIN_GROUP_BYTES: usize = 4;
-/// Bytes of the shortest line.
+/// Minimum size of an update, in bytes.
 const MIN_UPDATE_BYTES: usize = 3;
 
-/// Makes the bytes of tallies, as many as there is room for.
+/// An encoder for updates of one frame.
 #[derive(Debug, Default)]
 pub(super) struct UpdateEncoder {
     groups: HashMap<(Shape, Incarnation), UpdateGroup>,
@@ -46,7 +46,7 @@ struct UpdateGroup {
 }
 
 impl UpdateEncoder {
-    /// Whether another is sure to fit into so many bytes.
+    /// Returns whether the encoding fits into `bytes` after one more update of maximum size.
     pub(super) fn has_capacity(&self, bytes: usize) -> bool {
         let counts = 2 * MAX_VARINT_BYTES;
         self.group_bytes.len() + self.update_bytes.len() + counts + MAX_UPDATE_BYTES <= bytes
@@ -91,7 +91,7 @@ impl UpdateEncoder {
         group
     }
 
-    /// The bytes; what comes next begins anew.
+    /// Returns the encoded bytes and resets the encoder.
     pub(super) fn take(&mut self) -> Vec<u8> {
         let Self { groups, group_bytes, update_bytes, count, .. } = std::mem::take(self);
         let mut bytes = Vec::with_capacity(group_bytes.len() + update_bytes.len() + 4);
@@ -103,14 +103,15 @@ impl UpdateEncoder {
     }
 }
 
-/// Reads tallies up to the end.
+/// Decodes the updates at the end of a frame.
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<Vec<CounterUpdate>, MessageError> {
     let mut groups = Vec::new();
     for _ in 0..reader.count(MIN_GROUP_BYTES)? {
         groups.push(decode_group(reader)?);
     }
     let count = reader.count(MIN_UPDATE_BYTES)?;
-    // What it allocates is a few times the bytes that are there, whatever they claim.
+    // The count is at most the number of remaining bytes, so the allocation is at most a small multiple of the frame
+    // size.
     let mut updates: Vec<CounterUpdate> = Vec::with_capacity(count);
     for _ in 0..count {
         let last_key = updates.last().map(|update| update.key);
@@ -121,7 +122,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Vec<CounterUpdate>, Messag
 
 fn decode_group(reader: &mut Reader<'_>) -> Result<(Shape, Incarnation, u64), MessageError> {
     let bucket_us = reader.varint()?;
-    // The running bucket counts, too.
+    // The current bucket is included in the number of buckets.
     let buckets = u32::try_from(reader.varint()?).map_err(|_| MessageError::InvalidShape)?;
     if bucket_us == 0 || buckets == 0 || u64::from(buckets) > MAX_BUCKETS + 1 {
         return Err(MessageError::InvalidShape);

@@ -1,12 +1,12 @@
-//! Whole numbers in as few bytes as they need: seven bits in each, the lowest first, and the eighth says that more
-//! follow. Each number has exactly one form.
+//! Variable-length integers: seven bits per byte, lowest first; the eighth bit marks that another byte follows. Each
+//! number has exactly one encoding.
 
 use super::MessageError;
 
-/// Bytes of the longest number.
+/// Maximum size of an encoded integer, in bytes.
 pub(super) const MAX_VARINT_BYTES: usize = 10;
 
-/// Writes a number.
+/// Writes an integer.
 pub(super) fn write_varint(bytes: &mut Vec<u8>, mut varint: u64) {
     while varint >= 0x80 {
         bytes.push(varint as u8 | 0x80);
@@ -15,18 +15,18 @@ pub(super) fn write_varint(bytes: &mut Vec<u8>, mut varint: u64) {
     bytes.push(varint as u8);
 }
 
-/// A difference as a number that is small if the difference is, whatever its sign.
+/// Encodes the difference of two integers so that small differences of either sign become small integers.
 pub(super) fn encode_delta(from: u64, to: u64) -> u64 {
     let difference = to.wrapping_sub(from) as i64;
     ((difference << 1) ^ (difference >> 63)) as u64
 }
 
-/// What [`encode_delta`] made of it, added.
+/// Adds an encoded difference to `from`: the inverse of [`encode_delta`].
 pub(super) fn decode_delta(from: u64, encode_delta: u64) -> u64 {
     from.wrapping_add((encode_delta >> 1) ^ (encode_delta & 1).wrapping_neg())
 }
 
-/// Reads bytes from front to back, and never beyond their end.
+/// A reader that consumes bytes from front to back and never reads beyond the end.
 #[derive(Debug)]
 pub(super) struct Reader<'a>(&'a [u8]);
 
@@ -35,7 +35,7 @@ impl<'a> Reader<'a> {
         Self(bytes)
     }
 
-    /// Bytes that are left.
+    /// Returns the number of unread bytes.
     pub(super) fn remaining(&self) -> usize {
         self.0.len()
     }
@@ -52,19 +52,19 @@ impl<'a> Reader<'a> {
         Ok(byte)
     }
 
-    /// Eight bytes, the lowest first.
+    /// Reads eight bytes as a little-endian integer.
     pub(super) fn fixed_u64(&mut self) -> Result<u64, MessageError> {
         let (bytes, remaining) = self.0.split_first_chunk().ok_or(MessageError::Truncated)?;
         self.0 = remaining;
         Ok(u64::from_le_bytes(*bytes))
     }
 
-    /// A number that was [`write_varint`].
+    /// Reads an integer written by [`write_varint`].
     pub(super) fn varint(&mut self) -> Result<u64, MessageError> {
         let mut varint = 0;
         for place in 0..MAX_VARINT_BYTES {
             let byte = self.byte()?;
-            // The tenth byte has room for one bit, and a last byte of zero would be a second form.
+            // The tenth byte can hold only one bit. A zero as the last byte would be a second encoding.
             if (place + 1 == MAX_VARINT_BYTES && byte > 1) || (place > 0 && byte == 0) {
                 return Err(MessageError::InvalidNumber);
             }
@@ -76,7 +76,7 @@ impl<'a> Reader<'a> {
         Err(MessageError::InvalidNumber)
     }
 
-    /// A number that counts things of at least so many bytes each, all of which are still to come.
+    /// Reads the number of items of at least `bytes_each` bytes, all of which must be unread.
     pub(super) fn count(&mut self, bytes_each: usize) -> Result<usize, MessageError> {
         let count = usize::try_from(self.varint()?).map_err(|_| MessageError::Truncated)?;
         if count > self.remaining() / bytes_each {

@@ -1,4 +1,4 @@
-//! What runs a node: hands the engine what comes in, and sends what it says.
+//! Event loop of a node: passes events to the replication engine and sends its frames.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::seal::RejectCounters;
 use crate::store::ReplicationHandle;
 use crate::transport::{PeerAddress, Transport, TransportEvent};
 
-/// Between two flushes at once: what others want meanwhile goes along with the next.
+/// Minimum interval between two immediate flushes. Requests in between share the next flush.
 const MIN_FLUSH_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How often the status is made anew, and rates with it.
+/// Interval at which the status and its rates are updated.
 const STATUS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Who wants the node to leave is told when it has.
+/// A request to leave. The driver notifies the sender after the node has left.
 pub(super) type LeaveRequest = oneshot::Sender<()>;
 
 /// Runs a node until it leaves.
@@ -86,7 +86,7 @@ impl<T: Transport> NodeDriver<T> {
                 self.engine.on_frame_received(&*self.counters, from, &frame, now)
             }
             TransportEvent::LinkUp(peer) => self.engine.on_link_up(&*self.counters, peer, now),
-            // What gets lost is told again once a link is up.
+            // Lost frames are repeated once the link is up again.
             TransportEvent::LinkDown(_) => Vec::new(),
         }
     }
@@ -115,7 +115,7 @@ impl<T: Transport> NodeDriver<T> {
         }
     }
 
-    /// Lets requests try again that wait for others.
+    /// Notifies requests that wait for other nodes.
     fn announce_progress(&self, previous: &mut Arc<Progress>) {
         let progress = self.counters.progress().load_full();
         if !Arc::ptr_eq(previous, &progress) {
@@ -143,10 +143,10 @@ impl<T: Transport> NodeDriver<T> {
     async fn leave(mut self, done: Option<LeaveRequest>) {
         let frames = self.engine.leave(&*self.counters, self.clock.now());
         self.send(frames);
-        // Its streams are open for as long as that takes.
+        // The TCP streams remain open during this wait.
         self.membership.leave().await;
         if let Some(done) = done {
-            // Who asked may not wait any more.
+            // The caller may have stopped waiting.
             let _ = done.send(());
         }
     }
@@ -164,7 +164,7 @@ async fn sleep_until_some(deadline: Option<Instant>) {
     }
 }
 
-/// Whether there is another roll; false if there will be none.
+/// Waits for the next view. Returns `false` if there will be none.
 async fn has_changed(view: &mut watch::Receiver<MembershipView>) -> bool {
     view.changed().await.is_ok()
 }

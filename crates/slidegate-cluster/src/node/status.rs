@@ -1,4 +1,4 @@
-//! How a node and its cluster stand, for people and metrics.
+//! Status of a node and its cluster, for `GET /v1/cluster` and metrics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,56 +13,56 @@ use crate::replication::{self, Liveness};
 use crate::seal::RejectCounters;
 use crate::transport::LinkTraffic;
 
-/// How a node and its cluster stand.
+/// Status of a node and its cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ClusterStatus {
-    /// This node's name.
+    /// The name of this node.
     pub name: String,
-    /// Where others reach it.
+    /// The address at which other nodes reach this node.
     pub address: Option<String>,
-    /// This life of it, in 16 hexadecimal digits.
+    /// The incarnation of this node, as 16 hexadecimal digits.
     pub incarnation: String,
-    /// Whether it still waits for somebody who knows the cluster.
+    /// Whether this node is waiting for a member that knows the cluster.
     pub joining: bool,
-    /// Whether it hears a majority of the nodes.
+    /// Whether this node is part of a majority.
     pub majority: bool,
-    /// The others, in the order of their names.
+    /// The other members, ordered by name.
     pub members: Vec<MemberStatus>,
-    /// Bytes that went out to all nodes that ever were, gossip among them.
+    /// Bytes sent to all nodes since the start, including gossip.
     pub sent_bytes: u64,
-    /// Bytes that came from them.
+    /// Bytes received from all nodes since the start, including gossip.
     pub received_bytes: u64,
-    /// What was refused, by reason.
+    /// Number of rejected datagrams, connections and frames, by reason.
     pub refused: BTreeMap<&'static str, u64>,
     #[serde(skip)]
     made_at: Timestamp,
-    /// Bytes of counts that went to nodes and came from them, those that have left among them.
+    /// Bytes of replication traffic sent and received, including departed nodes.
     #[serde(skip)]
     counts: (u64, u64),
 }
 
-/// How it stands with one of the others.
+/// Status of one other member.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct MemberStatus {
-    /// Its name.
+    /// The name of the member.
     pub name: String,
-    /// Where it is reached.
+    /// The address of the member.
     pub address: Option<String>,
-    /// This life of it.
+    /// The incarnation of the member, as 16 hexadecimal digits.
     pub incarnation: String,
     /// `alive` or `silent`.
     pub state: &'static str,
-    /// For how long it has been silent.
+    /// Time since the member was last seen, if it is silent.
     pub silent_for_ms: Option<u64>,
-    /// Time since the oldest news were told that it has not acknowledged.
+    /// Age of the oldest flush that the member has not acknowledged.
     pub lag_ms: u64,
-    /// Bytes of counts that went to it.
+    /// Bytes of replication traffic sent to the member.
     pub sent_bytes: u64,
-    /// Bytes of counts that came from it.
+    /// Bytes of replication traffic received from the member.
     pub received_bytes: u64,
-    /// Of late.
+    /// Current rate of bytes sent.
     pub sent_bytes_per_second: u64,
-    /// Of late.
+    /// Current rate of bytes received.
     pub received_bytes_per_second: u64,
 }
 
@@ -73,7 +73,7 @@ impl ClusterStatus {
 }
 
 impl MemberStatus {
-    /// Bytes that went to it and came from it since that status.
+    /// Returns the bytes sent to and received from the member since the previous status.
     fn traffic_since(&self, previous: &ClusterStatus) -> (u64, u64) {
         let previous_member = previous.member(&self.incarnation);
         let (sent, received) = previous_member.map_or((0, 0), |previous_member| {
@@ -83,7 +83,7 @@ impl MemberStatus {
     }
 }
 
-/// What a status is made of.
+/// The sources of a status.
 pub(super) struct StatusSources<'s> {
     pub(super) engine: &'s replication::EngineStatus,
     pub(super) links: Vec<(Incarnation, LinkTraffic)>,
@@ -92,7 +92,7 @@ pub(super) struct StatusSources<'s> {
     pub(super) now: Timestamp,
 }
 
-/// The last status that was made.
+/// The most recent status.
 #[derive(Debug, Default)]
 pub(super) struct LatestStatus(ArcSwap<ClusterStatus>);
 
@@ -101,7 +101,7 @@ impl LatestStatus {
         self.0.load_full()
     }
 
-    /// Makes another one. What goes over links in a second is told by the difference.
+    /// Updates the status. Rates are computed from the difference to the previous status.
     pub(super) fn update(&self, sources: &StatusSources<'_>) {
         let previous = self.load();
         let engine = sources.engine;

@@ -1,4 +1,4 @@
-//! What is told, and when.
+//! Sending: flushes, relayed counters, rosters and new epochs.
 
 use std::sync::Arc;
 
@@ -12,20 +12,20 @@ use crate::message::{FrameBody, FrameBodyBuilder, ack_frame};
 use crate::pn_counter::{CounterUpdate, Incarnation};
 use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
 
-/// Bytes that a changed key is taken to need, when it is reckoned how many have room.
+/// Estimated size of a changed key, in bytes, used to limit the number of keys per flush.
 const ESTIMATED_BYTES_PER_KEY: usize = 16;
 
-/// The times of so many flushes are kept, for the lag of members.
+/// Maximum number of flushes whose send times are kept to compute the lag of members.
 const MAX_FLUSH_TIMES: usize = 4096;
 
-/// Tallies that are passed on in an interval, at most.
+/// Maximum number of updates that are forwarded in one interval.
 const MAX_FORWARDED_UPDATES: usize = 16_384;
 
-/// So many incarnations are remembered whose counts were told to all, or wait for it.
+/// Maximum number of relayed incarnations that are remembered, and of incarnations that wait to be relayed.
 const MAX_RELAYED: usize = 64;
 
 impl ReplicationEngine {
-    /// Tells all members that are alive what has changed here.
+    /// Sends the changed counters of this node to all members that are alive.
     pub(super) fn broadcast_changes(&mut self, counters: &dyn ReplicatedCounters, now: Timestamp) {
         let max_keys = self.flush_budget_bytes / ESTIMATED_BYTES_PER_KEY;
         if max_keys == 0 || !self.peers.values().any(PeerState::is_alive) {
@@ -39,7 +39,8 @@ impl ReplicationEngine {
         self.broadcast(bodies, &[], now);
     }
 
-    /// Tells all that are alive what those have counted that count no more, so that they agree on it.
+    /// Sends the counters of silent and departed members, and forwarded updates, to all members that are alive, so that
+    /// all agree on them.
     pub(super) fn broadcast_relayed(&mut self, counters: &dyn ReplicatedCounters, now: Timestamp) {
         for incarnation in std::mem::take(&mut self.relay_queue) {
             let mut bodies = FrameBodyBuilder::default();
@@ -54,7 +55,8 @@ impl ReplicationEngine {
         self.broadcast(FrameBody::from_updates(&forwarded), &incarnations, now);
     }
 
-    /// Has what came from one that is no member here, or silent, passed on at the next tick: others may not hear it.
+    /// Schedules updates of silent or unknown incarnations to be forwarded at the next tick, since other members may
+    /// not receive them.
     pub(super) fn forward(&mut self, updates: &[CounterUpdate]) {
         for update in updates {
             let is_alive = self.peers.get(&update.incarnation).is_some_and(PeerState::is_alive);
@@ -66,14 +68,14 @@ impl ReplicationEngine {
         }
     }
 
-    /// Has the counts of an incarnation told to all at the next tick.
+    /// Schedules the counters of an incarnation to be sent to all members at the next tick.
     pub(super) fn schedule_relay(&mut self, incarnation: Incarnation) {
         if !self.relay_queue.contains(&incarnation) && self.relay_queue.len() < MAX_RELAYED {
             self.relay_queue.push(incarnation);
         }
     }
 
-    /// Adds to the stream of each member that is alive, as one flush: counts of this node, or of others.
+    /// Appends counters of this node or of other incarnations to the stream of each member that is alive, as one flush.
     fn broadcast(&mut self, bodies: Vec<FrameBody>, incarnations: &[Incarnation], now: Timestamp) {
         if bodies.is_empty() {
             return;
@@ -103,7 +105,7 @@ impl ReplicationEngine {
         self.relayed_incarnations.drain(..excess);
     }
 
-    /// Forgets about flushes that have arrived everywhere.
+    /// Removes the history of flushes that have arrived at all members.
     pub(super) fn prune_flush_history(&mut self) {
         let alive = self.peers.values().filter(|peer| peer.is_alive());
         let delivered = alive.map(|peer| peer.delivered_flush).min().unwrap_or(FlushSeq::MAX);
@@ -114,7 +116,7 @@ impl ReplicationEngine {
         self.flush_sent_at = self.flush_sent_at.split_off(&acknowledged_flush.saturating_add(1));
     }
 
-    /// Begins the streams anew in which nothing arrives any more.
+    /// Starts a new epoch for each stream without progress.
     pub(super) fn restart_stuck_streams(
         &mut self,
         counters: &dyn ReplicatedCounters,
@@ -131,8 +133,8 @@ impl ReplicationEngine {
         }
     }
 
-    /// Begins the stream to a peer anew: with what has changed since that flush which has arrived there, or with
-    /// all that is known, and then the roster.
+    /// Starts a new epoch of the stream to a peer. Its initial state is everything that changed since the last
+    /// delivered flush, or the full state, followed by the roster.
     pub(super) fn start_epoch(
         &mut self,
         counters: &dyn ReplicatedCounters,
@@ -169,7 +171,7 @@ impl ReplicationEngine {
         peer.sent_roster_version = self.roster_version;
     }
 
-    /// Sends what there is to send and room for, acknowledgements at last.
+    /// Returns the frames that fit into the byte budget of each peer, then the acknowledgements that are due.
     pub(super) fn drain_frames(&mut self, now: Timestamp) -> Vec<OutboundFrame> {
         self.queue_changed_roster();
         let mut frames = Vec::new();
@@ -187,7 +189,7 @@ impl ReplicationEngine {
         frames
     }
 
-    /// Tells a roster that has changed.
+    /// Queues the roster for each peer that has received an older version.
     fn queue_changed_roster(&mut self) {
         let is_told = |sent_roster_version: u64| sent_roster_version == self.roster_version;
         if self.peers.values().all(|peer| is_told(peer.sent_roster_version) || !peer.is_alive()) {
@@ -202,7 +204,7 @@ impl ReplicationEngine {
         }
     }
 
-    /// How long ago the oldest flush was told that a member has not acknowledged, in microseconds.
+    /// Returns the age of the oldest flush that a member has not acknowledged, in microseconds.
     pub(super) fn lag_us(&self, acknowledged_flush: FlushSeq, now: Timestamp) -> u64 {
         let oldest = self.flush_sent_at.range(acknowledged_flush + 1..).next();
         oldest.map_or(0, |(_, flush_sent_at)| elapsed_us(*flush_sent_at, now))

@@ -1,42 +1,42 @@
-//! The stream of frames from one peer: how much of it has come without a gap.
+//! Stream of frames from one peer: tracks the frames received without a gap.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::message::Position;
 use crate::replicated_counters::FlushSeq;
 
-/// Frames that came out of order are remembered, so many at most; beyond it they have to come again.
+/// Maximum number of remembered frames that arrived out of order. Further ones must be sent again.
 const MAX_OUT_OF_ORDER: usize = 1024;
 
-/// Acknowledgements that wait for what they depend on, so many at most.
+/// Maximum number of acknowledgements that wait for earlier frames.
 const MAX_PENDING_ACKS: usize = 8;
 
-/// What a peer has acknowledged.
+/// An acknowledgement of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PendingAck {
-    /// All flushes up to this one.
+    /// The flush up to which all flushes are acknowledged.
     pub covers: FlushSeq,
-    /// How far its own stream to here had come when it said so.
+    /// The position of the peer's own stream to this node when it sent the acknowledgement.
     pub sent: Position,
 }
 
 /// The stream from one peer.
 #[derive(Debug, Default)]
 pub(super) struct IncomingStream {
-    /// All frames of the epoch up to here have come.
+    /// The position up to which all frames of the epoch have arrived.
     pub received: Position,
-    /// Those beyond it that have come.
+    /// Frames beyond that position that have arrived.
     out_of_order: BTreeSet<u64>,
-    /// The frame that ends what the epoch began with, if that has come.
+    /// The frame that completes the initial state of the epoch, if it has arrived.
     complete_seq: Option<u64>,
-    /// The frame of the newest roster that was looked at.
+    /// The position of the newest roster.
     roster_position: Position,
-    /// What that peer has acknowledged but may not count yet, the oldest first.
+    /// Acknowledgements that cannot be applied yet, oldest first.
     pending_acks: VecDeque<PendingAck>,
 }
 
 impl IncomingStream {
-    /// Notes a frame. What is of an epoch that has ended is no part of the stream any more.
+    /// Records a received frame. Frames of earlier epochs are ignored.
     pub fn on_frame_received(&mut self, position: Position, is_complete: bool) {
         if position.epoch < self.received.epoch {
             return;
@@ -52,7 +52,7 @@ impl IncomingStream {
         if position.seq > self.received.seq && self.out_of_order.len() < MAX_OUT_OF_ORDER {
             self.out_of_order.insert(position.seq);
         }
-        // The next one always finds its way.
+        // The next frame in order is always accepted.
         if position.seq == self.received.seq + 1 {
             self.received.seq = position.seq;
         }
@@ -62,19 +62,19 @@ impl IncomingStream {
         }
     }
 
-    /// Whether all that the epoch began with has come.
+    /// Returns whether the initial state of the epoch has arrived completely.
     pub fn is_complete(&self) -> bool {
         self.complete_seq.is_some_and(|seq| seq <= self.received.seq)
     }
 
-    /// Whether a roster of this frame is newer than the last that was looked at; it is now the last.
+    /// Returns whether a roster at `position` is newer than the last one, and remembers the newer position.
     pub fn advance_roster_position(&mut self, position: Position) -> bool {
         let is_newer = position > self.roster_position;
         self.roster_position = self.roster_position.max(position);
         is_newer
     }
 
-    /// Keeps an acknowledgement until it may be honoured. Where there is no room it takes the place of the newest.
+    /// Stores an acknowledgement until it can be applied. If there are too many, it replaces the newest one.
     pub fn defer_ack(&mut self, acknowledged: PendingAck) {
         if self.pending_acks.len() >= MAX_PENDING_ACKS {
             self.pending_acks.pop_back();
@@ -82,13 +82,13 @@ impl IncomingStream {
         self.pending_acks.push_back(acknowledged);
     }
 
-    /// Drops the acknowledgements that wait.
+    /// Drops all stored acknowledgements.
     pub fn clear_pending_acks(&mut self) {
         self.pending_acks.clear();
     }
 
-    /// All flushes up to the next one that may be honoured: whose sender had told nothing, in its stream to here, that
-    /// has not come.
+    /// Removes the next applicable acknowledgement and returns the flush that it covers. An acknowledgement is
+    /// applicable when everything that its sender sent before it has arrived.
     pub fn next_applicable_ack(&mut self) -> Option<FlushSeq> {
         let nth = self
             .pending_acks
@@ -97,7 +97,8 @@ impl IncomingStream {
         self.pending_acks.remove(nth).map(|applied| applied.covers)
     }
 
-    /// Whether all up to a place has come: itself, or told anew by a later epoch.
+    /// Returns whether everything up to a position has arrived, either directly or in the initial state of a later
+    /// epoch.
     fn has_received(&self, sent: Position) -> bool {
         match sent.epoch.cmp(&self.received.epoch) {
             std::cmp::Ordering::Less => self.is_complete(),
@@ -121,7 +122,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is lost, repeated or late: what was heard without a gap is what a set of all says.
+        /// Under any loss, duplication and reordering, the received position equals a model that keeps the set of all
+        /// frames.
         #[test]
         fn what_was_heard_is_all_up_to_the_first_gap(
             frames in proptest::collection::vec((1u64..4, 1u64..20), 1..100),

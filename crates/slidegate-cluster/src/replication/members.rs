@@ -1,4 +1,4 @@
-//! Who is there, who was, and who may be counted on.
+//! Members: which nodes are alive, silent or departed, and which are voters.
 
 use std::collections::VecDeque;
 
@@ -11,12 +11,12 @@ use crate::message::{MAX_ROSTER_ENTRIES, Roster, RosterEntry};
 use crate::pn_counter::Incarnation;
 use crate::replicated_counters::ReplicatedCounters;
 
-/// So many that have left are remembered, so that nobody takes them for members again.
+/// Maximum number of remembered departed members, so that they are not added again.
 const MAX_DEPARTED: usize = 1024;
-/// Of those, so many are told to others.
+/// Maximum number of departed members in a roster.
 const MAX_DEPARTED_IN_ROSTER: usize = 32;
 
-/// Those that have left, the last of them first.
+/// Members that have left, most recent first.
 #[derive(Debug, Default)]
 pub(super) struct DepartedMembers(VecDeque<DepartedMember>);
 
@@ -24,7 +24,7 @@ pub(super) struct DepartedMembers(VecDeque<DepartedMember>);
 struct DepartedMember {
     incarnation: Incarnation,
     name: Box<str>,
-    /// Whether it was only silent for too long: it may come back.
+    /// Whether the member was removed only because it was silent for too long. It may return.
     is_forgotten: bool,
 }
 
@@ -39,7 +39,7 @@ impl DepartedMembers {
         self.0.iter().any(|departed| departed.incarnation == incarnation)
     }
 
-    /// Whoever was only forgotten is there again.
+    /// Removes a member that was forgotten and has returned.
     fn remove_forgotten(&mut self, incarnation: Incarnation) {
         self.0.retain(|departed| departed.incarnation != incarnation || !departed.is_forgotten);
     }
@@ -50,8 +50,8 @@ impl DepartedMembers {
 }
 
 impl ReplicationEngine {
-    /// Who is there, as the failure detector knows it. Members that are neither alive nor have left are silent; so
-    /// are those that only others have told of.
+    /// Handles a change reported by the failure detector. Members that are neither alive nor have left are silent, and
+    /// so are members known only from rosters.
     pub fn on_membership_changed(
         &mut self,
         counters: &dyn ReplicatedCounters,
@@ -78,7 +78,7 @@ impl ReplicationEngine {
         self.drain_frames(now)
     }
 
-    /// A node is there.
+    /// Handles a member that is alive.
     fn on_member_alive(
         &mut self,
         counters: &dyn ReplicatedCounters,
@@ -99,13 +99,13 @@ impl ReplicationEngine {
         if was_silent || peer.outgoing.sent.epoch == 0 {
             peer.on_link_up();
             peer.outgoing.refill_budget(self.settings.interval_bytes);
-            // Before anything is told to it: what is charged later must not take this node for alone.
+            // Published before anything is sent to the member: later charges must not assume that this node is alone.
             self.publish_progress(now);
             self.start_epoch(counters, node.incarnation, now);
         }
     }
 
-    /// Makes a node a member, unless it has left. Says whether it is one.
+    /// Adds a node as a member unless it has left. Returns whether it is a member.
     fn add_member(
         &mut self,
         node: &NodeInfo,
@@ -129,8 +129,8 @@ impl ReplicationEngine {
             return false;
         }
         older.into_iter().for_each(|other| self.on_member_left(other, now));
-        // Whoever joins a cluster may not charge freely before it has heard all that was counted up to now. But whoever
-        // is new to one that joins, or that has been apart, may be an old member.
+        // A node that joins a cluster may not charge freely before it has received all charges made up to now. But a
+        // node that is new to a joining or partitioned node may be an old member.
         let is_newcomer = self.is_settled && self.majority_since.is_some();
         let acknowledged_flush = if is_newcomer { self.flush } else { 0 };
         let mut peer = PeerState::new(node.clone(), silent_since, acknowledged_flush);
@@ -140,12 +140,12 @@ impl ReplicationEngine {
         true
     }
 
-    /// A node counts no more.
+    /// Handles a member that has left and charges nothing more.
     pub(super) fn on_member_left(&mut self, incarnation: Incarnation, now: Timestamp) {
         self.remove(incarnation, false, now);
     }
 
-    /// Those that have been silent for so long that nobody waits for them any more count no more, either.
+    /// Removes members that have been silent for longer than `silent_timeout`.
     pub(super) fn remove_long_silent(&mut self, now: Timestamp) {
         let timeout_us = micros(self.settings.silent_timeout);
         let is_forgotten = |peer: &&PeerState| {
@@ -166,11 +166,11 @@ impl ReplicationEngine {
         }
     }
 
-    /// Takes in whom a member counts.
+    /// Merges the roster of a member.
     pub(super) fn merge_roster(&mut self, from: Incarnation, roster: Roster, now: Timestamp) {
         if let Some(peer) = self.peers.get_mut(&from) {
             if roster.is_settled && !peer.is_settled && !peer.has_acknowledged {
-                // It charges freely although it has not heard of us: another cluster meets this one.
+                // The peer charges freely without having received updates from this node: two clusters meet.
                 peer.acknowledged_flush = peer.delivered_flush;
             }
             peer.is_settled = roster.is_settled;
@@ -186,7 +186,7 @@ impl ReplicationEngine {
         }
     }
 
-    /// Who is there, for others.
+    /// Returns the roster for other members.
     pub(super) fn roster(&self) -> Roster {
         let entry = |incarnation: Incarnation, name: &str, has_left: bool| RosterEntry {
             incarnation,
@@ -200,9 +200,9 @@ impl ReplicationEngine {
         Roster { is_settled: self.is_settled, entries: members.chain(departed).collect() }
     }
 
-    /// Finds out whether a settled member has told all that it knows, so that this node knows who is there; and whether
-    /// all members know of this one, or a majority while the others are silent: from then on it may
-    /// be counted on in a partition.
+    /// Updates `is_joining` and `is_settled`. This node has joined once a settled member has sent its full state. It is
+    /// settled once all members have acknowledged it, or a majority while the others are silent. A settled node is a
+    /// voter in partitions.
     pub(super) fn update_settled(&mut self) {
         self.is_joining &= !self.peers.values().any(PeerState::knows_cluster);
         if self.is_settled || self.is_joining {
@@ -217,8 +217,8 @@ impl ReplicationEngine {
         }
     }
 
-    /// Whether this node and the voters that it hears are more than half of all members, or of an even split the half
-    /// with the smallest name.
+    /// Returns whether this node and the reachable voters are a majority: more than half of all members, or the half
+    /// with the smallest name if they are evenly split.
     pub(super) fn is_majority(&self) -> bool {
         let local_name = self.is_settled.then_some(&self.local_node.name);
         let others = self.peers.values().filter(|peer| peer.is_voter());

@@ -1,4 +1,4 @@
-//! The stream of frames to one peer: what waits, what is on its way, what has arrived.
+//! Stream of frames to one peer: queued, in flight and delivered frames.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use super::settings::elapsed_us;
 use crate::message::{FrameBody, Position};
 use crate::replicated_counters::FlushSeq;
 
-/// So many frames may wait beyond what the stream begins with. Each tick adds less than it sends, but for what is
-/// passed on.
+/// Maximum number of queued frames beyond the initial state. Apart from forwarded updates, each tick queues less than
+/// it sends.
 const MAX_QUEUED_FRAMES: usize = 256;
 
-/// What waits to be sent.
+/// A frame that waits to be sent.
 #[derive(Clone, Debug)]
 pub(super) struct QueuedFrame {
     pub body: Arc<FrameBody>,
-    /// With it all flushes up to this one have been told.
+    /// The flush up to which all flushes are sent with this frame.
     pub covers: FlushSeq,
 }
 
-/// What was sent and not yet acknowledged.
+/// A frame that is sent and not yet acknowledged.
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
     seq: u64,
@@ -29,38 +29,40 @@ struct InFlight {
     sent_at: Timestamp,
 }
 
-/// What an acknowledgement tells of the stream.
+/// The effect of an acknowledgement on the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AckProgress {
-    /// All flushes up to this one have arrived.
+    /// The flush up to which all flushes have arrived.
     pub covers: FlushSeq,
-    /// How long ago the last of what has newly arrived was sent, in microseconds. None: nothing has newly arrived.
+    /// The time since the last newly acknowledged frame was sent, in microseconds; `None` if no frame is newly
+    /// acknowledged.
     pub round_trip_us: Option<u64>,
 }
 
-/// The stream to one peer. Nothing is kept to be sent again: what is lost is told by the next epoch.
+/// The stream to one peer. Sent frames are not stored: the next epoch repeats lost updates.
 #[derive(Debug, Default)]
 pub(super) struct OutgoingStream {
-    /// The last frame sent.
+    /// The position of the last sent frame.
     pub sent: Position,
     queue: VecDeque<QueuedFrame>,
     in_flight: VecDeque<InFlight>,
-    /// The last frame of the epoch that has arrived.
+    /// The last acknowledged frame of the epoch.
     acked_seq: u64,
-    /// All flushes up to this one were told by that frame and those before it.
+    /// The flush up to which all flushes were sent with that frame and earlier ones.
     covers: FlushSeq,
-    /// The frame that ends what the epoch began with, sent or not. None: the stream has ended.
+    /// The frame that completes the initial state of the epoch, sent or not. `None` if the stream is closed.
     complete_seq: Option<u64>,
-    /// Whether so much waits that it is better told anew.
+    /// Whether too many frames are queued, so that a new epoch is better.
     is_overflowed: bool,
     /// Bytes that may still be sent in this interval.
     budget_bytes: usize,
-    /// The last time that something arrived, or that something was sent while nothing was on its way.
+    /// The time of the last acknowledgement of a new frame, or of the last frame that was sent while none was in
+    /// flight.
     progressed_at: Timestamp,
 }
 
 impl OutgoingStream {
-    /// Begins the stream anew with what is to be told first, the last of which completes it. Epochs only grow.
+    /// Starts a new epoch with an initial state, whose last frame completes it. Epoch numbers must increase.
     pub fn start_epoch(&mut self, epoch: u64, first: Vec<QueuedFrame>) {
         self.close();
         self.sent = Position { epoch, seq: 0 };
@@ -68,7 +70,7 @@ impl OutgoingStream {
         self.queue = first.into();
     }
 
-    /// Ends the stream: what waits is dropped, what is on its way counts as lost, until it is begun anew.
+    /// Closes the stream: drops queued frames and treats frames in flight as lost, until the next epoch.
     pub fn close(&mut self) {
         self.queue.clear();
         self.in_flight.clear();
@@ -77,8 +79,7 @@ impl OutgoingStream {
         self.is_overflowed = false;
     }
 
-    /// Has something told after all that waits. If what was told first has been sent, and yet too much waits, the
-    /// stream has to begin anew.
+    /// Queues a frame. If too many frames are queued after the initial state was sent, the stream needs a new epoch.
     pub fn push(&mut self, body: &Arc<FrameBody>, covers: FlushSeq) {
         self.is_overflowed |= self.queue.len() >= MAX_QUEUED_FRAMES && self.is_initial_state_sent();
         if !self.is_overflowed {
@@ -90,24 +91,25 @@ impl OutgoingStream {
         self.complete_seq.is_some_and(|seq| seq <= self.sent.seq)
     }
 
-    /// How far the stream has come, and at least to the end of what it begins with: who has heard all up to there knows
-    /// all that was known here when it began, and all that was told since. None: it has ended.
+    /// Returns the position of the last sent frame, but at least the end of the initial state. A peer that has received
+    /// everything up to this position knows everything that was known here at the start of the epoch and was sent
+    /// since. `None` if the stream is closed.
     pub fn promised_position(&self) -> Option<Position> {
         let seq = self.complete_seq?.max(self.sent.seq);
         Some(Position { seq, ..self.sent })
     }
 
-    /// Whether something may be lost.
+    /// Returns whether sent frames are not acknowledged.
     pub fn has_in_flight(&self) -> bool {
         !self.in_flight.is_empty()
     }
 
-    /// A new interval: so many bytes may be sent.
+    /// Sets the byte budget of a new interval.
     pub fn refill_budget(&mut self, bytes: usize) {
         self.budget_bytes = bytes;
     }
 
-    /// The next frame, if there is one and room for it.
+    /// Returns the next queued frame, if it fits into the byte budget.
     pub fn next_frame(&mut self, now: Timestamp) -> Option<Vec<u8>> {
         let bytes = self.queue.front()?.body.frame_bytes();
         self.budget_bytes = self.budget_bytes.checked_sub(bytes)?;
@@ -121,8 +123,8 @@ impl OutgoingStream {
         Some(body.to_frame(self.sent))
     }
 
-    /// Notes what a peer says that it has heard without a gap. None if that is of another epoch, was never sent, or is
-    /// less than is known.
+    /// Applies an acknowledgement. Returns `None` if it belongs to another epoch, acknowledges a frame that was never
+    /// sent, or is older than the last one.
     pub fn on_ack(&mut self, received: Position, now: Timestamp) -> Option<AckProgress> {
         let possible = self.acked_seq.max(1)..=self.sent.seq;
         if received.epoch != self.sent.epoch || !possible.contains(&received.seq) {
@@ -137,12 +139,13 @@ impl OutgoingStream {
         Some(AckProgress { covers: self.covers, round_trip_us })
     }
 
-    /// Whether a frame of this epoch is beyond what it began with: whoever has heard up to it has heard all that.
+    /// Returns whether the initial state has arrived if all frames up to `seq` have arrived.
     pub fn is_initial_state_delivered(&self, seq: u64) -> bool {
         self.complete_seq.is_some_and(|complete| complete <= seq)
     }
 
-    /// Whether nothing has arrived for so long although something is on its way, or too much waits.
+    /// Returns whether no frame was acknowledged for `timeout_us` although frames are in flight, or too many frames are
+    /// queued.
     pub fn is_stuck(&self, now: Timestamp, timeout_us: u64) -> bool {
         if self.is_overflowed {
             return true;

@@ -1,4 +1,4 @@
-//! What is known of one other member.
+//! State of one other member.
 
 use slidegate::Timestamp;
 
@@ -9,53 +9,54 @@ use super::status::FrameTraffic;
 use crate::message::Ack;
 use crate::replicated_counters::FlushSeq;
 
-/// No round trip is taken to be longer, in microseconds: a node that stood still for a while does not count.
+/// Upper bound for measured round trips, in microseconds, so that a paused node does not distort the timeout.
 const MAX_ROUND_TRIP_US: u64 = 2_000_000;
 
-/// So often the time after which a stream is stuck may double while nothing is heard of the peer.
+/// Maximum number of times that the stuck timeout doubles while nothing is received from the peer.
 const MAX_TIMEOUT_DOUBLINGS: u32 = 4;
 
 /// One other member.
 #[derive(Debug)]
 pub(super) struct PeerState {
     pub node: NodeInfo,
-    /// Since when it has not been heard of. None: it is alive.
+    /// The time since which the member has been silent; `None` if it is alive.
     pub silent_since: Option<Timestamp>,
-    /// Whether only others have told of it, and nobody has to wait for it: it may not charge freely before this node
-    /// acknowledges it, and that is not before it is heard of.
+    /// Whether the member is known only from rosters and is not required to acknowledge. It may not charge freely
+    /// before this node acknowledges to it, which requires direct contact.
     pub is_known_indirectly: bool,
     /// The last flush that counts as acknowledged.
     pub acknowledged_flush: FlushSeq,
-    /// Whether it has acknowledged anything, and that was honoured.
+    /// Whether an acknowledgement of the member has been applied.
     pub has_acknowledged: bool,
-    /// The last flush that has arrived there: less than this is never told again.
+    /// The last flush that has arrived at the member. Earlier changes are never sent again.
     pub delivered_flush: FlushSeq,
-    /// Whether the stream has to begin with all that is known, also of what others have counted.
+    /// Whether the next epoch must begin with the full state, including the counters of other incarnations.
     pub needs_full_state: bool,
-    /// Whether something has come of it that was not acknowledged.
+    /// Whether received frames are not acknowledged yet.
     pub is_ack_due: bool,
-    /// Whether it says that all whom it counts know of it.
+    /// Whether all members known to this member have acknowledged it, according to its roster.
     pub is_settled: bool,
-    /// Whether it has told all since it was last silent: it has acknowledged what was told since, and that was honoured.
+    /// Whether the member has sent its full state since it was last silent: an acknowledgement of later frames has been
+    /// applied.
     pub has_sent_all_state: bool,
-    /// The version of the roster that it was told last.
+    /// Version of the roster that was last sent to the member.
     pub sent_roster_version: u64,
     pub outgoing: OutgoingStream,
     pub incoming: IncomingStream,
     pub sent: FrameTraffic,
     pub received: FrameTraffic,
-    /// Frames of it that are no messages.
+    /// Number of received frames that were invalid.
     pub rejected_frames: u64,
-    /// Tallies of it that are dated too far in the future.
+    /// Number of received updates that were dated too far in the future.
     pub rejected_updates: u64,
-    /// How long it takes until what is sent is acknowledged, at most of late.
+    /// Decaying maximum of the time until a frame is acknowledged, in microseconds.
     round_trip_us: u64,
-    /// How often in a row the stream was stuck while nothing was heard.
+    /// Number of consecutive times that the stream was stuck while nothing was received.
     doublings: u32,
 }
 
 impl PeerState {
-    /// A member of which nothing was known before. What is told up to `acknowledged_flush` it need not acknowledge.
+    /// Creates the state of a new member. The member need not acknowledge flushes up to `acknowledged_flush`.
     pub fn new(
         node: NodeInfo,
         silent_since: Option<Timestamp>,
@@ -88,18 +89,18 @@ impl PeerState {
         self.silent_since.is_none()
     }
 
-    /// Whether it is there and known to be one of the cluster: it may be counted on in a partition.
+    /// Returns whether the member is alive and a known part of the cluster, and so counts towards a majority.
     pub fn is_voter(&self) -> bool {
         self.is_alive() && self.is_settled && self.has_sent_all_state
     }
 
-    /// Whether it knows who is there, and has told it.
+    /// Returns whether the member knows the cluster and has sent its full state.
     pub fn knows_cluster(&self) -> bool {
         self.is_alive() && self.is_settled && self.incoming.is_complete()
     }
 
-    /// Notes that it has fallen silent. The stream ends: until it begins anew with all that is known, nothing is
-    /// acknowledged to it, so that it is told what went on without it before it may charge more.
+    /// Marks the member as silent and closes its stream. The member receives no acknowledgement until a new epoch has
+    /// sent the full state, so it learns of charges made in the meantime before it may charge more.
     pub fn mark_silent(&mut self, now: Timestamp) {
         self.silent_since = Some(now);
         self.has_sent_all_state = false;
@@ -108,13 +109,13 @@ impl PeerState {
         self.incoming.clear_pending_acks();
     }
 
-    /// Notes that a frame of it has come.
+    /// Records a received frame.
     pub fn record_received(&mut self, bytes: usize) {
         self.received.record(bytes);
         self.doublings = 0;
     }
 
-    /// Takes what an acknowledgement says of the stream to it; when it may be honoured is another matter.
+    /// Applies an acknowledgement to the outgoing stream. Its effect on `acknowledged_flush` may be deferred.
     pub fn on_ack_received(&mut self, ack: Ack, now: Timestamp) {
         let Some(AckProgress { covers, round_trip_us }) = self.outgoing.on_ack(ack.received, now)
         else {
@@ -129,8 +130,9 @@ impl PeerState {
         self.incoming.defer_ack(PendingAck { covers, sent: ack.sent });
     }
 
-    /// The acknowledgement that it is owed, if that may be given. It names the end of what the stream to it begins with,
-    /// even if that has not been sent yet: before that has come it is not honoured.
+    /// Returns the acknowledgement that is due, unless the outgoing stream is closed. It contains the end of the
+    /// initial state even if that is not sent yet: the peer does not apply the acknowledgement before the initial state
+    /// has arrived.
     pub fn take_due_ack(&mut self) -> Option<Ack> {
         let received =
             Some(self.incoming.received).filter(|received| self.is_ack_due && received.seq > 0)?;
@@ -139,7 +141,7 @@ impl PeerState {
         Some(ack)
     }
 
-    /// Honours what may be honoured by now. Says whether that was something.
+    /// Applies all applicable acknowledgements. Returns whether there were any.
     pub fn apply_acks(&mut self) -> bool {
         let mut is_any = false;
         while let Some(covers) = self.incoming.next_applicable_ack() {
@@ -151,7 +153,8 @@ impl PeerState {
         is_any
     }
 
-    /// Whether nothing arrives there any more. If nothing is heard of it either, this takes longer each time.
+    /// Returns whether the outgoing stream is stuck. The timeout doubles each time while nothing is received from the
+    /// member.
     pub fn check_stuck(&mut self, now: Timestamp, timeout_us: u64) -> bool {
         let timeout_us = timeout_us.max(self.round_trip_us.saturating_mul(2));
         let is_stuck = self.outgoing.is_stuck(now, timeout_us.saturating_mul(1 << self.doublings));
@@ -161,7 +164,7 @@ impl PeerState {
         is_stuck
     }
 
-    /// Notes that frames reach it again.
+    /// Resets the timeout after a new link to the member.
     pub fn on_link_up(&mut self) {
         self.doublings = 0;
         self.round_trip_us = 0;

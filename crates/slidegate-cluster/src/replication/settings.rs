@@ -1,4 +1,4 @@
-//! What an engine is told once.
+//! Settings of the replication engine, and the identity of a node.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,35 +8,35 @@ use slidegate::Timestamp;
 
 use crate::pn_counter::{CounterUpdate, Incarnation};
 
-/// A node, as others know it.
+/// A node, as known to other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// Which life of it. Of two lives of one name the larger is the newer.
+    /// The incarnation. Of two incarnations with the same name, the larger is newer.
     pub incarnation: Incarnation,
-    /// Its name; each node has its own, and keeps it when it starts anew.
+    /// The unique name of the node, which it keeps after a restart.
     pub name: Arc<str>,
-    /// Where it listens, if that is known.
+    /// The address on which the node listens, if known.
     pub address: Option<SocketAddr>,
 }
 
-/// How an engine goes about it.
+/// Settings of the replication engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How often it is ticked: then it tells what has changed.
+    /// Interval between ticks, at which changed counters are sent.
     pub interval: Duration,
-    /// Clocks of nodes differ by no more.
+    /// Maximum difference between the clocks of two nodes.
     pub max_clock_skew: Duration,
-    /// How long a node that knows of others waits for one that knows the cluster, before it counts as one of a new
-    /// cluster.
+    /// Maximum time that a node with known seeds waits for a member of a cluster before it starts a new cluster.
     pub join_timeout: Duration,
-    /// A member that has been silent for longer has left: whatever it charged has left all windows, and it is not
-    /// expected back.
+    /// Time after which a silent member is removed. Its charges are assumed to have expired from all windows, and it is
+    /// not expected to return.
     pub silent_timeout: Duration,
-    /// Bytes that go to each member in an interval, at most; half of them to tell what has changed.
+    /// Maximum number of bytes sent to each member per interval. Half of them are for changed counters.
     pub interval_bytes: usize,
 }
 
-/// 250 ms, 2 s, 5 s, a day and 2 MiB.
+/// Returns an interval of 250 ms, a clock skew of 2 s, a join timeout of 5 s, a silent timeout of one day and 2 MiB per
+/// interval.
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -54,8 +54,8 @@ impl Settings {
         micros(self.max_clock_skew)
     }
 
-    /// Whether a tally is dated so far in the future that no clock of the cluster can show it: it begins later than a
-    /// clock may be ahead, and a window more.
+    /// Returns whether an update is dated further in the future than the maximum clock skew plus one window, so that no
+    /// clock of the cluster can have produced it.
     pub(super) fn is_too_far_ahead(&self, update: &CounterUpdate, now: Timestamp) -> bool {
         let latest_us = now.as_micros().saturating_add(self.skew_us());
         let begins_us = update.bucket.saturating_mul(update.shape.bucket_us);
@@ -67,7 +67,7 @@ pub(super) fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Microseconds from one moment to another; none if the other is before it.
+/// Returns the microseconds from one time to another, or 0 if the second is earlier.
 pub(super) fn elapsed_us(from: Timestamp, to: Timestamp) -> u64 {
     to.as_micros().saturating_sub(from.as_micros())
 }

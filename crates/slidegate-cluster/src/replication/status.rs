@@ -1,4 +1,4 @@
-//! What the engine tells of itself and the others, for people.
+//! Status of the replication engine and its peers.
 
 use std::time::Duration;
 
@@ -8,65 +8,65 @@ use super::settings::elapsed_us;
 use super::{NodeInfo, ReplicationEngine};
 use crate::replicated_counters::FlushSeq;
 
-/// How it stands with the cluster, as one node knows it.
+/// Status of a cluster, as known to one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineStatus {
     /// This node.
     pub local_node: NodeInfo,
-    /// Whether it still waits for somebody who knows the cluster.
+    /// Whether this node is waiting for a member that knows the cluster.
     pub is_joining: bool,
-    /// Whether everybody whom it counted has acknowledged it, once.
+    /// Whether all known members have acknowledged this node at least once.
     pub is_settled: bool,
-    /// Whether it hears a majority.
+    /// Whether this node is part of a majority.
     pub is_majority: bool,
-    /// Its last flush.
+    /// The number of the last flush of this node.
     pub flush: FlushSeq,
-    /// Frames that were no messages, of nodes that are no members.
+    /// Number of invalid frames from nodes that are not members.
     pub rejected_frames: u64,
-    /// The others.
+    /// The other members.
     pub members: Vec<PeerStatus>,
 }
 
-/// How it stands with one of the others.
+/// Status of one other member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
-    /// Which.
+    /// Identity of the member.
     pub node: NodeInfo,
-    /// Whether it is there.
+    /// Whether the member is alive.
     pub liveness: Liveness,
-    /// Whether it may be counted on in a partition.
+    /// Whether the member counts towards a majority.
     pub is_voter: bool,
-    /// The last flush that it has acknowledged.
+    /// The last flush that the member has acknowledged.
     pub acknowledged_flush: FlushSeq,
-    /// Time since the oldest flush was told that it has not acknowledged. None is waited for: zero.
+    /// Age of the oldest flush that the member has not acknowledged; zero if there is none.
     pub lag: Duration,
-    /// How often the stream to it was begun.
+    /// Number of the current epoch of the stream to the member.
     pub epochs: u64,
-    /// Frames sent to it.
+    /// Frames sent to the member.
     pub sent: FrameTraffic,
-    /// Frames heard of it.
+    /// Frames received from the member.
     pub received: FrameTraffic,
-    /// Frames of it that were no messages.
+    /// Number of received frames that were invalid.
     pub rejected_frames: u64,
-    /// Tallies of it that were dated too far in the future.
+    /// Number of received updates that were dated too far in the future.
     pub rejected_updates: u64,
 }
 
-/// Whether a member is there.
+/// Whether a member is alive or silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
-    /// It is.
+    /// Recently seen.
     Alive,
-    /// It has not been heard of for so long.
+    /// Not seen for this time.
     Silent(Duration),
 }
 
-/// Frames that went one way, and their bytes without what a transport adds.
+/// Frames in one direction, and their bytes without transport overhead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameTraffic {
-    /// Frames.
+    /// Number of frames.
     pub frames: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 

@@ -1,12 +1,12 @@
 //! Sealed datagrams.
 //!
 //! ```text
-//! version  incarnation  counter  payload  MAC_BYTES over all before it
+//! version  incarnation  counter  payload  MAC of all preceding bytes
 //!    1          8          8        n      32      bytes; numbers are big-endian
 //! ```
 //!
-//! A sender's counter is its wall clock in microseconds, or one more than its last one if that is larger. So it tells
-//! when a datagram was sealed, and no two are alike.
+//! The counter is the sender's wall clock in microseconds, or the previous counter plus one if that is larger. So it
+//! dates the datagram and is unique per sender.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -23,19 +23,19 @@ const HEADER_BYTES: usize = 1 + 8 + 8;
 /// Bytes that a seal adds to a payload.
 pub const DATAGRAM_OVERHEAD: usize = HEADER_BYTES + MAC_BYTES;
 
-/// Bytes of the longest datagram that UDP carries over IPv4.
+/// Size of the longest datagram over IPv4, in bytes.
 pub const MAX_DATAGRAM: usize = 65_507;
 
-/// So long after its sealing a datagram is opened, apart from how far clocks may be apart.
+/// Time for which a datagram is accepted after it was sealed, plus the maximum clock skew.
 const DATAGRAM_LIFETIME: Duration = Duration::from_secs(60);
 
-/// Senders whose counters are remembered. Only who has the key becomes one.
+/// Maximum number of remembered senders. Only nodes with the key are remembered.
 pub const MAX_SENDERS: usize = 1_024;
 
-/// Counters that are remembered of each sender: a datagram may be so many late.
+/// Number of remembered counters per sender, which limits the reordering of datagrams.
 const REPLAY_WINDOW: usize = 64;
 
-/// Seals the datagrams of one node.
+/// A sealer for the datagrams of one node.
 #[derive(Debug)]
 pub struct DatagramSealer {
     key: hmac::Key,
@@ -44,15 +44,15 @@ pub struct DatagramSealer {
 }
 
 impl DatagramSealer {
-    /// Seals as this incarnation. There may be only one of it: two would use the same counters.
+    /// Creates a sealer for an incarnation. There must be only one, since two would use the same counters.
     pub fn new(key: &ClusterKey, incarnation: Incarnation) -> Self {
         Self { key: key.datagrams().clone(), incarnation, last: 0 }
     }
 
-    /// Puts the sealed payload into `sealed`, instead of what is in it. `now` is by the wall clock.
+    /// Replaces the content of `sealed` with the sealed payload. `now` is the wall clock time.
     ///
     /// # Errors
-    /// [`RejectReason::TooLong`] for a payload that fits no datagram.
+    /// Returns [`RejectReason::TooLong`] if the payload does not fit into a datagram.
     pub fn seal(
         &mut self,
         now: Timestamp,
@@ -73,8 +73,8 @@ impl DatagramSealer {
         Ok(())
     }
 
-    /// A clock that was put back does not bring counters back, unless it was put back so far that nobody whose clock
-    /// is right has opened them.
+    /// Returns the next counter. A clock that was set back does not decrease the counter, unless it was set back so far
+    /// that no node with a correct clock has accepted the later counters.
     fn next_counter(&self, now: Timestamp) -> u64 {
         let now_us = now.as_micros();
         let ahead = self.last > now.after(DATAGRAM_LIFETIME * 2).as_micros();
@@ -82,19 +82,19 @@ impl DatagramSealer {
     }
 }
 
-/// A datagram whose seal is right.
+/// A datagram with a valid seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenedDatagram<'d> {
-    /// Who has sealed it.
+    /// The incarnation of the sender.
     pub from: Incarnation,
-    /// What it holds.
+    /// The content of the datagram.
     pub payload: &'d [u8],
 }
 
-/// Opens the datagrams that one node hears, each once.
+/// An opener for the datagrams received by one node, which accepts each datagram once.
 ///
-/// It remembers the newest counters of each sender, until all that the sender has sealed so far would be stale. So
-/// its memory is bounded, and forgets nothing that could be opened again.
+/// It remembers the latest counters of each sender until all earlier datagrams of that sender are stale. So its memory
+/// is bounded, and a removed entry cannot enable a replay.
 #[derive(Debug)]
 pub struct DatagramOpener {
     key: hmac::Key,
@@ -104,16 +104,17 @@ pub struct DatagramOpener {
 }
 
 impl DatagramOpener {
-    /// Opens for this incarnation, whose clock may be so far from others'.
+    /// Creates an opener for the node with incarnation `local`. `max_clock_skew` is the maximum difference to other
+    /// clocks.
     pub fn new(key: &ClusterKey, local: Incarnation, max_clock_skew: Duration) -> Self {
         let tolerance = DATAGRAM_LIFETIME.saturating_add(max_clock_skew);
         Self { key: key.datagrams().clone(), local, tolerance, senders: HashMap::new() }
     }
 
-    /// Opens a datagram. `now` is by the wall clock.
+    /// Opens a datagram. `now` is the wall clock time.
     ///
     /// # Errors
-    /// Why it is not opened. Nothing of a datagram with a wrong MAC is remembered.
+    /// Returns the reason for which the datagram is rejected. A datagram with an invalid MAC leaves no trace.
     pub fn open<'d>(
         &mut self,
         now: Timestamp,
@@ -155,7 +156,8 @@ impl DatagramOpener {
         Ok(())
     }
 
-    /// What is remembered of a sender. Of one that has sealed later than can be (the own clock was put back), nothing.
+    /// Returns the counters of a sender. They are reset if they are too far in the future, since then the local clock
+    /// was set back.
     fn seen(
         &mut self,
         now: Timestamp,
@@ -175,25 +177,25 @@ impl DatagramOpener {
         Ok(seen)
     }
 
-    /// Forgets whoever has not been heard for so long that all that it said is stale.
+    /// Removes senders whose datagrams so far are all stale.
     fn remove_stale_senders(&mut self, now: Timestamp) {
         let tolerance = self.tolerance;
         self.senders
             .retain(|_, seen| Timestamp::from_micros(seen.newest()).after(tolerance) >= now);
     }
 
-    /// Senders that are remembered.
+    /// Returns the number of remembered senders.
     pub fn senders(&self) -> usize {
         self.senders.len()
     }
 }
 
-/// The newest counters of one sender.
+/// Latest counters of one sender.
 #[derive(Debug, Default)]
 struct SenderWindow {
-    /// In order.
+    /// Accepted counters in ascending order.
     newest: VecDeque<u64>,
-    /// Nothing up to here is opened any more.
+    /// Counters up to this value are rejected.
     floor: u64,
 }
 

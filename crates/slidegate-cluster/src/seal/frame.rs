@@ -1,19 +1,19 @@
 //! Sealed frames of a stream, in one direction.
 //!
 //! ```text
-//! payload's length  counter  payload  MAC_BYTES over all before it
-//!         4            8        n      32      bytes; numbers are big-endian
+//! payload length  counter  payload  MAC of all preceding bytes
+//!        4           8        n      32      bytes; numbers are big-endian
 //! ```
 //!
-//! The key is that of the session and the direction, and the counter has to be the next one. So a frame is opened only
-//! where and when it was sent, and never by its own sender.
+//! The key depends on the session and the direction, and the counter must be the next number. So a frame is accepted
+//! only at its position in its stream, and never by its own sender.
 
 use bytes::{Buf, Bytes, BytesMut};
 use ring::hmac;
 
 use super::{MAC_BYTES, RejectReason, key};
 
-/// Bytes of the longest payload.
+/// Maximum size of a payload, in bytes.
 pub const MAX_FRAME: usize = 64 * 1024;
 
 const LENGTH_BYTES: usize = 4;
@@ -24,7 +24,7 @@ const HEADER_BYTES: usize = LENGTH_BYTES + 8;
 /// Bytes that a seal adds to a payload.
 pub const FRAME_OVERHEAD: usize = HEADER_BYTES + MAC_BYTES;
 
-/// Seals the frames of one direction of a stream.
+/// A sealer for the frames of one direction of a stream.
 #[derive(Debug)]
 pub struct FrameSealer {
     key: hmac::Key,
@@ -36,10 +36,10 @@ impl FrameSealer {
         Self { key, next: 0 }
     }
 
-    /// Adds the sealed payload to what is in `sealed`.
+    /// Appends the sealed payload to `sealed`.
     ///
     /// # Errors
-    /// [`RejectReason::TooLong`] for more than [`MAX_FRAME`] bytes: nothing is added then.
+    /// Returns [`RejectReason::TooLong`] for more than [`MAX_FRAME`] bytes, and appends nothing.
     pub fn seal(&mut self, payload: &[u8], sealed: &mut Vec<u8>) -> Result<(), RejectReason> {
         let length = u32::try_from(payload.len()).map_err(|_| RejectReason::TooLong)?;
         if payload.len() > MAX_FRAME {
@@ -56,7 +56,7 @@ impl FrameSealer {
     }
 }
 
-/// Opens the frames of one direction of a stream.
+/// An opener for the frames of one direction of a stream.
 #[derive(Debug)]
 pub struct FrameOpener {
     key: hmac::Key,
@@ -69,10 +69,11 @@ impl FrameOpener {
         Self { key, next: 0, failure: None }
     }
 
-    /// Takes the next frame from what has arrived, if it has arrived in full.
+    /// Removes the next complete frame from the received bytes.
     ///
     /// # Errors
-    /// Why it is not opened. The stream is over then: whatever follows is refused for the same reason.
+    /// Returns the reason for which the frame is rejected. All later frames of the stream are rejected for the same
+    /// reason.
     pub fn open(&mut self, arrived: &mut BytesMut) -> Result<Option<Bytes>, RejectReason> {
         if let Some(reason) = self.failure {
             return Err(reason);
@@ -100,10 +101,10 @@ impl FrameOpener {
         Ok(Some(frame))
     }
 
-    /// Says whether the stream may end here, after what has arrived and was not taken.
+    /// Checks that the stream may end with the received bytes that were not removed.
     ///
     /// # Errors
-    /// [`RejectReason::Truncated`] if it ends within a frame.
+    /// Returns [`RejectReason::Truncated`] if the stream ends inside a frame.
     pub fn end(&self, arrived: &BytesMut) -> Result<(), RejectReason> {
         if arrived.is_empty() { Ok(()) } else { Err(RejectReason::Truncated) }
     }

@@ -1,19 +1,20 @@
-//! How a stream begins.
+//! Handshake at the start of a stream.
 //!
 //! ```text
-//! who dials                                              who answers
-//!     hello: version, incarnation, nonce, name, MAC_BYTES  ─►
-//!  ◄─ hello of its own; its MAC_BYTES covers the first one, too
-//!     confirmation: a MAC_BYTES over both                     ─►
-//!     frames                                            ◄►
+//! client                                                server
+//!     hello: version, incarnation, nonce, name, MAC      ─►
+//!  ◄─ hello of the server; its MAC also covers the client's hello
+//!     confirmation: a MAC of both hellos                 ─►
+//!     frames                                             ◄►
 //! ```
 //!
-//! A greeting that somebody repeats is answered with another nonce, which only who has the key can confirm. Each MAC
-//! says which of the three it is, so none passes for another. Both greetings make the keys of the two directions.
+//! The response to a replayed hello contains a new nonce, which only a client with the key can confirm. Each MAC
+//! contains the type of its message, so that none can be used as another. The keys of both directions are derived from
+//! both hellos.
 //!
 //! ```text
-//! version  incarnation  nonce  name's length  name  MAC_BYTES
-//!    1          8         32         1          n    32      bytes; numbers are big-endian
+//! version  incarnation  nonce  name length  name  MAC
+//!    1          8         32        1         n    32      bytes; numbers are big-endian
 //! ```
 
 use ring::hmac;
@@ -21,16 +22,16 @@ use ring::hmac;
 use super::{ClusterKey, FrameOpener, FrameSealer, MAC_BYTES, RejectReason, VERSION, key};
 use crate::pn_counter::Incarnation;
 
-/// A number that was never used before: random, of a generator fit for keys.
+/// A number that is used once, from a cryptographically secure random generator.
 pub type Nonce = [u8; 32];
 
-/// Bytes of a greeting before the name, which tell how long it is.
+/// Size of a hello before the name, in bytes.
 pub const HELLO_HEADER_BYTES: usize = 1 + 8 + 32 + 1;
 
-/// Bytes of the confirmation.
+/// Size of the confirmation, in bytes.
 pub const CONFIRMATION_BYTES: usize = MAC_BYTES;
 
-/// Bytes of the longest name. Of a longer one the end is left out.
+/// Maximum size of a name, in bytes. Longer names are truncated.
 pub const MAX_NAME_BYTES: usize = u8::MAX as usize;
 
 const CLIENT_HELLO_LABEL: &[u8] = b"who dials greets";
@@ -39,12 +40,12 @@ const CONFIRMATION_LABEL: &[u8] = b"who dials confirms";
 const CLIENT_KEY_LABEL: &[u8] = b"key of who dials";
 const SERVER_KEY_LABEL: &[u8] = b"key of who answers";
 
-/// Who speaks.
+/// Identity of one side of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerIdentity {
-    /// Which life of which node.
+    /// The incarnation of the node.
     pub incarnation: Incarnation,
-    /// The node's name, for people.
+    /// The name of the node, for display.
     pub name: String,
 }
 
@@ -60,7 +61,7 @@ impl PeerIdentity {
         hello
     }
 
-    /// Reads a greeting whose MAC is right.
+    /// Decodes a hello with a valid MAC.
     fn read(hello: &[u8]) -> Result<Self, RejectReason> {
         let (head, rest) =
             hello.split_first_chunk::<HELLO_HEADER_BYTES>().ok_or(RejectReason::Truncated)?;
@@ -70,10 +71,10 @@ impl PeerIdentity {
     }
 }
 
-/// How long the greeting is that begins so.
+/// Returns the total length of a hello from its first bytes.
 ///
 /// # Errors
-/// [`RejectReason::WrongVersion`] for one of another version.
+/// Returns [`RejectReason::WrongVersion`] for another version.
 pub fn hello_length(head: &[u8; HELLO_HEADER_BYTES]) -> Result<usize, RejectReason> {
     let [version, .., name] = head;
     if *version != VERSION {
@@ -82,18 +83,18 @@ pub fn hello_length(head: &[u8; HELLO_HEADER_BYTES]) -> Result<usize, RejectReas
     Ok(HELLO_HEADER_BYTES + usize::from(*name) + MAC_BYTES)
 }
 
-/// A stream whose both sides have shown that they have the key.
+/// A stream on which both sides have proved that they have the key.
 #[derive(Debug)]
 pub struct Session {
-    /// The other side.
+    /// Identity of the other side.
     pub peer: PeerIdentity,
-    /// Seals what is sent.
+    /// Sealer for outgoing frames.
     pub sealer: FrameSealer,
-    /// Opens what arrives.
+    /// Opener for incoming frames.
     pub opener: FrameOpener,
 }
 
-/// The side that dials, once it has greeted.
+/// The client side of a handshake after its hello.
 #[derive(Debug)]
 pub struct ClientHandshake<'k> {
     key: &'k ClusterKey,
@@ -101,7 +102,7 @@ pub struct ClientHandshake<'k> {
     hello: Vec<u8>,
 }
 
-/// Begins a handshake, as the side that dials.
+/// Starts a handshake as the client.
 pub fn start_handshake<'k>(
     key: &'k ClusterKey,
     local: &PeerIdentity,
@@ -114,15 +115,15 @@ pub fn start_handshake<'k>(
 }
 
 impl ClientHandshake<'_> {
-    /// What is sent first.
+    /// Returns the hello to send first.
     pub fn hello(&self) -> &[u8] {
         &self.hello
     }
 
-    /// Takes the answer. The confirmation has to be sent before all frames.
+    /// Processes the server's response. The returned confirmation must be sent before any frame.
     ///
     /// # Errors
-    /// Why the answer is refused.
+    /// Returns the reason for which the response is rejected.
     pub fn on_response(
         self,
         response: &[u8],
@@ -145,7 +146,7 @@ impl ClientHandshake<'_> {
     }
 }
 
-/// The side that answers, once it has done so.
+/// The server side of a handshake after its response.
 #[derive(Debug)]
 pub struct ServerHandshake<'k> {
     key: &'k ClusterKey,
@@ -154,11 +155,10 @@ pub struct ServerHandshake<'k> {
     response: Vec<u8>,
 }
 
-/// Answers a greeting. Whoever has sent it may have heard it from somebody else: nothing is known of them before they
-/// have confirmed.
+/// Responds to a client's hello. The hello may be a replay, so the client is not authenticated before its confirmation.
 ///
 /// # Errors
-/// Why the greeting is refused.
+/// Returns the reason for which the hello is rejected.
 pub fn accept_handshake<'k>(
     key: &'k ClusterKey,
     local: &PeerIdentity,
@@ -177,15 +177,15 @@ pub fn accept_handshake<'k>(
 }
 
 impl ServerHandshake<'_> {
-    /// What is sent back.
+    /// Returns the response to send.
     pub fn response(&self) -> &[u8] {
         &self.response
     }
 
-    /// Takes the confirmation.
+    /// Processes the client's confirmation.
     ///
     /// # Errors
-    /// [`RejectReason::WrongMac`] if it comes from somebody without the key.
+    /// Returns [`RejectReason::WrongMac`] if the client does not have the key.
     pub fn on_confirmation(
         self,
         confirmation: &[u8; CONFIRMATION_BYTES],
@@ -201,7 +201,7 @@ impl ServerHandshake<'_> {
     }
 }
 
-/// Whether a greeting is as long as it says, and its MAC right over what was said before and itself.
+/// Verifies the length of a hello, and its MAC over `prefix` and the hello itself.
 fn verify(keys: &hmac::Key, prefix: &[&[u8]], hello: &[u8]) -> Result<(), RejectReason> {
     let (head, _) =
         hello.split_first_chunk::<HELLO_HEADER_BYTES>().ok_or(RejectReason::Truncated)?;

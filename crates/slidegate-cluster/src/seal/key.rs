@@ -1,4 +1,4 @@
-//! The key of a cluster.
+//! The shared key of a cluster.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use ring::hmac;
 
 use super::RejectReason;
 
-/// Bytes that the text of a key has at least.
+/// Minimum length of a key's text, in bytes.
 pub const MIN_KEY_BYTES: usize = 16;
 
-/// What the nodes of a cluster have in common and nobody else knows. Its text is not kept: only keys derived from it,
-/// one for each use, so that nothing sealed for one use passes for another.
+/// The shared secret of a cluster. Its text is not stored. Each purpose has its own derived key, so that a seal of one
+/// purpose is invalid for another.
 #[derive(Clone)]
 pub struct ClusterKey {
     datagrams: hmac::Key,
@@ -18,28 +18,28 @@ pub struct ClusterKey {
     fingerprint_secret: [u8; 16],
 }
 
-/// A text too short for a key.
+/// An error for a key with too few bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the cluster's key has {bytes} bytes: {MIN_KEY_BYTES} are the fewest, and 32 random ones are best"
 )]
 pub struct ShortKeyError {
-    /// So many bytes it has.
+    /// The number of bytes of the key.
     pub bytes: usize,
 }
 
 impl ClusterKey {
-    /// The key that this text stands for: the same on every node. Its bytes count as they are, white space too.
+    /// Derives the key from a text, identically on every node. All bytes of the text count, including white space.
     ///
     /// # Errors
-    /// If it has fewer than [`MIN_KEY_BYTES`] bytes.
+    /// Returns an error if the text has fewer than [`MIN_KEY_BYTES`] bytes.
     pub fn new(text: &str) -> Result<Self, ShortKeyError> {
         let bytes = text.len();
         if bytes < MIN_KEY_BYTES { Err(ShortKeyError { bytes }) } else { Ok(Self::of(text)) }
     }
 
-    /// The key of clusters that have none: everybody knows it. For nodes that only listen on loopback; it still tells
-    /// damage, and other versions.
+    /// Returns the publicly known key of clusters without a key, for nodes that listen on loopback only. It still
+    /// detects damaged messages and other versions.
     pub fn for_loopback() -> Self {
         Self::of("slidegate: a cluster on loopback without a key of its own")
     }
@@ -56,7 +56,8 @@ impl ClusterKey {
         }
     }
 
-    /// The secret under which keys become fingerprints: the same on every node, and unknown to whoever picks keys.
+    /// Returns the key of the fingerprint hash: identical on every node, and unknown to clients that choose rate limit
+    /// keys.
     pub const fn fingerprint_secret(&self) -> [u8; 16] {
         self.fingerprint_secret
     }
@@ -70,29 +71,29 @@ impl ClusterKey {
     }
 }
 
-/// A key made of another one and of what it is for.
+/// Derives a key for a purpose.
 pub(super) fn derive(from: &hmac::Key, purpose: &[&[u8]]) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, sign(from, purpose).as_ref())
 }
 
-/// The MAC over all parts, one after the other. Parts whose lengths vary have to tell them.
+/// Returns the MAC of all concatenated parts. Parts of variable length must contain their length.
 pub(super) fn sign(key: &hmac::Key, parts: &[&[u8]]) -> hmac::Tag {
     let mut context = hmac::Context::with_key(key);
     parts.iter().for_each(|part| context.update(part));
     context.sign()
 }
 
-/// Compares in constant time.
+/// Verifies a MAC in constant time.
 pub(super) fn verify(key: &hmac::Key, sealed: &[u8], mac: &[u8]) -> Result<(), RejectReason> {
     hmac::verify(key, sealed, mac).map_err(|_| RejectReason::WrongMac)
 }
 
-/// The big-endian number in these bytes, of which there are at most eight.
+/// Reads a big-endian integer of at most eight bytes.
 pub(super) fn read_be(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Shows nothing of it.
+/// Omits all key material.
 impl fmt::Debug for ClusterKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ClusterKey(…)")

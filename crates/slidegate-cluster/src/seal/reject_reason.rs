@@ -1,39 +1,39 @@
-//! Why something was not opened.
+//! Reasons for which received data is rejected, and their counters.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a datagram, a handshake or a frame was refused. Each is counted: see [`RejectCounters`].
+/// A reason for which a datagram, handshake or frame is rejected. Each is counted in [`RejectCounters`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RejectReason {
-    /// It ends before it may.
+    /// The message ends too early.
     Truncated,
-    /// It is longer than anything that a node sends.
+    /// The message is longer than any valid message.
     TooLong,
-    /// Another version of slidegate speaks, or something else altogether.
+    /// The sender uses another version of slidegate or another protocol.
     WrongVersion,
-    /// Its sender has another key, or it was changed on the way.
+    /// The sender has another key, or the message was changed in transit.
     WrongMac,
-    /// It was opened before, or comes later than its place in the row allows.
+    /// The message was received before, or arrived too late or out of order.
     Replayed,
-    /// By the own clock it was sealed too long ago: it is a replay, or clocks are far apart.
+    /// The message was sealed too long ago by the local clock: it is a replay, or the clocks differ too much.
     Stale,
-    /// By the own clock it will be sealed only later: clocks are far apart.
+    /// The message is dated in the future by the local clock: the clocks differ too much.
     Early,
-    /// The node's own words come back to it. A node that is its own seed under another name hears itself, too.
+    /// The message was sent by this node itself. This also happens if one of its seeds is another name for itself.
     Reflected,
-    /// The seal is right, what it holds is not.
+    /// The seal is valid, but the content is not.
     Malformed,
-    /// Another node answers than the one that was called: it has started anew, or has moved.
+    /// The connection leads to another node than expected: the node has restarted or moved.
     WrongNode,
-    /// More senders or connections than a node has room for.
+    /// The limit of senders or connections is reached.
     Crowded,
-    /// A connection that did not shake hands in time.
+    /// The handshake was not completed in time.
     TooSlow,
 }
 
 impl RejectReason {
-    /// Every reason, in the order in which they are told.
+    /// All reasons, in display order.
     pub const ALL: [Self; 12] = [
         Self::Truncated,
         Self::TooLong,
@@ -49,7 +49,7 @@ impl RejectReason {
         Self::TooSlow,
     ];
 
-    /// Its name in metrics and in JSON.
+    /// Returns the name in metrics and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Truncated => "truncated",
@@ -76,22 +76,22 @@ impl fmt::Display for RejectReason {
 
 impl std::error::Error for RejectReason {}
 
-/// How often each reason was given, since the start. Shared by all that opens seals.
+/// Number of rejections by reason since the start, shared by all openers.
 #[derive(Debug, Default)]
 pub struct RejectCounters([AtomicU64; RejectReason::ALL.len()]);
 
 impl RejectCounters {
-    /// Counts one.
+    /// Counts one rejection.
     pub fn count(&self, reason: RejectReason) {
         self.0[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often this reason was given.
+    /// Returns the number of rejections for a reason.
     pub fn get(&self, reason: RejectReason) -> u64 {
         self.0[reason as usize].load(Ordering::Relaxed)
     }
 
-    /// Every reason, and how often it was given.
+    /// Returns an iterator over all reasons and their counts.
     pub fn iter(&self) -> impl Iterator<Item = (RejectReason, u64)> {
         RejectReason::ALL.into_iter().map(|reason| (reason, self.get(reason)))
     }

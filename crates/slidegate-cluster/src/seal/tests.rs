@@ -1,4 +1,4 @@
-//! What nobody without the key can do, and nobody can do twice.
+//! Tests that messages cannot be forged without the key, and cannot be replayed.
 
 mod datagrams;
 mod streams;

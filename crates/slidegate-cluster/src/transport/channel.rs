@@ -1,5 +1,5 @@
-//! Frames within a process, through a network whose weather is made: it loses, repeats, delays and reorders them, and
-//! can be cut in parts. By the same seed the same happens, on tokio's time, which tests may pause.
+//! Transport within one process over a simulated network that drops, duplicates, delays and reorders frames, and can be
+//! partitioned. Behavior is determined by the seed and uses Tokio's clock, which tests may pause.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -13,23 +13,23 @@ use tokio::time::{Instant, sleep_until};
 use super::{LinkTraffic, MAX_FRAME, PeerAddress, Transport, TransportEvent};
 use crate::pn_counter::Incarnation;
 
-/// Frames that are under way to one node. What is more is dropped.
+/// Maximum number of frames in transit to one node. Further frames are dropped.
 pub const MAX_IN_TRANSIT: usize = 1_024;
 
-/// What happens to frames.
+/// Faults of the simulated network.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NetworkFaults {
-    /// The part of the frames that is lost: 0 to 1.
+    /// Probability that a frame is lost, from 0 to 1.
     pub loss: f64,
-    /// The part of the others that comes twice: 0 to 1.
+    /// Probability that a delivered frame is duplicated, from 0 to 1.
     pub duplication: f64,
-    /// No frame is quicker.
+    /// Minimum delay of a frame.
     pub min_delay: Duration,
-    /// No frame is slower. If it is more than the shortest delay, frames overtake each other.
+    /// Maximum delay of a frame. If it is larger than the minimum, frames are reordered.
     pub max_delay: Duration,
 }
 
-/// A network within this process. Clones are the same one.
+/// A network within this process. Clones share the same network.
 #[derive(Clone, Debug)]
 pub struct Network(Arc<Mutex<State>>);
 
@@ -38,18 +38,18 @@ struct State {
     random: fastrand::Rng,
     faults: NetworkFaults,
     nodes: BTreeMap<Incarnation, ChannelNode>,
-    /// In which part of the network a node is, if it is cut. Those that are not named are in one of their own.
+    /// The partition of each node while the network is partitioned. Unlisted nodes share one partition.
     partitions: BTreeMap<Incarnation, usize>,
     joined: u64,
     sent: u64,
 }
 
-/// One that has joined.
+/// A node of the network.
 #[derive(Debug, Default)]
 struct ChannelNode {
-    /// No two that joined have the same.
+    /// Unique number of this join.
     number: u64,
-    /// Its peers, and whether it was told that their links are up.
+    /// The peers of the node, and whether their links were last reported as up.
     peers: BTreeMap<Incarnation, bool>,
     events: VecDeque<TransportEvent>,
     in_transit: BinaryHeap<Reverse<InTransitFrame>>,
@@ -57,7 +57,7 @@ struct ChannelNode {
     changed: Arc<Notify>,
 }
 
-/// In the order in which frames arrive. No two have the same number.
+/// A frame in transit, ordered by arrival time. Numbers are unique.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct InTransitFrame {
     arrives_at: Instant,
@@ -67,14 +67,14 @@ struct InTransitFrame {
 }
 
 impl Network {
-    /// An empty network.
+    /// Creates an empty network.
     pub fn new(seed: u64, faults: NetworkFaults) -> Self {
         let random = fastrand::Rng::with_seed(seed);
         let (nodes, partitions) = (BTreeMap::new(), BTreeMap::new());
         Self(Arc::new(Mutex::new(State { random, faults, nodes, partitions, joined: 0, sent: 0 })))
     }
 
-    /// A node joins, and leaves when what is returned is dropped. If one of the same incarnation is there, it is gone.
+    /// Adds a node, which is removed when the returned transport is dropped. Replaces a node with the same incarnation.
     pub fn join(&self, incarnation: Incarnation) -> ChannelTransport {
         let mut state = self.state();
         state.joined += 1;
@@ -87,13 +87,13 @@ impl Network {
         ChannelTransport { network: self.clone(), local: incarnation, number, changed }
     }
 
-    /// Changes the weather of what is sent from now on.
+    /// Changes the faults for frames sent from now on.
     pub fn set_faults(&self, faults: NetworkFaults) {
         self.state().faults = faults;
     }
 
-    /// Cuts the network: nodes of different parts do not reach each other, and what is under way between them is lost.
-    /// Nodes that are in none of them are together.
+    /// Partitions the network: nodes in different partitions cannot reach each other, and frames in transit between
+    /// them are lost. Unlisted nodes share one partition.
     pub fn partition(&self, partitions: &[&[Incarnation]]) {
         let mut state = self.state();
         let numbered = partitions.iter().enumerate();
@@ -103,7 +103,7 @@ impl Network {
         state.update_links();
     }
 
-    /// Makes it one again.
+    /// Removes all partitions.
     pub fn heal(&self) {
         self.partition(&[]);
     }
@@ -120,7 +120,7 @@ impl State {
             && self.partitions.get(&one) == self.partitions.get(&other)
     }
 
-    /// Tells every node whose links came up or went down.
+    /// Reports changed links to every node.
     fn update_links(&mut self) {
         let local: Vec<Incarnation> = self.nodes.keys().copied().collect();
         local.into_iter().for_each(|node| self.update_links_of(node));
@@ -178,7 +178,7 @@ impl State {
         node.changed.notify_one();
     }
 
-    /// What happens now at this node; or when to look again.
+    /// Returns the next event of a node, or the time at which to check again.
     fn next(&mut self, local: Incarnation) -> Result<TransportEvent, Option<Instant>> {
         loop {
             let node = self.nodes.get_mut(&local).ok_or(None)?;
@@ -205,7 +205,7 @@ impl State {
     }
 }
 
-/// One node's end of a [`Network`].
+/// The transport of one node of a [`Network`].
 #[derive(Debug)]
 pub struct ChannelTransport {
     network: Network,
@@ -215,7 +215,7 @@ pub struct ChannelTransport {
 }
 
 impl ChannelTransport {
-    /// This node, while it is the one that joined last under its incarnation.
+    /// Runs an action on the network, unless another node has joined with the same incarnation.
     fn with_state<T: Default>(&self, action: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.network.state();
         let is_current =
@@ -272,7 +272,7 @@ impl Transport for ChannelTransport {
     }
 }
 
-/// The node is gone: others are told that their links to it are down.
+/// Removes the node. Other nodes are notified that their links to it are down.
 impl Drop for ChannelTransport {
     fn drop(&mut self) {
         self.with_state(|state| {

@@ -1,4 +1,4 @@
-//! Counts what goes over links.
+//! Traffic counters of links.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::LinkTraffic;
 use crate::pn_counter::Incarnation;
 
-/// [`LinkTraffic`], as several tasks count it.
+/// Counters of [`LinkTraffic`], shared by several tasks.
 #[derive(Debug, Default)]
 pub(super) struct LinkCounters {
     pub(super) sent_frames: AtomicCount,
@@ -42,7 +42,7 @@ impl LinkCounters {
     }
 }
 
-/// The counters of every node.
+/// Traffic counters of all nodes.
 #[derive(Debug, Default)]
 pub(super) struct LinkCountersByNode(Mutex<HashMap<Incarnation, Arc<LinkCounters>>>);
 
@@ -51,7 +51,7 @@ impl LinkCountersByNode {
         Arc::clone(self.lock().entry(node).or_default())
     }
 
-    /// Forgets those of nodes that are not kept and over whose links nothing goes.
+    /// Removes counters of nodes for which `is_kept` returns `false` and that have no open stream.
     pub(super) fn retain(&self, is_kept: impl Fn(Incarnation) -> bool) {
         self.lock().retain(|node, counters| is_kept(*node) || Arc::strong_count(counters) > 1);
     }

@@ -1,12 +1,12 @@
-//! Frames over TCP: one stream to every peer for what this node tells, and one from every peer for what it hears.
+//! Transport over TCP: one stream to each peer for sending, and one stream from each peer for receiving.
 //!
-//! A stream begins with the handshake of [`seal`](crate::seal). Both sides then give a sign of life every second, an
-//! empty frame: a stream that is silent for longer is given up, and whoever dialled dials again, so that a cut is
-//! noticed and a healed one found within seconds, whatever TCP itself would wait for.
+//! A stream begins with the handshake of [`seal`](crate::seal). Then both sides send keepalives (empty frames) every
+//! second. A stream without received data for [`Timing::idle_timeout`] is closed, and the client reconnects. So a
+//! broken connection is detected, and a restored one used, within seconds, independent of TCP's own timeouts.
 //!
-//! Everything is bounded. What a peer does not read fills its queue, and then frames are dropped. What this node does
-//! not take in makes its peers wait. Strangers have [`Timing::handshake`] to show that they have the key; of more than
-//! [`MAX_PENDING_HANDSHAKES`] at once the one that waits longest goes.
+//! All resources are bounded. If a peer does not read, its queue fills and frames are dropped. If this node does not
+//! receive, its peers wait. Unauthenticated peers have [`Timing::handshake_timeout`] to prove that they have the key.
+//! Above [`MAX_PENDING_HANDSHAKES`], the oldest handshake is aborted.
 
 mod accept;
 mod dial;
@@ -28,35 +28,35 @@ use super::{LinkTraffic, MAX_FRAME, PeerAddress, Transport, TransportEvent};
 use crate::pn_counter::Incarnation;
 use crate::seal::{ClusterKey, PeerIdentity, RejectCounters};
 
-/// Connections that have not shaken hands yet.
+/// Maximum number of connections without a completed handshake.
 pub const MAX_PENDING_HANDSHAKES: usize = 64;
 
-/// Streams from peers. Only who has the key gets one, and of every incarnation there is one.
+/// Maximum number of streams from peers. Each requires the key, and there is one per incarnation.
 pub const MAX_STREAMS: usize = 1_024;
 
-/// Bytes of frames that wait to be written to one peer.
+/// Maximum number of bytes that are queued for one peer.
 pub const MAX_QUEUED_BYTES: usize = 4 << 20;
 
-/// Frames that wait to be written to one peer.
+/// Maximum number of frames that are queued for one peer.
 pub const MAX_QUEUED_FRAMES: usize = 1_024;
 
-/// Frames of all peers that wait to be taken in.
+/// Maximum number of received frames of all peers that wait to be processed.
 const INBOX_CAPACITY: usize = 256;
 
-/// How long things may take.
+/// Timeouts and intervals of the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Until a connection is made.
+    /// Maximum time to establish a connection.
     pub connect_timeout: Duration,
-    /// From there until hands are shaken.
+    /// Maximum time of the handshake after the connection is established.
     pub handshake_timeout: Duration,
-    /// Between two signs of life.
+    /// Interval between keepalives.
     pub keepalive_interval: Duration,
-    /// Without one, until a stream is given up. Also how long a write may take.
+    /// Time without received data after which a stream is closed. Also the maximum time of a write.
     pub idle_timeout: Duration,
-    /// The first wait before dialling again. Each further one is twice as long.
+    /// Delay before the first reconnect. It doubles with each further attempt.
     pub initial_backoff: Duration,
-    /// No wait is longer than this.
+    /// Maximum delay before a reconnect.
     pub max_backoff: Duration,
 }
 
@@ -73,19 +73,19 @@ impl Default for Timing {
     }
 }
 
-/// What all tasks of one transport have in common.
+/// Context shared by all tasks of one transport.
 #[derive(Debug)]
 struct TransportContext {
     key: ClusterKey,
     local: PeerIdentity,
     timing: Timing,
-    /// The address that connections come from: a firewall may know a node by it.
+    /// Source address of outgoing connections, since a firewall may identify a node by it.
     source_ip: Option<IpAddr>,
     reject_counters: Arc<RejectCounters>,
     counters: LinkCountersByNode,
 }
 
-/// Carries frames over TCP. Dropping it closes all links.
+/// A transport over TCP. Dropping it closes all links.
 #[derive(Debug)]
 pub struct TcpTransport {
     context: Arc<TransportContext>,
@@ -96,7 +96,7 @@ pub struct TcpTransport {
     _accept_task: Task,
 }
 
-/// What tasks tell the transport.
+/// An event from a task of the transport.
 #[derive(Debug)]
 enum TaskEvent {
     Frame { from: Incarnation, frame: Bytes },
@@ -104,19 +104,19 @@ enum TaskEvent {
     LinkDown { to: Incarnation, link: u64 },
 }
 
-/// What keeps a stream to one peer.
+/// The outgoing link to one peer.
 #[derive(Debug)]
 struct PeerLink {
-    /// No two links have the same: news of one that was given up are known by it.
+    /// Unique number of the link, by which events of a replaced link are recognized.
     number: u64,
     address: SocketAddr,
-    /// While the link is up.
+    /// The queue of the link while it is up.
     queue: Option<queue::FrameSender>,
     counters: Arc<LinkCounters>,
     _dial_task: Task,
 }
 
-/// A task that ends with its owner.
+/// A task that is aborted on drop.
 #[derive(Debug)]
 struct Task(JoinHandle<()>);
 
@@ -127,11 +127,11 @@ impl Drop for Task {
 }
 
 impl TcpTransport {
-    /// Takes connections from this listener, in a task of tokio. Connections to others come from its address, unless it
+    /// Accepts connections from `listener` in a Tokio task. Outgoing connections use its address as source, unless it
     /// is unspecified.
     ///
     /// # Errors
-    /// If the listener does not know its address.
+    /// Returns an error if the listener's address cannot be determined.
     pub fn new(
         listener: TcpListener,
         key: ClusterKey,
@@ -186,7 +186,7 @@ impl TcpTransport {
         }
     }
 
-    /// What the news mean, unless they are of a link that was given up.
+    /// Converts an event of a task, unless it belongs to a replaced link.
     fn on_task_event(&mut self, event: TaskEvent) -> Option<TransportEvent> {
         let (peer, number, queue) = match event {
             TaskEvent::Frame { from, frame } => return Some(TransportEvent::Frame { from, frame }),
@@ -234,7 +234,7 @@ impl Transport for TcpTransport {
 
     async fn next(&mut self) -> TransportEvent {
         loop {
-            // It cannot end: this end holds a sender, too.
+            // Never returns `None`, since this transport also holds a sender.
             let Some(event) = self.events.recv().await else { return std::future::pending().await };
             if let Some(event) = self.on_task_event(event) {
                 return event;
@@ -243,7 +243,7 @@ impl Transport for TcpTransport {
     }
 
     fn traffic(&self) -> Vec<(Incarnation, LinkTraffic)> {
-        // Nodes that are no peers count while they have a stream.
+        // Nodes that are not peers are counted while they have an open stream.
         self.context.counters.retain(|node| self.links.contains_key(&node));
         self.context.counters.read()
     }

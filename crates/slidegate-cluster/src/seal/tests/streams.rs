@@ -11,7 +11,7 @@ fn nonces(seed: u8) -> [Nonce; 2] {
     [[seed; 32], [seed ^ 0xFF; 32]]
 }
 
-/// What both sides say in a handshake, and what they then have.
+/// The messages of a completed handshake, and the sessions of both sides.
 struct CompletedHandshake {
     hello: Vec<u8>,
     response: Vec<u8>,
@@ -41,17 +41,19 @@ fn open(opener: &mut FrameOpener, arrived: &[u8]) -> Result<Option<Bytes>, Rejec
     opener.open(&mut BytesMut::from(arrived))
 }
 
-/// Bob, who has just answered this greeting, or refused it.
+/// Sends a hello to Bob, and returns his reason for rejecting it.
 fn greet_bob(hello: &[u8]) -> Option<RejectReason> {
     super::accept_handshake(&key(), &introduction(BOB), &nonces(9)[1], hello).err()
 }
 
-/// Alice, who has greeted with the first nonce of this seed, and hears this answer.
+/// Sends a response to Alice, who has sent a hello with the first nonce of this seed. Returns her reason for rejecting
+/// it.
 fn answer_alice(seed: u8, response: &[u8]) -> Option<RejectReason> {
     start_handshake(&key(), &introduction(ALICE), &nonces(seed)[0]).on_response(response).err()
 }
 
-/// Bob, who has answered Alice's greeting with the second nonce of this seed, and hears this confirmation.
+/// Sends a confirmation to Bob, who has responded to `hello` with the second nonce of this seed. Returns his reason for
+/// rejecting it.
 fn confirm_to_bob(
     seed: u8,
     hello: &[u8],
@@ -147,7 +149,7 @@ fn ones_own_words_are_no_handshake() {
     let to_herself = super::accept_handshake(&key, &introduction(ALICE), &two, &hello);
     assert_eq!(to_herself.err(), Some(RejectReason::Reflected));
     assert_eq!(answer_alice(1, &hello), Some(RejectReason::WrongMac), "a greeting is no answer");
-    // Somebody of the same incarnation as Alice, if there could be one.
+    // A node with the same incarnation as Alice, if that were possible.
     let twin = super::accept_handshake(&key, &introduction(BOB), &two, &hello).unwrap();
     let response = twin.response().to_vec();
     let client = start_handshake(&key, &introduction(BOB), &one);

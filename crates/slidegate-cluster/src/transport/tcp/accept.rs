@@ -1,4 +1,4 @@
-//! Streams from peers, and strangers who are none.
+//! Incoming connections: handshakes and streams from peers.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::{MAX_PENDING_HANDSHAKES, MAX_STREAMS, TaskEvent, TransportContext};
 use crate::pn_counter::Incarnation;
 use crate::seal::{RejectReason, Session};
 
-/// After an error of the listener (most often too many open files), so long nothing is accepted.
+/// Pause after an error of the listener, most often too many open files.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts connections until it is aborted, and all of them with it.
+/// Accepts connections until the task is aborted, which closes all of them.
 pub(super) async fn accept(
     listener: TcpListener,
     context: Arc<TransportContext>,
@@ -54,13 +54,14 @@ struct Acceptor {
     context: Arc<TransportContext>,
     event_sender: mpsc::Sender<TaskEvent>,
     handshakes: JoinSet<Option<(TcpStream, Session)>>,
-    /// Who came first is first.
+    /// Pending handshakes, oldest first.
     waiting: VecDeque<AbortHandle>,
     streams: Streams,
 }
 
 impl Acceptor {
-    /// Somebody new. If too many are, the one who has been for the longest goes: nodes are quick.
+    /// Starts the handshake of a new connection. If too many are pending, aborts the oldest one, since nodes complete
+    /// theirs quickly.
     fn start_handshake(&mut self, mut stream: TcpStream) {
         self.waiting.retain(|handshake| !handshake.is_finished());
         if self.waiting.len() >= MAX_PENDING_HANDSHAKES
@@ -80,7 +81,7 @@ impl Acceptor {
         self.waiting.push_back(handshake);
     }
 
-    /// A stranger has become a peer. An older stream of the same incarnation is one that it has given up.
+    /// Starts to receive from an authenticated peer. Replaces an older stream of the same incarnation.
     fn start_stream(&mut self, stream: TcpStream, session: Session) {
         let peer = session.peer.incarnation;
         self.streams.close(peer);
@@ -99,7 +100,7 @@ impl Acceptor {
     }
 }
 
-/// The streams that peers have dialled.
+/// Streams opened by peers.
 #[derive(Default)]
 struct Streams {
     tasks: JoinSet<()>,
@@ -122,7 +123,7 @@ impl Streams {
     }
 }
 
-/// Takes in the frames of a peer, and gives signs of life.
+/// Receives the frames of a peer and sends keepalives.
 async fn receive_frames(
     stream: TcpStream,
     session: Session,
@@ -140,7 +141,7 @@ async fn receive_frames(
     let mut last_received_at = Instant::now();
     loop {
         while let Some(frame) = frames.next_frame(&counters)? {
-            // It can only fail if the transport is gone, and this task with it.
+            // Fails only if the transport is dropped, and then this task is aborted.
             let _ = event_sender.send(TaskEvent::Frame { from, frame }).await;
             last_received_at = Instant::now();
         }

@@ -1,4 +1,4 @@
-//! The stream to one peer: dialled, and dialled again.
+//! Outgoing connection to one peer, with reconnects.
 
 use std::io;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::{PeerAddress, TaskEvent, TransportContext};
 use crate::seal::{FrameSealer, RejectReason, Session};
 use crate::transport::link_counters::LinkCounters;
 
-/// Frames are written together until they are so many bytes.
+/// Maximum number of bytes that are combined into one write.
 const MAX_WRITE_BYTES: usize = 64 * 1024;
 
-/// Keeps a stream to one peer.
+/// A task that keeps a stream to one peer.
 pub(super) struct Dialer {
     pub(super) context: Arc<TransportContext>,
     pub(super) peer: PeerAddress,
@@ -28,19 +28,19 @@ pub(super) struct Dialer {
 }
 
 impl Dialer {
-    /// Until it is aborted.
+    /// Connects and reconnects until the task is aborted.
     pub(super) async fn run(self) {
         let mut wait = self.context.timing.initial_backoff;
         loop {
             let up = self.connect_and_send().await;
             wait = if up { self.context.timing.initial_backoff } else { wait };
-            // A part at random, so that nodes that lost each other at once do not all dial at once.
+            // Jitter, so that nodes that lost each other at the same time do not all reconnect at once.
             sleep(wait.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
             wait = (wait * 2).min(self.context.timing.max_backoff);
         }
     }
 
-    /// Dials once, and carries frames for as long as the link is up. Says whether it was.
+    /// Connects once and sends frames until the link fails. Returns whether the link was up.
     async fn connect_and_send(&self) -> bool {
         let (stream, session) = match self.connect_and_handshake().await {
             Ok(dialled) => dialled,
@@ -51,7 +51,7 @@ impl Dialer {
         };
         let (queue, frames) = queue::frame_queue();
         let (to, link) = (self.peer.incarnation, self.link);
-        // It can only fail if the transport is gone, and this task with it.
+        // Fails only if the transport is dropped, and then this task is aborted.
         let _ = self.event_sender.send(TaskEvent::LinkUp { to, link, queue }).await;
         if let Err(error) = self.send_frames(stream, session, frames).await {
             self.log_stream_error(&error);
@@ -80,7 +80,7 @@ impl Dialer {
         socket.connect(address).await
     }
 
-    /// Writes what is queued, and a sign of life every now and then; hears those of the other side.
+    /// Sends queued frames and keepalives, and receives the keepalives of the peer.
     async fn send_frames(
         &self,
         stream: TcpStream,
@@ -98,12 +98,12 @@ impl Dialer {
         loop {
             sealed.clear();
             tokio::select! {
-                // What has been heard comes before the silence: a write may have taken long.
+                // Reads before checking the idle timeout, since a write may have taken long.
                 biased;
                 read = reader.fill_buffer(&self.counters) => {
                     read?;
                     last_received_at = Instant::now();
-                    // Whoever answers has nothing else to say.
+                    // The accepting side sends only keepalives.
                     if reader.next_frame(&self.counters)?.is_some() {
                         return Err(RejectReason::Malformed.into());
                     }
@@ -117,7 +117,7 @@ impl Dialer {
         }
     }
 
-    /// Seals a frame, and those that wait behind it, up to what is written at once.
+    /// Seals a frame and further queued frames, up to [`MAX_WRITE_BYTES`].
     fn seal(
         &self,
         sealer: &mut FrameSealer,

@@ -1,4 +1,4 @@
-//! Frames that wait to be written to one peer: bounded in number and in bytes.
+//! Queue of frames for one peer, bounded by frames and bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::{MAX_QUEUED_BYTES, MAX_QUEUED_FRAMES};
 
-/// An empty queue.
+/// Creates an empty queue.
 pub(super) fn frame_queue() -> (FrameSender, FrameReceiver) {
     let bytes = Arc::new(AtomicUsize::new(0));
     let (sender, receiver) = mpsc::channel(MAX_QUEUED_FRAMES);
@@ -18,7 +18,7 @@ pub(super) fn frame_queue() -> (FrameSender, FrameReceiver) {
     )
 }
 
-/// Where frames go in. There is one of it.
+/// The only sender of a frame queue.
 #[derive(Debug)]
 pub(super) struct FrameSender {
     frames: mpsc::Sender<Bytes>,
@@ -26,7 +26,7 @@ pub(super) struct FrameSender {
 }
 
 impl FrameSender {
-    /// Says whether there was room.
+    /// Queues a frame. Returns `false` if the queue is full or closed.
     pub(super) fn push(&self, frame: Bytes) -> bool {
         let length = frame.len();
         if self.bytes.load(Ordering::Relaxed) + length > MAX_QUEUED_BYTES {
@@ -41,7 +41,7 @@ impl FrameSender {
     }
 }
 
-/// Where they come out.
+/// The receiver of a frame queue.
 #[derive(Debug)]
 pub(super) struct FrameReceiver {
     frames: mpsc::Receiver<Bytes>,
@@ -49,13 +49,13 @@ pub(super) struct FrameReceiver {
 }
 
 impl FrameReceiver {
-    /// The next one; none if no more can come. Nothing is lost if the future is dropped.
+    /// Waits for the next frame; `None` if the queue is closed. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         let frame = self.frames.recv().await;
         self.release_bytes(frame)
     }
 
-    /// The next one, if it is there.
+    /// Returns the next frame if one is queued.
     pub(super) fn try_next(&mut self) -> Option<Bytes> {
         let frame = self.frames.try_recv().ok();
         self.release_bytes(frame)

@@ -1,4 +1,4 @@
-//! Handshakes and frames on a connection.
+//! Handshakes and sealed frames on a connection.
 
 use std::io;
 
@@ -13,10 +13,10 @@ use crate::seal::{
 };
 use crate::transport::link_counters::LinkCounters;
 
-/// Room for what arrives at once.
+/// Capacity that is reserved for each read, in bytes.
 const READ_BUFFER_BYTES: usize = 16 * 1024;
 
-/// Why a connection is over.
+/// A reason for which a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StreamError {
     #[error(transparent)]
@@ -27,7 +27,7 @@ pub(super) enum StreamError {
     IdleTimeout,
 }
 
-/// Shakes hands, as the side that dials.
+/// Performs the handshake as the connecting side.
 pub(super) async fn client_handshake<S>(
     stream: &mut S,
     context: &TransportContext,
@@ -49,7 +49,7 @@ where
         .unwrap_or(Err(RejectReason::TooSlow.into()))
 }
 
-/// Shakes hands, as the side that answers.
+/// Performs the handshake as the accepting side.
 pub(super) async fn server_handshake<S>(
     stream: &mut S,
     context: &TransportContext,
@@ -70,10 +70,10 @@ where
         .unwrap_or(Err(RejectReason::TooSlow.into()))
 }
 
-/// Reads a greeting, and no further.
+/// Reads one hello, and no further bytes.
 async fn read_hello(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, StreamError> {
     let mut head = [0; HELLO_HEADER_BYTES];
-    // What speaks another language may say less than a greeting, and wait: its first byte tells.
+    // A client of another protocol may send fewer bytes than a hello and wait. The first byte identifies it.
     read_exact(stream, &mut head[..1]).await?;
     hello_length(&head)?;
     read_exact(stream, &mut head[1..]).await?;
@@ -84,7 +84,7 @@ async fn read_hello(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, St
     Ok(hello)
 }
 
-/// A stream that ends within is a truncated one.
+/// Reads `bytes.len()` bytes. Reports an early end of the stream as [`RejectReason::Truncated`].
 async fn read_exact(
     stream: &mut (impl AsyncRead + Unpin),
     bytes: &mut [u8],
@@ -103,7 +103,7 @@ fn nonce() -> io::Result<Nonce> {
     Ok(random.map_err(|_| io::Error::other("the system has no random numbers"))?.expose())
 }
 
-/// Reads frames.
+/// A reader of sealed frames.
 #[derive(Debug)]
 pub(super) struct FrameReader<R> {
     read: R,
@@ -116,7 +116,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Self { read, opener, buffer: BytesMut::new() }
     }
 
-    /// The next frame that is more than a sign of life, of those that have arrived.
+    /// Returns the next buffered frame that is not a keepalive.
     pub(super) fn next_frame(
         &mut self,
         counters: &LinkCounters,
@@ -130,7 +130,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Ok(None)
     }
 
-    /// Waits for more to arrive. Nothing is lost if the future is dropped.
+    /// Waits for more data. Cancel safe: no data is lost if the future is dropped.
     pub(super) async fn fill_buffer(&mut self, counters: &LinkCounters) -> Result<(), StreamError> {
         self.buffer.reserve(READ_BUFFER_BYTES);
         let read = self.read.read_buf(&mut self.buffer).await?;
@@ -143,7 +143,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 }
 
-/// Writes all of it within the time that a stream may be silent.
+/// Writes all bytes within the idle timeout.
 pub(super) async fn write(
     write: &mut (impl AsyncWrite + Unpin),
     bytes: &[u8],
