@@ -181,6 +181,6 @@ fn hear(mut opener: FrameOpener, mut arrives: &[u8], pieces: &[u8]) -> Vec<Vec<u
             break;
         }
     }
-    let _ = opener.end(&arrived);
+    let _ = opener.check_end(&arrived);
     heard
 }

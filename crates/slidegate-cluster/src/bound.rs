@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_alone_keeps_the_promise_of_its_algorithm() {
+    fn single_node_bound_matches_its_algorithm() {
         for limit in slidegate::testkit::properties::limits() {
             let algorithm_bound = slidegate::testkit::properties::max_units_in_window(&limit);
             assert_eq!(max_units_in_window(&limit, 1, 100, 100), algorithm_bound, "{limit}");
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn each_count_that_a_window_lies_over_may_be_exceeded() {
+    fn bound_covers_each_overlapping_count() {
         let buckets = limit(100, Algorithm::SlidingBuckets { precision: None });
         assert_eq!(max_units_in_window(&buckets, 3, 10, 25), 100 + 2 * 25);
         let window = limit(100, Algorithm::SlidingWindow);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_stays_at_the_most() {
+    fn bound_saturates_at_maximum() {
         let window = limit(100, Algorithm::SlidingWindow);
         assert_eq!(max_units_in_window(&window, u64::MAX, u64::MAX, 1), u64::MAX);
         assert_eq!(overshoot_bound(&window, 0, 7, 7), 0);

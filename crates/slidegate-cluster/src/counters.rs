@@ -304,18 +304,16 @@ pub fn supports(limit: &Limit) -> Result<(), String> {
     let algorithm = limit.algorithm();
     let (reason, instead) = match algorithm {
         Algorithm::SlidingLog => (
-            "every single charge would have to travel",
-            "`sliding_buckets`, which never lets more than max pass either",
+            "each charge would have to be sent to every node",
+            "`sliding_buckets`, which never exceeds max either",
         ),
         Algorithm::TokenBucket { .. } => (
-            "what leaks out of several buckets is not what leaks out of one",
+            "the levels of several buckets do not add up to the level of one",
             "`sliding_window`, or `sliding_buckets`",
         ),
         _ => return Ok(()),
     };
-    Err(format!(
-        "nodes that tell each other their counts cannot count by `{algorithm}`, since {reason}: take {instead}"
-    ))
+    Err(format!("a cluster cannot count by `{algorithm}`: {reason}; use {instead}"))
 }
 
 fn unsupported(hit: &Hit<'_>) -> StoreError {

@@ -65,10 +65,10 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The name has an invalid length. It is part of every datagram.
-    #[error("the node's name has {0} bytes: it may have 1 to {MAX_NAME_BYTES}")]
+    #[error("node name has {0} bytes: use 1 to {MAX_NAME_BYTES}")]
     Name(usize),
     /// The gossip task could not start.
-    #[error("the gossip of the cluster cannot start: {0}")]
+    #[error("gossip task cannot start: {0}")]
     Gossip(String),
 }
 
@@ -84,7 +84,7 @@ pub fn incarnation(name: &str, generation: u64) -> Incarnation {
 /// The membership of this node. Dropping it makes the node silent; [`leave`](Self::leave) announces it first.
 #[derive(Debug)]
 pub struct Membership {
-    handle: Option<GossipTasks>,
+    tasks: Option<GossipTasks>,
     incarnation: Incarnation,
     view: watch::Receiver<MembershipView>,
     traffic: Arc<GossipTraffic>,
@@ -138,9 +138,9 @@ impl Membership {
             traffic: Arc::clone(&traffic),
         };
         let id = ChitchatId::new(settings.name.as_str(), settings.generation, settings.advertise);
-        let config = config(id, settings.seeds.clone());
+        let chitchat_config = chitchat_config(id, settings.seeds.clone());
         let transport = gossip::OneShotTransport::new(sealed);
-        let gossip = spawn_chitchat(config, Vec::new(), &transport).await;
+        let gossip = spawn_chitchat(chitchat_config, Vec::new(), &transport).await;
         let gossip = Arc::new(gossip.map_err(|error| JoinError::Gossip(error.to_string()))?);
         let (watch_task, view) = view::watch_members(&gossip).await;
         let seed_task = view::resolve_seeds_while_alone(
@@ -150,7 +150,7 @@ impl Membership {
             view.clone(),
         );
         Ok(Self {
-            handle: Some(GossipTasks { gossip, watch_task, seed_task }),
+            tasks: Some(GossipTasks { gossip, watch_task, seed_task }),
             incarnation: own,
             view,
             traffic,
@@ -174,28 +174,28 @@ impl Membership {
 
     /// Announces that this node leaves, waits until the announcement has spread, and stops.
     pub async fn leave(mut self) {
-        let Some(running) = self.handle.take() else { return };
+        let Some(tasks) = self.tasks.take() else { return };
         let announce_leave = |chitchat: &mut chitchat::Chitchat| {
             chitchat.self_node_state().set(LEAVING_KEY, "yes");
             let live = chitchat.live_nodes().filter(|node| *node != chitchat.self_chitchat_id());
             live.map(|node| node.gossip_advertise_addr).collect::<Vec<_>>()
         };
-        for live in running.gossip.with_chitchat(announce_leave).await {
+        for live in tasks.gossip.with_chitchat(announce_leave).await {
             // Fails only if the gossip task has ended.
-            let _ = running.gossip.gossip(live);
+            let _ = tasks.gossip.gossip(live);
         }
         sleep(GOSSIP_INTERVAL * LEAVE_GOSSIP_ROUNDS).await;
     }
 }
 
-fn config(chitchat_id: ChitchatId, seed_nodes: Vec<String>) -> ChitchatConfig {
+fn chitchat_config(chitchat_id: ChitchatId, seed_nodes: Vec<String>) -> ChitchatConfig {
     ChitchatConfig {
         listen_addr: chitchat_id.gossip_advertise_addr,
         chitchat_id,
         cluster_id: CLUSTER_ID.to_owned(),
         gossip_interval: GOSSIP_INTERVAL,
         seed_nodes,
-        failure_detector_config: detection(),
+        failure_detector_config: failure_detector_config(),
         marked_for_deletion_grace_period: DEAD_NODE_RETENTION,
         catchup_callback: None,
         extra_liveness_predicate: None,
@@ -205,7 +205,7 @@ fn config(chitchat_id: ChitchatId, seed_nodes: Vec<String>) -> ChitchatConfig {
 /// Returns the settings of the failure detector. A node is silent after ten times the mean interval between its
 /// heartbeats. The mean covers the last five intervals and five assumed intervals of 0.4 s, so it is between 0.2 s and,
 /// with high packet loss, 0.7 s. The time is thus typically 2 to 4 s and at most 7 s, regardless of the cluster size.
-fn detection() -> FailureDetectorConfig {
+fn failure_detector_config() -> FailureDetectorConfig {
     FailureDetectorConfig {
         phi_threshold: 10.0,
         sampling_window_size: 5,

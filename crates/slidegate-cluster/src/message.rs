@@ -83,37 +83,37 @@ pub struct Ack {
 #[non_exhaustive]
 pub enum MessageError {
     /// The frame is longer than [`MAX_MESSAGE_BYTES`].
-    #[error("a frame of {0} bytes is too long")]
+    #[error("frame of {0} bytes is longer than {MAX_MESSAGE_BYTES}")]
     TooLong(usize),
     /// The version is not [`VERSION`].
-    #[error("version {0} of the messages is not known here")]
+    #[error("message version {0} is not supported")]
     UnsupportedVersion(u8),
     /// The message kind is unknown.
-    #[error("message {0:#04x} is not known")]
+    #[error("unknown message kind {0:#04x}")]
     UnknownKind(u8),
     /// The frame ends inside a field.
-    #[error("the frame ends too early")]
+    #[error("frame ends too early")]
     Truncated,
     /// Bytes follow the end of the message.
-    #[error("{0} bytes are left over")]
+    #[error("{0} bytes after the end of the message")]
     TrailingBytes(usize),
     /// A variable-length integer is not in its canonical form.
-    #[error("a number is not written as it should be")]
+    #[error("invalid integer encoding")]
     InvalidNumber,
     /// A stream position contains a zero.
-    #[error("no frame of a stream has this place")]
+    #[error("invalid stream position")]
     InvalidPosition,
     /// The roster contains an invalid name or flag, or too many entries.
-    #[error("the list of members is not one")]
+    #[error("invalid roster")]
     InvalidRoster,
     /// The bucket length or the number of buckets is out of range.
-    #[error("no counter divides time like this")]
+    #[error("invalid bucket length or number of buckets")]
     InvalidShape,
     /// An update refers to a group that the frame does not contain.
-    #[error("a tally is of a slot that is not there")]
+    #[error("update of an unknown group")]
     UnknownGroup,
     /// The first update has no key.
-    #[error("a tally has no key")]
+    #[error("first update has no key")]
     MissingKey,
 }
 
@@ -150,9 +150,9 @@ fn decode_updates(kind: u8, reader: &mut Reader<'_>) -> Result<Message, MessageE
     let position = decode_position(reader)?;
     let roster = match kind & FLAG_ROSTER {
         0 => None,
-        _ => Some(Roster::read(reader)?),
+        _ => Some(Roster::decode(reader)?),
     };
-    let updates = updates::read(reader)?;
+    let updates = updates::decode(reader)?;
     Ok(Message::Updates(UpdateFrame {
         position,
         is_complete: kind & FLAG_COMPLETE != 0,
@@ -208,7 +208,7 @@ impl FrameBody {
     /// Encodes a roster without updates. With `is_complete` it completes the initial state of an epoch.
     pub fn from_roster(roster: &Roster, is_complete: bool) -> Self {
         let mut bytes = Vec::new();
-        roster.write_varint(&mut bytes);
+        roster.encode(&mut bytes);
         bytes.extend_from_slice(&UpdateEncoder::default().take());
         let flags = FLAG_ROSTER | if is_complete { FLAG_COMPLETE } else { 0 };
         Self { flags, bytes: bytes.into() }

@@ -73,9 +73,7 @@ pub enum StartError {
         source: std::io::Error,
     },
     /// The address is reachable from other machines, and there is no key to authenticate peers.
-    #[error(
-        "to listen on {0}, where others than this machine are heard, a cluster needs a key that they do not know"
-    )]
+    #[error("{0} is reachable from other machines: a cluster needs a key")]
     NoKey(SocketAddr),
     /// The key is too short.
     #[error(transparent)]
@@ -101,9 +99,9 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
     /// # Errors
     /// Returns an error if the node cannot listen, needs a key, or has no address that other nodes can reach.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
-        let key = key(&settings)?;
-        let listen = |source| StartError::Listen { address: settings.listen, source };
-        let sockets = Sockets::bind(settings.listen).await.map_err(listen)?;
+        let key = cluster_key(&settings)?;
+        let listen_error = |source| StartError::Listen { address: settings.listen, source };
+        let sockets = Sockets::bind(settings.listen).await.map_err(listen_error)?;
         let advertise =
             membership::resolve_advertised(sockets.address, settings.advertise, &settings.seeds)
                 .await?;
@@ -115,7 +113,7 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
             name: name.as_str().into(),
             address: Some(advertise),
         };
-        let counters = Arc::new(counters(&settings, &key, local_node.incarnation, &clock));
+        let counters = Arc::new(new_counters(&settings, &key, local_node.incarnation, &clock));
         let knows_others = membership::has_other_seeds(&settings.seeds, advertise).await;
         let engine = ReplicationEngine::new(
             local_node.clone(),
@@ -133,7 +131,7 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
             reject_counters.clone(),
             Timing::default(),
         )
-        .map_err(listen)?;
+        .map_err(listen_error)?;
         let membership_settings = membership::Settings {
             name,
             generation,
@@ -183,18 +181,18 @@ impl<C: Clock> ClusterStore<C> {
     /// Later charges are not replicated.
     pub async fn leave(&self, max_wait: Duration) {
         let Some(node) = self.node() else { return };
-        let (done, left) = oneshot::channel();
+        let (done, has_left) = oneshot::channel();
         let leave = async {
             // A node whose task has ended has already left.
             if node.leave.send(done).await.is_ok() {
-                let _ = left.await;
+                let _ = has_left.await;
             }
         };
         let _ = timeout(max_wait, leave).await;
     }
 }
 
-fn key(settings: &Settings) -> Result<ClusterKey, StartError> {
+fn cluster_key(settings: &Settings) -> Result<ClusterKey, StartError> {
     match &settings.key {
         Some(text) => Ok(ClusterKey::new(text)?),
         None if settings.listen.ip().is_loopback() => Ok(ClusterKey::for_loopback()),
@@ -202,7 +200,7 @@ fn key(settings: &Settings) -> Result<ClusterKey, StartError> {
     }
 }
 
-fn counters(
+fn new_counters(
     settings: &Settings,
     key: &ClusterKey,
     incarnation: crate::pn_counter::Incarnation,

@@ -179,14 +179,14 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_nobody_to_tell_waits_for_nobody() {
+    fn lone_node_needs_no_acknowledgements() {
         let acknowledged_flush =
             Progress::alone().acknowledged_flush(at(0), SPAN_US, OnPartition::Bounded);
         assert_eq!(acknowledged_flush, FlushSeq::MAX);
     }
 
     #[test]
-    fn nothing_is_acknowledged_to_a_node_that_is_joining() {
+    fn joining_node_has_no_acknowledged_flush() {
         let progress = Progress { is_joining: true, ..progress(Some(at(0))) };
         for on_partition in [OnPartition::Bounded, OnPartition::Available] {
             assert_eq!(progress.acknowledged_flush(at(900), SPAN_US, on_partition), 0);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_member_counts_until_its_window_has_passed() {
+    fn silent_member_is_required_for_one_window() {
         let progress = progress(Some(at(0)));
         let acknowledged_flush =
             |now| progress.acknowledged_flush(now, SPAN_US, OnPartition::Bounded);
@@ -206,12 +206,12 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_member_counts_for_ever_where_no_majority_is() {
+    fn silent_member_stays_required_without_majority() {
         assert_eq!(progress(None).acknowledged_flush(at(9_000), SPAN_US, OnPartition::Bounded), 4);
     }
 
     #[test]
-    fn who_comes_to_a_majority_waits_for_a_window_there() {
+    fn new_majority_waits_for_one_window() {
         let progress = progress(Some(at(100)));
         let acknowledged_flush =
             |now| progress.acknowledged_flush(now, SPAN_US, OnPartition::Bounded);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_member_does_not_count_where_availability_is_wanted() {
+    fn silent_member_is_optional_when_available() {
         assert_eq!(progress(None).acknowledged_flush(at(20), SPAN_US, OnPartition::Available), 9);
     }
 }

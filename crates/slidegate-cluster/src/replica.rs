@@ -107,8 +107,8 @@ impl KeyReplica {
     pub(crate) fn rebuild_state<C: Additive>(&mut self, counter: C, last: Timestamp) -> C::State {
         let running = counter.shape().bucket(last);
         let sums = self.units_by_bucket();
-        let units = |counts: &dyn Fn(u64) -> bool| {
-            let counted = sums.iter().filter(|(bucket, _)| counts(*bucket));
+        let units = |is_unexpired: &dyn Fn(u64) -> bool| {
+            let counted = sums.iter().filter(|(bucket, _)| is_unexpired(*bucket));
             counted.map(|(_, units)| *units).fold(0, u64::saturating_add)
         };
         let state = counter.gather(last, |bucket| match bucket == running {
@@ -229,15 +229,15 @@ impl KeyReplica {
     /// Marks the units of all flushes up to `acknowledged` as known to every member, so that the next snapshot can be
     /// taken.
     pub(crate) fn on_acknowledged(&mut self, acknowledged: FlushSeq) {
-        let is_settled = self.snapshot_seq != 0 && self.snapshot_seq <= acknowledged;
+        let is_snapshot_acknowledged = self.snapshot_seq != 0 && self.snapshot_seq <= acknowledged;
         for local in &mut self.local {
             if acknowledged == FlushSeq::MAX {
                 local.acknowledged = local.units.charged;
-            } else if is_settled {
+            } else if is_snapshot_acknowledged {
                 local.acknowledged = local.acknowledged.max(local.in_flight);
             }
         }
-        if is_settled || acknowledged == FlushSeq::MAX {
+        if is_snapshot_acknowledged || acknowledged == FlushSeq::MAX {
             self.snapshot_seq = 0;
         }
     }
@@ -249,11 +249,11 @@ impl KeyReplica {
 
     /// Returns the unacknowledged, unexpired units by bucket, oldest first.
     fn unsynced_by_bucket(&self, now: Timestamp) -> impl Iterator<Item = (u64, u64)> {
-        let counts =
+        let is_unexpired =
             move |local: &&LocalBucket| self.shape.leaves_us(local.bucket) > now.as_micros();
         self.local
             .iter()
-            .filter(counts)
+            .filter(is_unexpired)
             .map(|local| (local.bucket, local.units.charged - local.acknowledged))
     }
 
@@ -305,11 +305,11 @@ impl KeyReplica {
         mut visit: impl FnMut(Incarnation, u64, PnCounter),
     ) {
         if self.last_sent_seq > flush || self.local.iter().any(|local| local.units != local.sent) {
-            let counts =
+            let is_unexpired =
                 |local: &&LocalBucket| self.shape.leaves_us(local.bucket) > now.as_micros();
             self.local
                 .iter()
-                .filter(counts)
+                .filter(is_unexpired)
                 .for_each(|local| visit(local_incarnation, local.bucket, local.units));
         }
     }
@@ -322,10 +322,11 @@ impl KeyReplica {
         is_selected: impl Fn(Incarnation, bool) -> bool,
         mut visit: impl FnMut(Incarnation, u64, PnCounter),
     ) {
-        let counts = |remote: &&RemoteBucket| self.shape.leaves_us(remote.bucket) > now.as_micros();
+        let is_unexpired =
+            |remote: &&RemoteBucket| self.shape.leaves_us(remote.bucket) > now.as_micros();
         let selected =
             |remote: &&RemoteBucket| is_selected(remote.incarnation, remote.has_foreign_removals);
-        for remote in self.remote.iter().filter(counts).filter(selected) {
+        for remote in self.remote.iter().filter(is_unexpired).filter(selected) {
             visit(remote.incarnation, remote.bucket, remote.units);
         }
     }

@@ -19,7 +19,8 @@ pub trait ReplicatedCounters: Send + Sync {
     ) -> bool;
 
     /// Calls `visit` for each unexpired counter of this node that has changed after `flush`: sent in a later flush, or
-    /// not sent yet. With `include_remote`, also for the counters of all other incarnations.
+    /// not sent yet. Also visits counters of other incarnations: all of them with `include_remote`, otherwise those
+    /// from which a node other than the owner may have removed units.
     fn visit_changed_since(
         &self,
         flush: FlushSeq,
@@ -28,7 +29,8 @@ pub trait ReplicatedCounters: Send + Sync {
         visit: &mut dyn FnMut(CounterUpdate),
     );
 
-    /// Calls `visit` for each unexpired counter of one incarnation.
+    /// Calls `visit` for each unexpired counter of one incarnation, and for counters of any other incarnation from
+    /// which a node other than the owner may have removed units.
     fn visit_incarnation(
         &self,
         incarnation: Incarnation,

@@ -119,7 +119,7 @@ impl<C: Clock> ClusterStore<C> {
                 self.unsynced_denials.fetch_add(u64::from(!result.allowed), Ordering::Relaxed);
                 Ok(result)
             }
-            Attempt::Unsynced => unreachable!("at the cap it denies"),
+            Attempt::Unsynced => unreachable!("`CapPolicy::Deny` always decides"),
         }
     }
 

@@ -140,8 +140,8 @@ impl Counters {
             if context.cap_policy == CapPolicy::Wait {
                 return Ok(Attempt::Unsynced);
             }
-            for (nth, outcome) in over_cap {
-                outcomes[nth] = outcome;
+            for (index, outcome) in over_cap {
+                outcomes[index] = outcome;
             }
         }
         let allowed = admits(hits, &outcomes);
@@ -160,7 +160,7 @@ impl Counters {
 
     /// Evaluates each hit as if all hits before it were charged. Also returns the outcomes of the hits that exceed the
     /// cap on unacknowledged units, by index.
-    #[expect(clippy::type_complexity, reason = "both are lists by place")]
+    #[expect(clippy::type_complexity, reason = "both are lists by index")]
     fn evaluate_all(
         &self,
         locked: &mut LockedShards<'_>,
@@ -170,9 +170,9 @@ impl Counters {
     ) -> Result<(Outcomes, SmallVec<[(usize, Outcome); 1]>), StoreError> {
         let mut outcomes = Outcomes::with_capacity(hits.len());
         let mut over_cap = SmallVec::new();
-        for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
+        for (index, (hit, location)) in hits.iter().zip(locations).enumerate() {
             let is_same = |earlier: usize| locations[earlier].fingerprint == location.fingerprint;
-            let pending = pending(&hits[..nth], &outcomes, is_same);
+            let pending = pending(&hits[..index], &outcomes, is_same);
             let required = hit.required.saturating_add(pending);
             let pending_hit = PendingHit { hit, required, now: location.counter_time(context.now) };
             let shard = locked_shard_mut(locked, location);
@@ -182,7 +182,7 @@ impl Counters {
             });
             if is_over_cap {
                 over_cap.push((
-                    nth,
+                    index,
                     self.outcome_at_cap(shard, *location, pending_hit, &outcome, context),
                 ));
             }

@@ -34,7 +34,9 @@ impl CounterKinds {
         }
         let KindTable { counters, by_shape } = &mut *self.0.write();
         let Ok(next) = u16::try_from(counters.len()) else {
-            return Err(StoreError::Unsupported("there are limits of too many kinds".to_owned()));
+            return Err(StoreError::Unsupported(
+                "too many limits with different windows or algorithms".to_owned(),
+            ));
         };
         let kind = *by_shape.entry(shape).or_insert(KindId(next));
         if kind == KindId(next) {

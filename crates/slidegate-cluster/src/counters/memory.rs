@@ -21,7 +21,7 @@ impl Counters {
     }
 
     /// Returns whether the replicas use half of the budget or more. Updates of keys without a replica are then ignored.
-    pub(super) fn are_books_full(&self) -> bool {
+    pub(super) fn are_replicas_full(&self) -> bool {
         self.replica_bytes.load(Ordering::Relaxed) >= self.max_memory / 2
     }
 

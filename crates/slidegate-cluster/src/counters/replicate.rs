@@ -30,14 +30,14 @@ impl Counters {
         }
     }
 
-    /// Removes units from an existing key by `take`. `now` is the time on the counter's clock.
+    /// Removes units from an existing key by `change`. `now` is the time on the counter's clock.
     fn remove_units<C: HasTable>(
         &self,
         shard: &mut Shard,
         counter: C,
         key: u64,
         now: Timestamp,
-        take: impl FnOnce(&mut C::State),
+        change: impl FnOnce(&mut C::State),
     ) {
         let table = C::table(&mut shard.states);
         let Some(at) = table.find(key) else { return };
@@ -47,7 +47,7 @@ impl Counters {
             slot.denied_until = 0;
             let key_state = &mut slot.state;
             if self.progress.is_alone() && replicas.get(key).is_none() {
-                take(&mut key_state.state);
+                change(&mut key_state.state);
                 return;
             }
             let replica = replicas.get_or_insert_with(key, || KeyReplica::new(counter.shape()));
@@ -56,7 +56,7 @@ impl Counters {
                 let last = counter.last(&key_state.state).max(now);
                 key_state.state = replica.rebuild_state(counter, last);
             }
-            take(&mut key_state.state);
+            change(&mut key_state.state);
             replica.record_removals(counter, &key_state.state);
             if !key_state.is_changed {
                 key_state.is_changed = true;
@@ -92,12 +92,12 @@ impl Counters {
     pub fn refund(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
         let locations = self.locate_all(hits)?;
         let refund = |(hit, location): (&Hit<'_>, &HitLocation)| {
-            let own = location.counter_time(now);
+            let counter_now = location.counter_time(now);
             with_counter!(location.counter, counter => {
                 let shard = &mut *self.shards[location.shard].0.lock();
                 self.find_state(shard, counter, hit, *location, now)?;
-                self.remove_units(shard, counter, location.fingerprint, own, |state| {
-                    counter.refund(state, own, hit.cost);
+                self.remove_units(shard, counter, location.fingerprint, counter_now, |state| {
+                    counter.refund(state, counter_now, hit.cost);
                 });
             });
             Ok(self.peek(&[Hit { cost: 0, required: 1, ..*hit }], now)?[0])
@@ -123,13 +123,13 @@ impl Counters {
     /// Drains the changed keys of all shards.
     fn take_changed_keys(&self) -> Vec<Changed> {
         let mut all = Vec::new();
-        for (nth, padded) in self.shards.iter().enumerate() {
+        for (index, padded) in self.shards.iter().enumerate() {
             let shard = &mut *padded.0.lock();
             for (key, kind) in shard.replicas.take_changed() {
                 let remaining = with_counter!(self.kinds.counter(kind), counter => {
                     remaining(shard, counter, key)
                 });
-                all.push(Changed { shard: nth, key, kind, remaining });
+                all.push(Changed { shard: index, key, kind, remaining });
             }
         }
         all
@@ -266,7 +266,7 @@ impl ReplicatedCounters for Counters {
 
     fn visit_incarnation(
         &self,
-        of: Incarnation,
+        selected: Incarnation,
         now: Timestamp,
         visit: &mut dyn FnMut(CounterUpdate),
     ) {
@@ -275,8 +275,9 @@ impl ReplicatedCounters for Counters {
             let shard = &mut *padded.0.lock();
             for (key, replica) in shard.replicas.iter_mut() {
                 let shape = replica.shape();
-                let is_selected =
-                    |incarnation, has_foreign_removals| incarnation == of || has_foreign_removals;
+                let is_selected = |incarnation, has_foreign_removals| {
+                    incarnation == selected || has_foreign_removals
+                };
                 replica.visit_remote(now, is_selected, |incarnation, bucket, units| {
                     visit(CounterUpdate { key, shape, incarnation, bucket, units });
                 });
@@ -286,7 +287,7 @@ impl ReplicatedCounters for Counters {
 
     fn merge(&self, updates: &[CounterUpdate], now: Timestamp) {
         let retention_start = self.retention_start(now);
-        let most = (2 * self.max_keys / self.shards.len()).max(64);
+        let max_replicas = (2 * self.max_keys / self.shards.len()).max(64);
         for update in updates {
             let leaves_us = update.shape.leaves_us(update.bucket);
             let is_own = update.incarnation == self.incarnation;
@@ -298,10 +299,10 @@ impl ReplicatedCounters for Counters {
                 self.merge_removed(shard, update, leaves_us);
                 continue;
             }
-            if shard.replicas.len() >= most {
+            if shard.replicas.len() >= max_replicas {
                 shard.replicas.remove_expired(retention_start);
             }
-            let is_full = shard.replicas.len() >= most || self.are_books_full();
+            let is_full = shard.replicas.len() >= max_replicas || self.are_replicas_full();
             if is_full && shard.replicas.get(update.key).is_none() {
                 continue;
             }

@@ -174,8 +174,8 @@ fn mark_changed<S: Default + HeapSize>(
     table: &mut Table<KeyState<S>>,
     key: u64,
 ) -> Option<(KindId, bool)> {
-    let at = table.find(key)?;
-    let key_state = &mut table.slot_mut(at).state;
+    let index = table.find(key)?;
+    let key_state = &mut table.slot_mut(index).state;
     Some((key_state.kind, !std::mem::replace(&mut key_state.is_changed, true)))
 }
 
@@ -184,8 +184,8 @@ fn mark_stale<S: Default + HeapSize>(
     key: u64,
     expires: CoarseTime,
 ) {
-    if let Some(at) = table.find(key) {
-        let slot: &mut Slot<KeyState<S>> = table.slot_mut(at);
+    if let Some(index) = table.find(key) {
+        let slot: &mut Slot<KeyState<S>> = table.slot_mut(index);
         slot.state.is_stale = true;
         slot.expires = slot.expires.max(expires);
         // Units may have been removed.

@@ -25,14 +25,14 @@ impl Sockets {
     /// # Errors
     /// Returns an error if the address is in use or does not belong to this machine.
     pub async fn bind(listen: SocketAddr) -> io::Result<Self> {
-        let mut tries = if listen.port() == 0 { MAX_BIND_ATTEMPTS } else { 1 };
+        let mut attempts = if listen.port() == 0 { MAX_BIND_ATTEMPTS } else { 1 };
         loop {
-            tries -= 1;
+            attempts -= 1;
             let tcp = TcpListener::bind(listen).await?;
             let address = tcp.local_addr()?;
             match UdpSocket::bind(address).await {
                 Ok(udp) => return Ok(Self { udp, tcp, address }),
-                Err(error) if tries == 0 => return Err(error),
+                Err(error) if attempts == 0 => return Err(error),
                 Err(_) => {}
             }
         }
@@ -44,13 +44,13 @@ impl Sockets {
 pub enum AddressError {
     /// The given address is not the address of one machine.
     #[error(
-        "others cannot reach this node at {0}: advertise the address of one machine, with its port"
+        "other nodes cannot reach this node at {0}: advertise the address of one machine, with its port"
     )]
     Unspecified(SocketAddr),
     /// The node listens on all addresses, and there is no route to any seed.
     #[error(
-        "the cluster listens on all addresses ({0}), and no seed tells by which of them others reach this node: \
-         listen on the one that they use, or advertise it"
+        "the cluster listens on all addresses ({0}), and no seed is reachable to select one: \
+         listen on the address that other nodes use, or advertise it"
     )]
     Unknown(SocketAddr),
 }

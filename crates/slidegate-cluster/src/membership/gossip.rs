@@ -62,10 +62,10 @@ impl Transport for OneShotTransport {
     async fn open(&self, _: SocketAddr) -> anyhow::Result<Box<dyn Socket>> {
         let sealed = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let sealed =
-            sealed.ok_or_else(|| anyhow::anyhow!("the socket of the cluster is in use"))?;
+            sealed.ok_or_else(|| anyhow::anyhow!("the gossip socket is already in use"))?;
         Ok(Box::new(GossipSocket {
             sealed,
-            plain: Vec::new(),
+            payload: Vec::new(),
             outgoing: Vec::new(),
             incoming: vec![0; MAX_DATAGRAM],
         }))
@@ -74,7 +74,7 @@ impl Transport for OneShotTransport {
 
 struct GossipSocket {
     sealed: SealedSocket,
-    plain: Vec<u8>,
+    payload: Vec<u8>,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
 }
@@ -83,16 +83,16 @@ struct GossipSocket {
 impl Socket for GossipSocket {
     /// Sends a datagram. Datagrams that cannot be sent are dropped, since `chitchat` would log an error in each round.
     async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
-        self.plain.clear();
-        message.serialize(&mut self.plain);
+        self.payload.clear();
+        message.serialize(&mut self.payload);
         let SealedSocket { socket, sealer, clock, reject_counters, traffic, .. } = &mut self.sealed;
-        if let Err(reason) = sealer.seal(clock.now(), &self.plain, &mut self.outgoing) {
+        if let Err(reason) = sealer.seal(clock.now(), &self.payload, &mut self.outgoing) {
             reject_counters.count(reason);
             return Ok(());
         }
         match socket.send_to(&self.outgoing, to).await {
             Ok(sent) => _ = traffic.sent_bytes.fetch_add(sent as u64, Ordering::Relaxed),
-            Err(error) => debug!(%to, %error, "a datagram is not sent"),
+            Err(error) => debug!(%to, %error, "gossip datagram not sent"),
         }
         Ok(())
     }
@@ -123,7 +123,7 @@ impl GossipSocket {
 
     /// Waits after a socket error. The network may recover at any time, but a gossip task that has ended would not.
     async fn recover(&self, error: &io::Error) {
-        debug!(%error, "a datagram is not read");
+        debug!(%error, "gossip datagram not received");
         sleep(ERROR_PAUSE).await;
     }
 }

@@ -10,11 +10,11 @@ use super::view::{KnownNode, build_view, resolve_seeds_while_alone};
 use super::*;
 
 #[test]
-fn every_life_of_every_node_is_another_incarnation_and_the_same_to_everybody() {
+fn incarnation_depends_on_name_and_generation() {
     let of = |name, generation| incarnation(name, generation).0;
     // Nodes of other builds must compute the same value. This one was computed independently.
     assert_eq!(of("node-1", 1), 0x1359);
-    assert!(of("node-1", 2) > of("node-1", 1), "a later life");
+    assert!(of("node-1", 2) > of("node-1", 1), "a later generation");
     assert_ne!(of("node-1", 1), of("node-2", 1));
 }
 
@@ -44,7 +44,7 @@ fn node(name: &str, generation: u64, (live, leaving): (bool, bool)) -> (&str, u6
 }
 
 #[test]
-fn who_is_not_heard_of_is_silent_and_who_has_said_so_has_left() {
+fn unseen_node_is_silent_unless_it_announced() {
     let [live, left] = sorted(&[
         node("a", 1, LIVE),
         node("b", 1, SILENT),
@@ -56,15 +56,15 @@ fn who_is_not_heard_of_is_silent_and_who_has_said_so_has_left() {
 }
 
 #[test]
-fn a_newer_life_replaces_the_older_ones() {
+fn newer_incarnation_replaces_older_ones() {
     let [live, left] = sorted(&[node("a", 1, LIVE), node("a", 3, LIVE), node("a", 2, SILENT)]);
     assert_eq!((live, left), (vec!["a3".to_owned()], vec!["a2".to_owned(), "a1".to_owned()]));
     let [live, left] = sorted(&[node("a", 1, SILENT), node("a", 2, SILENT)]);
-    assert_eq!((live, left), (vec![], vec!["a1".to_owned()]), "nobody knows of the second");
+    assert_eq!((live, left), (vec![], vec!["a1".to_owned()]), "the newer one is silent");
 }
 
 #[test]
-fn a_life_that_is_heard_of_replaces_one_that_only_calls_itself_newer() {
+fn live_incarnation_replaces_newer_silent_one() {
     let [live, left] = sorted(&[node("a", 1, LIVE), node("a", 2, SILENT)]);
     assert_eq!((live, left), (vec!["a1".to_owned()], vec!["a2".to_owned()]));
     let [live, left] = sorted(&[node("a", 1, LIVE), node("a", 2, (true, true))]);
@@ -72,13 +72,17 @@ fn a_life_that_is_heard_of_replaces_one_that_only_calls_itself_newer() {
 }
 
 #[test]
-fn earlier_lives_of_this_node_are_replaced_by_it_and_later_ones_are_another_node() {
+fn later_incarnation_of_own_name_is_namesake() {
     let [live, left] = sorted(&[node("own", 4, LIVE), node("own", 3, SILENT)]);
     assert_eq!((live, left), (vec![], vec!["own3".to_owned(), "own4".to_owned()]));
     let [live, left] = sorted(&[node("own", 4, SILENT), node("own", 6, LIVE)]);
     assert_eq!((live, left), (vec!["own6".to_owned()], vec!["own4".to_owned()]));
     let [live, left] = sorted(&[node("own", 6, SILENT)]);
-    assert_eq!((live, left), (vec![], vec!["own6".to_owned()]), "this node's clock was put back");
+    assert_eq!(
+        (live, left),
+        (vec![], vec!["own6".to_owned()]),
+        "the clock of this node was set back"
+    );
 }
 
 async fn join(name: &str) -> (Membership, SocketAddr) {
@@ -98,9 +102,9 @@ async fn join(name: &str) -> (Membership, SocketAddr) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn seeds_are_resolved_again_while_nobody_is_found() {
+async fn seeds_are_resolved_again_while_alone() {
     let ((one, own), (_two, other)) = (join("one").await, join("two").await);
-    let gossip = Arc::clone(&one.handle.as_ref().unwrap().gossip);
+    let gossip = Arc::clone(&one.tasks.as_ref().unwrap().gossip);
     let names = vec![format!("localhost:{}", own.port()), format!("localhost:{}", other.port())];
     let _seeking = resolve_seeds_while_alone(gossip, names, own, one.view());
     let mut view = one.view();
@@ -109,9 +113,9 @@ async fn seeds_are_resolved_again_while_nobody_is_found() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_word_of_a_silent_node_is_heard_from_others() {
+async fn leave_of_silent_node_spreads_by_gossip() {
     let (one, _) = join("one").await;
-    let gossip = &one.handle.as_ref().unwrap().gossip;
+    let gossip = &one.tasks.as_ref().unwrap().gossip;
     let add_leaving_node = |chitchat: &mut chitchat::Chitchat| {
         let value =
             VersionedValue { value: "yes".to_owned(), version: 1, status: DeletionStatus::Set };
@@ -126,9 +130,9 @@ async fn the_word_of_a_silent_node_is_heard_from_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_roll_ends_with_the_gossip() {
+async fn view_closes_when_gossip_ends() {
     let (one, _) = join("one").await;
-    one.handle.as_ref().unwrap().gossip.initiate_shutdown().unwrap();
+    one.tasks.as_ref().unwrap().gossip.initiate_shutdown().unwrap();
     let mut view = one.view();
     let ended = async { while view.changed().await.is_ok() {} };
     assert!(timeout(Duration::from_secs(5), ended).await.is_ok());

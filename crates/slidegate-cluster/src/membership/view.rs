@@ -71,7 +71,7 @@ pub(super) async fn watch_members(
     let watch_task = tokio::spawn(async move {
         tokio::select! {
             () = watch_view => {}
-            ended = end => error!(?ended, "the gossip of the cluster has ended: this node hears of no other any more"),
+            ended = end => error!(?ended, "gossip task failed; this node no longer detects other nodes"),
         }
     });
     (watch_task, view)
@@ -103,7 +103,7 @@ fn warn_once(node: &ChitchatId, newest_namesake: &mut u64) {
     if node.generation_id > *newest_namesake {
         *newest_namesake = node.generation_id;
         let (name, address) = (&node.node_id, node.gossip_advertise_addr);
-        warn!(%name, %address, "another node has this node's name: give each a name of its own");
+        warn!(%name, %address, "another node uses the name of this node; give each node a unique name");
     }
 }
 
@@ -133,10 +133,10 @@ pub(super) fn build_view<'c>(
     all: impl Iterator<Item = KnownNode<'c>>,
     own: &ChitchatId,
 ) -> MembershipView {
-    let mut named: BTreeMap<&str, Vec<KnownNode<'c>>> = BTreeMap::new();
-    all.for_each(|known| named.entry(&known.node.node_id).or_default().push(known));
+    let mut by_name: BTreeMap<&str, Vec<KnownNode<'c>>> = BTreeMap::new();
+    all.for_each(|known| by_name.entry(&known.node.node_id).or_default().push(known));
     let mut view = MembershipView::default();
-    for mut incarnations in named.into_values() {
+    for mut incarnations in by_name.into_values() {
         incarnations.sort_by_key(|known| (known.is_staying(), known.node.generation_id));
         let current = incarnations.pop_if(|newest| {
             newest.node.node_id != own.node_id || is_current_namesake(newest, own)

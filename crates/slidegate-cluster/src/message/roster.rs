@@ -36,7 +36,7 @@ pub struct RosterEntry {
 
 impl Roster {
     /// Encodes the roster. Entries after the first [`MAX_ROSTER_ENTRIES`] are dropped, and long names are truncated.
-    pub(super) fn write_varint(&self, bytes: &mut Vec<u8>) {
+    pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
         let entries = &self.entries[..self.entries.len().min(MAX_ROSTER_ENTRIES)];
         bytes.push(u8::from(self.is_settled));
         write_varint(bytes, entries.len() as u64);
@@ -48,19 +48,19 @@ impl Roster {
         }
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, MessageError> {
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, MessageError> {
         let is_settled = decode_flag(reader)?;
         let count = reader.count(MIN_ENTRY_BYTES)?;
         if count > MAX_ROSTER_ENTRIES {
             return Err(MessageError::InvalidRoster);
         }
-        let entries = (0..count).map(|_| RosterEntry::read(reader)).collect::<Result<_, _>>()?;
+        let entries = (0..count).map(|_| RosterEntry::decode(reader)).collect::<Result<_, _>>()?;
         Ok(Self { is_settled, entries })
     }
 }
 
 impl RosterEntry {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, MessageError> {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, MessageError> {
         let incarnation = Incarnation(reader.varint()?);
         let has_left = decode_flag(reader)?;
         let length = usize::from(reader.byte()?);

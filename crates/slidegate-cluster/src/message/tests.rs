@@ -59,7 +59,7 @@ fn counts(frame: &[u8]) -> UpdateFrame {
 
 proptest! {
     #[test]
-    fn tallies_come_back_as_they_were_told(position in position(), updates in vec(update(), 1..200)) {
+    fn updates_round_trip(position in position(), updates in vec(update(), 1..200)) {
         let bodies = FrameBody::from_updates(&updates);
         prop_assert_eq!(bodies.len(), 1);
         let expected = UpdateFrame { position, is_complete: false, roster: None, updates };
@@ -67,31 +67,31 @@ proptest! {
     }
 
     #[test]
-    fn a_roster_comes_back(position in position(), roster in roster(), is_complete in any::<bool>()) {
+    fn roster_round_trips(position in position(), roster in roster(), is_complete in any::<bool>()) {
         let frame = FrameBody::from_roster(&roster, is_complete).to_frame(position);
         let expected = UpdateFrame { position, is_complete, roster: Some(roster), updates: Vec::new() };
         prop_assert_eq!(counts(&frame), expected);
     }
 
     #[test]
-    fn an_acknowledgement_comes_back(received in position(), sent in position()) {
+    fn ack_round_trips(received in position(), sent in position()) {
         let ack = Ack { received, sent };
         prop_assert_eq!(decode(&ack_frame(&ack)), Ok(Message::Ack(ack)));
     }
 
     #[test]
-    fn what_is_cut_off_is_no_message(frame in frame(), cut in any::<prop::sample::Index>()) {
+    fn truncated_frame_is_rejected(frame in frame(), cut in any::<prop::sample::Index>()) {
         prop_assert!(decode(&frame[..cut.index(frame.len())]).is_err());
     }
 
     #[test]
-    fn what_is_added_is_no_message(frame in frame(), more in vec(any::<u8>(), 1..9)) {
+    fn trailing_bytes_are_rejected(frame in frame(), more in vec(any::<u8>(), 1..9)) {
         prop_assert!(decode(&[frame, more].concat()).is_err());
     }
 
     /// A flipped bit may result in another message, but never in a second encoding of the same message.
     #[test]
-    fn a_flipped_bit_is_an_error_or_another_message(
+    fn flipped_bit_never_decodes_to_same_message(
         frame in frame(),
         position in any::<prop::sample::Index>(),
         bit in 0u8..8,
@@ -104,14 +104,14 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_without_a_panic(kind in 0u8..16, bytes in vec(any::<u8>(), 0..400)) {
+    fn arbitrary_bytes_do_not_panic(kind in 0u8..16, bytes in vec(any::<u8>(), 0..400)) {
         let _ = decode(&bytes);
         let _ = decode(&[&[VERSION, kind], &bytes[..]].concat());
     }
 }
 
 #[test]
-fn a_changed_key_takes_a_dozen_bytes() {
+fn changed_key_needs_twelve_bytes() {
     let update = |key: u64| CounterUpdate {
         key: key.wrapping_mul(0x9e37_79b9_7f4a_7c15),
         shape: Shape { bucket_us: 60_000_000, buckets: 2 },
@@ -125,7 +125,7 @@ fn a_changed_key_takes_a_dozen_bytes() {
 }
 
 #[test]
-fn what_does_not_fit_into_one_frame_goes_into_several() {
+fn updates_are_split_into_frames() {
     let update = |key: u64| CounterUpdate {
         key: u64::MAX - key,
         shape: Shape { bucket_us: u64::MAX - key, buckets: 1441 },
@@ -146,7 +146,7 @@ fn what_does_not_fit_into_one_frame_goes_into_several() {
 }
 
 #[test]
-fn the_largest_roster_fits_into_a_frame() {
+fn largest_roster_fits_into_one_frame() {
     let entries = |nth: u64| RosterEntry {
         incarnation: Incarnation(u64::MAX - nth),
         name: "ä".repeat(200).into(),
@@ -158,11 +158,11 @@ fn the_largest_roster_fits_into_a_frame() {
     assert!(frame.len() <= MAX_MESSAGE_BYTES);
     let back = counts(&frame).roster.unwrap();
     assert_eq!(back.entries.len(), MAX_ROSTER_ENTRIES);
-    assert_eq!(&*back.entries[0].name, "ä".repeat(127), "whole letters, as many as have room");
+    assert_eq!(&*back.entries[0].name, "ä".repeat(127), "truncated at a character boundary");
 }
 
 #[test]
-fn what_is_wrong_is_told() {
+fn invalid_frames_return_specific_errors() {
     let ack = Ack { received: Position { epoch: 1, seq: 2 }, sent: Position { epoch: 3, seq: 4 } };
     let frame = ack_frame(&ack);
     let with = |position: usize, byte: u8| {
@@ -182,13 +182,13 @@ fn what_is_wrong_is_told() {
         Err(MessageError::UnknownKind(KIND_ACK | FLAG_COMPLETE))
     );
     assert_eq!(with(3, 0), Err(MessageError::InvalidPosition));
-    assert_eq!(with(5, 0x80), Err(MessageError::Truncated), "the number has no end");
+    assert_eq!(with(5, 0x80), Err(MessageError::Truncated), "integer without a last byte");
     assert_eq!(decode(&[&frame[..5], &[0x84, 0]].concat()), Err(MessageError::InvalidNumber));
     assert_eq!(decode(&[&frame[..], &[0]].concat()), Err(MessageError::TrailingBytes(1)));
 }
 
 #[test]
-fn nothing_is_allocated_because_a_number_says_so() {
+fn claimed_counts_do_not_allocate() {
     let claims = |counts: &[u64]| {
         let mut frame = vec![VERSION, KIND_UPDATES, 1, 1];
         counts.iter().for_each(|count| write_varint(&mut frame, *count));

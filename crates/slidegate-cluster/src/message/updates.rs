@@ -41,7 +41,7 @@ pub(super) struct UpdateEncoder {
 
 #[derive(Clone, Copy, Debug)]
 struct UpdateGroup {
-    varint: u64,
+    index: u64,
     first_bucket: u64,
 }
 
@@ -58,16 +58,16 @@ impl UpdateEncoder {
 
     pub(super) fn push(&mut self, update: &CounterUpdate) {
         let group = self.group(update);
-        let same_key = if self.last_key == Some(update.key) { FLAG_SAME_KEY } else { 0 };
-        let is_refund = if update.units.removed > 0 { FLAG_REMOVED } else { 0 };
+        let same_key_flag = if self.last_key == Some(update.key) { FLAG_SAME_KEY } else { 0 };
+        let removed_flag = if update.units.removed > 0 { FLAG_REMOVED } else { 0 };
         let bytes = &mut self.update_bytes;
-        write_varint(bytes, group.varint << GROUP_SHIFT | same_key | is_refund);
-        if same_key == 0 {
+        write_varint(bytes, group.index << GROUP_SHIFT | same_key_flag | removed_flag);
+        if same_key_flag == 0 {
             bytes.extend_from_slice(&update.key.to_le_bytes());
         }
         write_varint(bytes, encode_delta(group.first_bucket, update.bucket));
         write_varint(bytes, update.units.charged);
-        if is_refund != 0 {
+        if removed_flag != 0 {
             write_varint(bytes, update.units.removed);
         }
         self.last_key = Some(update.key);
@@ -79,13 +79,13 @@ impl UpdateEncoder {
         if let Some((_, group)) = self.last.filter(|(last, _)| *last == shared) {
             return group;
         }
-        let varint = self.groups.len() as u64;
+        let index = self.groups.len() as u64;
         let group = *self.groups.entry(shared).or_insert_with(|| {
             write_varint(&mut self.group_bytes, update.shape.bucket_us);
             write_varint(&mut self.group_bytes, u64::from(update.shape.buckets));
             write_varint(&mut self.group_bytes, update.incarnation.0);
             write_varint(&mut self.group_bytes, update.bucket);
-            UpdateGroup { varint, first_bucket: update.bucket }
+            UpdateGroup { index, first_bucket: update.bucket }
         });
         self.last = Some((shared, group));
         group
@@ -104,7 +104,7 @@ impl UpdateEncoder {
 }
 
 /// Decodes the updates at the end of a frame.
-pub(super) fn read(reader: &mut Reader<'_>) -> Result<Vec<CounterUpdate>, MessageError> {
+pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Vec<CounterUpdate>, MessageError> {
     let mut groups = Vec::new();
     for _ in 0..reader.count(MIN_GROUP_BYTES)? {
         groups.push(decode_group(reader)?);
@@ -136,7 +136,7 @@ fn decode_update(
     last_key: Option<u64>,
 ) -> Result<CounterUpdate, MessageError> {
     let head = reader.varint()?;
-    let group = usize::try_from(head >> GROUP_SHIFT).ok().and_then(|varint| groups.get(varint));
+    let group = usize::try_from(head >> GROUP_SHIFT).ok().and_then(|index| groups.get(index));
     let &(shape, incarnation, first_bucket) = group.ok_or(MessageError::UnknownGroup)?;
     let key = match head & FLAG_SAME_KEY {
         0 => reader.fixed_u64()?,

@@ -7,12 +7,12 @@ use super::MessageError;
 pub(super) const MAX_VARINT_BYTES: usize = 10;
 
 /// Writes an integer.
-pub(super) fn write_varint(bytes: &mut Vec<u8>, mut varint: u64) {
-    while varint >= 0x80 {
-        bytes.push(varint as u8 | 0x80);
-        varint >>= 7;
+pub(super) fn write_varint(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
     }
-    bytes.push(varint as u8);
+    bytes.push(number as u8);
 }
 
 /// Encodes the difference of two integers so that small differences of either sign become small integers.
@@ -22,8 +22,8 @@ pub(super) fn encode_delta(from: u64, to: u64) -> u64 {
 }
 
 /// Adds an encoded difference to `from`: the inverse of [`encode_delta`].
-pub(super) fn decode_delta(from: u64, encode_delta: u64) -> u64 {
-    from.wrapping_add((encode_delta >> 1) ^ (encode_delta & 1).wrapping_neg())
+pub(super) fn decode_delta(from: u64, delta: u64) -> u64 {
+    from.wrapping_add((delta >> 1) ^ (delta & 1).wrapping_neg())
 }
 
 /// A reader that consumes bytes from front to back and never reads beyond the end.
@@ -61,16 +61,16 @@ impl<'a> Reader<'a> {
 
     /// Reads an integer written by [`write_varint`].
     pub(super) fn varint(&mut self) -> Result<u64, MessageError> {
-        let mut varint = 0;
-        for place in 0..MAX_VARINT_BYTES {
+        let mut number = 0;
+        for index in 0..MAX_VARINT_BYTES {
             let byte = self.byte()?;
             // The tenth byte can hold only one bit. A zero as the last byte would be a second encoding.
-            if (place + 1 == MAX_VARINT_BYTES && byte > 1) || (place > 0 && byte == 0) {
+            if (index + 1 == MAX_VARINT_BYTES && byte > 1) || (index > 0 && byte == 0) {
                 return Err(MessageError::InvalidNumber);
             }
-            varint |= u64::from(byte & 0x7f) << (7 * place);
+            number |= u64::from(byte & 0x7f) << (7 * index);
             if byte < 0x80 {
-                return Ok(varint);
+                return Ok(number);
             }
         }
         Err(MessageError::InvalidNumber)
@@ -93,34 +93,34 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_number_comes_back(bits in 0u32..64, varint in any::<u64>()) {
-            let varint = varint >> bits;
+        fn varint_round_trips(bits in 0u32..64, number in any::<u64>()) {
+            let number = number >> bits;
             let mut bytes = Vec::new();
-            write_varint(&mut bytes, varint);
+            write_varint(&mut bytes, number);
             prop_assert!(bytes.len() <= MAX_VARINT_BYTES);
             let mut reader = Reader::new(&bytes);
-            prop_assert_eq!(reader.varint(), Ok(varint));
+            prop_assert_eq!(reader.varint(), Ok(number));
             prop_assert_eq!(reader.remaining(), 0);
         }
 
         #[test]
-        fn a_number_has_one_form(bytes in proptest::collection::vec(any::<u8>(), 0..12)) {
+        fn varint_has_one_encoding(bytes in proptest::collection::vec(any::<u8>(), 0..12)) {
             let mut reader = Reader::new(&bytes);
-            if let Ok(varint) = reader.varint() {
+            if let Ok(number) = reader.varint() {
                 let mut again = Vec::new();
-                write_varint(&mut again, varint);
+                write_varint(&mut again, number);
                 prop_assert_eq!(&bytes[..bytes.len() - reader.remaining()], &again[..]);
             }
         }
 
         #[test]
-        fn a_difference_comes_back(from in any::<u64>(), to in any::<u64>()) {
+        fn delta_round_trips(from in any::<u64>(), to in any::<u64>()) {
             prop_assert_eq!(decode_delta(from, encode_delta(from, to)), to);
         }
     }
 
     #[test]
-    fn a_small_difference_is_a_small_number() {
+    fn small_delta_is_small_number() {
         assert_eq!(
             [encode_delta(7, 7), encode_delta(7, 6), encode_delta(7, 8), encode_delta(7, 9)],
             [0, 1, 2, 4]

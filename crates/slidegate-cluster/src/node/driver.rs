@@ -105,7 +105,7 @@ impl<T: Transport> NodeDriver<T> {
         let alive: Vec<NodeInfo> = view.live.iter().map(node).collect();
         let left: Vec<_> = view.left.iter().map(|member| member.incarnation).collect();
         let names: Vec<&str> = alive.iter().map(|node| &*node.name).collect();
-        info!(others = ?names, "the cluster has changed");
+        info!(others = ?names, "cluster membership changed");
         self.engine.on_membership_changed(&*self.counters, &alive, &left, self.clock.now())
     }
 
@@ -121,7 +121,7 @@ impl<T: Transport> NodeDriver<T> {
         if !Arc::ptr_eq(previous, &progress) {
             if progress.has_silent() && !previous.has_silent() {
                 warn!(
-                    "a node of the cluster is silent: what may be charged without its word is bounded"
+                    "cluster node is silent; unacknowledged charges are limited until it returns"
                 );
             }
             *previous = progress;

@@ -35,10 +35,10 @@ pub struct ClusterStatus {
     /// Number of rejected datagrams, connections and frames, by reason.
     pub refused: BTreeMap<&'static str, u64>,
     #[serde(skip)]
-    made_at: Timestamp,
+    updated_at: Timestamp,
     /// Bytes of replication traffic sent and received, including departed nodes.
     #[serde(skip)]
-    counts: (u64, u64),
+    replication_bytes: (u64, u64),
 }
 
 /// Status of one other member.
@@ -118,8 +118,9 @@ impl LatestStatus {
             peers.map(|member| member.rejected_frames + member.rejected_updates).sum::<u64>();
         *refused.entry("malformed").or_default() += malformed + engine.rejected_frames;
         let traffic = members.iter().map(|member| member.traffic_since(&previous));
-        let counts =
-            traffic.fold(previous.counts, |sum, traffic| (sum.0 + traffic.0, sum.1 + traffic.1));
+        let replication_bytes = traffic.fold(previous.replication_bytes, |sum, traffic| {
+            (sum.0 + traffic.0, sum.1 + traffic.1)
+        });
         self.0.store(Arc::new(ClusterStatus {
             name: engine.local_node.name.to_string(),
             address: engine.local_node.address.map(|address| address.to_string()),
@@ -127,11 +128,11 @@ impl LatestStatus {
             joining: engine.is_joining,
             majority: engine.is_majority,
             members,
-            sent_bytes: counts.0 + sources.gossip.sent_bytes(),
-            received_bytes: counts.1 + sources.gossip.received_bytes(),
+            sent_bytes: replication_bytes.0 + sources.gossip.sent_bytes(),
+            received_bytes: replication_bytes.1 + sources.gossip.received_bytes(),
             refused,
-            made_at: sources.now,
-            counts,
+            updated_at: sources.now,
+            replication_bytes,
         }));
     }
 }
@@ -145,7 +146,7 @@ fn member_status(
     let links = sources.links.iter().find(|(of, _)| *of == member.node.incarnation);
     let traffic = links.map(|(_, traffic)| *traffic).unwrap_or_default();
     let previous_member = previous.member(&incarnation).cloned().unwrap_or_default();
-    let elapsed_us = sources.now.as_micros().saturating_sub(previous.made_at.as_micros()).max(1);
+    let elapsed_us = sources.now.as_micros().saturating_sub(previous.updated_at.as_micros()).max(1);
     let rate =
         |now: u64, then: u64| now.saturating_sub(then).saturating_mul(1_000_000) / elapsed_us;
     let silent_for_ms = match member.liveness {

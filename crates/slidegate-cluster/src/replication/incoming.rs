@@ -125,7 +125,7 @@ mod tests {
         /// Under any loss, duplication and reordering, the received position equals a model that keeps the set of all
         /// frames.
         #[test]
-        fn what_was_heard_is_all_up_to_the_first_gap(
+        fn received_position_ends_at_first_gap(
             frames in proptest::collection::vec((1u64..4, 1u64..20), 1..100),
         ) {
             let mut stream = IncomingStream::default();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn far_too_much_out_of_order_is_not_remembered_and_harms_nothing() {
+    fn out_of_order_frames_are_bounded() {
         let mut stream = IncomingStream::default();
         (2..5_000).for_each(|seq| stream.on_frame_received(position(1, seq), false));
         assert!(stream.out_of_order.len() <= MAX_OUT_OF_ORDER);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_waits_for_what_its_sender_has_told() {
+    fn ack_waits_for_earlier_frames() {
         let mut stream = IncomingStream::default();
         stream.on_frame_received(position(1, 1), true);
         stream.defer_ack(ack(1, position(1, 2)));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_epoch_tells_it_once_it_is_complete() {
+    fn complete_later_epoch_makes_ack_applicable() {
         let mut stream = IncomingStream::default();
         stream.on_frame_received(position(1, 1), true);
         stream.defer_ack(ack(1, position(1, 2)));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_acknowledgements_the_oldest_and_the_newest_are_kept() {
+    fn oldest_acks_and_newest_are_kept() {
         let mut stream = IncomingStream::default();
         stream.on_frame_received(position(1, 1), true);
         (2..100).for_each(|seq| stream.defer_ack(ack(seq, position(1, seq))));

@@ -172,25 +172,29 @@ mod tests {
     }
 
     #[test]
-    fn what_has_arrived_covers_its_flushes() {
+    fn acknowledged_frame_covers_its_flushes() {
         let mut stream = OutgoingStream::default();
         stream.refill_budget(1_000_000);
         stream.start_epoch(1, vec![queue(0), queue(7)]);
         while stream.next_frame(at(1)).is_some() {}
         assert_eq!(stream.sent, position(1, 2));
         let arrived = |covers, round_trip_us| Some(AckProgress { covers, round_trip_us });
-        assert_eq!(stream.on_ack(position(1, 0), at(2)), None, "no frame");
+        assert_eq!(stream.on_ack(position(1, 0), at(2)), None, "not a frame");
         assert_eq!(stream.on_ack(position(1, 1), at(2)), arrived(0, Some(1_000_000)));
-        assert_eq!(stream.on_ack(position(1, 1), at(2)), arrived(0, None), "nothing new");
+        assert_eq!(stream.on_ack(position(1, 1), at(2)), arrived(0, None), "no new frame");
         assert_eq!(stream.on_ack(position(1, 3), at(2)), None, "never sent");
         assert_eq!(stream.on_ack(position(2, 1), at(2)), None, "another epoch");
         assert_eq!(stream.on_ack(position(1, 2), at(4)), arrived(7, Some(3_000_000)));
-        assert_eq!(stream.on_ack(position(1, 1), at(4)), None, "less than is known");
+        assert_eq!(
+            stream.on_ack(position(1, 1), at(4)),
+            None,
+            "older than the last acknowledgement"
+        );
         assert!(!stream.has_in_flight());
     }
 
     #[test]
-    fn what_has_no_room_waits_for_the_next_interval() {
+    fn frame_above_budget_waits_for_next_interval() {
         let mut stream = OutgoingStream::default();
         stream.start_epoch(1, vec![queue(0), queue(7)]);
         stream.refill_budget(queue(0).body.frame_bytes() + 1);
@@ -198,19 +202,19 @@ mod tests {
         assert_eq!(
             stream.promised_position(),
             Some(position(1, 2)),
-            "what it begins with is promised"
+            "the end of the initial state is promised"
         );
         stream.refill_budget(1_000_000);
         assert!(stream.next_frame(at(2)).is_some());
     }
 
     #[test]
-    fn who_reads_too_slowly_is_told_anew() {
+    fn slow_reader_needs_new_epoch() {
         let mut stream = OutgoingStream::default();
         stream.start_epoch(1, (0..1_000).map(queue).collect());
         let body = queue(0).body;
         stream.push(&body, 1_000);
-        assert!(!stream.is_stuck(at(1), 1), "it may begin with a lot");
+        assert!(!stream.is_stuck(at(1), 1), "the initial state may be large");
         stream.refill_budget(1_000_000);
         while stream.next_frame(at(1)).is_some() {}
         stream.on_ack(position(1, 1_001), at(1));
@@ -219,15 +223,15 @@ mod tests {
     }
 
     #[test]
-    fn it_is_stuck_when_nothing_arrives_for_long_although_something_was_sent() {
+    fn stream_without_acks_becomes_stuck() {
         let mut stream = OutgoingStream::default();
         stream.refill_budget(1_000_000);
-        assert!(!stream.is_stuck(at(9), 1), "nothing was sent");
+        assert!(!stream.is_stuck(at(9), 1), "no frame in flight");
         stream.start_epoch(1, vec![queue(0), queue(7)]);
         while stream.next_frame(at(10)).is_some() {}
         assert!(!stream.is_stuck(at(11), 2_000_000));
         stream.on_ack(position(1, 1), at(11));
-        assert!(!stream.is_stuck(at(12), 2_000_000), "one has arrived");
+        assert!(!stream.is_stuck(at(12), 2_000_000), "a frame has arrived");
         assert!(stream.is_stuck(at(13), 2_000_000));
     }
 }

@@ -40,13 +40,13 @@ const REPLAY_WINDOW: usize = 64;
 pub struct DatagramSealer {
     key: hmac::Key,
     incarnation: Incarnation,
-    last: u64,
+    last_counter: u64,
 }
 
 impl DatagramSealer {
     /// Creates a sealer for an incarnation. There must be only one, since two would use the same counters.
     pub fn new(key: &ClusterKey, incarnation: Incarnation) -> Self {
-        Self { key: key.datagrams().clone(), incarnation, last: 0 }
+        Self { key: key.datagrams().clone(), incarnation, last_counter: 0 }
     }
 
     /// Replaces the content of `sealed` with the sealed payload. `now` is the wall clock time.
@@ -62,11 +62,11 @@ impl DatagramSealer {
         if payload.len() > MAX_DATAGRAM - DATAGRAM_OVERHEAD {
             return Err(RejectReason::TooLong);
         }
-        self.last = self.next_counter(now);
+        self.last_counter = self.next_counter(now);
         sealed.clear();
         sealed.push(VERSION);
         sealed.extend_from_slice(&self.incarnation.0.to_be_bytes());
-        sealed.extend_from_slice(&self.last.to_be_bytes());
+        sealed.extend_from_slice(&self.last_counter.to_be_bytes());
         sealed.extend_from_slice(payload);
         let mac = hmac::sign(&self.key, sealed);
         sealed.extend_from_slice(mac.as_ref());
@@ -77,8 +77,8 @@ impl DatagramSealer {
     /// that no node with a correct clock has accepted the later counters.
     fn next_counter(&self, now: Timestamp) -> u64 {
         let now_us = now.as_micros();
-        let ahead = self.last > now.after(DATAGRAM_LIFETIME * 2).as_micros();
-        if ahead { now_us } else { now_us.max(self.last.saturating_add(1)) }
+        let is_far_ahead = self.last_counter > now.after(DATAGRAM_LIFETIME * 2).as_micros();
+        if is_far_ahead { now_us } else { now_us.max(self.last_counter.saturating_add(1)) }
     }
 }
 
@@ -125,7 +125,7 @@ impl DatagramOpener {
             return Err(RejectReason::Reflected);
         }
         self.check_age(now, counter)?;
-        self.seen(now, from)?.accept(counter)?;
+        self.sender_window(now, from)?.accept(counter)?;
         Ok(OpenedDatagram { from, payload })
     }
 
@@ -138,10 +138,10 @@ impl DatagramOpener {
         }
         let (sealed, mac) =
             datagram.split_last_chunk::<MAC_BYTES>().ok_or(RejectReason::Truncated)?;
-        let (head, payload) =
+        let (header, payload) =
             sealed.split_first_chunk::<HEADER_BYTES>().ok_or(RejectReason::Truncated)?;
         key::verify(&self.key, sealed, mac)?;
-        let [_, numbers @ ..] = head;
+        let [_, numbers @ ..] = header;
         let (incarnation, counter) = numbers.split_at(8);
         Ok((Incarnation(key::read_be(incarnation)), key::read_be(counter), payload))
     }
@@ -158,7 +158,7 @@ impl DatagramOpener {
 
     /// Returns the counters of a sender. They are reset if they are too far in the future, since then the local clock
     /// was set back.
-    fn seen(
+    fn sender_window(
         &mut self,
         now: Timestamp,
         from: Incarnation,
@@ -169,19 +169,20 @@ impl DatagramOpener {
                 return Err(RejectReason::Crowded);
             }
         }
-        let end = now.after(self.tolerance).as_micros();
-        let seen = self.senders.entry(from).or_default();
-        if seen.newest() > end {
-            *seen = SenderWindow::default();
+        let latest_us = now.after(self.tolerance).as_micros();
+        let sender_window = self.senders.entry(from).or_default();
+        if sender_window.newest() > latest_us {
+            *sender_window = SenderWindow::default();
         }
-        Ok(seen)
+        Ok(sender_window)
     }
 
     /// Removes senders whose datagrams so far are all stale.
     fn remove_stale_senders(&mut self, now: Timestamp) {
         let tolerance = self.tolerance;
-        self.senders
-            .retain(|_, seen| Timestamp::from_micros(seen.newest()).after(tolerance) >= now);
+        self.senders.retain(|_, sender_window| {
+            Timestamp::from_micros(sender_window.newest()).after(tolerance) >= now
+        });
     }
 
     /// Returns the number of remembered senders.

@@ -28,12 +28,12 @@ pub const FRAME_OVERHEAD: usize = HEADER_BYTES + MAC_BYTES;
 #[derive(Debug)]
 pub struct FrameSealer {
     key: hmac::Key,
-    next: u64,
+    next_counter: u64,
 }
 
 impl FrameSealer {
     pub(super) const fn new(key: hmac::Key) -> Self {
-        Self { key, next: 0 }
+        Self { key, next_counter: 0 }
     }
 
     /// Appends the sealed payload to `sealed`.
@@ -47,11 +47,11 @@ impl FrameSealer {
         }
         let start = sealed.len();
         sealed.extend_from_slice(&length.to_be_bytes());
-        sealed.extend_from_slice(&self.next.to_be_bytes());
+        sealed.extend_from_slice(&self.next_counter.to_be_bytes());
         sealed.extend_from_slice(payload);
         let mac = hmac::sign(&self.key, &sealed[start..]);
         sealed.extend_from_slice(mac.as_ref());
-        self.next += 1;
+        self.next_counter += 1;
         Ok(())
     }
 }
@@ -60,13 +60,13 @@ impl FrameSealer {
 #[derive(Debug)]
 pub struct FrameOpener {
     key: hmac::Key,
-    next: u64,
+    next_counter: u64,
     failure: Option<RejectReason>,
 }
 
 impl FrameOpener {
     pub(super) const fn new(key: hmac::Key) -> Self {
-        Self { key, next: 0, failure: None }
+        Self { key, next_counter: 0, failure: None }
     }
 
     /// Removes the next complete frame from the received bytes.
@@ -78,10 +78,10 @@ impl FrameOpener {
         if let Some(reason) = self.failure {
             return Err(reason);
         }
-        self.take(arrived).inspect_err(|reason| self.failure = Some(*reason))
+        self.open_next(arrived).inspect_err(|reason| self.failure = Some(*reason))
     }
 
-    fn take(&mut self, arrived: &mut BytesMut) -> Result<Option<Bytes>, RejectReason> {
+    fn open_next(&mut self, arrived: &mut BytesMut) -> Result<Option<Bytes>, RejectReason> {
         let Some(length) = arrived.get(..LENGTH_BYTES) else { return Ok(None) };
         let length = usize::try_from(key::read_be(length)).map_err(|_| RejectReason::TooLong)?;
         if length > MAX_FRAME {
@@ -93,10 +93,10 @@ impl FrameOpener {
         let mut frame = arrived.split_to(length + FRAME_OVERHEAD).freeze();
         let mac = frame.split_off(HEADER_BYTES + length);
         key::verify(&self.key, &frame, &mac)?;
-        if key::read_be(&frame[LENGTH_BYTES..HEADER_BYTES]) != self.next {
+        if key::read_be(&frame[LENGTH_BYTES..HEADER_BYTES]) != self.next_counter {
             return Err(RejectReason::Replayed);
         }
-        self.next += 1;
+        self.next_counter += 1;
         frame.advance(HEADER_BYTES);
         Ok(Some(frame))
     }
@@ -105,7 +105,7 @@ impl FrameOpener {
     ///
     /// # Errors
     /// Returns [`RejectReason::Truncated`] if the stream ends inside a frame.
-    pub fn end(&self, arrived: &BytesMut) -> Result<(), RejectReason> {
+    pub fn check_end(&self, arrived: &BytesMut) -> Result<(), RejectReason> {
         if arrived.is_empty() { Ok(()) } else { Err(RejectReason::Truncated) }
     }
 }

@@ -63,11 +63,11 @@ impl PeerIdentity {
 
     /// Decodes a hello with a valid MAC.
     fn read(hello: &[u8]) -> Result<Self, RejectReason> {
-        let (head, rest) =
+        let (header, rest) =
             hello.split_first_chunk::<HELLO_HEADER_BYTES>().ok_or(RejectReason::Truncated)?;
         let name = rest.split_last_chunk::<MAC_BYTES>().ok_or(RejectReason::Truncated)?.0;
         let name = std::str::from_utf8(name).map_err(|_| RejectReason::Malformed)?;
-        Ok(Self { incarnation: Incarnation(key::read_be(&head[1..9])), name: name.to_owned() })
+        Ok(Self { incarnation: Incarnation(key::read_be(&header[1..9])), name: name.to_owned() })
     }
 }
 
@@ -75,8 +75,8 @@ impl PeerIdentity {
 ///
 /// # Errors
 /// Returns [`RejectReason::WrongVersion`] for another version.
-pub fn hello_length(head: &[u8; HELLO_HEADER_BYTES]) -> Result<usize, RejectReason> {
-    let [version, .., name] = head;
+pub fn hello_length(header: &[u8; HELLO_HEADER_BYTES]) -> Result<usize, RejectReason> {
+    let [version, .., name] = header;
     if *version != VERSION {
         return Err(RejectReason::WrongVersion);
     }
@@ -203,9 +203,9 @@ impl ServerHandshake<'_> {
 
 /// Verifies the length of a hello, and its MAC over `prefix` and the hello itself.
 fn verify(keys: &hmac::Key, prefix: &[&[u8]], hello: &[u8]) -> Result<(), RejectReason> {
-    let (head, _) =
+    let (header, _) =
         hello.split_first_chunk::<HELLO_HEADER_BYTES>().ok_or(RejectReason::Truncated)?;
-    match hello_length(head)? {
+    match hello_length(header)? {
         length if hello.len() < length => return Err(RejectReason::Truncated),
         length if hello.len() > length => return Err(RejectReason::TooLong),
         _ => {}

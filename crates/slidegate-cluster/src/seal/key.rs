@@ -20,9 +20,7 @@ pub struct ClusterKey {
 
 /// An error for a key with too few bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the cluster's key has {bytes} bytes: {MIN_KEY_BYTES} are the fewest, and 32 random ones are best"
-)]
+#[error("cluster key has {bytes} bytes: use at least {MIN_KEY_BYTES}, preferably 32 random bytes")]
 pub struct ShortKeyError {
     /// The number of bytes of the key.
     pub bytes: usize,
@@ -35,16 +33,16 @@ impl ClusterKey {
     /// Returns an error if the text has fewer than [`MIN_KEY_BYTES`] bytes.
     pub fn new(text: &str) -> Result<Self, ShortKeyError> {
         let bytes = text.len();
-        if bytes < MIN_KEY_BYTES { Err(ShortKeyError { bytes }) } else { Ok(Self::of(text)) }
+        if bytes < MIN_KEY_BYTES { Err(ShortKeyError { bytes }) } else { Ok(Self::from_text(text)) }
     }
 
     /// Returns the publicly known key of clusters without a key, for nodes that listen on loopback only. It still
     /// detects damaged messages and other versions.
     pub fn for_loopback() -> Self {
-        Self::of("slidegate: a cluster on loopback without a key of its own")
+        Self::from_text("slidegate: a cluster on loopback without a key of its own")
     }
 
-    fn of(text: &str) -> Self {
+    fn from_text(text: &str) -> Self {
         let root = hmac::Key::new(hmac::HMAC_SHA256, text.as_bytes());
         let mut fingerprint_secret = [0; 16];
         fingerprint_secret
@@ -105,19 +103,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_text_is_no_key() {
+    fn short_key_is_rejected() {
         assert_eq!(ClusterKey::new("fifteen letters").err(), Some(ShortKeyError { bytes: 15 }));
         assert!(ClusterKey::new("sixteen letters.").is_ok());
     }
 
     #[test]
-    fn a_key_does_not_show_itself() {
+    fn debug_output_hides_key() {
         let key = ClusterKey::new("sixteen letters.").unwrap();
         assert_eq!(format!("{key:?}"), "ClusterKey(…)");
     }
 
     #[test]
-    fn fingerprints_are_secret_to_the_key_and_the_same_on_every_node() {
+    fn fingerprint_secret_depends_on_key_only() {
         let [one, same, other] = ["sixteen letters.", "sixteen letters.", "sixteen letters!"]
             .map(|text| ClusterKey::new(text).unwrap().fingerprint_secret());
         assert_eq!(one, same);

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_is_counted_for_itself_under_a_name_of_its_own() {
+    fn reasons_have_unique_names_and_counters() {
         let reject_counters = RejectCounters::default();
         for (times, reason) in RejectReason::ALL.into_iter().enumerate() {
             (0..times).for_each(|_| reject_counters.count(reason));

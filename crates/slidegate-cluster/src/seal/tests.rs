@@ -13,6 +13,6 @@ fn key() -> ClusterKey {
     ClusterKey::new("a key for all of these tests").unwrap()
 }
 
-fn stranger() -> ClusterKey {
-    ClusterKey::new("a key that nobody else has got").unwrap()
+fn other_key() -> ClusterKey {
+    ClusterKey::new("a key of some other cluster").unwrap()
 }

@@ -40,7 +40,7 @@ struct State {
     nodes: BTreeMap<Incarnation, ChannelNode>,
     /// The partition of each node while the network is partitioned. Unlisted nodes share one partition.
     partitions: BTreeMap<Incarnation, usize>,
-    joined: u64,
+    join_count: u64,
     sent: u64,
 }
 
@@ -48,7 +48,7 @@ struct State {
 #[derive(Debug, Default)]
 struct ChannelNode {
     /// Unique number of this join.
-    number: u64,
+    join_number: u64,
     /// The peers of the node, and whether their links were last reported as up.
     peers: BTreeMap<Incarnation, bool>,
     events: VecDeque<TransportEvent>,
@@ -61,7 +61,7 @@ struct ChannelNode {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct InTransitFrame {
     arrives_at: Instant,
-    number: u64,
+    join_number: u64,
     from: Incarnation,
     frame: Bytes,
 }
@@ -71,20 +71,28 @@ impl Network {
     pub fn new(seed: u64, faults: NetworkFaults) -> Self {
         let random = fastrand::Rng::with_seed(seed);
         let (nodes, partitions) = (BTreeMap::new(), BTreeMap::new());
-        Self(Arc::new(Mutex::new(State { random, faults, nodes, partitions, joined: 0, sent: 0 })))
+        Self(Arc::new(Mutex::new(State {
+            random,
+            faults,
+            nodes,
+            partitions,
+            join_count: 0,
+            sent: 0,
+        })))
     }
 
     /// Adds a node, which is removed when the returned transport is dropped. Replaces a node with the same incarnation.
     pub fn join(&self, incarnation: Incarnation) -> ChannelTransport {
         let mut state = self.state();
-        state.joined += 1;
+        state.join_count += 1;
         let changed = Arc::new(Notify::new());
-        let number = state.joined;
-        let node = ChannelNode { number, changed: Arc::clone(&changed), ..ChannelNode::default() };
+        let join_number = state.join_count;
+        let node =
+            ChannelNode { join_number, changed: Arc::clone(&changed), ..ChannelNode::default() };
         state.nodes.insert(incarnation, node);
         state.update_links();
         drop(state);
-        ChannelTransport { network: self.clone(), local: incarnation, number, changed }
+        ChannelTransport { network: self.clone(), local: incarnation, join_number, changed }
     }
 
     /// Changes the faults for frames sent from now on.
@@ -96,8 +104,8 @@ impl Network {
     /// them are lost. Unlisted nodes share one partition.
     pub fn partition(&self, partitions: &[&[Incarnation]]) {
         let mut state = self.state();
-        let numbered = partitions.iter().enumerate();
-        state.partitions = numbered
+        let indexed = partitions.iter().enumerate();
+        state.partitions = indexed
             .flat_map(|(partition, nodes)| nodes.iter().map(move |node| (*node, partition)))
             .collect();
         state.update_links();
@@ -128,12 +136,13 @@ impl State {
 
     fn update_links_of(&mut self, local: Incarnation) {
         let peers = self.nodes.get(&local).map(|node| node.peers.clone()).unwrap_or_default();
-        let now = peers.into_iter().map(|(peer, was)| (peer, was, self.is_linked(local, peer)));
-        let changed: Vec<_> = now.filter(|(_, was, is)| was != is).collect();
+        let now =
+            peers.into_iter().map(|(peer, was_up)| (peer, was_up, self.is_linked(local, peer)));
+        let changed: Vec<_> = now.filter(|(_, was_up, is_up)| was_up != is_up).collect();
         let Some(node) = self.nodes.get_mut(&local) else { return };
-        for (peer, _, is) in changed {
-            node.peers.insert(peer, is);
-            node.events.push_back(if is {
+        for (peer, _, is_up) in changed {
+            node.peers.insert(peer, is_up);
+            node.events.push_back(if is_up {
                 TransportEvent::LinkUp(peer)
             } else {
                 TransportEvent::LinkDown(peer)
@@ -162,10 +171,10 @@ impl State {
     fn enqueue(&mut self, from: Incarnation, to: Incarnation, frame: Bytes) {
         self.sent += 1;
         let NetworkFaults { min_delay, max_delay, .. } = self.faults;
-        let more = max_delay.saturating_sub(min_delay).mul_f64(self.random.f64());
+        let extra_delay = max_delay.saturating_sub(min_delay).mul_f64(self.random.f64());
         let in_transit = InTransitFrame {
-            arrives_at: Instant::now() + min_delay + more,
-            number: self.sent,
+            arrives_at: Instant::now() + min_delay + extra_delay,
+            join_number: self.sent,
             from,
             frame,
         };
@@ -210,7 +219,7 @@ impl State {
 pub struct ChannelTransport {
     network: Network,
     local: Incarnation,
-    number: u64,
+    join_number: u64,
     changed: Arc<Notify>,
 }
 
@@ -219,7 +228,7 @@ impl ChannelTransport {
     fn with_state<T: Default>(&self, action: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.network.state();
         let is_current =
-            state.nodes.get(&self.local).is_some_and(|node| node.number == self.number);
+            state.nodes.get(&self.local).is_some_and(|node| node.join_number == self.join_number);
         if is_current { action(&mut state) } else { T::default() }
     }
 }

@@ -28,7 +28,7 @@ pub(super) async fn accept(
         context,
         event_sender,
         handshakes: JoinSet::new(),
-        waiting: VecDeque::new(),
+        pending: VecDeque::new(),
         streams: Streams::default(),
     };
     loop {
@@ -36,7 +36,7 @@ pub(super) async fn accept(
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => acceptor.start_handshake(stream),
                 Err(error) => {
-                    warn!(%error, "connections of other nodes cannot be accepted");
+                    warn!(%error, "cannot accept connections of other nodes");
                     sleep(ERROR_PAUSE).await;
                 }
             },
@@ -55,7 +55,7 @@ struct Acceptor {
     event_sender: mpsc::Sender<TaskEvent>,
     handshakes: JoinSet<Option<(TcpStream, Session)>>,
     /// Pending handshakes, oldest first.
-    waiting: VecDeque<AbortHandle>,
+    pending: VecDeque<AbortHandle>,
     streams: Streams,
 }
 
@@ -63,9 +63,9 @@ impl Acceptor {
     /// Starts the handshake of a new connection. If too many are pending, aborts the oldest one, since nodes complete
     /// theirs quickly.
     fn start_handshake(&mut self, mut stream: TcpStream) {
-        self.waiting.retain(|handshake| !handshake.is_finished());
-        if self.waiting.len() >= MAX_PENDING_HANDSHAKES
-            && let Some(oldest) = self.waiting.pop_front()
+        self.pending.retain(|handshake| !handshake.is_finished());
+        if self.pending.len() >= MAX_PENDING_HANDSHAKES
+            && let Some(oldest) = self.pending.pop_front()
         {
             oldest.abort();
             self.context.reject_counters.count(RejectReason::Crowded);
@@ -78,7 +78,7 @@ impl Acceptor {
                 .ok()
                 .map(|session| (stream, session))
         });
-        self.waiting.push_back(handshake);
+        self.pending.push_back(handshake);
     }
 
     /// Starts to receive from an authenticated peer. Replaces an older stream of the same incarnation.
@@ -88,7 +88,7 @@ impl Acceptor {
         if self.streams.by_peer.len() >= MAX_STREAMS {
             return self.context.reject_counters.count(RejectReason::Crowded);
         }
-        debug!(peer = peer.0, name = session.peer.name, "a node has dialled");
+        debug!(peer = peer.0, name = session.peer.name, "cluster node connected");
         let (context, event_sender) = (Arc::clone(&self.context), self.event_sender.clone());
         let receive = async move {
             if let Err(error) = receive_frames(stream, session, &context, &event_sender).await {
@@ -148,9 +148,9 @@ async fn receive_frames(
         tokio::select! {
             biased;
             _ = keepalive_interval.tick() => {
-                let mut sign = Vec::new();
-                sealer.seal(&[], &mut sign)?;
-                stream::write(&mut write, &sign, context, &counters).await?;
+                let mut keepalive = Vec::new();
+                sealer.seal(&[], &mut keepalive)?;
+                stream::write(&mut write, &keepalive, context, &counters).await?;
             }
             read = frames.fill_buffer(&counters) => {
                 read?;
@@ -165,5 +165,5 @@ fn log_stream_error(context: &TransportContext, error: &StreamError) {
     if let StreamError::Rejected(reason) = error {
         context.reject_counters.count(*reason);
     }
-    debug!(%error, "a connection has ended");
+    debug!(%error, "cluster connection closed");
 }

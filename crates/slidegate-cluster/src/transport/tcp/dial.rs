@@ -30,20 +30,20 @@ pub(super) struct Dialer {
 impl Dialer {
     /// Connects and reconnects until the task is aborted.
     pub(super) async fn run(self) {
-        let mut wait = self.context.timing.initial_backoff;
+        let mut backoff = self.context.timing.initial_backoff;
         loop {
-            let up = self.connect_and_send().await;
-            wait = if up { self.context.timing.initial_backoff } else { wait };
+            let was_up = self.connect_and_send().await;
+            backoff = if was_up { self.context.timing.initial_backoff } else { backoff };
             // Jitter, so that nodes that lost each other at the same time do not all reconnect at once.
-            sleep(wait.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-            wait = (wait * 2).min(self.context.timing.max_backoff);
+            sleep(backoff.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+            backoff = (backoff * 2).min(self.context.timing.max_backoff);
         }
     }
 
     /// Connects once and sends frames until the link fails. Returns whether the link was up.
     async fn connect_and_send(&self) -> bool {
         let (stream, session) = match self.connect_and_handshake().await {
-            Ok(dialled) => dialled,
+            Ok(connected) => connected,
             Err(error) => {
                 self.log_stream_error(&error);
                 return false;
@@ -138,6 +138,6 @@ impl Dialer {
         if let StreamError::Rejected(reason) = error {
             self.context.reject_counters.count(*reason);
         }
-        debug!(peer = self.peer.incarnation.0, address = %self.peer.address, %error, "no link to a node");
+        debug!(peer = self.peer.incarnation.0, address = %self.peer.address, %error, "link to cluster node down");
     }
 }

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_queue_is_bounded_in_bytes_and_in_frames_and_has_room_again() {
+    async fn queue_is_bounded_in_bytes_and_frames() {
         let (sender, mut receiver) = frame_queue();
         for (length, room) in [(0, MAX_QUEUED_FRAMES), (65_536, MAX_QUEUED_BYTES / 65_536)] {
             let frame = Bytes::from(vec![7; length]);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_reader_is_told() {
+    fn push_fails_without_receiver() {
         let (sender, receiver) = frame_queue();
         drop(receiver);
         assert!(!sender.push(Bytes::from_static(b"hello")));

@@ -21,9 +21,9 @@ const READ_BUFFER_BYTES: usize = 16 * 1024;
 pub(super) enum StreamError {
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("refused: {0}")]
+    #[error("rejected: {0}")]
     Rejected(#[from] RejectReason),
-    #[error("no sign of life")]
+    #[error("idle timeout")]
     IdleTimeout,
 }
 
@@ -35,8 +35,8 @@ pub(super) async fn client_handshake<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let nonce = nonce()?;
-    let client = seal::start_handshake(&context.key, &context.local, &nonce);
+    let random_nonce = random_nonce()?;
+    let client = seal::start_handshake(&context.key, &context.local, &random_nonce);
     let handshake = async {
         stream.write_all(client.hello()).await?;
         let response = read_hello(stream).await?;
@@ -59,7 +59,8 @@ where
 {
     let handshake = async {
         let hello = read_hello(stream).await?;
-        let server = seal::accept_handshake(&context.key, &context.local, &nonce()?, &hello)?;
+        let server =
+            seal::accept_handshake(&context.key, &context.local, &random_nonce()?, &hello)?;
         stream.write_all(server.response()).await?;
         let mut confirmation = [0; CONFIRMATION_BYTES];
         read_exact(stream, &mut confirmation).await?;
@@ -72,14 +73,14 @@ where
 
 /// Reads one hello, and no further bytes.
 async fn read_hello(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, StreamError> {
-    let mut head = [0; HELLO_HEADER_BYTES];
+    let mut header = [0; HELLO_HEADER_BYTES];
     // A client of another protocol may send fewer bytes than a hello and wait. The first byte identifies it.
-    read_exact(stream, &mut head[..1]).await?;
-    hello_length(&head)?;
-    read_exact(stream, &mut head[1..]).await?;
-    let mut hello = vec![0; hello_length(&head)?];
-    let (begun, rest) = hello.split_at_mut(HELLO_HEADER_BYTES);
-    begun.copy_from_slice(&head);
+    read_exact(stream, &mut header[..1]).await?;
+    hello_length(&header)?;
+    read_exact(stream, &mut header[1..]).await?;
+    let mut hello = vec![0; hello_length(&header)?];
+    let (start, rest) = hello.split_at_mut(HELLO_HEADER_BYTES);
+    start.copy_from_slice(&header);
     read_exact(stream, rest).await?;
     Ok(hello)
 }
@@ -98,9 +99,9 @@ async fn read_exact(
     }
 }
 
-fn nonce() -> io::Result<Nonce> {
+fn random_nonce() -> io::Result<Nonce> {
     let random = ring::rand::generate(&ring::rand::SystemRandom::new());
-    Ok(random.map_err(|_| io::Error::other("the system has no random numbers"))?.expose())
+    Ok(random.map_err(|_| io::Error::other("system random generator failed"))?.expose())
 }
 
 /// A reader of sealed frames.
@@ -138,7 +139,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         if read > 0 {
             return Ok(());
         }
-        self.opener.end(&self.buffer)?;
+        self.opener.check_end(&self.buffer)?;
         Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())
     }
 }
