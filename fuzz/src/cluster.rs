@@ -9,7 +9,8 @@ use slidegate::Timestamp;
 use slidegate_cluster::pn_counter::Incarnation;
 use slidegate_cluster::seal::{
     CONFIRMATION_BYTES, ClusterKey, DatagramOpener, DatagramSealer, FrameOpener, FrameSealer,
-    HELLO_HEADER_BYTES, PeerIdentity, MAX_FRAME, Session, accept_handshake, hello_length, start_handshake,
+    HELLO_HEADER_BYTES, MAX_FRAME, PeerIdentity, Session, accept_handshake, hello_length,
+    start_handshake,
 };
 
 const ALICE: Incarnation = Incarnation(1);
@@ -136,7 +137,8 @@ fn shake_hands(conversation: &Conversation) -> Option<[Session; 2]> {
     assert_eq!(session.is_some(), answer == server.response());
     let (alice, confirmation) = session?;
     let confirmed = conversation.confirmation.to(&confirmation);
-    let session = server.on_confirmation(&<[u8; CONFIRMATION_BYTES]>::try_from(&confirmed[..]).ok()?).ok();
+    let session =
+        server.on_confirmation(&<[u8; CONFIRMATION_BYTES]>::try_from(&confirmed[..]).ok()?).ok();
     assert_eq!(session.is_some(), confirmed == confirmation);
     let bob = session?;
     assert!(conversation.name.starts_with(&bob.peer.name) && alice.peer.name == "bob");

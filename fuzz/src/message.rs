@@ -7,12 +7,12 @@ use std::time::Duration;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use slidegate::Timestamp;
 use slidegate_cluster::counters::{CounterSettings, Counters};
-use slidegate_cluster::pn_counter::{Incarnation, Shape, PnCounter, CounterUpdate};
 use slidegate_cluster::message::{
-    Ack, FrameBody, UpdateFrame, RosterEntry, MAX_MESSAGE_BYTES, Message, Position, Roster, VERSION, ack_frame, decode,
-    leaving_frame,
+    Ack, FrameBody, MAX_MESSAGE_BYTES, Message, Position, Roster, RosterEntry, UpdateFrame,
+    VERSION, ack_frame, decode, leaving_frame,
 };
-use slidegate_cluster::replication::{OutboundFrame, ReplicationEngine, NodeInfo, Settings};
+use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation, PnCounter, Shape};
+use slidegate_cluster::replication::{NodeInfo, OutboundFrame, ReplicationEngine, Settings};
 
 const ME: Incarnation = Incarnation(1);
 
@@ -55,7 +55,8 @@ impl Said {
                 ack_frame(&Ack { received: heard, sent })
             }
             Self::Tallies((epoch, seq), tallies) => {
-                let told: Vec<CounterUpdate> = tallies.iter().map(|tally| told(tally, now)).collect();
+                let told: Vec<CounterUpdate> =
+                    tallies.iter().map(|tally| told(tally, now)).collect();
                 let body = FrameBody::from_updates(&told).into_iter().next();
                 body.map_or_else(Vec::new, |body| body.to_frame(place(*epoch, *seq)))
             }
@@ -103,10 +104,14 @@ fn hold_one_form(frame: &[u8]) {
             });
             assert!(again.eq(updates));
             if let Some(roster) = roster {
-                let again = decode(&FrameBody::from_roster(&roster, is_complete).to_frame(position));
+                let again =
+                    decode(&FrameBody::from_roster(&roster, is_complete).to_frame(position));
                 let updates = Vec::new();
                 let roster = Some(roster);
-                assert_eq!(again, Ok(Message::Updates(UpdateFrame { position, is_complete, roster, updates })));
+                assert_eq!(
+                    again,
+                    Ok(Message::Updates(UpdateFrame { position, is_complete, roster, updates }))
+                );
             }
         }
     }

@@ -302,7 +302,7 @@ fn locked_shard_mut<'h>(locked: &'h mut LockedShards<'_>, location: &HitLocation
 /// Returns the reason and an alternative algorithm if it cannot.
 pub fn supports(limit: &Limit) -> Result<(), String> {
     let algorithm = limit.algorithm();
-    let (reason, instead) = match algorithm {
+    let (reason, alternative) = match algorithm {
         Algorithm::SlidingLog => (
             "each charge would have to be sent to every node",
             "`sliding_buckets`, which never exceeds max either",
@@ -313,7 +313,7 @@ pub fn supports(limit: &Limit) -> Result<(), String> {
         ),
         _ => return Ok(()),
     };
-    Err(format!("a cluster cannot count by `{algorithm}`: {reason}; use {instead}"))
+    Err(format!("a cluster cannot count by `{algorithm}`: {reason}; use {alternative}"))
 }
 
 fn unsupported(hit: &Hit<'_>) -> StoreError {

@@ -77,8 +77,9 @@ pub enum JoinError {
 /// microsecond differ by name.
 pub fn incarnation(name: &str, generation: u64) -> Incarnation {
     let hash = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
-    let low = hash.as_ref().iter().take(2).fold(0, |number, byte| number << 8 | u64::from(*byte));
-    Incarnation(generation << 12 | low >> 4)
+    let name_hash =
+        hash.as_ref().iter().take(2).fold(0, |number, byte| number << 8 | u64::from(*byte));
+    Incarnation(generation << 12 | name_hash >> 4)
 }
 
 /// The membership of this node. Dropping it makes the node silent; [`leave`](Self::leave) announces it first.

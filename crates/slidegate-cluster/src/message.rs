@@ -215,13 +215,13 @@ impl FrameBody {
     }
 
     /// Returns the maximum size of the frame in bytes.
-    pub fn frame_bytes(&self) -> usize {
+    pub fn max_frame_bytes(&self) -> usize {
         MAX_HEADER_BYTES + self.bytes.len()
     }
 
     /// Returns the frame for a stream position.
     pub fn to_frame(&self, position: Position) -> Vec<u8> {
-        let mut frame = Vec::with_capacity(self.frame_bytes());
+        let mut frame = Vec::with_capacity(self.max_frame_bytes());
         frame.extend_from_slice(&[VERSION, KIND_UPDATES | self.flags]);
         write_position(&mut frame, position);
         frame.extend_from_slice(&self.bytes);
@@ -232,28 +232,28 @@ impl FrameBody {
 /// A builder of frame bodies from single updates.
 #[derive(Debug, Default)]
 pub struct FrameBodyBuilder {
-    full: Vec<FrameBody>,
-    lines: UpdateEncoder,
+    finished: Vec<FrameBody>,
+    encoder: UpdateEncoder,
 }
 
 impl FrameBodyBuilder {
     /// Adds an update.
     pub fn push(&mut self, update: &CounterUpdate) {
-        if !self.lines.has_capacity(MAX_MESSAGE_BYTES - MAX_HEADER_BYTES) {
+        if !self.encoder.has_capacity(MAX_MESSAGE_BYTES - MAX_HEADER_BYTES) {
             self.close();
         }
-        self.lines.push(update);
+        self.encoder.push(update);
     }
 
     fn close(&mut self) {
-        self.full.push(FrameBody { flags: 0, bytes: self.lines.take().into() });
+        self.finished.push(FrameBody { flags: 0, bytes: self.encoder.take().into() });
     }
 
     /// Returns all bodies; none if there was no update.
     pub fn finish(mut self) -> Vec<FrameBody> {
-        if !self.lines.is_empty() {
+        if !self.encoder.is_empty() {
             self.close();
         }
-        self.full
+        self.finished
     }
 }

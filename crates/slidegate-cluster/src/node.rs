@@ -114,11 +114,11 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
             address: Some(advertise),
         };
         let counters = Arc::new(new_counters(&settings, &key, local_node.incarnation, &clock));
-        let knows_others = membership::has_other_seeds(&settings.seeds, advertise).await;
+        let has_other_seeds = membership::has_other_seeds(&settings.seeds, advertise).await;
         let engine = ReplicationEngine::new(
             local_node.clone(),
             engine_settings(&settings),
-            knows_others,
+            has_other_seeds,
             counters.progress().clone(),
             clock.now(),
         );

@@ -38,7 +38,7 @@ pub struct MemberProgress {
 
 impl Progress {
     /// Returns the progress of a node without other members.
-    pub fn alone() -> Self {
+    pub fn single_node() -> Self {
         Self { nodes: 1, majority_since: Some(Timestamp::default()), ..Self::default() }
     }
 
@@ -111,7 +111,7 @@ pub struct SharedProgress {
 impl Default for SharedProgress {
     fn default() -> Self {
         Self {
-            progress: ArcSwap::from_pointee(Progress::alone()),
+            progress: ArcSwap::from_pointee(Progress::single_node()),
             is_alone: AtomicBool::new(true),
             nodes: AtomicU32::new(1),
         }
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn lone_node_needs_no_acknowledgements() {
         let acknowledged_flush =
-            Progress::alone().acknowledged_flush(at(0), SPAN_US, OnPartition::Bounded);
+            Progress::single_node().acknowledged_flush(at(0), SPAN_US, OnPartition::Bounded);
         assert_eq!(acknowledged_flush, FlushSeq::MAX);
     }
 

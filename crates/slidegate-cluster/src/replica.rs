@@ -50,7 +50,7 @@ pub(crate) struct KeyReplica {
     local: SmallVec<[LocalBucket; 2]>,
     remote: Vec<RemoteBucket>,
     /// Units by bucket that are already recorded from the state.
-    recorded: SmallVec<[(u64, u64); 2]>,
+    recorded_units: SmallVec<[(u64, u64); 2]>,
     /// The bucket in which units with a later timestamp are counted, if there are any.
     future_units_since: Option<u64>,
     /// Whether updates of other nodes are missing from the state.
@@ -68,7 +68,7 @@ impl KeyReplica {
             shape,
             local: SmallVec::new(),
             remote: Vec::new(),
-            recorded: SmallVec::new(),
+            recorded_units: SmallVec::new(),
             future_units_since: None,
             has_unapplied_updates: false,
             snapshot_seq: 0,
@@ -80,17 +80,18 @@ impl KeyReplica {
     /// Records the charges made to the state since the last call.
     pub(crate) fn record_charges<C: Additive>(&mut self, counter: C, state: &C::State) {
         for bucket in counted_buckets(counter, state) {
-            let (units, recorded) = (counter.units(state, bucket), self.recorded(bucket));
-            if units > recorded {
+            let (units, recorded_units) =
+                (counter.units(state, bucket), self.recorded_units(bucket));
+            if units > recorded_units {
                 let local = self.local_bucket(bucket);
-                local.units.charged = local.units.charged.saturating_add(units - recorded);
+                local.units.charged = local.units.charged.saturating_add(units - recorded_units);
             }
         }
         self.record_state(counter, state);
     }
 
-    fn recorded(&self, bucket: u64) -> u64 {
-        self.recorded
+    fn recorded_units(&self, bucket: u64) -> u64 {
+        self.recorded_units
             .iter()
             .find(|(candidate, _)| *candidate == bucket)
             .map_or(0, |(_, units)| *units)
@@ -99,7 +100,7 @@ impl KeyReplica {
     /// Records the current units of the state.
     fn record_state<C: Additive>(&mut self, counter: C, state: &C::State) {
         let units = |bucket| (bucket, counter.units(state, bucket));
-        self.recorded =
+        self.recorded_units =
             counted_buckets(counter, state).map(units).filter(|(_, units)| *units > 0).collect();
     }
 
@@ -125,7 +126,7 @@ impl KeyReplica {
     /// Resets the recorded units for a new, empty state. Returns the time at which the last counter expires, in
     /// microseconds since the Unix epoch.
     pub(crate) fn on_state_created(&mut self) -> u64 {
-        self.recorded.clear();
+        self.recorded_units.clear();
         self.future_units_since = None;
         self.has_unapplied_updates = true;
         let local = self.local.last().map(|local| local.bucket);
@@ -177,8 +178,8 @@ impl KeyReplica {
         let shape = self.shape;
         let max_buckets = shape.buckets as usize + MAX_RETAINED_BUCKETS;
         let is_expired = |bucket: u64| shape.leaves_us(bucket) <= since.as_micros();
-        let old = self.local.iter().take_while(|local| is_expired(local.bucket)).count();
-        self.local.drain(..old.max(self.local.len().saturating_sub(max_buckets)));
+        let expired = self.local.iter().take_while(|local| is_expired(local.bucket)).count();
+        self.local.drain(..expired.max(self.local.len().saturating_sub(max_buckets)));
         self.remote.retain(|remote| !is_expired(remote.bucket));
         !self.local.is_empty() || !self.remote.is_empty()
     }
@@ -187,20 +188,20 @@ impl KeyReplica {
     pub(crate) fn heap_bytes(&self) -> usize {
         let local =
             if self.local.spilled() { self.local.capacity() * size_of::<LocalBucket>() } else { 0 };
-        let recorded = match self.recorded.spilled() {
-            true => self.recorded.capacity() * size_of::<(u64, u64)>(),
+        let recorded_units = match self.recorded_units.spilled() {
+            true => self.recorded_units.capacity() * size_of::<(u64, u64)>(),
             false => 0,
         };
         let remote = self.remote.capacity() * size_of::<RemoteBucket>();
-        [local, recorded, remote].map(allocated_bytes).iter().sum()
+        [local, recorded_units, remote].map(allocated_bytes).iter().sum()
     }
 
     /// Records the units removed from the state. All earlier charges to the state must be recorded.
     pub(crate) fn record_removals<C: Additive>(&mut self, counter: C, state: &C::State) {
-        for (bucket, recorded) in self.recorded.clone() {
+        for (bucket, recorded_units) in self.recorded_units.clone() {
             let units = counter.units(state, bucket);
-            if units < recorded {
-                self.remove_units(bucket, recorded - units);
+            if units < recorded_units {
+                self.remove_units(bucket, recorded_units - units);
             }
         }
         self.record_state(counter, state);
@@ -210,18 +211,18 @@ impl KeyReplica {
     /// same time thus seldom remove the same units. If they do, the units are subtracted once, since a merge takes the
     /// larger number of each counter.
     fn remove_units(&mut self, bucket: u64, units: u64) {
-        let mut rest = units;
+        let mut remaining = units;
         if let Some(local) = self.local.iter_mut().find(|local| local.bucket == bucket) {
-            let part = rest.min(local.units.value());
+            let part = remaining.min(local.units.value());
             local.units.removed += part;
-            rest -= part;
+            remaining -= part;
         }
         for remote in self.remote.iter_mut().filter(|remote| remote.bucket == bucket) {
-            let part = rest.min(remote.units.value());
+            let part = remaining.min(remote.units.value());
             if part > 0 {
                 remote.units.removed += part;
                 remote.has_foreign_removals = true;
-                rest -= part;
+                remaining -= part;
             }
         }
     }

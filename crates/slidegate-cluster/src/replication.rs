@@ -110,12 +110,12 @@ pub struct ReplicationEngine {
 }
 
 impl ReplicationEngine {
-    /// Creates the engine of a node that starts now. With `knows_others` (seed addresses of other nodes) it waits for
+    /// Creates the engine of a node that starts now. With `has_other_seeds` (seed addresses of other nodes) it waits for
     /// them before it becomes the first node of a cluster. The engine publishes its progress in `progress`.
     pub fn new(
         local_node: NodeInfo,
         settings: Settings,
-        knows_others: bool,
+        has_other_seeds: bool,
         progress: Arc<SharedProgress>,
         now: Timestamp,
     ) -> Self {
@@ -126,7 +126,7 @@ impl ReplicationEngine {
             flush_budget_bytes: settings.interval_bytes / 2,
             settings,
             started_at: now,
-            is_joining: knows_others,
+            is_joining: has_other_seeds,
             is_settled: false,
             majority_since: None,
             flush: 0,

@@ -38,7 +38,7 @@ impl ReplicationHandle {
 
     /// Notifies waiting requests that other nodes have acknowledged more flushes.
     pub fn notify_progress(&self) {
-        self.progress.send_modify(|times| *times += 1);
+        self.progress.send_modify(|count| *count += 1);
     }
 }
 

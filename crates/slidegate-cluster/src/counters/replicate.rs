@@ -11,7 +11,7 @@ use crate::replica::KeyReplica;
 use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
 
 /// A key with unsent changes.
-struct Changed {
+struct ChangedKey {
     shard: usize,
     key: u64,
     kind: KindId,
@@ -121,22 +121,22 @@ impl Counters {
     }
 
     /// Drains the changed keys of all shards.
-    fn take_changed_keys(&self) -> Vec<Changed> {
-        let mut all = Vec::new();
+    fn take_changed_keys(&self) -> Vec<ChangedKey> {
+        let mut changed_keys = Vec::new();
         for (index, padded) in self.shards.iter().enumerate() {
             let shard = &mut *padded.0.lock();
             for (key, kind) in shard.replicas.take_changed() {
                 let remaining = with_counter!(self.kinds.counter(kind), counter => {
                     remaining(shard, counter, key)
                 });
-                all.push(Changed { shard: index, key, kind, remaining });
+                changed_keys.push(ChangedKey { shard: index, key, kind, remaining });
             }
         }
-        all
+        changed_keys
     }
 
-    fn requeue(&self, changed: &[Changed]) {
-        for Changed { shard, key, kind, .. } in changed {
+    fn requeue(&self, changed: &[ChangedKey]) {
+        for ChangedKey { shard, key, kind, .. } in changed {
             self.shards[*shard].0.lock().replicas.push_changed(*key, *kind);
         }
     }
@@ -225,7 +225,7 @@ impl ReplicatedCounters for Counters {
             changed.truncate(max_keys);
         }
         let acknowledged = self.progress.load().flush_acknowledged_by_all();
-        for Changed { shard, key, kind, .. } in changed {
+        for ChangedKey { shard, key, kind, .. } in changed {
             let shard = &mut *self.shards[shard].0.lock();
             with_counter!(self.kinds.counter(kind), counter => {
                 let at = (self.incarnation, flush, acknowledged);

@@ -23,7 +23,8 @@ pub(super) struct KeyState<S> {
     pub(super) kind: KindId,
     /// Whether the key has unsent changes.
     pub(super) is_changed: bool,
-    /// Whether the replica may contain updates that the state lacks.
+    /// Whether a decision must check the replica: it may contain updates that the state lacks, or the state contains
+    /// units with a future timestamp.
     pub(super) is_stale: bool,
 }
 
@@ -277,8 +278,8 @@ impl Replicas {
     pub(super) fn take_growth(&mut self) -> isize {
         self.0.as_mut().map_or(0, |table| {
             let bytes = table.bytes();
-            let counted = std::mem::replace(&mut table.counted_bytes, bytes);
-            bytes as isize - counted as isize
+            let previous = std::mem::replace(&mut table.counted_bytes, bytes);
+            bytes as isize - previous as isize
         })
     }
 

@@ -46,7 +46,7 @@ pub(super) async fn watch_members(
     gossip: &ChitchatHandle,
 ) -> (JoinHandle<()>, watch::Receiver<MembershipView>) {
     let chitchat = gossip.chitchat();
-    let end = gossip.termination_watcher();
+    let gossip_ended = gossip.termination_watcher();
     // `chitchat` does not report an announcement of an unseen node that arrives through other nodes.
     let leaving_changed = Arc::new(Notify::new());
     let notify = Arc::clone(&leaving_changed);
@@ -60,8 +60,10 @@ pub(super) async fn watch_members(
         let _listening = listening;
         let mut newest_namesake = 0;
         loop {
-            let now = read(&*chitchat.lock().await, &mut newest_namesake);
-            sender.send_if_modified(|before| std::mem::replace(before, now.clone()) != now);
+            let current_view = read_view(&*chitchat.lock().await, &mut newest_namesake);
+            sender.send_if_modified(|previous| {
+                std::mem::replace(previous, current_view.clone()) != current_view
+            });
             tokio::select! {
                 changed = live.changed() => if changed.is_err() { return },
                 () = leaving_changed.notified() => {}
@@ -71,13 +73,13 @@ pub(super) async fn watch_members(
     let watch_task = tokio::spawn(async move {
         tokio::select! {
             () = watch_view => {}
-            ended = end => error!(?ended, "gossip task failed; this node no longer detects other nodes"),
+            ended = gossip_ended => error!(?ended, "gossip task failed; this node no longer detects other nodes"),
         }
     });
     (watch_task, view)
 }
 
-fn read(chitchat: &Chitchat, newest_namesake: &mut u64) -> MembershipView {
+fn read_view(chitchat: &Chitchat, newest_namesake: &mut u64) -> MembershipView {
     let own = chitchat.self_chitchat_id();
     let live: Vec<&ChitchatId> = chitchat.live_nodes().filter(|node| *node != own).collect();
     live.iter()
@@ -130,11 +132,11 @@ impl KnownNode<'_> {
 /// one. All others are replaced. A node whose clock was set back starts with an older generation and is current if it
 /// is seen.
 pub(super) fn build_view<'c>(
-    all: impl Iterator<Item = KnownNode<'c>>,
+    known_nodes: impl Iterator<Item = KnownNode<'c>>,
     own: &ChitchatId,
 ) -> MembershipView {
     let mut by_name: BTreeMap<&str, Vec<KnownNode<'c>>> = BTreeMap::new();
-    all.for_each(|known| by_name.entry(&known.node.node_id).or_default().push(known));
+    known_nodes.for_each(|known| by_name.entry(&known.node.node_id).or_default().push(known));
     let mut view = MembershipView::default();
     for mut incarnations in by_name.into_values() {
         incarnations.sort_by_key(|known| (known.is_staying(), known.node.generation_id));
@@ -180,10 +182,13 @@ pub(super) fn resolve_seeds_while_alone(
         while !seeds.is_empty() && view.wait_for(|view| view.live.is_empty()).await.is_ok() {
             sleep(SEED_RETRY_INTERVAL).await;
             for seed in &seeds {
-                let found =
-                    lookup_host(seed).await.into_iter().flatten().filter(|found| *found != own);
+                let resolved = lookup_host(seed)
+                    .await
+                    .into_iter()
+                    .flatten()
+                    .filter(|resolved| *resolved != own);
                 // Fails only if the gossip task has ended.
-                found.for_each(|found| _ = gossip.gossip(found));
+                resolved.for_each(|resolved| _ = gossip.gossip(resolved));
             }
         }
     })

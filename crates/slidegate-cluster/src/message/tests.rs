@@ -138,11 +138,11 @@ fn updates_are_split_into_frames() {
     assert!(bodies.len() > 1);
     let place = Position { epoch: u64::MAX, seq: u64::MAX };
     let frames = bodies.iter().map(|body| body.to_frame(place));
-    let back = frames.flat_map(|frame| {
+    let decoded = frames.flat_map(|frame| {
         assert!(frame.len() <= MAX_MESSAGE_BYTES);
         counts(&frame).updates
     });
-    assert!(back.eq(updates));
+    assert!(decoded.eq(updates));
 }
 
 #[test]
@@ -156,16 +156,16 @@ fn largest_roster_fits_into_one_frame() {
     let place = Position { epoch: u64::MAX, seq: u64::MAX };
     let frame = FrameBody::from_roster(&roster, true).to_frame(place);
     assert!(frame.len() <= MAX_MESSAGE_BYTES);
-    let back = counts(&frame).roster.unwrap();
-    assert_eq!(back.entries.len(), MAX_ROSTER_ENTRIES);
-    assert_eq!(&*back.entries[0].name, "ä".repeat(127), "truncated at a character boundary");
+    let decoded = counts(&frame).roster.unwrap();
+    assert_eq!(decoded.entries.len(), MAX_ROSTER_ENTRIES);
+    assert_eq!(&*decoded.entries[0].name, "ä".repeat(127), "truncated at a character boundary");
 }
 
 #[test]
 fn invalid_frames_return_specific_errors() {
     let ack = Ack { received: Position { epoch: 1, seq: 2 }, sent: Position { epoch: 3, seq: 4 } };
     let frame = ack_frame(&ack);
-    let with = |position: usize, byte: u8| {
+    let decode_with = |position: usize, byte: u8| {
         let mut frame = frame.clone();
         frame[position] = byte;
         decode(&frame)
@@ -175,29 +175,29 @@ fn invalid_frames_return_specific_errors() {
         decode(&vec![0; MAX_MESSAGE_BYTES + 1]),
         Err(MessageError::TooLong(MAX_MESSAGE_BYTES + 1))
     );
-    assert_eq!(with(0, 2), Err(MessageError::UnsupportedVersion(2)));
-    assert_eq!(with(1, 3), Err(MessageError::UnknownKind(3)));
+    assert_eq!(decode_with(0, 2), Err(MessageError::UnsupportedVersion(2)));
+    assert_eq!(decode_with(1, 3), Err(MessageError::UnknownKind(3)));
     assert_eq!(
-        with(1, KIND_ACK | FLAG_COMPLETE),
+        decode_with(1, KIND_ACK | FLAG_COMPLETE),
         Err(MessageError::UnknownKind(KIND_ACK | FLAG_COMPLETE))
     );
-    assert_eq!(with(3, 0), Err(MessageError::InvalidPosition));
-    assert_eq!(with(5, 0x80), Err(MessageError::Truncated), "integer without a last byte");
+    assert_eq!(decode_with(3, 0), Err(MessageError::InvalidPosition));
+    assert_eq!(decode_with(5, 0x80), Err(MessageError::Truncated), "integer without a last byte");
     assert_eq!(decode(&[&frame[..5], &[0x84, 0]].concat()), Err(MessageError::InvalidNumber));
     assert_eq!(decode(&[&frame[..], &[0]].concat()), Err(MessageError::TrailingBytes(1)));
 }
 
 #[test]
 fn claimed_counts_do_not_allocate() {
-    let claims = |counts: &[u64]| {
+    let decode_counts = |counts: &[u64]| {
         let mut frame = vec![VERSION, KIND_UPDATES, 1, 1];
         counts.iter().for_each(|count| write_varint(&mut frame, *count));
         decode(&frame)
     };
-    assert_eq!(claims(&[u64::MAX]), Err(MessageError::Truncated), "slots");
-    assert_eq!(claims(&[0, u64::MAX]), Err(MessageError::Truncated), "tallies");
-    assert_eq!(claims(&[0, 1, 0, 0, 0]), Err(MessageError::UnknownGroup));
-    assert_eq!(claims(&[1, 0, 2, 7, 0, 0]), Err(MessageError::InvalidShape));
-    assert_eq!(claims(&[1, 5, 1442, 7, 0, 0]), Err(MessageError::InvalidShape));
-    assert_eq!(claims(&[1, 5, 2, 7, 0, 1, 1, 0, 0]), Err(MessageError::MissingKey));
+    assert_eq!(decode_counts(&[u64::MAX]), Err(MessageError::Truncated), "slots");
+    assert_eq!(decode_counts(&[0, u64::MAX]), Err(MessageError::Truncated), "tallies");
+    assert_eq!(decode_counts(&[0, 1, 0, 0, 0]), Err(MessageError::UnknownGroup));
+    assert_eq!(decode_counts(&[1, 0, 2, 7, 0, 0]), Err(MessageError::InvalidShape));
+    assert_eq!(decode_counts(&[1, 5, 1442, 7, 0, 0]), Err(MessageError::InvalidShape));
+    assert_eq!(decode_counts(&[1, 5, 2, 7, 0, 1, 1, 0, 0]), Err(MessageError::MissingKey));
 }

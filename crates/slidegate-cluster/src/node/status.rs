@@ -108,11 +108,8 @@ impl LatestStatus {
         let mut members: Vec<MemberStatus> =
             engine.members.iter().map(|member| member_status(member, sources, &previous)).collect();
         members.sort_by(|one, other| one.name.cmp(&other.name));
-        let mut refused: BTreeMap<&'static str, u64> = sources
-            .reject_counters
-            .iter()
-            .map(|(refusal, count)| (refusal.name(), count))
-            .collect();
+        let mut refused: BTreeMap<&'static str, u64> =
+            sources.reject_counters.iter().map(|(reason, count)| (reason.name(), count)).collect();
         let peers = engine.members.iter();
         let malformed =
             peers.map(|member| member.rejected_frames + member.rejected_updates).sum::<u64>();

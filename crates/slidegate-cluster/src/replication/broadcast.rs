@@ -34,7 +34,7 @@ impl ReplicationEngine {
         let mut updates = Vec::new();
         counters.drain_changed(self.flush + 1, max_keys, &mut updates);
         let bodies = FrameBody::from_updates(&updates);
-        let bytes: usize = bodies.iter().map(FrameBody::frame_bytes).sum();
+        let bytes: usize = bodies.iter().map(FrameBody::max_frame_bytes).sum();
         self.flush_budget_bytes = self.flush_budget_bytes.saturating_sub(bytes);
         self.broadcast(bodies, &[], now);
     }
@@ -87,8 +87,8 @@ impl ReplicationEngine {
         let bodies: Vec<Arc<FrameBody>> = bodies.into_iter().map(Arc::new).collect();
         for peer in self.peers.values_mut().filter(|peer| peer.is_alive()) {
             for (index, body) in bodies.iter().enumerate() {
-                let covers = if index == last { self.flush } else { previous };
-                peer.outgoing.push(body, covers);
+                let covered_flush = if index == last { self.flush } else { previous };
+                peer.outgoing.push(body, covered_flush);
             }
         }
     }
@@ -162,10 +162,10 @@ impl ReplicationEngine {
                 counters.visit_incarnation(*incarnation, now, &mut push_update)
             });
         }
-        let covers = peer.delivered_flush;
+        let covered_flush = peer.delivered_flush;
         let updates = bodies.finish().into_iter();
-        let updates = updates.map(|body| QueuedFrame { body: Arc::new(body), covers });
-        let end = QueuedFrame { body: Arc::new(roster), covers: self.flush };
+        let updates = updates.map(|body| QueuedFrame { body: Arc::new(body), covered_flush });
+        let end = QueuedFrame { body: Arc::new(roster), covered_flush: self.flush };
         self.epoch += 1;
         peer.outgoing.start_epoch(self.epoch, updates.chain([end]).collect());
         peer.sent_roster_version = self.roster_version;

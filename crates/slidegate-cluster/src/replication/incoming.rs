@@ -15,7 +15,7 @@ const MAX_PENDING_ACKS: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PendingAck {
     /// The flush up to which all flushes are acknowledged.
-    pub covers: FlushSeq,
+    pub covered_flush: FlushSeq,
     /// The position of the peer's own stream to this node when it sent the acknowledgement.
     pub sent: Position,
 }
@@ -94,7 +94,7 @@ impl IncomingStream {
             .pending_acks
             .iter()
             .position(|pending_acks| self.has_received(pending_acks.sent))?;
-        self.pending_acks.remove(nth).map(|applied| applied.covers)
+        self.pending_acks.remove(nth).map(|applied| applied.covered_flush)
     }
 
     /// Returns whether everything up to a position has arrived, either directly or in the initial state of a later
@@ -117,8 +117,8 @@ mod tests {
         Position { epoch, seq }
     }
 
-    fn ack(covers: FlushSeq, sent: Position) -> PendingAck {
-        PendingAck { covers, sent }
+    fn ack(covered_flush: FlushSeq, sent: Position) -> PendingAck {
+        PendingAck { covered_flush, sent }
     }
 
     proptest! {

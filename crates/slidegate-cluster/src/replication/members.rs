@@ -56,16 +56,16 @@ impl ReplicationEngine {
         &mut self,
         counters: &dyn ReplicatedCounters,
         alive: &[NodeInfo],
-        on_member_left: &[Incarnation],
+        left: &[Incarnation],
         now: Timestamp,
     ) -> Vec<OutboundFrame> {
-        on_member_left.iter().for_each(|incarnation| self.on_member_left(*incarnation, now));
+        left.iter().for_each(|incarnation| self.on_member_left(*incarnation, now));
         for node in alive {
             self.on_member_alive(counters, node, now);
         }
         let has_disappeared = |peer: &&mut PeerState| {
-            let is_there = alive.iter().any(|node| node.incarnation == peer.node.incarnation);
-            peer.is_alive() && !is_there
+            let is_alive = alive.iter().any(|node| node.incarnation == peer.node.incarnation);
+            peer.is_alive() && !is_alive
         };
         let mut silent = Vec::new();
         for peer in self.peers.values_mut().filter(has_disappeared) {
@@ -119,8 +119,8 @@ impl ReplicationEngine {
         if self.peers.contains_key(incarnation) {
             return true;
         }
-        let same_name = self.peers.values().map(|peer| &peer.node).chain([&self.local_node]);
-        let (older, newer): (Vec<_>, Vec<_>) = same_name
+        let namesakes = self.peers.values().map(|peer| &peer.node).chain([&self.local_node]);
+        let (older, newer): (Vec<_>, Vec<_>) = namesakes
             .filter(|other| other.name == *name)
             .map(|other| other.incarnation)
             .partition(|other| other < incarnation);

@@ -18,14 +18,14 @@ const MAX_QUEUED_FRAMES: usize = 256;
 pub(super) struct QueuedFrame {
     pub body: Arc<FrameBody>,
     /// The flush up to which all flushes are sent with this frame.
-    pub covers: FlushSeq,
+    pub covered_flush: FlushSeq,
 }
 
 /// A frame that is sent and not yet acknowledged.
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
     seq: u64,
-    covers: FlushSeq,
+    covered_flush: FlushSeq,
     sent_at: Timestamp,
 }
 
@@ -33,7 +33,7 @@ struct InFlight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AckProgress {
     /// The flush up to which all flushes have arrived.
-    pub covers: FlushSeq,
+    pub covered_flush: FlushSeq,
     /// The time since the last newly acknowledged frame was sent, in microseconds; `None` if no frame is newly
     /// acknowledged.
     pub round_trip_us: Option<u64>,
@@ -49,7 +49,7 @@ pub(super) struct OutgoingStream {
     /// The last acknowledged frame of the epoch.
     acked_seq: u64,
     /// The flush up to which all flushes were sent with that frame and earlier ones.
-    covers: FlushSeq,
+    covered_flush: FlushSeq,
     /// The frame that completes the initial state of the epoch, sent or not. `None` if the stream is closed.
     complete_seq: Option<u64>,
     /// Whether too many frames are queued, so that a new epoch is better.
@@ -74,16 +74,16 @@ impl OutgoingStream {
     pub fn close(&mut self) {
         self.queue.clear();
         self.in_flight.clear();
-        (self.acked_seq, self.covers) = (0, 0);
+        (self.acked_seq, self.covered_flush) = (0, 0);
         self.complete_seq = None;
         self.is_overflowed = false;
     }
 
     /// Queues a frame. If too many frames are queued after the initial state was sent, the stream needs a new epoch.
-    pub fn push(&mut self, body: &Arc<FrameBody>, covers: FlushSeq) {
+    pub fn push(&mut self, body: &Arc<FrameBody>, covered_flush: FlushSeq) {
         self.is_overflowed |= self.queue.len() >= MAX_QUEUED_FRAMES && self.is_initial_state_sent();
         if !self.is_overflowed {
-            self.queue.push_back(QueuedFrame { body: Arc::clone(body), covers });
+            self.queue.push_back(QueuedFrame { body: Arc::clone(body), covered_flush });
         }
     }
 
@@ -111,15 +111,15 @@ impl OutgoingStream {
 
     /// Returns the next queued frame, if it fits into the byte budget.
     pub fn next_frame(&mut self, now: Timestamp) -> Option<Vec<u8>> {
-        let bytes = self.queue.front()?.body.frame_bytes();
+        let bytes = self.queue.front()?.body.max_frame_bytes();
         self.budget_bytes = self.budget_bytes.checked_sub(bytes)?;
-        let QueuedFrame { body, covers } = self.queue.pop_front()?;
+        let QueuedFrame { body, covered_flush } = self.queue.pop_front()?;
         self.sent.seq += 1;
         let seq = self.sent.seq;
         if self.in_flight.is_empty() {
             self.progressed_at = now;
         }
-        self.in_flight.push_back(InFlight { seq, covers, sent_at: now });
+        self.in_flight.push_back(InFlight { seq, covered_flush, sent_at: now });
         Some(body.to_frame(self.sent))
     }
 
@@ -133,10 +133,11 @@ impl OutgoingStream {
         let new = self.in_flight.partition_point(|frame| frame.seq <= received.seq);
         let last = self.in_flight.drain(..new).next_back();
         if let Some(last) = last {
-            (self.acked_seq, self.covers, self.progressed_at) = (last.seq, last.covers, now);
+            (self.acked_seq, self.covered_flush, self.progressed_at) =
+                (last.seq, last.covered_flush, now);
         }
         let round_trip_us = last.map(|last| elapsed_us(last.sent_at, now));
-        Some(AckProgress { covers: self.covers, round_trip_us })
+        Some(AckProgress { covered_flush: self.covered_flush, round_trip_us })
     }
 
     /// Returns whether the initial state has arrived if all frames up to `seq` have arrived.
@@ -159,8 +160,11 @@ mod tests {
     use super::*;
     use crate::message::Roster;
 
-    fn queue(covers: FlushSeq) -> QueuedFrame {
-        QueuedFrame { body: Arc::new(FrameBody::from_roster(&Roster::default(), false)), covers }
+    fn queue(covered_flush: FlushSeq) -> QueuedFrame {
+        QueuedFrame {
+            body: Arc::new(FrameBody::from_roster(&Roster::default(), false)),
+            covered_flush,
+        }
     }
 
     fn at(seconds: u64) -> Timestamp {
@@ -178,7 +182,8 @@ mod tests {
         stream.start_epoch(1, vec![queue(0), queue(7)]);
         while stream.next_frame(at(1)).is_some() {}
         assert_eq!(stream.sent, position(1, 2));
-        let arrived = |covers, round_trip_us| Some(AckProgress { covers, round_trip_us });
+        let arrived =
+            |covered_flush, round_trip_us| Some(AckProgress { covered_flush, round_trip_us });
         assert_eq!(stream.on_ack(position(1, 0), at(2)), None, "not a frame");
         assert_eq!(stream.on_ack(position(1, 1), at(2)), arrived(0, Some(1_000_000)));
         assert_eq!(stream.on_ack(position(1, 1), at(2)), arrived(0, None), "no new frame");
@@ -197,7 +202,7 @@ mod tests {
     fn frame_above_budget_waits_for_next_interval() {
         let mut stream = OutgoingStream::default();
         stream.start_epoch(1, vec![queue(0), queue(7)]);
-        stream.refill_budget(queue(0).body.frame_bytes() + 1);
+        stream.refill_budget(queue(0).body.max_frame_bytes() + 1);
         assert!(stream.next_frame(at(1)).is_some() && stream.next_frame(at(1)).is_none());
         assert_eq!(
             stream.promised_position(),

@@ -117,17 +117,18 @@ impl PeerState {
 
     /// Applies an acknowledgement to the outgoing stream. Its effect on `acknowledged_flush` may be deferred.
     pub fn on_ack_received(&mut self, ack: Ack, now: Timestamp) {
-        let Some(AckProgress { covers, round_trip_us }) = self.outgoing.on_ack(ack.received, now)
+        let Some(AckProgress { covered_flush, round_trip_us }) =
+            self.outgoing.on_ack(ack.received, now)
         else {
             return;
         };
-        self.delivered_flush = self.delivered_flush.max(covers);
+        self.delivered_flush = self.delivered_flush.max(covered_flush);
         self.needs_full_state &= !self.outgoing.is_initial_state_delivered(ack.received.seq);
         if let Some(round_trip_us) = round_trip_us {
             let decayed_us = self.round_trip_us - self.round_trip_us / 8;
             self.round_trip_us = round_trip_us.max(decayed_us).min(MAX_ROUND_TRIP_US);
         }
-        self.incoming.defer_ack(PendingAck { covers, sent: ack.sent });
+        self.incoming.defer_ack(PendingAck { covered_flush, sent: ack.sent });
     }
 
     /// Returns the acknowledgement that is due, unless the outgoing stream is closed. It contains the end of the
@@ -143,14 +144,14 @@ impl PeerState {
 
     /// Applies all applicable acknowledgements. Returns whether there were any.
     pub fn apply_acks(&mut self) -> bool {
-        let mut is_any = false;
-        while let Some(covers) = self.incoming.next_applicable_ack() {
-            self.acknowledged_flush = self.acknowledged_flush.max(covers);
+        let mut has_applied = false;
+        while let Some(covered_flush) = self.incoming.next_applicable_ack() {
+            self.acknowledged_flush = self.acknowledged_flush.max(covered_flush);
             self.has_acknowledged = true;
             self.has_sent_all_state = true;
-            is_any = true;
+            has_applied = true;
         }
-        is_any
+        has_applied
     }
 
     /// Returns whether the outgoing stream is stuck. The timeout doubles each time while nothing is received from the

@@ -35,7 +35,7 @@ pub struct Network(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
-    random: fastrand::Rng,
+    rng: fastrand::Rng,
     faults: NetworkFaults,
     nodes: BTreeMap<Incarnation, ChannelNode>,
     /// The partition of each node while the network is partitioned. Unlisted nodes share one partition.
@@ -69,16 +69,9 @@ struct InTransitFrame {
 impl Network {
     /// Creates an empty network.
     pub fn new(seed: u64, faults: NetworkFaults) -> Self {
-        let random = fastrand::Rng::with_seed(seed);
+        let rng = fastrand::Rng::with_seed(seed);
         let (nodes, partitions) = (BTreeMap::new(), BTreeMap::new());
-        Self(Arc::new(Mutex::new(State {
-            random,
-            faults,
-            nodes,
-            partitions,
-            join_count: 0,
-            sent: 0,
-        })))
+        Self(Arc::new(Mutex::new(State { rng, faults, nodes, partitions, join_count: 0, sent: 0 })))
     }
 
     /// Adds a node, which is removed when the returned transport is dropped. Replaces a node with the same incarnation.
@@ -161,17 +154,17 @@ impl State {
         }
         traffic.sent_frames += 1;
         traffic.sent_bytes += frame.len() as u64;
-        if self.random.f64() < self.faults.loss {
+        if self.rng.f64() < self.faults.loss {
             return;
         }
-        let copies = if self.random.f64() < self.faults.duplication { 2 } else { 1 };
+        let copies = if self.rng.f64() < self.faults.duplication { 2 } else { 1 };
         (0..copies).for_each(|_| self.enqueue(from, to, frame.clone()));
     }
 
     fn enqueue(&mut self, from: Incarnation, to: Incarnation, frame: Bytes) {
         self.sent += 1;
         let NetworkFaults { min_delay, max_delay, .. } = self.faults;
-        let extra_delay = max_delay.saturating_sub(min_delay).mul_f64(self.random.f64());
+        let extra_delay = max_delay.saturating_sub(min_delay).mul_f64(self.rng.f64());
         let in_transit = InTransitFrame {
             arrives_at: Instant::now() + min_delay + extra_delay,
             join_number: self.sent,

@@ -153,8 +153,8 @@ fn handshakes_cannot_be_mixed() {
 fn reflected_handshake_is_rejected() {
     let hello = complete_handshake(1).hello;
     let (key, [one, two]) = (key(), nonces(1));
-    let to_herself = super::accept_handshake(&key, &identity(ALICE), &two, &hello);
-    assert_eq!(to_herself.err(), Some(RejectReason::Reflected));
+    let reflected = super::accept_handshake(&key, &identity(ALICE), &two, &hello);
+    assert_eq!(reflected.err(), Some(RejectReason::Reflected));
     assert_eq!(
         response_rejection(1, &hello),
         Some(RejectReason::WrongMac),
@@ -298,8 +298,8 @@ proptest! {
         let stream = frames.concat();
         let mut arrived = BytesMut::from(&flip(&stream, bit)[..]);
         let flipped_byte = bit.index(stream.len() * 8) / 8;
-        let mut ends = frames.iter().scan(0, |check_end, frame| { *check_end += frame.len(); Some(*check_end) });
-        let whole = ends.by_ref().take_while(|check_end| *check_end <= flipped_byte).count();
+        let mut ends = frames.iter().scan(0, |end, frame| { *end += frame.len(); Some(*end) });
+        let whole = ends.by_ref().take_while(|end| *end <= flipped_byte).count();
         let opened: Vec<_> = std::iter::from_fn(|| bob.opener.open(&mut arrived).ok().flatten()).collect();
         prop_assert_eq!(opened, &payloads[..whole]);
         prop_assert!(bob.opener.open(&mut arrived).is_err() || bob.opener.check_end(&arrived).is_err());

@@ -72,8 +72,8 @@ impl Acceptor {
         }
         let context = Arc::clone(&self.context);
         let handshake = self.handshakes.spawn(async move {
-            let shaken = stream::server_handshake(&mut stream, &context).await;
-            shaken
+            let result = stream::server_handshake(&mut stream, &context).await;
+            result
                 .inspect_err(|error| log_stream_error(&context, error))
                 .ok()
                 .map(|session| (stream, session))
