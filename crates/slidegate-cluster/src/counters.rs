@@ -1,7 +1,8 @@
 //! Counters of all keys, by fingerprint, in shards that each have their own lock.
 //!
-//! A request locks its shards in ascending order, so it is one atomic step and cannot deadlock with others. Idle keys
-//! are evicted when new keys arrive, as in the memory store.
+//! Decisions read and charge states, which are stored in the same tables as in the memory store. Replicas hold the
+//! counters that nodes exchange. A request locks its shards in ascending order, so it is one atomic step and cannot
+//! deadlock with others. Idle keys are evicted when new keys arrive, as in the memory store.
 
 /// Runs `$body` with `$counter` bound to the inner counter of any type.
 macro_rules! with_counter {
@@ -253,8 +254,8 @@ impl Counters {
         }
     }
 
-    /// Removes expired counters and keys of the next [`PRUNED_SHARDS_PER_CALL`] shards, and evicts keys while memory is
-    /// short.
+    /// Removes expired counters and keys of the next shards, and evicts keys while memory is short. Repeated calls
+    /// visit all shards.
     pub fn prune(&self, now: Timestamp) {
         let first = self.next_pruned_shard.fetch_add(PRUNED_SHARDS_PER_CALL, Ordering::Relaxed);
         let (retention_start, coarse) = (self.retention_start(now), self.coarse(now.as_micros()));

@@ -100,7 +100,7 @@ struct GossipTasks {
 
 impl std::fmt::Debug for GossipTasks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Running").finish_non_exhaustive()
+        f.debug_struct("GossipTasks").finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,4 @@
-//! A node: settings, start and leave.
+//! A node: settings, start and leave. All parts of a running node are driven by one task.
 
 mod driver;
 mod status;

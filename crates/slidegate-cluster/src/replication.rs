@@ -1,8 +1,8 @@
 //! Replication engine: decides which frames to send, and whose acknowledgements are required.
 //!
 //! The engine has no I/O and no clock. Its inputs are the time, received frames and membership changes. Its outputs are
-//! frames to send and a [`Progress`], which tells decisions how far the charges of this node are known to the other
-//! members.
+//! frames to send and a [`Progress`]: the flushes of this node that the other members have acknowledged. Decisions read
+//! nothing else of the engine.
 //!
 //! # Protocol
 //!

@@ -127,7 +127,7 @@ impl Counters {
             let shard = &mut *padded.0.lock();
             for (key, kind) in shard.replicas.take_changed() {
                 let remaining = with_counter!(self.kinds.counter(kind), counter => {
-                    remaining(shard, counter, key)
+                    remaining_units(shard, counter, key)
                 });
                 changed_keys.push(ChangedKey { shard: index, key, kind, remaining });
             }
@@ -202,7 +202,7 @@ fn clear<S: Default>(state: &mut S) {
 }
 
 /// Returns the remaining units of a key. A small number means that the key is close to its limit.
-fn remaining<C: HasTable>(shard: &mut Shard, counter: C, key: u64) -> u64 {
+fn remaining_units<C: HasTable>(shard: &mut Shard, counter: C, key: u64) -> u64 {
     let table = C::table(&mut shard.states);
     let Some(at) = table.find(key) else { return u64::MAX };
     let state = &table.slot(at).state.state;

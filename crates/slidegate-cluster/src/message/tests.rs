@@ -195,7 +195,7 @@ fn claimed_counts_do_not_allocate() {
         decode(&frame)
     };
     assert_eq!(decode_counts(&[u64::MAX]), Err(MessageError::Truncated), "slots");
-    assert_eq!(decode_counts(&[0, u64::MAX]), Err(MessageError::Truncated), "tallies");
+    assert_eq!(decode_counts(&[0, u64::MAX]), Err(MessageError::Truncated), "updates");
     assert_eq!(decode_counts(&[0, 1, 0, 0, 0]), Err(MessageError::UnknownGroup));
     assert_eq!(decode_counts(&[1, 0, 2, 7, 0, 0]), Err(MessageError::InvalidShape));
     assert_eq!(decode_counts(&[1, 5, 1442, 7, 0, 0]), Err(MessageError::InvalidShape));

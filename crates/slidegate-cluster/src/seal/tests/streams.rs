@@ -46,13 +46,12 @@ fn hello_rejection(hello: &[u8]) -> Option<RejectReason> {
     super::accept_handshake(&key(), &identity(BOB), &nonces(9)[1], hello).err()
 }
 
-/// Sends a response to Alice, who has sent a hello with the first nonce of this seed. Returns her reason for rejecting
-/// it.
+/// Sends a response to Alice after her hello with the first nonce of this seed. Returns her reason for rejecting it.
 fn response_rejection(seed: u8, response: &[u8]) -> Option<RejectReason> {
     start_handshake(&key(), &identity(ALICE), &nonces(seed)[0]).on_response(response).err()
 }
 
-/// Sends a confirmation to Bob, who has responded to `hello` with the second nonce of this seed. Returns his reason for
+/// Sends a confirmation to Bob after his response to `hello` with the second nonce of this seed. Returns his reason for
 /// rejecting it.
 fn confirmation_rejection(
     seed: u8,
