@@ -1,38 +1,38 @@
-//! What a rule says to a cluster, with what holds if it says nothing.
+//! Cluster options of a rule, with defaults for the options that the rule omits.
 
 use std::num::NonZeroU64;
 
 use slidegate::{Hit, OnPartition};
 
-/// What holds for one hit.
-pub(crate) struct Terms {
+/// Cluster options of one hit.
+pub(crate) struct HitOptions {
     max_unsynced: Option<u64>,
     on_partition: OnPartition,
     capacity: u64,
 }
 
-impl Terms {
+impl HitOptions {
     #[inline]
-    pub(crate) fn of(hit: &Hit<'_>) -> Self {
-        let terms = hit.key.cluster().copied().unwrap_or_default();
+    pub(crate) fn new(hit: &Hit<'_>) -> Self {
+        let options = hit.key.cluster().copied().unwrap_or_default();
         Self {
-            max_unsynced: terms.max_unsynced().map(NonZeroU64::get),
-            on_partition: terms.on_partition(),
+            max_unsynced: options.max_unsynced().map(NonZeroU64::get),
+            on_partition: options.on_partition(),
             capacity: hit.limit.capacity(),
         }
     }
 
-    /// Whether so many units may be charged before every member has acknowledged them.
+    /// Returns whether `units` may be charged before every member has acknowledged them.
     #[inline]
     pub(crate) fn allows(&self, units: u64, nodes: u32) -> bool {
         match self.max_unsynced {
-            Some(most) => units <= most,
-            // As `max_unsynced` has it, without a division.
+            Some(max) => units <= max,
+            // Equivalent to `max_unsynced`, without a division.
             None => units <= 1 || units.saturating_mul(2 * u64::from(nodes)) <= self.capacity,
         }
     }
 
-    /// How many may.
+    /// Returns the maximum number of units that may be charged before every member has acknowledged them.
     pub(crate) fn max_unsynced(&self, nodes: u32) -> u64 {
         let share = self.capacity / (2 * u64::from(nodes.max(1)));
         self.max_unsynced.unwrap_or(share.max(1))
