@@ -186,8 +186,8 @@ async fn a_wrong_password_is_told_in_the_log_and_to_callers_but_never_shown() {
         assert!(!format!("{store:?}").contains("wr0ng"));
     }
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    assert_eq!(text.matches("Redis refuses the connection").count(), 2, "{text}");
-    assert_eq!(text.matches("the store is not asked any more").count(), 3, "{text}");
+    assert_eq!(text.matches("Redis rejected the connection").count(), 2, "{text}");
+    assert_eq!(text.matches("circuit breaker opened").count(), 3, "{text}");
     assert!(!text.contains("wr0ng"), "{text}");
 }
 

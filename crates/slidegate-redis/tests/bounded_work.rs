@@ -109,7 +109,7 @@ impl Pair {
         let clock = ManualClock::at(Timestamp::from_micros((1 << 31) * 800_000 - 7_000_000));
         let settings = Settings {
             timeout: LONG,
-            keep: FOREVER,
+            expiry_margin: FOREVER,
             deny_cache_ttl: Duration::ZERO,
             ..Settings::default()
         };
@@ -378,7 +378,7 @@ fn script_us(redis: &Redis) -> u64 {
 async fn charge_after_gap_copies_buckets_once() {
     let redis = Redis::start();
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
-    let settings = Settings { timeout: LONG, keep: FOREVER, ..Settings::default() };
+    let settings = Settings { timeout: LONG, expiry_margin: FOREVER, ..Settings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
     let buckets = Algorithm::SlidingBuckets { precision: Some(MINUTE) };
     let quota = Quota::new(MAX, 24 * HOUR).unwrap();

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use slidegate::{Clock, ManualClock, Timestamp};
-use slidegate_redis::breaker::{Admit, Breaker, Cause, Change, Settings, Ticket};
+use slidegate_redis::breaker::{
+    Breaker, BreakerDecision, CallPass, OpenReason, Settings, StateChange,
+};
 
 const MILLI: Duration = Duration::from_millis(1);
 
@@ -23,44 +25,44 @@ impl Bench {
         Self { breaker: Breaker::new(settings), clock }
     }
 
-    fn admit(&self) -> Admit {
+    fn admit(&self) -> BreakerDecision {
         self.breaker.admit(self.clock.now())
     }
 
-    fn call(&self) -> Ticket {
-        let Admit::Call(ticket) = self.admit() else { panic!("it is open") };
-        ticket
+    fn call(&self) -> CallPass {
+        let BreakerDecision::Call(pass) = self.admit() else { panic!("it is open") };
+        pass
     }
 
-    fn succeeds(&self, ticket: Ticket) -> Option<Change> {
-        self.breaker.succeeded(ticket, self.clock.now())
+    fn succeeds(&self, pass: CallPass) -> Option<StateChange> {
+        self.breaker.record_success(pass, self.clock.now())
     }
 
-    fn fails(&self, ticket: Ticket) -> Option<Change> {
-        self.breaker.failed(ticket, self.clock.now())
+    fn fails(&self, pass: CallPass) -> Option<StateChange> {
+        self.breaker.record_failure(pass, self.clock.now())
     }
 
-    fn report(&self, ticket: Ticket, ok: bool) -> Option<Change> {
-        if ok { self.succeeds(ticket) } else { self.fails(ticket) }
+    fn report(&self, pass: CallPass, ok: bool) -> Option<StateChange> {
+        if ok { self.succeeds(pass) } else { self.fails(pass) }
     }
 
     /// As many failures as it takes.
     fn open(&self) {
-        while !self.breaker.is_breaker_open() {
+        while !self.breaker.is_open() {
             self.fails(self.call());
         }
     }
 
     /// Asks every millisecond until a probe may go; how long that took.
-    fn until_probe(&self) -> (Ticket, Duration) {
+    fn until_probe(&self) -> (CallPass, Duration) {
         let began = self.clock.now().as_micros();
         loop {
             match self.admit() {
-                Admit::Refuse => self.clock.advance(MILLI),
-                Admit::Call(_) => panic!("it is closed"),
-                Admit::Probe(ticket) => {
+                BreakerDecision::Reject => self.clock.advance(MILLI),
+                BreakerDecision::Call(_) => panic!("it is closed"),
+                BreakerDecision::Probe(pass) => {
                     let waited = self.clock.now().as_micros() - began;
-                    return (ticket, Duration::from_micros(waited));
+                    return (pass, Duration::from_micros(waited));
                 }
             }
         }
@@ -74,11 +76,11 @@ fn bench() -> Bench {
 #[test]
 fn it_opens_after_five_failures_in_a_row_and_says_so_once() {
     let bench = bench();
-    let calls: Vec<Ticket> = (0..8).map(|_| bench.call()).collect();
-    let told: Vec<Option<Change>> = calls.into_iter().map(|call| bench.fails(call)).collect();
-    let opened = Some(Change::Opened(Cause::InARow(5)));
+    let calls: Vec<CallPass> = (0..8).map(|_| bench.call()).collect();
+    let told: Vec<Option<StateChange>> = calls.into_iter().map(|call| bench.fails(call)).collect();
+    let opened = Some(StateChange::Opened(OpenReason::ConsecutiveFailures(5)));
     assert_eq!(told, [None, None, None, None, opened, None, None, None]);
-    assert_eq!(bench.admit(), Admit::Refuse);
+    assert_eq!(bench.admit(), BreakerDecision::Reject);
 }
 
 #[test]
@@ -89,18 +91,18 @@ fn once_the_store_can_be_reached_again_somebody_probes_without_a_wait() {
         let (probe, _) = bench.until_probe();
         bench.fails(probe);
     }
-    assert_eq!(bench.admit(), Admit::Refuse);
+    assert_eq!(bench.admit(), BreakerDecision::Reject);
     bench.breaker.probe_soon(bench.clock.now());
     let (probe, waited) = bench.until_probe();
     assert_eq!(waited, Duration::ZERO);
-    assert_eq!(bench.admit(), Admit::Refuse, "nobody else");
+    assert_eq!(bench.admit(), BreakerDecision::Reject, "nobody else");
     // It fails all the same: waits begin to grow anew.
     bench.fails(probe);
     let (probe, waited) = bench.until_probe();
     assert!(waited <= Duration::from_secs(1), "{waited:?}");
-    assert!(matches!(bench.succeeds(probe), Some(Change::Closed { .. })));
+    assert!(matches!(bench.succeeds(probe), Some(StateChange::Closed { .. })));
     bench.breaker.probe_soon(bench.clock.now());
-    assert!(!bench.breaker.is_breaker_open());
+    assert!(!bench.breaker.is_open());
     bench.call();
 }
 
@@ -113,7 +115,7 @@ fn a_success_between_failures_begins_the_row_anew() {
         (0..4).for_each(|_| assert_eq!(bench.fails(bench.call()), None));
         assert_eq!(bench.succeeds(bench.call()), None);
     }
-    assert!(!bench.breaker.is_breaker_open());
+    assert!(!bench.breaker.is_open());
 }
 
 #[test]
@@ -122,8 +124,11 @@ fn it_opens_when_half_of_at_least_twenty_calls_within_a_second_fail() {
     for one_in in [2, 3, 4] {
         let bench = bench();
         let told = (0..40).find_map(|nth| bench.report(bench.call(), nth % one_in == 0));
-        assert!(matches!(told, Some(Change::Opened(Cause::Share { calls: 20.., .. }))), "{told:?}");
-        assert!(bench.breaker.is_breaker_open());
+        assert!(
+            matches!(told, Some(StateChange::Opened(OpenReason::FailureRate { calls: 20.., .. }))),
+            "{told:?}"
+        );
+        assert!(bench.breaker.is_open());
     }
     let third = bench();
     let told = (0..300).find_map(|nth| third.report(third.call(), nth % 3 > 0));
@@ -174,8 +179,8 @@ fn a_probe_that_succeeds_closes_it_and_the_next_outage_begins_anew() {
         bench.fails(probe);
         let (probe, _) = bench.until_probe();
         let after = Duration::from_micros(bench.clock.now().as_micros() - began);
-        assert_eq!(bench.succeeds(probe), Some(Change::Closed { after }));
-        assert!(!bench.breaker.is_breaker_open());
+        assert_eq!(bench.succeeds(probe), Some(StateChange::Closed { after }));
+        assert!(!bench.breaker.is_open());
         let told: Vec<_> = (0..4).map(|_| bench.fails(bench.call())).collect();
         assert_eq!(told, [None; 4], "what failed before is forgotten");
     }
@@ -186,9 +191,9 @@ fn one_probe_goes_at_a_time() {
     let bench = bench();
     bench.open();
     let (probe, _) = bench.until_probe();
-    assert_eq!(bench.admit(), Admit::Refuse);
+    assert_eq!(bench.admit(), BreakerDecision::Reject);
     bench.clock.advance(900 * MILLI);
-    assert_eq!(bench.admit(), Admit::Refuse);
+    assert_eq!(bench.admit(), BreakerDecision::Reject);
     assert!(bench.succeeds(probe).is_some());
     bench.call();
 }
@@ -201,7 +206,7 @@ fn a_probe_that_is_never_reported_makes_room_for_another() {
     let (probe, waited) = bench.until_probe();
     assert_eq!(waited, Duration::from_secs(1));
     assert_eq!(bench.succeeds(lost), None, "it is too late");
-    assert!(bench.breaker.is_breaker_open());
+    assert!(bench.breaker.is_open());
     assert!(bench.succeeds(probe).is_some());
 }
 
@@ -217,30 +222,33 @@ fn a_probe_that_is_late_counts_while_no_other_has_gone() {
 #[test]
 fn calls_begun_before_it_opened_neither_close_it_nor_open_it_again() {
     let bench = bench();
-    let mut early: Vec<Ticket> = (0..40).map(|_| bench.call()).collect();
+    let mut early: Vec<CallPass> = (0..40).map(|_| bench.call()).collect();
     bench.open();
     assert_eq!(bench.succeeds(early.pop().unwrap()), None);
     assert_eq!(bench.fails(early.pop().unwrap()), None);
-    assert!(bench.breaker.is_breaker_open());
+    assert!(bench.breaker.is_open());
     let (probe, _) = bench.until_probe();
     assert_eq!(bench.succeeds(early.pop().unwrap()), None);
     assert_eq!(bench.fails(early.pop().unwrap()), None);
-    assert_eq!(bench.admit(), Admit::Refuse, "the probe is still on its way");
+    assert_eq!(bench.admit(), BreakerDecision::Reject, "the probe is still on its way");
     assert!(bench.succeeds(probe).is_some());
     assert!(early.into_iter().all(|call| bench.fails(call).is_none()));
-    assert!(!bench.breaker.is_breaker_open());
+    assert!(!bench.breaker.is_open());
     assert_eq!(bench.fails(bench.call()), None);
 }
 
 #[test]
 fn a_change_is_told_in_words() {
-    let opened = |cause| Change::Opened(cause).to_string();
-    let not_asked = "the store is not asked any more:";
-    assert_eq!(opened(Cause::InARow(5)), format!("{not_asked} 5 calls in a row failed"));
-    let share = Cause::Share { failed: 12, calls: 23 };
-    assert_eq!(opened(share), format!("{not_asked} 12 of 23 calls within a second failed"));
-    let closed = Change::Closed { after: Duration::from_millis(1_490) };
-    assert_eq!(closed.to_string(), "the store is asked again, after 1.5 s");
+    let opened = |cause| StateChange::Opened(cause).to_string();
+    let opened_text = "circuit breaker opened:";
+    assert_eq!(
+        opened(OpenReason::ConsecutiveFailures(5)),
+        format!("{opened_text} 5 consecutive calls failed")
+    );
+    let share = OpenReason::FailureRate { failed: 12, calls: 23 };
+    assert_eq!(opened(share), format!("{opened_text} 12 of 23 calls within a second failed"));
+    let closed = StateChange::Closed { after: Duration::from_millis(1_490) };
+    assert_eq!(closed.to_string(), "circuit breaker closed after 1.5 s");
 }
 
 /// What may happen to a breaker.
@@ -287,8 +295,9 @@ impl Model {
         let Some(&(last, false)) = self.reports.last() else { return false };
         let second = |at: u64| at / 1_000_000;
         let recent = self.reports.iter().filter(|(at, _)| second(*at) == second(last));
-        let (calls, failed) =
-            recent.fold((0, 0), |(calls, failed), (_, ok)| (calls + 1, failed + u32::from(!ok)));
+        let (calls, failed) = recent.fold((0, 0), |(calls, failed), (_, ok)| {
+            (calls + 1, failed + u32::from(!ok))
+        });
         failed_last >= 5 || (calls >= 20 && 2 * failed >= calls)
     }
 
@@ -322,12 +331,12 @@ impl Model {
     }
 
     /// Holds what it was told against what it has to be told; the era of the ticket.
-    fn admit(&mut self, now: u64, admit: &Admit) -> Result<u64, TestCaseError> {
+    fn admit(&mut self, now: u64, admit: &BreakerDecision) -> Result<u64, TestCaseError> {
         let (may, must) = self.probe_between;
         match admit {
-            Admit::Call(_) => prop_assert!(!self.open),
-            Admit::Refuse => prop_assert!(self.open && now < must),
-            Admit::Probe(_) => {
+            BreakerDecision::Call(_) => prop_assert!(!self.open),
+            BreakerDecision::Reject => prop_assert!(self.open && now < must),
+            BreakerDecision::Probe(_) => {
                 prop_assert!(self.open && now >= may);
                 self.probe_between = (now + 1_000_000, now + 1_000_000);
                 self.era += 1;
@@ -346,7 +355,7 @@ proptest! {
     ) {
         let bench = bench();
         let mut model = Model::default();
-        let mut under_way: Vec<(u64, Ticket)> = Vec::new();
+        let mut under_way: Vec<(u64, CallPass)> = Vec::new();
         for step in steps {
             let now = bench.clock.now().as_micros();
             match step {
@@ -354,19 +363,19 @@ proptest! {
                 Step::Ask => {
                     let admit = bench.admit();
                     let era = model.admit(now, &admit)?;
-                    if let Admit::Call(ticket) | Admit::Probe(ticket) = admit {
-                        under_way.push((era, ticket));
+                    if let BreakerDecision::Call(pass) | BreakerDecision::Probe(pass) = admit {
+                        under_way.push((era, pass));
                     }
                 }
                 Step::Report { which, ok } if !under_way.is_empty() => {
-                    let (era, ticket) = under_way.swap_remove(which.index(under_way.len()));
-                    let told = bench.report(ticket, ok);
-                    let opened = told.map(|change| matches!(change, Change::Opened(_)));
+                    let (era, pass) = under_way.swap_remove(which.index(under_way.len()));
+                    let told = bench.report(pass, ok);
+                    let opened = told.map(|change| matches!(change, StateChange::Opened(_)));
                     prop_assert_eq!(opened, model.report(era, now, ok));
                 }
                 Step::Report { .. } => {}
             }
-            prop_assert_eq!(bench.breaker.is_breaker_open(), model.open);
+            prop_assert_eq!(bench.breaker.is_open(), model.open);
         }
     }
 }

@@ -22,7 +22,7 @@ async fn hold(address: &str, algorithms: &[Algorithm], seeds: std::ops::Range<u6
         let settings = Settings {
             prefix: format!("{}:{seed}:", algorithms.len()),
             timeout: Duration::from_secs(3),
-            keep: FOREVER,
+            expiry_margin: FOREVER,
             // Denials that are known list the limits that deny, and no others.
             deny_cache_ttl: Duration::ZERO,
             ..Settings::default()

@@ -31,7 +31,7 @@ fn open(redis: &Redis, clock: &ManualClock, prefix: &str, deny_cache_ttl: Durati
     let settings = Settings {
         prefix: prefix.to_owned(),
         timeout: LONG,
-        keep: FOREVER,
+        expiry_margin: FOREVER,
         deny_cache_ttl,
         ..Settings::default()
     };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use slidegate::Timestamp;
-use slidegate_redis::breaker::{Admit, Breaker, Change, Settings, Ticket};
+use slidegate_redis::breaker::{Breaker, BreakerDecision, CallPass, Settings, StateChange};
 
 const ITERATIONS: usize = 2_000;
 
@@ -37,22 +37,22 @@ fn together(work: impl Fn(usize) -> usize + Send + Sync + 'static) -> usize {
 
 /// A breaker that opens at the second failure.
 fn closed() -> Arc<Breaker> {
-    Arc::new(Breaker::new(Settings { failures_in_a_row: 2, ..Settings::default() }))
+    Arc::new(Breaker::new(Settings { consecutive_failures: 2, ..Settings::default() }))
 }
 
 fn open() -> Arc<Breaker> {
     let breaker = closed();
     for _ in 0..2 {
-        let ticket = call(&breaker);
-        breaker.failed(ticket, NOW);
+        let pass = call(&breaker);
+        breaker.record_failure(pass, NOW);
     }
-    assert!(breaker.is_breaker_open());
+    assert!(breaker.is_open());
     breaker
 }
 
-fn call(breaker: &Breaker) -> Ticket {
-    let Admit::Call(ticket) = breaker.admit(NOW) else { panic!("it is open") };
-    ticket
+fn call(breaker: &Breaker) -> CallPass {
+    let BreakerDecision::Call(pass) = breaker.admit(NOW) else { panic!("it is open") };
+    pass
 }
 
 #[test]
@@ -63,13 +63,13 @@ fn one_of_many_failures_opens_it() {
         let opened = together(move |_| {
             let mut opened = 0;
             for _ in 0..2 {
-                if let Admit::Call(ticket) = shared.admit(NOW) {
-                    opened += usize::from(shared.failed(ticket, NOW).is_some());
+                if let BreakerDecision::Call(pass) = shared.admit(NOW) {
+                    opened += usize::from(shared.record_failure(pass, NOW).is_some());
                 }
             }
             opened
         });
-        assert!(breaker.is_breaker_open());
+        assert!(breaker.is_open());
         assert_eq!(opened, 1);
     });
 }
@@ -79,7 +79,8 @@ fn one_of_many_that_ask_probes() {
     explore(|| {
         let breaker = open();
         let later = NOW.after(Duration::from_secs(1));
-        let probes = together(move |_| usize::from(breaker.admit(later) != Admit::Refuse));
+        let probes =
+            together(move |_| usize::from(breaker.admit(later) != BreakerDecision::Reject));
         assert_eq!(probes, 1);
     });
 }
@@ -88,28 +89,27 @@ fn one_of_many_that_ask_probes() {
 fn what_is_late_does_not_disturb_a_probe() {
     explore(|| {
         let breaker = closed();
-        let early =
-            [call(&breaker), call(&breaker)].map(|ticket| std::sync::Mutex::new(Some(ticket)));
-        for ticket in [call(&breaker), call(&breaker)] {
-            breaker.failed(ticket, NOW);
+        let early = [call(&breaker), call(&breaker)].map(|pass| std::sync::Mutex::new(Some(pass)));
+        for pass in [call(&breaker), call(&breaker)] {
+            breaker.record_failure(pass, NOW);
         }
         let later = NOW.after(Duration::from_secs(1));
         let shared = breaker.clone();
         let changes = together(move |nth| {
             let take = |nth: usize| early[nth].lock().unwrap().take().unwrap();
             let told = match nth {
-                0 => shared.succeeded(take(0), later),
-                1 => shared.failed(take(1), later),
+                0 => shared.record_success(take(0), later),
+                1 => shared.record_failure(take(1), later),
                 _ => {
-                    let Admit::Probe(probe) = shared.admit(later) else {
+                    let BreakerDecision::Probe(probe) = shared.admit(later) else {
                         panic!("nobody else asks")
                     };
-                    shared.succeeded(probe, later)
+                    shared.record_success(probe, later)
                 }
             };
             assert!(told.is_none() || nth == 2);
-            usize::from(matches!(told, Some(Change::Closed { .. })))
+            usize::from(matches!(told, Some(StateChange::Closed { .. })))
         });
-        assert_eq!((changes, breaker.is_breaker_open()), (1, false));
+        assert_eq!((changes, breaker.is_open()), (1, false));
     });
 }

@@ -23,8 +23,8 @@ pub fn instance_with(
     clock: &ManualClock,
     settings: Settings,
 ) -> Instance {
-    let keep = Duration::from_secs(1_000_000);
-    let settings = Settings { timeout: LONG, keep, ..settings };
+    let expiry_margin = Duration::from_secs(1_000_000);
+    let settings = Settings { timeout: LONG, expiry_margin, ..settings };
     let store = RedisStore::open(address, settings).unwrap().with_clock(clock.clone());
     Gate::new(Policy::from_yaml(policy).unwrap(), store)
 }

@@ -96,7 +96,7 @@ fn redis_is_killed_and_comes_back() {
     assert_counted_in_redis(&client, "ann");
     redis.kill();
     assert_degraded(&client, "ann");
-    server.wait_for_log("not asked any more");
+    server.wait_for_log("circuit breaker opened");
     redis.restart();
     await_recovery(&client);
     // One line for the outage, and one for its end.
@@ -117,7 +117,7 @@ fn redis_hangs_and_goes_on() {
     assert_counted_in_redis(&client, "ann");
     redis.pause();
     assert_degraded(&client, "ann");
-    server.wait_for_log("not asked any more");
+    server.wait_for_log("circuit breaker opened");
     redis.resume();
     await_recovery(&client);
     server.wait_for_log("asked again");
