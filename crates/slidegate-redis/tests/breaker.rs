@@ -295,9 +295,8 @@ impl Model {
         let Some(&(last, false)) = self.reports.last() else { return false };
         let second = |at: u64| at / 1_000_000;
         let recent = self.reports.iter().filter(|(at, _)| second(*at) == second(last));
-        let (calls, failed) = recent.fold((0, 0), |(calls, failed), (_, ok)| {
-            (calls + 1, failed + u32::from(!ok))
-        });
+        let (calls, failed) =
+            recent.fold((0, 0), |(calls, failed), (_, ok)| (calls + 1, failed + u32::from(!ok)));
         failed_last >= 5 || (calls >= 20 && 2 * failed >= calls)
     }
 

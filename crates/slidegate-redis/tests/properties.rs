@@ -30,7 +30,8 @@ impl Bench {
     /// A store that is empty.
     fn store(&self) -> RedisStore {
         let prefix = format!("{}:", self.stores.fetch_add(1, Ordering::Relaxed));
-        let settings = Settings { prefix, timeout: LONG, expiry_margin: FOREVER, ..Settings::default() };
+        let settings =
+            Settings { prefix, timeout: LONG, expiry_margin: FOREVER, ..Settings::default() };
         RedisStore::open(&self.redis.address(), settings).unwrap().with_clock(self.clock.clone())
     }
 }
