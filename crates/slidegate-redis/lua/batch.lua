@@ -52,7 +52,7 @@ local function pack_charged_slot(key_index, limit, expiry_s, reset, a, b, c)
   return pack(SLOT, limit.tag, expiry_s, a, b, c)
 end
 
--- Replaces a slot, or adds it to the others and drops those that have expired.
+-- Replaces a slot, or adds it to the others and drops expired ones.
 local function write_slot(key_index, tag, bytes)
   local value = values[key_index]
   local slot_position = find_slot(value, tag)
@@ -169,8 +169,8 @@ end
 local pending, slot_bytes = {}, {}
 
 -- Decides hits that are all enforced, each of a slot of its own. Charges each until one does not fit, and writes the
--- charges only if all fit. `whole_value_key` is the key index if the value consists of exactly these slots in the order in
--- which they were written, the last first.
+-- charges only if all fit. `whole_value_key` is the key index if the value consists of exactly these slots in the order
+-- in which they were written, the last first.
 local function decide_enforced(hits, mode)
   local take, whole_value_key = mode, nil
   for nth = 1, hits do
@@ -221,9 +221,9 @@ local function decide_enforced(hits, mode)
   if whole_value_key and take ~= 0 then values[whole_value_key] = table.concat(slot_bytes, '', 1, hits) end
 end
 
--- Decides any hits: evaluates each as if the previous ones were charged, then charges all, some or none. An admission is
--- veto + 4 * charge. Veto: 0 alone, 1 jointly, 2 never. Charge: 0 if the request is admitted, 1 if the hit also fits,
--- 2 always.
+-- Decides any hits: evaluates each as if the previous ones were charged, then charges all, some or none. An admission
+-- is veto + 4 * charge. Veto: 0 alone, 1 jointly, 2 never. Charge: 0 if the request is admitted, 1 if the hit also
+-- fits, 2 always.
 local function decide_any(hits, mode)
   local counters, waits, replies = {}, {}, {}
   local allowed, has_always_charged, has_joint, joint_fits = true, false, false, false

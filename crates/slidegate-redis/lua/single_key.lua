@@ -12,7 +12,8 @@ local charged, remaining, reset, retry, charged_at =
 if charged == nil then return redis.error_reply(FOREIGN .. KEYS[1]) end
 if not charged then return pack('<Bdddd', 0, remaining, reset, retry, 0) end
 if remaining > 0 and retry == 0 then return pack('<Bdddd', 1, remaining, reset, 0, charged_at) end
--- Nothing remains, or the hit did not fit: the reply has the time until one unit fits, so that clients do not call before.
+-- Nothing remains, or the hit did not fit: the reply has the time until one unit fits, so that clients do not call
+-- before.
 local _, _, _, wait = decide(KEYS[1], now, tick_us, window, max, extra, margin_s, 1, 0, 0)
 if retry == 0 then return pack('<Bdddd', 6, remaining, reset, wait, charged_at) end
 return pack('<Bdddd', 11, remaining, reset, wait == 0 and 1 or wait, charged_at)

@@ -1,5 +1,5 @@
--- Decides one hit of an algorithm whose state is a slot (see slots.lua). It is nearly always the only slot of its value,
--- so the others are handled inline: Redis would create a function at each call.
+-- Decides one hit of an algorithm whose state is a slot (see slots.lua). It is nearly always the only slot of its
+-- value, so the others are handled inline: Redis would create a function at each call.
 local now, take, tag, max, extra, margin_s, tick_us, window, cost, phase =
   unpack('<dBxxxxI4I4I4I4dddd', ARGV[1])
 local required, debt = cost > 0 and cost or 1, 0
@@ -39,7 +39,8 @@ value = pack('<I4I4ddI4', tag, expiry_s, a, b, c)
 if other_slots then value = value .. other_slots end
 if ttl_ms then call('SET', key, value, 'PX', ttl_ms) else call('SET', key, value, 'KEEPTTL') end
 if remaining > 0 and retry == 0 then return pack('<Bdddd', 1, remaining, reset, 0, charged_at) end
--- Nothing remains, or the hit did not fit: the reply has the time until one unit fits, so that clients do not call before.
+-- Nothing remains, or the hit did not fit: the reply has the time until one unit fits, so that clients do not call
+-- before.
 local _, _, _, wait = decide(now + phase, tick_us, window, max, extra, debt, 1, 0, 0, a, b, c)
 if retry == 0 then return pack('<Bdddd', 6, remaining, reset, wait, charged_at) end
 return pack('<Bdddd', 11, remaining, reset, wait == 0 and 1 or wait, charged_at)

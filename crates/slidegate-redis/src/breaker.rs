@@ -37,8 +37,8 @@ pub struct Settings {
     pub initial_backoff: Duration,
     /// Maximum backoff.
     pub max_backoff: Duration,
-    /// Time after which a probe without a result is considered lost, and another one is allowed. Must be longer than the
-    /// maximum duration of a call.
+    /// Time after which a probe without a result is considered lost, and another one is allowed. Must be longer than
+    /// the maximum duration of a call.
     pub probe_timeout: Duration,
 }
 
@@ -62,8 +62,8 @@ impl Default for Settings {
 pub enum BreakerDecision {
     /// Closed: make the call.
     Call(CallPass),
-    /// Probing: make the call, which tests whether the server works again. All other calls are rejected until its result
-    /// is reported.
+    /// Probing: make the call, which tests whether the server works again. All other calls are rejected until its
+    /// result is reported.
     Probe(CallPass),
     /// Open: fail without a call.
     Reject,

@@ -116,8 +116,8 @@ const HIT_WITH_LIMIT_BYTES: usize = 60;
 /// Length of the required units and the maximum debt, at the end of a hit.
 const TRAILING_UNITS_BYTES: usize = 8;
 
-/// Returns whether a hit has the required units and the maximum debt that a script assumes by default, so that they need
-/// not be sent.
+/// Returns whether a hit has the required units and the maximum debt that a script assumes by default, so that they
+/// need not be sent.
 fn has_default_units(hit: &KeyedHit) -> bool {
     hit.required == hit.cost.max(1) && hit.limit.params().max_debt == 0
 }
@@ -258,7 +258,8 @@ impl<'k> BatchBody<'k> {
     }
 }
 
-/// Encodes the admission of a hit: veto, plus 4 times the charge, plus 16 if a single hit is charged even above the limit.
+/// Encodes the admission of a hit: veto, plus 4 times the charge, plus 16 if a single hit is charged even above the
+/// limit.
 fn admission(hit: &KeyedHit) -> u8 {
     let veto = match hit.veto {
         Veto::Alone => 0,

@@ -262,7 +262,7 @@ impl ClusterNodes {
         Some(server)
     }
 
-    /// Returns the connection settings for an address: those of the first seed.
+    /// Returns the connection settings for an address, copied from the first seed.
     fn connection_info(&self, address: &str) -> Option<ConnectionInfo> {
         with_host_and_port(self.seeds.first()?, address)
     }

@@ -1,7 +1,7 @@
 //! Coalesces requests that arrive while a script call is in flight.
 //!
-//! Each key has at most one call in flight. A job that finds none is sent immediately, alone. Later jobs wait in arrival
-//! order and share the next call, at most [`MAX_BATCH`] per call. The module makes no calls itself.
+//! Each key has at most one call in flight. A job that finds none is sent immediately, alone. Later jobs wait in
+//! arrival order and share the next call, at most [`MAX_BATCH`] per call. The module makes no calls itself.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -38,11 +38,11 @@ pub struct Settings {
     pub prefix: String,
     /// Maximum duration of a request to the store.
     pub timeout: Duration,
-    /// Time that a key is kept beyond the time that it is known to be needed. If clients use their own clocks, it must be
-    /// longer than the difference of the clocks.
+    /// Time that a key is kept beyond the time that it is known to be needed. If clients use their own clocks, it must
+    /// be longer than the difference of the clocks.
     pub expiry_margin: Duration,
-    /// Maximum time for which a denial is served without a call to Redis, unless the cost fits sooner; zero disables the
-    /// denial cache.
+    /// Maximum time for which a denial is served without a call to Redis, unless the cost fits sooner; zero disables
+    /// the denial cache.
     pub deny_cache_ttl: Duration,
     /// For `rediss://`: PEM file with the CA certificates. `None` trusts the roots of Mozilla.
     pub ca_file: Option<PathBuf>,

@@ -87,8 +87,8 @@ pub fn effective_units(cost: u64) -> u64 {
 pub enum CacheLookup {
     /// The cache has no figures of the counter that apply.
     Missing,
-    /// The hit did not fit recently, but the denial has expired. For a sampled rule also when the hit should fit by now,
-    /// until Redis has charged again.
+    /// The hit did not fit recently, but the denial has expired. For a sampled rule also when the hit should fit by
+    /// now, until Redis has charged again.
     Stale,
     /// The hit fits. The exact figures of its counter are unknown.
     Fits,
@@ -192,7 +192,8 @@ impl DenyCache {
         PendingCharges { cache: self, hits: hits.iter().map(pending).collect() }
     }
 
-    /// Records the figures of a counter and the denied cost, if any. `charged` is the number of units that the call charged.
+    /// Records the figures of a counter and the denied cost, if any. `charged` is the number of units that the call
+    /// charged.
     pub fn record(
         &self,
         hit: &KeyedHit,
@@ -285,8 +286,8 @@ impl Drop for PendingCharges<'_> {
 }
 
 impl DenialReport {
-    /// Returns the denial of a cost, or `None` if `remaining` may change before the cost fits. It does not change if the cost
-    /// is one unit more than is left. Figures of sampled rules are always estimates.
+    /// Returns the denial of a cost, or `None` if `remaining` may change before the cost fits. It does not change if
+    /// the cost is one unit more than is left. Figures of sampled rules are always estimates.
     fn denial(&self, hit: &KeyedHit, required: u64, ttl: Duration) -> Option<Denial> {
         let is_exact = match self.retry_after {
             Some(_) => required == self.remaining.saturating_add(1),

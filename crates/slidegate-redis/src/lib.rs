@@ -3,8 +3,8 @@
 //! `docs/REDIS.md` documents the keys, the arguments and replies of the scripts, and the behavior while Redis is not
 //! available.
 //!
-//! A request passes through these layers, each of which uses only the layers below it: `store` (denial cache, sampling),
-//! `multi_slot`, `topology` (server or Cluster), `server` (circuit breaker, timeout, coalescing), `connect`.
+//! A request passes through these layers, each of which uses only the layers below it: `store` (denial cache,
+//! sampling), `multi_slot`, `topology` (server or Cluster), `server` (circuit breaker, timeout, coalescing), `connect`.
 
 pub mod breaker;
 

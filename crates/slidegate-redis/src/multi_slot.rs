@@ -48,8 +48,8 @@ impl SlotPart {
         Self { slot: self.slot, indexes: self.indexes.clone(), request }
     }
 
-    /// Returns a copy that charges its slot if the hits of the slot alone allow it. Joint hits never veto in the copy: they
-    /// are evaluated together with those of the other slots.
+    /// Returns a copy that charges its slot if the hits of the slot alone allow it. Joint hits never veto in the copy,
+    /// because they depend on the joint hits of the other slots.
     fn to_charging(&self) -> Self {
         let mut part = self.with_mode(ScriptMode::Take);
         for hit in Arc::make_mut(&mut part.request).hits.iter_mut() {

@@ -12,8 +12,10 @@ use crate::script_request::KeyedHit;
 /// Length of the reply to one hit.
 pub const HIT_REPLY_BYTES: usize = 33;
 
-/// Reply kinds: the first byte of the reply to a hit. No single flipped bit turns one kind into another with a different
-/// meaning for admission or charge.
+// Reply kinds, the first byte of the reply to a hit. No single flipped bit turns a denial into an admission or a
+// charge.
+
+/// Not charged.
 const NOT_CHARGED: u8 = 0;
 /// Charged; units remain.
 const CHARGED: u8 = 1;

@@ -1,5 +1,5 @@
-//! Composes the scripts from the files in `lua/`. Each script has the functions of the algorithms that it needs, and one
-//! driver: `single_slot.lua` and `single_key.lua` decide one hit, `group.lua` the limits of one rule, `batch.lua`
+//! Composes the scripts from the files in `lua/`. Each script has the functions of the algorithms that it needs, and
+//! one driver: `single_slot.lua` and `single_key.lua` decide one hit, `group.lua` the limits of one rule, `batch.lua`
 //! any requests; `revert.lua`, `refund.lua` and `reset.lua` are for maintenance.
 
 use std::fmt::Write;

@@ -34,8 +34,8 @@ pub struct CallSettings {
     pub clocks: Arc<Clocks>,
 }
 
-/// Identifies a sequence of calls that run one after another: one sequence for each slot of a Cluster, otherwise one for
-/// the server.
+/// Identifies a sequence of calls that run one after another: one sequence for each slot of a Cluster, otherwise one
+/// for the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BatchKey {
     pub slot: u16,
@@ -141,8 +141,8 @@ impl Server {
 
     /// Decides a request by `deadline` at the latest.
     ///
-    /// The breaker counts script calls, not the requests that wait for a call: a slow call is one failure, regardless of the
-    /// number of requests behind it.
+    /// The breaker counts script calls, not the requests that wait for a call: a slow call is one failure, regardless
+    /// of the number of requests behind it.
     pub async fn decide(
         self: &Arc<Self>,
         batch_key: BatchKey,
@@ -166,8 +166,8 @@ impl Server {
         }
     }
 
-    /// Reserves a batch key without a call in flight, so that all requests that arrive before the guard is dropped share a
-    /// call.
+    /// Reserves a batch key without a call in flight, so that all requests that arrive before the guard is dropped
+    /// share a call.
     pub fn try_hold(self: &Arc<Self>, batch_key: BatchKey) -> Option<LeaderGuard> {
         self.coalescer.try_hold(batch_key).then(|| LeaderGuard { server: self.clone(), batch_key })
     }
@@ -352,8 +352,8 @@ impl Server {
         }
     }
 
-    /// Decides requests with one call. Returns for each request its reply, or the error that a key has a value of the wrong
-    /// type; and the local time at which the call was sent.
+    /// Decides requests with one call. Returns for each request its reply, or the error that a key has a value of the
+    /// wrong type; and the local time at which the call was sent.
     async fn decide_all(
         &self,
         requests: &[&ScriptRequest],
@@ -370,8 +370,8 @@ impl Server {
         Ok((replies, sent_at))
     }
 
-    /// Sends EVALSHA, and EVAL if Redis does not know the script. If several calls find that concurrently, one of them sends
-    /// the script and the others wait for it.
+    /// Sends EVALSHA, and EVAL if Redis does not know the script. If several calls find that concurrently, one of them
+    /// sends the script and the others wait for it.
     async fn query(
         &self,
         call: &ScriptCall<'_, '_>,
@@ -414,8 +414,8 @@ impl Server {
         })
     }
 
-    /// Returns the failure for a reply that cannot be decoded. It may belong to another call, as may all later replies on
-    /// the connection, so the connection is replaced.
+    /// Returns the failure for a reply that cannot be decoded. It may belong to another call, as may all later replies
+    /// on the connection, so the connection is replaced.
     fn malformed_reply(&self, handle: &ConnectionHandle) -> Failure {
         self.connection.replace(handle);
         Failure::Server(StoreError::TimedOut("malformed script reply".to_owned()))

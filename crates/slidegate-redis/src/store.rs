@@ -55,8 +55,8 @@ impl RedisStore {
     /// Creates a store for an [`Address`]. Must be called within a tokio runtime; connects in the background.
     ///
     /// # Errors
-    /// If the address is invalid, or the file of certificates cannot be used. An unreachable server is not an error here:
-    /// requests to the store fail then.
+    /// If the address is invalid, or the file of certificates cannot be used. An unreachable server is not an error
+    /// here: requests to the store fail then.
     pub fn open(address: &str, settings: Settings) -> Result<Self, ConnectError> {
         let address: Address = address.parse().map_err(|source| ConnectError::Address {
             address: redact_password(address),
@@ -106,8 +106,8 @@ impl RedisStore {
         Ok(Self { inner: Arc::new(inner), settings })
     }
 
-    /// Counts by the given clock instead of Redis's own. This is cheaper for Redis, and suitable if the clocks of all clients
-    /// agree.
+    /// Counts by the given clock instead of Redis's own. This is cheaper for Redis, and suitable if the clocks of all
+    /// clients agree.
     #[must_use]
     pub fn with_clock(self, clock: impl Clock) -> Self {
         self.inner.clocks.use_clock(clock);
@@ -119,8 +119,8 @@ impl RedisStore {
         self.inner.deny_cache_hits.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the circuit breaker is open, so that requests fail without a call. In a Cluster: whether the breakers
-    /// of all known masters are open, or no master is known.
+    /// Returns whether the circuit breaker is open, so that requests fail without a call. In a Cluster: whether the
+    /// breakers of all known masters are open, or no master is known.
     pub fn is_breaker_open(&self) -> bool {
         self.inner.topology.is_breaker_open()
     }
@@ -219,8 +219,8 @@ impl Inner {
         self.charge(hits).await
     }
 
-    /// Returns a denial from the [`deny_cache`](crate::deny_cache). Returns `None` if a hit is joint, or is charged even if
-    /// the request is denied.
+    /// Returns a denial from the [`deny_cache`](crate::deny_cache). Returns `None` if a hit is joint, or is charged
+    /// even if the request is denied.
     fn cached_denial(&self, hits: &Hits) -> Option<ChargeResult> {
         let is_charged = |hit: &KeyedHit| hit.charge == ChargeWhen::Always && hit.cost > 0;
         // Whether joint hits deny depends on all of them.

@@ -91,7 +91,8 @@ impl Topology {
         .await
     }
 
-    /// Reserves the next call of a single server: all requests that arrive before the returned guard is dropped share it.
+    /// Reserves the next call of a single server: all requests that arrive before the returned guard is dropped share
+    /// it.
     pub fn try_hold(&self) -> Option<impl Drop> {
         match self {
             Self::Single(server) => server.try_hold(BatchKey::default()),
@@ -147,7 +148,7 @@ impl Topology {
                     return Err(Failure::Redirect(redirect));
                 }
                 Redirect::TryAgain => {
-                    // The keys of this request alone may be in one place, without those of other requests.
+                    // A retry without other requests may succeed: its own keys may all be on one node.
                     if batch_key.is_alone {
                         sleep(MIGRATION_RETRY_DELAY).await;
                     }

@@ -9,7 +9,7 @@ local function refund(key, now, tick_us, window, max, _, cost)
   if oldest_age < 0 or cost == 0 or len == 0 then return true end
   if oldest_age > last + 1 then oldest_age = last + 1 end
 
-  -- Drops the words of expired charges, and then those of refunded ones.
+  -- Drops the words of expired charges, and then the words of refunded charges.
   local dropped_words, used = 0, total
   if (last + 1 - word) % WRAP > oldest_age then
     dropped_words, word = find_tick(1, oldest_age)

@@ -18,8 +18,8 @@ impl DenyCache {
         self.update_denial(hit, |denial| denial.expires_at = now.after(PROBE_TIMEOUT));
     }
 
-    /// Records that a sampled hit fits. If it was charged, the charge covers other hits too, which pass without a call. If
-    /// it was not, because another limit denied, the next hit is sent as a probe.
+    /// Records that a sampled hit fits. If it was charged, the charge covers other hits too, which pass without a call.
+    /// If it was not, because another limit denied, the next hit is sent as a probe.
     pub fn record_fit(&self, hit: &KeyedHit, is_charged: bool) {
         match is_charged {
             true if self.entries.get(&self.counter(&hit.key, hit.tag)).is_some() => {

@@ -51,8 +51,8 @@ impl Inner {
         sampled.map(|(index, hit)| (index, hit.clone(), self.deny_cache.version(hit))).collect()
     }
 
-    /// Records whether sampled hits of a request in several slots fitted. A denial may have been caused by a charge that was
-    /// reverted later, so the cache does not serve it, but no hit passes without a call after it.
+    /// Records whether sampled hits of a request in several slots fitted. A denial may have been caused by a charge
+    /// that was reverted later, so the cache does not serve it, but no hit passes without a call after it.
     pub(super) fn record_sampled_outcomes(
         &self,
         sampled_hits: &[(usize, KeyedHit, CacheVersion)],
