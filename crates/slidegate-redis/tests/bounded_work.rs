@@ -120,7 +120,7 @@ impl Pair {
             store,
             model: MemoryStore::with_clock(clock.clone(), 10),
             clock,
-            scope: Scope::new("logs", "rule", "limit", &["who"]),
+            scope: Scope::new("logs", "rule", "limit", &["client"]),
             limit: Limit::new(quota, Algorithm::SlidingLog).unwrap(),
             step: window / (2 * MAX as u32),
             receipts: Vec::new(),
@@ -383,7 +383,7 @@ async fn charge_after_gap_copies_buckets_once() {
     let buckets = Algorithm::SlidingBuckets { precision: Some(MINUTE) };
     let quota = Quota::new(MAX, 24 * HOUR).unwrap();
     let limit = Limit::new(quota, buckets).unwrap();
-    let scope = Scope::new("buckets", "rule", "limit", &["who"]);
+    let scope = Scope::new("buckets", "rule", "limit", &["client"]);
     let mut us = [0, 0];
     for nth in 0..20 {
         for (us, gap) in us.iter_mut().zip([MINUTE, 1_400 * MINUTE]) {

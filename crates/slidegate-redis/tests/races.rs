@@ -13,13 +13,13 @@ use slidegate::{
 };
 use slidegate_redis::{RedisStore, Settings};
 
-use server::{LONG, Redis, until};
+use server::{LONG, Redis, poll_until};
 
 const PROCESSES: usize = 8;
 const CONNECTIONS: usize = 50;
 
 /// Each connection asks so often: eight times in all what the limit has.
-const ASKS: usize = 20;
+const TAKES_PER_CONNECTION: usize = 20;
 
 const MAX: u64 = 1_000;
 
@@ -35,12 +35,12 @@ const SKEW: &str = "SLIDEGATE_RACES_SKEW_US";
 const ALLOWED: &str = "allowed in all: ";
 
 /// The machine's clock, wrong by the same span always.
-struct Skewed {
+struct SkewedClock {
     clock: SystemClock,
     micros: i64,
 }
 
-impl Clock for Skewed {
+impl Clock for SkewedClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.clock.now().as_micros().saturating_add_signed(self.micros))
     }
@@ -53,7 +53,7 @@ fn limit(number: usize) -> Limit {
 /// Not a test: one of the processes of those below, which start it.
 #[tokio::test]
 #[ignore = "is started by the others"]
-async fn one_of_the_processes() {
+async fn racing_process() {
     let Ok(address) = env::var(ADDRESS) else { return };
     let limit = limit(env::var(ALGORITHM).unwrap().parse().unwrap());
     let skew: Option<i64> = env::var(SKEW).ok().map(|skew| skew.parse().unwrap());
@@ -63,42 +63,42 @@ async fn one_of_the_processes() {
                 Settings { timeout: LONG, deny_cache_ttl: Duration::ZERO, ..Settings::default() };
             let store = RedisStore::open(&address, settings).unwrap();
             match skew {
-                Some(micros) => store.with_clock(Skewed { clock: SystemClock::new(), micros }),
+                Some(micros) => store.with_clock(SkewedClock { clock: SystemClock::new(), micros }),
                 None => store,
             }
         })
         .collect();
-    let scope = Scope::new("races", "rule", "limit", &["who"]);
+    let scope = Scope::new("races", "rule", "limit", &["client"]);
     let key = Key::new(&scope, &[Value::Text("all")]);
     for store in &stores {
         let hit = Hit::new(key, &limit, 1);
         store.peek(&[hit]).await.unwrap();
     }
-    meet(&address).await;
-    let mut askers = tokio::task::JoinSet::new();
+    wait_for_all_processes(&address).await;
+    let mut takers = tokio::task::JoinSet::new();
     for store in stores {
         let scope = scope.clone();
-        askers.spawn(async move {
+        takers.spawn(async move {
             let key = Key::new(&scope, &[Value::Text("all")]);
             let hit = Hit::new(key, &limit, 1);
             let mut allowed = 0;
-            for _ in 0..ASKS {
+            for _ in 0..TAKES_PER_CONNECTION {
                 allowed += u64::from(store.take(&[hit]).await.unwrap().allowed);
             }
             allowed
         });
     }
-    println!("{ALLOWED}{}", askers.join_all().await.iter().sum::<u64>());
+    println!("{ALLOWED}{}", takers.join_all().await.iter().sum::<u64>());
 }
 
 /// Waits until all processes have come so far.
-async fn meet(address: &str) {
+async fn wait_for_all_processes(address: &str) {
     let client = redis::Client::open(address).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     let name = format!("ready:{}", std::process::id());
     let set = redis::cmd("SET").arg(name).arg("").arg("EX").arg(60).to_owned();
     set.exec_async(&mut connection).await.unwrap();
-    until("all processes are ready", LONG, async || {
+    poll_until("all processes are ready", LONG, async || {
         let ready: Vec<String> =
             redis::cmd("KEYS").arg("ready:*").query_async(&mut connection).await.unwrap();
         ready.len() == PROCESSES
@@ -109,7 +109,7 @@ async fn meet(address: &str) {
 fn process(redis: &Redis, number: usize, skew: Option<i64>) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
     command
-        .args(["--exact", "one_of_the_processes", "--ignored", "--nocapture"])
+        .args(["--exact", "racing_process", "--ignored", "--nocapture"])
         .env(ADDRESS, redis.address())
         .env(ALGORITHM, number.to_string())
         .stdout(Stdio::piped());
@@ -120,8 +120,8 @@ fn process(redis: &Redis, number: usize, skew: Option<i64>) -> Child {
 }
 
 /// What all processes were allowed together.
-fn raced(number: usize, is_skewed: bool) -> u64 {
-    let redis = Redis::with(&["--maxclients", "2000"]);
+fn run_race(number: usize, is_skewed: bool) -> u64 {
+    let redis = Redis::with_args(&["--maxclients", "2000"]);
     // From 200 ms slow to 200 ms fast.
     let skew = |nth: usize| (nth as i64 * 2 - 7) * 200_000 / 7;
     let processes: Vec<Child> =
@@ -134,17 +134,17 @@ fn raced(number: usize, is_skewed: bool) -> u64 {
         allowed.unwrap().1.parse::<u64>().unwrap()
     };
     let allowed = processes.into_iter().map(count).sum();
-    let asked = (PROCESSES * CONNECTIONS * (ASKS + 1)) as u64;
+    let min_calls = (PROCESSES * CONNECTIONS * (TAKES_PER_CONNECTION + 1)) as u64;
     let called = redis.calls_of("evalsha") + redis.calls_of("eval");
-    assert!(called >= asked, "{called} calls: they all asked Redis");
+    assert!(called >= min_calls, "{called} calls: they all asked Redis");
     redis.assert_all_expire();
     allowed
 }
 
 /// Exactly max where the algorithm is strict; else what it promises, and no less than max.
-fn hold(is_skewed: bool) {
+fn assert_exact(is_skewed: bool) {
     for (number, algorithm) in Algorithm::ALL.iter().enumerate() {
-        let allowed = raced(number, is_skewed);
+        let allowed = run_race(number, is_skewed);
         let most = match algorithm {
             Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => MAX,
             _ => max_units_in_window(&limit(number)),
@@ -154,11 +154,11 @@ fn hold(is_skewed: bool) {
 }
 
 #[test]
-fn eight_processes_by_the_clock_of_redis_get_exactly_max() {
-    hold(false);
+fn processes_on_redis_clock_get_exactly_max() {
+    assert_exact(false);
 }
 
 #[test]
-fn eight_processes_whose_clocks_differ_get_exactly_max() {
-    hold(true);
+fn processes_with_skewed_clocks_get_exactly_max() {
+    assert_exact(true);
 }

@@ -20,7 +20,7 @@ fn explore(test: impl Fn() + Send + Sync + Copy + 'static) {
 }
 
 /// The sum of what `work` returns in three threads.
-fn together(work: impl Fn(usize) -> usize + Send + Sync + 'static) -> usize {
+fn sum_of_three_threads(work: impl Fn(usize) -> usize + Send + Sync + 'static) -> usize {
     let work = Arc::new(work);
     let total = Arc::new(AtomicUsize::new(0));
     let threads: Vec<_> = (0..3)
@@ -36,12 +36,12 @@ fn together(work: impl Fn(usize) -> usize + Send + Sync + 'static) -> usize {
 }
 
 /// A breaker that opens at the second failure.
-fn closed() -> Arc<Breaker> {
+fn closed_breaker() -> Arc<Breaker> {
     Arc::new(Breaker::new(Settings { consecutive_failures: 2, ..Settings::default() }))
 }
 
-fn open() -> Arc<Breaker> {
-    let breaker = closed();
+fn open_breaker() -> Arc<Breaker> {
+    let breaker = closed_breaker();
     for _ in 0..2 {
         let pass = call(&breaker);
         breaker.record_failure(pass, NOW);
@@ -56,11 +56,11 @@ fn call(breaker: &Breaker) -> CallPass {
 }
 
 #[test]
-fn one_of_many_failures_opens_it() {
+fn concurrent_failures_open_breaker_once() {
     explore(|| {
-        let breaker = closed();
+        let breaker = closed_breaker();
         let shared = breaker.clone();
-        let opened = together(move |_| {
+        let opened = sum_of_three_threads(move |_| {
             let mut opened = 0;
             for _ in 0..2 {
                 if let BreakerDecision::Call(pass) = shared.admit(NOW) {
@@ -75,29 +75,30 @@ fn one_of_many_failures_opens_it() {
 }
 
 #[test]
-fn one_of_many_that_ask_probes() {
+fn concurrent_callers_get_one_probe() {
     explore(|| {
-        let breaker = open();
+        let breaker = open_breaker();
         let later = NOW.after(Duration::from_secs(1));
-        let probes =
-            together(move |_| usize::from(breaker.admit(later) != BreakerDecision::Reject));
+        let probes = sum_of_three_threads(move |_| {
+            usize::from(breaker.admit(later) != BreakerDecision::Reject)
+        });
         assert_eq!(probes, 1);
     });
 }
 
 #[test]
-fn what_is_late_does_not_disturb_a_probe() {
+fn late_results_do_not_disturb_probe() {
     explore(|| {
-        let breaker = closed();
+        let breaker = closed_breaker();
         let early = [call(&breaker), call(&breaker)].map(|pass| std::sync::Mutex::new(Some(pass)));
         for pass in [call(&breaker), call(&breaker)] {
             breaker.record_failure(pass, NOW);
         }
         let later = NOW.after(Duration::from_secs(1));
         let shared = breaker.clone();
-        let changes = together(move |nth| {
+        let changes = sum_of_three_threads(move |nth| {
             let take = |nth: usize| early[nth].lock().unwrap().take().unwrap();
-            let told = match nth {
+            let change = match nth {
                 0 => shared.record_success(take(0), later),
                 1 => shared.record_failure(take(1), later),
                 _ => {
@@ -107,8 +108,8 @@ fn what_is_late_does_not_disturb_a_probe() {
                     shared.record_success(probe, later)
                 }
             };
-            assert!(told.is_none() || nth == 2);
-            usize::from(matches!(told, Some(StateChange::Closed { .. })))
+            assert!(change.is_none() || nth == 2);
+            usize::from(matches!(change, Some(StateChange::Closed { .. })))
         });
         assert_eq!((changes, breaker.is_open()), (1, false));
     });

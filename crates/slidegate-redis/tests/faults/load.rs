@@ -8,7 +8,7 @@ use slidegate::{Clock, Descriptor, Gate, Policy, Request, SystemClock};
 use slidegate_redis::{RedisStore, Settings};
 use tokio::task::JoinHandle;
 
-use crate::server::{Redis, until};
+use crate::server::{Redis, poll_until};
 
 /// Longer than by default: other tests need the machine too.
 pub const TIMEOUT: Duration = Duration::from_millis(100);
@@ -30,16 +30,16 @@ const SECOND_US: u64 = 1_000_000;
 
 /// What a caller was told.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
-    who: usize,
+pub struct LoadRecord {
+    identity: usize,
     began_us: u64,
     ended_us: u64,
     pub allowed: bool,
     pub degraded: bool,
-    pub refused: bool,
+    pub is_refused: bool,
 }
 
-impl Told {
+impl LoadRecord {
     pub fn waited(&self) -> Duration {
         Duration::from_micros(self.ended_us - self.began_us)
     }
@@ -50,11 +50,11 @@ pub struct Load {
     pub gate: Arc<Gate<RedisStore>>,
     on_store_error: &'static str,
     clock: SystemClock,
-    told: Arc<Mutex<Vec<Told>>>,
+    records: Arc<Mutex<Vec<LoadRecord>>>,
     stop: Arc<AtomicBool>,
     callers: Vec<JoinHandle<()>>,
     /// The longest that a task slept beyond what it meant to.
-    late_us: Arc<AtomicU64>,
+    max_lateness_us: Arc<AtomicU64>,
 }
 
 /// A gate over a store at an address, that does this while the store does not answer.
@@ -62,7 +62,7 @@ pub fn gate(address: &str, on_store_error: &str, settings: Settings) -> Gate<Red
     let policy = format!(
         "rules:
   - name: {on_store_error}
-    per: [who]
+    per: [client]
     limits: [{MAX}/s, {MAX_A_DAY}/d]
     algorithm: sliding_log
     on_store_error: {on_store_error}"
@@ -83,36 +83,36 @@ impl Load {
             gate,
             on_store_error,
             clock: SystemClock::new(),
-            told: Arc::default(),
+            records: Arc::default(),
             stop: Arc::default(),
             callers: Vec::new(),
-            late_us: Arc::default(),
+            max_lateness_us: Arc::default(),
         };
-        load.recovers("at the start").await;
+        load.wait_for_recovery("at the start").await;
         let mut callers: Vec<_> = (0..CALLERS).map(|nth| tokio::spawn(load.caller(nth))).collect();
-        callers.push(tokio::spawn(load.sleeper()));
+        callers.push(tokio::spawn(load.measure_lateness_task()));
         Self { callers, ..load }
     }
 
     fn caller(&self, nth: usize) -> impl Future<Output = ()> + Send + 'static {
         let (gate, clock) = (self.gate.clone(), self.clock.clone());
-        let (told, stop) = (self.told.clone(), self.stop.clone());
+        let (records, stop) = (self.records.clone(), self.stop.clone());
         async move {
             let mut turn = nth;
             while !stop.load(Ordering::Relaxed) {
                 turn += 1;
-                let who = turn % IDENTITIES.len();
+                let identity = turn % IDENTITIES.len();
                 let began_us = clock.now().as_micros();
-                let ruling = gate.check(&request(IDENTITIES[who])).await;
+                let ruling = gate.check(&request(IDENTITIES[identity])).await;
                 let ended_us = clock.now().as_micros();
                 let decision = ruling.decision();
-                told.lock().unwrap().push(Told {
-                    who,
+                records.lock().unwrap().push(LoadRecord {
+                    identity,
                     began_us,
                     ended_us,
                     allowed: decision.is_allowed(),
                     degraded: decision.is_degraded(),
-                    refused: decision.is_refused(),
+                    is_refused: decision.is_refused(),
                 });
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
@@ -120,75 +120,87 @@ impl Load {
     }
 
     /// Finds out how late the machine is.
-    fn sleeper(&self) -> impl Future<Output = ()> + Send + 'static {
-        crate::server::find_lateness(self.clock.clone(), self.stop.clone(), self.late_us.clone())
+    fn measure_lateness_task(&self) -> impl Future<Output = ()> + Send + 'static {
+        crate::server::measure_lateness(
+            self.clock.clone(),
+            self.stop.clone(),
+            self.max_lateness_us.clone(),
+        )
     }
 
     /// Waits until a request is decided by the store.
-    pub async fn recovers(&self, when: &str) -> Duration {
-        until(when, RECOVERY, async || {
+    pub async fn wait_for_recovery(&self, when: &str) -> Duration {
+        poll_until(when, RECOVERY, async || {
             !self.gate.check(&request("one more")).await.decision().is_degraded()
         })
         .await
     }
 
     /// Waits until callers were told so many more things like this.
-    pub async fn sees(&self, what: &str, many: usize, is_it: impl Fn(&Told) -> bool) {
-        let from = self.told.lock().unwrap().len();
-        until(what, RECOVERY, async || {
-            self.told.lock().unwrap()[from..].iter().filter(|told| is_it(told)).count() >= many
+    pub async fn wait_for_decisions(
+        &self,
+        what: &str,
+        count: usize,
+        is_match: impl Fn(&LoadRecord) -> bool,
+    ) {
+        let from = self.records.lock().unwrap().len();
+        poll_until(what, RECOVERY, async || {
+            self.records.lock().unwrap()[from..].iter().filter(|records| is_match(records)).count()
+                >= count
         })
         .await;
     }
 
     /// How many have been told something.
-    pub fn mark(&self) -> usize {
-        self.told.lock().unwrap().len()
+    pub fn record_count(&self) -> usize {
+        self.records.lock().unwrap().len()
     }
 
     /// Ends, and holds all that was told against the promises.
-    pub async fn end(self) -> Vec<Told> {
+    pub async fn end(self) -> Vec<LoadRecord> {
         self.stop.store(true, Ordering::Relaxed);
         for caller in self.callers {
             // A caller that panicked has failed the test.
             caller.await.unwrap();
         }
-        let told = self.told.lock().unwrap().clone();
-        let late = Duration::from_micros(self.late_us.load(Ordering::Relaxed));
-        let longest = told.iter().map(Told::waited).max().unwrap();
+        let records = self.records.lock().unwrap().clone();
+        let late = Duration::from_micros(self.max_lateness_us.load(Ordering::Relaxed));
+        let longest = records.iter().map(LoadRecord::waited).max().unwrap();
         println!(
             "{}: {} decisions, {} degraded; the longest wait {longest:?}, the machine {late:?} late",
             self.on_store_error,
-            told.len(),
-            told.iter().filter(|told| told.degraded).count(),
+            records.len(),
+            records.iter().filter(|records| records.degraded).count(),
         );
         assert!(longest < TIMEOUT + SLACK + 2 * late, "a caller waited for {longest:?}");
-        for told in told.iter().filter(|told| told.degraded) {
+        for records in records.iter().filter(|records| records.degraded) {
             match self.on_store_error {
-                "deny" => assert!(!told.allowed && told.refused),
-                "allow" => assert!(told.allowed),
-                _ => assert!(!told.refused),
+                "deny" => assert!(!records.allowed && records.is_refused),
+                "allow" => assert!(records.allowed),
+                _ => assert!(!records.is_refused),
             }
         }
-        told
+        records
     }
 }
 
-pub fn request(who: &'static str) -> Request<'static> {
-    Request::new("default", Descriptor::new([("who", who)]))
+pub fn request(identity: &'static str) -> Request<'static> {
+    Request::new("default", Descriptor::new([("client", identity)]))
 }
 
 /// What the store itself allowed is never above max: in a second, nor in all, unless Redis lost counts. Of a
 /// decision is known only between which moments it fell; counted is what lies in a window for certain.
-pub fn assert_never_above(told: &[Told], redis_lost: bool) {
-    for who in 0..IDENTITIES.len() {
-        let mut passed: Vec<&Told> =
-            told.iter().filter(|told| told.who == who && told.allowed && !told.degraded).collect();
+pub fn assert_never_above(records: &[LoadRecord], redis_lost: bool) {
+    for identity in 0..IDENTITIES.len() {
+        let mut passed: Vec<&LoadRecord> = records
+            .iter()
+            .filter(|records| records.identity == identity && records.allowed && !records.degraded)
+            .collect();
         assert!(!passed.is_empty(), "a test that allows nothing shows nothing");
         assert!(redis_lost || passed.len() as u64 <= MAX_A_DAY, "{} in a day", passed.len());
-        passed.sort_by_key(|told| told.began_us);
+        passed.sort_by_key(|records| records.began_us);
         for (nth, first) in passed.iter().enumerate() {
-            let inside = |told: &&&Told| told.ended_us < first.began_us + SECOND_US;
+            let inside = |records: &&&LoadRecord| records.ended_us < first.began_us + SECOND_US;
             let count = passed[nth..].iter().filter(inside).count() as u64;
             assert!(redis_lost || count <= MAX, "{count} within a second");
         }
@@ -207,31 +219,36 @@ impl Trial {
             loads.push(Load::begin(address, on_store_error).await);
         }
         let trial = Self { loads };
-        trial.all_see("decisions by the store", 100, |told| !told.degraded).await;
+        trial.wait_for_all("decisions by the store", 100, |records| !records.degraded).await;
         trial
     }
 
-    pub async fn all_see(&self, what: &str, many: usize, is_it: impl Fn(&Told) -> bool) {
+    pub async fn wait_for_all(
+        &self,
+        what: &str,
+        count: usize,
+        is_match: impl Fn(&LoadRecord) -> bool,
+    ) {
         for load in &self.loads {
-            load.sees(what, many, &is_it).await;
+            load.wait_for_decisions(what, count, &is_match).await;
         }
     }
 
     /// Everybody is answered by the store again, and goes on for a while.
-    pub async fn recovers(&self) {
+    pub async fn wait_for_recovery(&self) {
         for load in &self.loads {
-            let took = load.recovers("after it is over").await;
+            let took = load.wait_for_recovery("after it is over").await;
             println!("recovered after {took:?} more");
         }
-        self.all_see("decisions by the store", 200, |told| !told.degraded).await;
+        self.wait_for_all("decisions by the store", 200, |records| !records.degraded).await;
     }
 
-    pub async fn end(self, redis: &Redis, redis_lost: bool) -> Vec<Vec<Told>> {
+    pub async fn end(self, redis: &Redis, redis_lost: bool) -> Vec<Vec<LoadRecord>> {
         let mut all = Vec::new();
         for load in self.loads {
-            let told = load.end().await;
-            assert_never_above(&told, redis_lost);
-            all.push(told);
+            let records = load.end().await;
+            assert_never_above(&records, redis_lost);
+            all.push(records);
         }
         redis.assert_all_expire();
         all

@@ -41,9 +41,9 @@ struct Tenant {
     offered: f64,
     routes: Vec<String>,
     /// The share of the traffic up to each route.
-    up_to: Vec<f64>,
+    cumulative_share: Vec<f64>,
     /// What is due.
-    due: f64,
+    due_requests: f64,
     random: fastrand::Rng,
     passed_split: u64,
     passed_whole: u64,
@@ -57,7 +57,7 @@ impl Tenant {
         };
         let all: f64 = (0..ROUTES).map(weight).sum();
         let mut sum = 0.0;
-        let up_to = (0..ROUTES).map(|nth| {
+        let cumulative_share = (0..ROUTES).map(|nth| {
             sum += weight(nth) / all;
             sum
         });
@@ -66,8 +66,8 @@ impl Tenant {
             traffic,
             offered,
             routes: (0..ROUTES).map(|nth| format!("/service-{set}/route-{nth}")).collect(),
-            up_to: up_to.collect(),
-            due: 0.0,
+            cumulative_share: cumulative_share.collect(),
+            due_requests: 0.0,
             random: fastrand::Rng::with_seed(set as u64),
             passed_split: 0,
             passed_whole: 0,
@@ -76,13 +76,16 @@ impl Tenant {
 
     /// The routes of the next second's requests.
     fn next(&mut self) -> Vec<usize> {
-        self.due += self.offered * A_MINUTE / 60.0;
-        let many = self.due.floor();
-        self.due -= many;
+        self.due_requests += self.offered * A_MINUTE / 60.0;
+        let many = self.due_requests.floor();
+        self.due_requests -= many;
         let random = &mut self.random;
         let draw = |_| {
             let drawn = random.f64();
-            self.up_to.iter().position(|&up_to| drawn < up_to).unwrap_or(ROUTES - 1)
+            self.cumulative_share
+                .iter()
+                .position(|&cumulative_share| drawn < cumulative_share)
+                .unwrap_or(ROUTES - 1)
         };
         (0..many as usize).map(draw).collect()
     }
@@ -102,7 +105,7 @@ fn shares(tenants: &[Tenant], traffic: Traffic, offered: f64) -> (f64, f64) {
 }
 
 #[tokio::test]
-async fn a_split_allows_what_the_table_says_of_what_a_whole_limit_allows() {
+async fn split_throughput_matches_documented_table() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let split = instance(POLICY, &redis.address(), &clock);
     let whole = Gate::new(
@@ -117,11 +120,11 @@ async fn a_split_allows_what_the_table_says_of_what_a_whole_limit_allows() {
     // The third minute counts: whatever was before the first, two windows are full.
     for second in 0..180 {
         let next: Vec<Vec<usize>> = tenants.iter_mut().map(Tenant::next).collect();
-        let asks = tenants.iter().zip(&next).map(|(tenant, routes)| {
-            let ask = |route: &usize| is_allowed(&split, &tenant.name, &tenant.routes[*route]);
-            join_all(routes.iter().map(ask))
+        let checks = tenants.iter().zip(&next).map(|(tenant, routes)| {
+            let check = |route: &usize| is_allowed(&split, &tenant.name, &tenant.routes[*route]);
+            join_all(routes.iter().map(check))
         });
-        let passed = join_all(asks).await;
+        let passed = join_all(checks).await;
         for ((tenant, routes), passed) in tenants.iter_mut().zip(&next).zip(passed) {
             let of_whole = routes.iter().filter(|route| {
                 let request = request(&tenant.name, &tenant.routes[**route]);

@@ -35,14 +35,14 @@ pub fn request<'r>(tenant: &'r str, route: &'r str) -> Request<'r> {
 }
 
 /// What is said of it, by Redis itself.
-pub async fn ask(instance: &Instance, tenant: &str, route: &str) -> Ruling {
+pub async fn check(instance: &Instance, tenant: &str, route: &str) -> Ruling {
     let ruling = instance.check(&request(tenant, route)).await;
     assert!(!ruling.decision().is_degraded(), "Redis was asked");
     ruling
 }
 
 pub async fn is_allowed(instance: &Instance, tenant: &str, route: &str) -> bool {
-    ask(instance, tenant, route).await.decision().is_allowed()
+    check(instance, tenant, route).await.decision().is_allowed()
 }
 
 /// How often scripts were called at each of a cluster's masters.

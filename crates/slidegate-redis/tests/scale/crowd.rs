@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use super::ledger::Record;
 use crate::server::node::Node;
-use crate::server::{LONG, Redis, until};
+use crate::server::{LONG, Redis, poll_until};
 
 /// Longer than by default: the tests share a machine.
 const TIMEOUT: Duration = Duration::from_millis(200);
@@ -26,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_millis(200);
 const SLACK: Duration = Duration::from_millis(100);
 
 /// From the moment of a promotion, it takes no longer than this until the new master is asked.
-pub const AFTER_A_PROMOTION: Duration = Duration::from_secs(2);
+pub const PROMOTION_RECOVERY: Duration = Duration::from_secs(2);
 
 const STORES: usize = 2;
 
@@ -45,7 +45,7 @@ impl Person {
     }
 
     /// The same, with a second key.
-    pub fn with_a_log(mut self, max: u64) -> Self {
+    pub fn with_log(mut self, max: u64) -> Self {
         self.limits.push(a_day(max, Algorithm::SlidingLog));
         self
     }
@@ -56,7 +56,7 @@ fn a_day(max: u64, algorithm: Algorithm) -> Limit {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum CallOutcome {
     Allowed,
     Denied,
     /// Charged, or not: nobody knows.
@@ -66,7 +66,7 @@ pub enum Answer {
     Open,
 }
 
-impl Answer {
+impl CallOutcome {
     pub fn is_error(self) -> bool {
         !matches!(self, Self::Allowed | Self::Denied)
     }
@@ -74,14 +74,14 @@ impl Answer {
 
 /// What a caller was told.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
-    pub who: usize,
+pub struct CallRecord {
+    pub person: usize,
     pub began: Timestamp,
     ended: Timestamp,
-    pub answer: Answer,
+    pub outcome: CallOutcome,
 }
 
-impl Told {
+impl CallRecord {
     fn waited(&self) -> Duration {
         Duration::from_micros(self.ended.as_micros() - self.began.as_micros())
     }
@@ -91,24 +91,24 @@ pub struct Crowd {
     pub people: Arc<[Person]>,
     pub clock: SystemClock,
     address: String,
-    told: Arc<Mutex<Vec<Told>>>,
+    records: Arc<Mutex<Vec<CallRecord>>>,
     stop: Arc<AtomicBool>,
     callers: Vec<JoinHandle<()>>,
     /// The longest that a task slept beyond what it meant to.
-    late_us: Arc<AtomicU64>,
+    max_lateness_us: Arc<AtomicU64>,
 }
 
 /// Few crowds at once: more would only wait for each other.
-pub async fn room() -> SemaphorePermit<'static> {
+pub async fn crowd_permit() -> SemaphorePermit<'static> {
     static ROOM: Semaphore = Semaphore::const_new(2);
     ROOM.acquire().await.unwrap()
 }
 
 /// A clock that showed noon when the first was asked for the time: no day ends while a test runs.
 #[derive(Clone, Copy)]
-struct FromNoon;
+struct NoonClock;
 
-impl Clock for FromNoon {
+impl Clock for NoonClock {
     fn now(&self) -> Timestamp {
         static BEGAN: OnceLock<(SystemClock, Timestamp)> = OnceLock::new();
         let (clock, began) = BEGAN.get_or_init(|| {
@@ -123,27 +123,27 @@ impl Clock for FromNoon {
 /// A store by that clock.
 pub fn open(address: &str, timeout: Duration) -> RedisStore {
     let settings = Settings { timeout, ..Settings::default() };
-    RedisStore::open(address, settings).unwrap().with_clock(FromNoon)
+    RedisStore::open(address, settings).unwrap().with_clock(NoonClock)
 }
 
 /// One unit of each limit, or a look at how they stand.
-async fn with_hits<T>(person: &Person, ask: impl AsyncFnOnce(&[Hit<'_>]) -> T) -> T {
+async fn with_hits<T>(person: &Person, call: impl AsyncFnOnce(&[Hit<'_>]) -> T) -> T {
     let scopes: Vec<Scope> = (0..person.limits.len())
-        .map(|nth| Scope::new("scale", "rule", &nth.to_string(), &["who"]))
+        .map(|nth| Scope::new("scale", "rule", &nth.to_string(), &["client"]))
         .collect();
-    let who = [Value::Text(&person.name)];
-    let hit = |(scope, limit)| Hit::new(Key::new(scope, &who), limit, 1);
+    let values = [Value::Text(&person.name)];
+    let hit = |(scope, limit)| Hit::new(Key::new(scope, &values), limit, 1);
     let hits: Vec<Hit<'_>> = scopes.iter().zip(&person.limits).map(hit).collect();
-    ask(&hits).await
+    call(&hits).await
 }
 
-pub async fn take(store: &RedisStore, person: &Person) -> Answer {
+pub async fn take(store: &RedisStore, person: &Person) -> CallOutcome {
     match with_hits(person, async |hits| store.take(hits).await).await {
-        Ok(taken) if taken.allowed => Answer::Allowed,
-        Ok(_) => Answer::Denied,
-        Err(StoreError::TimedOut(_)) => Answer::TimedOut,
-        Err(StoreError::BreakerOpen) => Answer::Open,
-        Err(_) => Answer::Unavailable,
+        Ok(taken) if taken.allowed => CallOutcome::Allowed,
+        Ok(_) => CallOutcome::Denied,
+        Err(StoreError::TimedOut(_)) => CallOutcome::TimedOut,
+        Err(StoreError::BreakerOpen) => CallOutcome::Open,
+        Err(_) => CallOutcome::Unavailable,
     }
 }
 
@@ -162,84 +162,93 @@ impl Crowd {
             people: people.into(),
             clock: SystemClock::new(),
             address: address.to_owned(),
-            told: Arc::default(),
+            records: Arc::default(),
             stop: Arc::default(),
             callers: Vec::new(),
-            late_us: Arc::default(),
+            max_lateness_us: Arc::default(),
         };
         for _ in 0..STORES {
             let store = Arc::new(open(address, TIMEOUT));
-            until("the store answers", LONG, async || !take(&store, &stranger()).await.is_error())
-                .await;
+            poll_until("the store answers", LONG, async || {
+                !take(&store, &uncounted_person()).await.is_error()
+            })
+            .await;
             let callers =
-                (0..crowd.people.len()).map(|who| tokio::spawn(crowd.caller(&store, who)));
+                (0..crowd.people.len()).map(|person| tokio::spawn(crowd.caller(&store, person)));
             let callers: Vec<_> = callers.collect();
             crowd.callers.extend(callers);
         }
-        crowd.callers.push(tokio::spawn(crowd.sleeper()));
-        crowd.goes_on().await;
+        crowd.callers.push(tokio::spawn(crowd.measure_lateness_task()));
+        crowd.wait_for_decisions().await;
         crowd
     }
 
     fn caller(
         &self,
         store: &Arc<RedisStore>,
-        who: usize,
+        person: usize,
     ) -> impl Future<Output = ()> + Send + 'static {
         let (store, people) = (store.clone(), self.people.clone());
-        let (clock, told, stop) = (self.clock.clone(), self.told.clone(), self.stop.clone());
+        let (clock, records, stop) = (self.clock.clone(), self.records.clone(), self.stop.clone());
         async move {
             while !stop.load(Ordering::Relaxed) {
                 let began = clock.now();
-                let answer = take(&store, &people[who]).await;
+                let outcome = take(&store, &people[person]).await;
                 let ended = clock.now();
-                told.lock().unwrap().push(Told { who, began, ended, answer });
+                records.lock().unwrap().push(CallRecord { person, began, ended, outcome });
                 tokio::time::sleep(Duration::from_millis(3)).await;
             }
         }
     }
 
     /// Finds out how late the machine is.
-    fn sleeper(&self) -> impl Future<Output = ()> + Send + 'static {
-        crate::server::find_lateness(self.clock.clone(), self.stop.clone(), self.late_us.clone())
+    fn measure_lateness_task(&self) -> impl Future<Output = ()> + Send + 'static {
+        crate::server::measure_lateness(
+            self.clock.clone(),
+            self.stop.clone(),
+            self.max_lateness_us.clone(),
+        )
     }
 
     fn late(&self) -> Duration {
-        Duration::from_micros(self.late_us.load(Ordering::Relaxed))
+        Duration::from_micros(self.max_lateness_us.load(Ordering::Relaxed))
     }
 
     /// Goes on for a while: until each person was told many times, by the store, how he fares.
-    pub async fn goes_on(&self) {
-        const MANY: usize = 40;
-        let from = self.told.lock().unwrap().len();
+    pub async fn wait_for_decisions(&self) {
+        const DECISIONS_PER_PERSON: usize = 40;
+        let from = self.records.lock().unwrap().len();
         let is_done = || {
             let mut answers = vec![0; self.people.len()];
-            for told in
-                self.told.lock().unwrap()[from..].iter().filter(|told| !told.answer.is_error())
+            for records in self.records.lock().unwrap()[from..]
+                .iter()
+                .filter(|records| !records.outcome.is_error())
             {
-                answers[told.who] += 1;
+                answers[records.person] += 1;
             }
-            answers.iter().all(|&answers| answers >= MANY)
+            answers.iter().all(|&answers| answers >= DECISIONS_PER_PERSON)
         };
-        until("everybody is answered", LONG, async || is_done()).await;
+        poll_until("everybody is answered", LONG, async || is_done()).await;
     }
 
     /// Goes on until a person is denied.
-    pub async fn is_denied(&self, who: usize) {
-        let from = self.told.lock().unwrap().len();
-        let is = |told: &Told| told.who == who && told.answer == Answer::Denied;
-        until("a person is denied", LONG, async || {
-            self.told.lock().unwrap()[from..].iter().any(is)
+    pub async fn wait_for_denial(&self, person: usize) {
+        let from = self.records.lock().unwrap().len();
+        let is = |records: &CallRecord| {
+            records.person == person && records.outcome == CallOutcome::Denied
+        };
+        poll_until("a person is denied", LONG, async || {
+            self.records.lock().unwrap()[from..].iter().any(is)
         })
         .await;
     }
 
     /// Goes on until some were told anything.
-    pub async fn a_few_asks(&self) {
-        const FEW: usize = 100;
-        let from = self.told.lock().unwrap().len();
-        until("some are told something", LONG, async || {
-            self.told.lock().unwrap().len() >= from + FEW
+    pub async fn wait_for_a_few_calls(&self) {
+        const CALLS: usize = 100;
+        let from = self.records.lock().unwrap().len();
+        poll_until("some are told something", LONG, async || {
+            self.records.lock().unwrap().len() >= from + CALLS
         })
         .await;
     }
@@ -247,21 +256,21 @@ impl Crowd {
     /// Waits until a node that can be asked again since a moment is called by the stores, which it was so often
     /// before. The promise is that this takes them no longer than a span; and that all is well from then on, which
     /// is when this is over. The moment of that.
-    pub async fn resumes(
+    pub async fn wait_for_recovery(
         &self,
         node: &Redis,
         calls_before: u64,
         since: Timestamp,
         within: Duration,
     ) -> Timestamp {
-        until("the new master is asked", LONG, async || calls(node) > calls_before).await;
+        poll_until("the new master is asked", LONG, async || calls(node) > calls_before).await;
         let took_us = self.clock.now().as_micros().saturating_sub(since.as_micros());
         let (took, late) = (Duration::from_micros(took_us), self.late());
         println!("resumed after {took:?}, the machine {late:?} late");
         assert!(took < within + 2 * late, "resumed only after {took:?}");
-        let well = since.after(within + 2 * late);
-        until("all must be well", LONG, async || self.clock.now() >= well).await;
-        well
+        let recovered_at = since.after(within + 2 * late);
+        poll_until("all must be well", LONG, async || self.clock.now() >= recovered_at).await;
+        recovered_at
     }
 
     /// Ends, and looks how all stand.
@@ -272,17 +281,17 @@ impl Crowd {
             // A caller that panicked has failed the test.
             caller.await.unwrap();
         }
-        let told = self.told.lock().unwrap().clone();
-        let longest = told.iter().map(Told::waited).max().unwrap();
-        println!("{} asks; the longest wait {longest:?}, the machine {late:?} late", told.len());
+        let records = self.records.lock().unwrap().clone();
+        let longest = records.iter().map(CallRecord::waited).max().unwrap();
+        println!("{} asks; the longest wait {longest:?}, the machine {late:?} late", records.len());
         assert!(longest < TIMEOUT + SLACK + 2 * late, "a caller waited for {longest:?}");
         // A new store finds the master, too.
         let store = open(&self.address, LONG);
-        let mut stands = Vec::new();
+        let mut charged = Vec::new();
         for person in &*self.people {
-            stands.push(counts(&store, person).await);
+            charged.push(counts(&store, person).await);
         }
-        Record { people: self.people, told, stands }
+        Record { people: self.people, records, charged }
     }
 }
 
@@ -299,8 +308,8 @@ pub fn fall_behind(master: &Node, replica: &Node, key: &str) -> u64 {
     // More than fits into what the system keeps of a connection.
     const MUCH: usize = 32 << 20;
     replica.pause();
-    let much = "x".repeat(MUCH);
-    let set = redis::cmd("SET").arg(key).arg(&much).to_owned();
+    let skipped_bytes = "x".repeat(MUCH);
+    let set = redis::cmd("SET").arg(key).arg(&skipped_bytes).to_owned();
     set.exec(&mut master.connection()).unwrap();
     set.get_packed_command().len() as u64
 }
@@ -311,12 +320,12 @@ pub fn calls(node: &Redis) -> u64 {
 }
 
 /// Bytes that one charge takes on its way to a replica: no fewer for anybody of a name as long, at the same master.
-pub async fn bytes_of_a_charge(address: &str, master: &Node, person: &Person) -> u64 {
+pub async fn bytes_per_charge(address: &str, master: &Node, person: &Person) -> u64 {
     let store = open(address, LONG);
     let mut least = u64::MAX;
     for _ in 0..8 {
         let before = master.offset();
-        assert_eq!(take(&store, person).await, Answer::Allowed);
+        assert_eq!(take(&store, person).await, CallOutcome::Allowed);
         least = least.min(master.offset() - before);
     }
     assert!(least > 50, "{least} bytes are no charge");
@@ -324,6 +333,6 @@ pub async fn bytes_of_a_charge(address: &str, master: &Node, person: &Person) ->
 }
 
 /// Somebody who is not counted.
-fn stranger() -> Person {
+fn uncounted_person() -> Person {
     Person::new("stranger".to_owned(), 1_000_000)
 }

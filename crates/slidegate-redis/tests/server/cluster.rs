@@ -31,14 +31,14 @@ impl Cluster {
         let id = |node: &Node| node.try_command(&["CLUSTER", "MYID"]).unwrap();
         let ids = nodes.iter().map(id).collect();
         let cluster = Self { nodes, ids, _folder: folder };
-        cluster.divide();
-        cluster.introduce();
+        cluster.assign_slots();
+        cluster.connect_nodes();
         cluster.wait_until_settled();
         cluster
     }
 
     /// Each master gets its part of the slots.
-    fn divide(&self) {
+    fn assign_slots(&self) {
         for (nth, node) in self.nodes.iter().enumerate() {
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(nth + 1).to_string()]);
         }
@@ -50,7 +50,7 @@ impl Cluster {
     }
 
     /// Each meets all others at once, and the replicas begin to copy.
-    fn introduce(&self) {
+    fn connect_nodes(&self) {
         for (nth, node) in self.nodes.iter().enumerate() {
             for other in &self.nodes[..nth] {
                 let bus: Vec<String> =
@@ -136,13 +136,13 @@ impl Cluster {
     }
 
     /// Has a replica take its master's place, once it has done all that the master did.
-    pub fn ask_for_failover(&self, replica: usize) {
+    pub fn request_failover(&self, replica: usize) {
         self.nodes[replica].command(&["CLUSTER", "FAILOVER"]);
     }
 
     /// Waits until a node is a master and says that all is well: the moment of that.
-    pub fn promoted(&self, nth: usize, clock: &SystemClock) -> Timestamp {
-        let promoted = self.nodes[nth].promoted(clock);
+    pub fn wait_until_promoted(&self, nth: usize, clock: &SystemClock) -> Timestamp {
+        let promoted_at = self.nodes[nth].wait_until_promoted(clock);
         let mut waited = false;
         wait_until("the cluster is well", || {
             let is_ok = self.is_ok(nth).is_ok_and(|is| is);
@@ -151,21 +151,21 @@ impl Cluster {
         });
         match waited {
             true => slidegate::Clock::now(clock),
-            false => promoted,
+            false => promoted_at,
         }
     }
 
     /// From now on a slot is on its way from a master to another, but none of its keys.
-    pub fn begin_to_move(&self, slot: u16, from: usize, to: usize) {
+    pub fn begin_slot_migration(&self, slot: u16, from: usize, to: usize) {
         let (slot, ids) = (slot.to_string(), &self.ids);
         self.nodes[to].command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &ids[from]]);
         self.nodes[from].command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &ids[to]]);
     }
 
     /// Moves so many keys of a slot that is on its way. How many there were.
-    pub fn move_keys(&self, slot: u16, from: usize, to: usize, most: usize) -> usize {
-        let (slot, most) = (slot.to_string(), most.to_string());
-        let keys = ["CLUSTER", "GETKEYSINSLOT", &slot, &most];
+    pub fn move_keys(&self, slot: u16, from: usize, to: usize, max_keys: usize) -> usize {
+        let (slot, max_keys) = (slot.to_string(), max_keys.to_string());
+        let keys = ["CLUSTER", "GETKEYSINSLOT", &slot, &max_keys];
         let keys: Vec<String> = self.nodes[from].try_command(&keys).unwrap();
         if !keys.is_empty() {
             let port = self.nodes[to].port().to_string();
@@ -177,7 +177,7 @@ impl Cluster {
     }
 
     /// Moves what keys are left, and from now on the slot is the other's. All know it soon.
-    pub fn end_to_move(&self, slot: u16, from: usize, to: usize) {
+    pub fn end_slot_migration(&self, slot: u16, from: usize, to: usize) {
         while self.move_keys(slot, from, to, 10) > 0 {}
         let name = slot.to_string();
         let node = ["CLUSTER", "SETSLOT", &name, "NODE", &self.ids[to]];

@@ -28,22 +28,22 @@ pub struct Redis {
 
 impl Redis {
     pub fn start() -> Self {
-        Self::with(&[])
+        Self::with_args(&[])
     }
 
     /// One with further arguments.
-    pub fn with(args: &[&str]) -> Self {
-        Self::by(None, || args.iter().map(|&arg| arg.to_owned()).collect())
+    pub fn with_args(args: &[&str]) -> Self {
+        Self::with_config(None, || args.iter().map(|&arg| arg.to_owned()).collect())
     }
 
     /// One with a file of its configuration, and arguments that are made anew for each attempt.
-    pub fn by(config: Option<&Path>, mut args: impl FnMut() -> Vec<String>) -> Self {
+    pub fn with_config(config: Option<&Path>, mut args: impl FnMut() -> Vec<String>) -> Self {
         let config = config.map(Path::to_owned);
         // Somebody else may take the port first.
         for _ in 0..10 {
             let (port, args) = (free_port(), args());
             let mut child = spawn(port, config.as_deref(), &args);
-            if answers(port, &mut child) {
+            if wait_for_listener(port, &mut child) {
                 return Self { port, child, config, args };
             }
             let _ = child.kill();
@@ -88,7 +88,7 @@ impl Redis {
     /// Starts it again on the same port.
     pub fn restart(&mut self) {
         self.child = spawn(self.port, self.config.as_deref(), &self.args);
-        assert!(answers(self.port, &mut self.child), "redis-server does not start again");
+        assert!(wait_for_listener(self.port, &mut self.child), "redis-server does not start again");
     }
 
     /// Stops it as it stands.
@@ -122,7 +122,7 @@ impl Redis {
     }
 
     /// Milliseconds that a key has left; below 0 if it stays or is gone.
-    pub fn lives(&self, key: &str) -> i64 {
+    pub fn ttl_ms(&self, key: &str) -> i64 {
         redis::cmd("PTTL").arg(key).query(&mut self.connection()).unwrap()
     }
 
@@ -131,8 +131,8 @@ impl Redis {
         let mut connection = self.connection();
         let keys = self.keys();
         for key in &keys {
-            let lives: i64 = redis::cmd("PTTL").arg(key).query(&mut connection).unwrap();
-            assert_ne!(lives, -1, "{key} stays for ever");
+            let ttl_ms: i64 = redis::cmd("PTTL").arg(key).query(&mut connection).unwrap();
+            assert_ne!(ttl_ms, -1, "{key} stays for ever");
         }
     }
 }
@@ -172,10 +172,10 @@ fn spawn(port: u16, config: Option<&Path>, args: &[String]) -> Child {
 }
 
 /// Waits until it listens, and not somebody else.
-fn answers(port: u16, child: &mut Child) -> bool {
+fn wait_for_listener(port: u16, child: &mut Child) -> bool {
     let clock = SystemClock::new();
-    let until = clock.now().after(LONG);
-    while clock.now() < until && child.try_wait().unwrap().is_none() {
+    let deadline = clock.now().after(LONG);
+    while clock.now() < deadline && child.try_wait().unwrap().is_none() {
         if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
             // Who could not bind the port ends soon.
             std::thread::sleep(Duration::from_millis(10));
@@ -197,22 +197,26 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Finds out how late the machine is, until it is to stop: by how much a millisecond was longer, at most.
-pub async fn find_lateness(
+pub async fn measure_lateness(
     clock: SystemClock,
     stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
-    late_us: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    max_lateness_us: std::sync::Arc<std::sync::atomic::AtomicU64>,
 ) {
     use std::sync::atomic::Ordering::Relaxed;
     while !stop.load(Relaxed) {
         let began_us = clock.now().as_micros();
         tokio::time::sleep(Duration::from_millis(1)).await;
         let slept_us = clock.now().as_micros() - began_us;
-        late_us.fetch_max(slept_us.saturating_sub(1_000), Relaxed);
+        max_lateness_us.fetch_max(slept_us.saturating_sub(1_000), Relaxed);
     }
 }
 
 /// Waits until something holds.
-pub async fn until(what: &str, within: Duration, mut holds: impl AsyncFnMut() -> bool) -> Duration {
+pub async fn poll_until(
+    what: &str,
+    within: Duration,
+    mut holds: impl AsyncFnMut() -> bool,
+) -> Duration {
     let clock = SystemClock::new();
     let began = clock.now();
     let end = began.after(within);

@@ -23,7 +23,7 @@ impl Node {
             .into_iter()
             .chain(["--repl-diskless-sync-delay", "0"]);
         let common: Vec<String> = common.map(str::to_owned).collect();
-        let redis = Redis::by(None, || [common.clone(), args()].concat());
+        let redis = Redis::with_config(None, || [common.clone(), args()].concat());
         Self { redis, log }
     }
 
@@ -58,7 +58,7 @@ impl Node {
     }
 
     /// Waits until it is a master. The moment at which that was seen, and it is looked for all the time.
-    pub fn promoted(&self, clock: &SystemClock) -> Timestamp {
+    pub fn wait_until_promoted(&self, clock: &SystemClock) -> Timestamp {
         let mut connection = self.try_connection();
         wait_until("it is a master", || {
             let role = connection.as_mut().ok().and_then(|connection| role(connection).ok());
@@ -72,34 +72,34 @@ impl Node {
     }
 
     /// Ends it at once, like `kill`, at a known offset: nothing was done, written or answered after it.
-    pub fn kill_at_an_offset(&mut self) -> u64 {
+    pub fn kill_at_known_offset(&mut self) -> u64 {
         const END: &str = "the end is at ";
         let halt = format!(
             "local info = redis.call('INFO', 'replication')
             redis.log(redis.LOG_WARNING, '{END}' .. info:match('master_repl_offset:(%d+)'))
             while true do end"
         );
-        let ends = self.logged(END).len();
+        let ends = self.log_entries(END).len();
         let mut connection = self.connection();
         let halt = redis::cmd("EVAL").arg(halt).arg(0).get_packed_command();
         connection.send_packed_command(&halt).unwrap();
-        wait_until("it has said its offset", || self.logged(END).len() > ends);
+        wait_until("it has said its offset", || self.log_entries(END).len() > ends);
         self.kill();
-        self.logged(END).pop().unwrap().trim().parse().unwrap()
+        self.log_entries(END).pop().unwrap().trim().parse().unwrap()
     }
 
     /// How far it had come as a master when, as a replica, it asked for the first time to go on from there.
     pub fn offset_at_demotion(&self) -> u64 {
         const REQUEST: &str = "Trying a partial resynchronization (request ";
-        wait_until("it copies from another", || !self.logged(REQUEST).is_empty());
-        let request = self.logged(REQUEST).remove(0);
+        wait_until("it copies from another", || !self.log_entries(REQUEST).is_empty());
+        let request = self.log_entries(REQUEST).remove(0);
         // The next byte that it lacks: `id:offset).`
         let (_, next) = request.split_once(':').unwrap();
         next.trim_end_matches(").").parse::<u64>().unwrap() - 1
     }
 
     /// What stands behind some words in the lines of the log.
-    fn logged(&self, words: &str) -> Vec<String> {
+    fn log_entries(&self, words: &str) -> Vec<String> {
         let log = std::fs::read_to_string(&self.log).unwrap();
         let behind = log.lines().filter_map(|line| Some(line.split_once(words)?.1.to_owned()));
         // What is only begun ends without a line's end.
@@ -110,7 +110,7 @@ impl Node {
     }
 
     /// Forgets what it has logged.
-    pub fn forget_log(&self) {
+    pub fn clear_log(&self) {
         std::fs::write(&self.log, "").unwrap();
     }
 }

@@ -10,8 +10,8 @@ pub const NAME: &str = "service";
 
 /// How often Sentinels look and talk, in milliseconds: by default, and while a test waits for what they do at
 /// leisure.
-const PERIODS: [&str; 4] = ["info-period", "10000", "publish-period", "2000"];
-const QUICK: [&str; 4] = ["info-period", "100", "publish-period", "100"];
+const DEFAULT_PERIODS: [&str; 4] = ["info-period", "10000", "publish-period", "2000"];
+const SHORT_PERIODS: [&str; 4] = ["info-period", "100", "publish-period", "100"];
 
 pub struct Service {
     nodes: [Node; 2],
@@ -64,7 +64,7 @@ impl Service {
     }
 
     /// Has the Sentinels make the replica the master, though nothing is wrong with the old one.
-    pub fn ask_for_failover(&self) {
+    pub fn request_failover(&self) {
         // It may still be busy with what was before.
         wait_until("a Sentinel fails over", || {
             self.sentinels[0].try_command::<()>(&["SENTINEL", "FAILOVER", NAME]).is_ok()
@@ -72,12 +72,12 @@ impl Service {
     }
 
     /// After a failover the two have changed places: once all know it, and the new replica is in sync.
-    pub fn change_places(&mut self) {
+    pub fn swap_roles(&mut self) {
         self.master = 1 - self.master;
         for sentinel in &self.sentinels {
             // Not in haste: who does not know yet would make the new master a replica again.
             wait_until("a Sentinel knows the new master", || {
-                master_by(sentinel) == Some(self.master().port())
+                master_named_by(sentinel) == Some(self.master().port())
             });
         }
         self.wait_until_settled();
@@ -85,15 +85,15 @@ impl Service {
 
     /// Waits until the replica copies, and all Sentinels know each other and both.
     pub fn wait_until_settled(&self) {
-        self.debug(&QUICK);
+        self.set_periods(&SHORT_PERIODS);
         wait_until("the replica is in sync", || self.replica().is_in_sync());
         for sentinel in &self.sentinels {
-            wait_until("a Sentinel knows everybody", || self.is_known_to(sentinel).is_some());
+            wait_until("a Sentinel knows everybody", || self.is_settled_at(sentinel).is_some());
         }
-        self.debug(&PERIODS);
+        self.set_periods(&DEFAULT_PERIODS);
     }
 
-    fn is_known_to(&self, sentinel: &Redis) -> Option<()> {
+    fn is_settled_at(&self, sentinel: &Redis) -> Option<()> {
         type Instance = HashMap<String, String>;
         let holds = |instance: &Instance, wanted: &[(&str, &str)]| {
             let is =
@@ -113,7 +113,7 @@ impl Service {
         holds(replicas.first()?, &[("master-link-status", "ok")])
     }
 
-    fn debug(&self, what: &[&str]) {
+    fn set_periods(&self, what: &[&str]) {
         for sentinel in &self.sentinels {
             sentinel.command(&[&["SENTINEL", "DEBUG"], what].concat());
         }
@@ -121,7 +121,7 @@ impl Service {
 }
 
 /// Where a Sentinel says that the master is.
-pub fn master_by(sentinel: &Redis) -> Option<u16> {
+pub fn master_named_by(sentinel: &Redis) -> Option<u16> {
     let address = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME];
     let (_, port): (String, u16) = sentinel.try_command(&address).ok()?;
     Some(port)
@@ -135,7 +135,7 @@ fn sentinel(folder: &Folder, nth: usize, master: u16) -> Redis {
         sentinel failover-timeout {NAME} 2000"
     );
     std::fs::write(&name, config).unwrap();
-    let sentinel = Redis::by(Some(name.as_ref()), || vec!["--sentinel".to_owned()]);
+    let sentinel = Redis::with_config(Some(name.as_ref()), || vec!["--sentinel".to_owned()]);
     // One that was kept from its work for two seconds would do nothing for half a minute.
     sentinel.command(&["SENTINEL", "DEBUG", "tilt-trigger", "20000"]);
     sentinel

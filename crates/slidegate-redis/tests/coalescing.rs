@@ -14,51 +14,57 @@ use slidegate::{
 };
 use slidegate_redis::{RedisStore, Settings};
 
-use server::{LONG, Redis, until};
+use server::{LONG, Redis, poll_until};
 
-struct One {
+struct CoalescingFixture {
     redis: Redis,
     store: Arc<RedisStore>,
     scope: Scope,
 }
 
-impl One {
+impl CoalescingFixture {
     async fn start(timeout: Duration) -> Self {
         let redis = Redis::start();
         let settings = Settings { timeout, deny_cache_ttl: Duration::ZERO, ..Settings::default() };
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock);
-        let one = Self {
+        let fixture = Self {
             redis,
             store: Arc::new(store),
-            scope: Scope::new("together", "rule", "limit", &["who"]),
+            scope: Scope::new("together", "rule", "limit", &["client"]),
         };
         // Every script is known.
         for algorithm in Algorithm::ALL {
             let limit = limit("9/h", algorithm);
-            until("it answers", LONG, async || one.take("warm", &limit, 1).await.is_ok()).await;
-            let who = ["warm".into()];
-            let hit = [one.hit(&who, &limit, 1)];
-            one.store.take_many(&[&hit, &hit]).await.unwrap();
+            poll_until("it answers", LONG, async || fixture.take("warm", &limit, 1).await.is_ok())
+                .await;
+            let client = ["warm".into()];
+            let hit = [fixture.hit(&client, &limit, 1)];
+            fixture.store.take_many(&[&hit, &hit]).await.unwrap();
         }
-        one
+        fixture
     }
 
-    fn hit<'a>(&'a self, who: &'a [Value<'a>; 1], limit: &'a Limit, cost: u64) -> Hit<'a> {
-        let key = Key::new(&self.scope, who);
+    fn hit<'a>(&'a self, client: &'a [Value<'a>; 1], limit: &'a Limit, cost: u64) -> Hit<'a> {
+        let key = Key::new(&self.scope, client);
         Hit::new(key, limit, cost)
     }
 
-    async fn take(&self, who: &str, limit: &Limit, cost: u64) -> Result<ChargeResult, StoreError> {
-        self.store.take(&[self.hit(&[who.into()], limit, cost)]).await
+    async fn take(
+        &self,
+        client: &str,
+        limit: &Limit,
+        cost: u64,
+    ) -> Result<ChargeResult, StoreError> {
+        self.store.take(&[self.hit(&[client.into()], limit, cost)]).await
     }
 
     fn calls(&self) -> u64 {
         self.redis.calls_of("evalsha")
     }
 
-    async fn charged(&self, who: &str, limit: &Limit) -> u64 {
-        let outcomes = self.store.peek(&[self.hit(&[who.into()], limit, 1)]).await.unwrap();
+    async fn charged(&self, client: &str, limit: &Limit) -> u64 {
+        let outcomes = self.store.peek(&[self.hit(&[client.into()], limit, 1)]).await.unwrap();
         limit.quota().max() - outcomes[0].remaining()
     }
 }
@@ -68,21 +74,21 @@ fn limit(quota: &str, algorithm: Algorithm) -> Limit {
 }
 
 #[tokio::test]
-async fn those_who_wait_go_in_one_call_in_the_order_in_which_they_came() {
-    let one = One::start(LONG).await;
+async fn waiting_requests_share_one_call_in_order() {
+    let fixture = CoalescingFixture::start(LONG).await;
     for algorithm in Algorithm::ALL {
         let limit = limit("41/h", algorithm);
-        one.redis.command(&["FLUSHDB"]);
-        let before = one.calls();
-        one.redis.pause();
+        fixture.redis.command(&["FLUSHDB"]);
+        let before = fixture.calls();
+        fixture.redis.pause();
         let mut takes: Vec<_> =
-            (0..101).map(|_| one.take("all", &limit, 1).boxed_local()).collect();
+            (0..101).map(|_| fixture.take("all", &limit, 1).boxed_local()).collect();
         for take in &mut takes {
             assert!(poll!(take).is_pending());
         }
-        one.redis.resume();
+        fixture.redis.resume();
         let taken = join_all(takes).await;
-        assert_eq!(one.calls(), before + 2, "the first alone, the others together");
+        assert_eq!(fixture.calls(), before + 2, "the first alone, the others together");
         for (nth, taken) in taken.into_iter().enumerate() {
             let taken = taken.unwrap();
             let charges = taken.receipt.charges.len();
@@ -98,62 +104,64 @@ async fn those_who_wait_go_in_one_call_in_the_order_in_which_they_came() {
 }
 
 #[tokio::test]
-async fn whoever_asks_while_nobody_else_does_is_one_call() {
-    let one = One::start(LONG).await;
+async fn sequential_requests_are_separate_calls() {
+    let fixture = CoalescingFixture::start(LONG).await;
     let limit = limit("41/h", Algorithm::SlidingWindow);
-    let before = one.calls();
+    let before = fixture.calls();
     for _ in 0..50 {
-        one.take("all", &limit, 1).await.unwrap();
+        fixture.take("all", &limit, 1).await.unwrap();
     }
-    assert_eq!(one.calls(), before + 50);
+    assert_eq!(fixture.calls(), before + 50);
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_one_is_not_with_those_who_go_with_it() {
-    let one = One::start(LONG).await;
+async fn wrong_type_fails_only_its_own_request() {
+    let fixture = CoalescingFixture::start(LONG).await;
     for algorithm in Algorithm::ALL {
         for max in ["20/h", "2000/h"] {
             let limit = limit(max, algorithm);
-            one.redis.command(&["FLUSHDB"]);
-            one.take("bad", &limit, 1).await.unwrap();
-            one.take("worse", &limit, 1).await.unwrap();
-            for key in one.redis.keys() {
-                one.redis.command(&["DEL", &key]);
+            fixture.redis.command(&["FLUSHDB"]);
+            fixture.take("bad", &limit, 1).await.unwrap();
+            fixture.take("worse", &limit, 1).await.unwrap();
+            for key in fixture.redis.keys() {
+                fixture.redis.command(&["DEL", &key]);
                 match key.contains("bad") {
-                    true => one.redis.command(&["LPUSH", &key, "x"]),
-                    false => one.redis.command(&["SET", &key, "not ours"]),
+                    true => fixture.redis.command(&["LPUSH", &key, "x"]),
+                    false => fixture.redis.command(&["SET", &key, "not ours"]),
                 };
             }
-            let who = ["good", "bad", "good", "worse", "fine"];
-            let values = who.map(|who| [Value::Text(who)]);
-            let hits = values.each_ref().map(|who| one.hit(who, &limit, 1));
+            let client = ["good", "bad", "good", "worse", "fine"];
+            let values = client.map(|client| [Value::Text(client)]);
+            let hits = values.each_ref().map(|client| fixture.hit(client, &limit, 1));
             let (first, second) = ([hits[0], hits[4]], [hits[1], hits[4]]);
-            one.redis.pause();
-            let asks: [&[Hit<'_>]; 7] =
+            fixture.redis.pause();
+            let requests: [&[Hit<'_>]; 7] =
                 [&hits[4..], &first, &hits[1..2], &second, &hits[3..4], &hits[2..3], &hits[4..]];
-            let mut takes: Vec<_> = asks.map(|hits| one.store.take(hits).boxed_local()).into();
+            let mut takes: Vec<_> =
+                requests.map(|hits| fixture.store.take(hits).boxed_local()).into();
             for take in &mut takes {
                 assert!(poll!(take).is_pending());
             }
-            one.redis.resume();
+            fixture.redis.resume();
             let taken = join_all(takes).await;
-            let went: Vec<Option<bool>> =
+            let decisions: Vec<Option<bool>> =
                 taken.iter().map(|taken| taken.as_ref().ok().map(|taken| taken.allowed)).collect();
             let fine = Some(true);
-            assert_eq!(went, [fine, fine, None, None, None, fine, fine], "{limit}");
-            assert_eq!(one.charged("good", &limit).await, 2, "{limit}");
-            assert_eq!(one.charged("fine", &limit).await, 3, "{limit}");
-            assert!(!one.store.is_breaker_open());
+            assert_eq!(decisions, [fine, fine, None, None, None, fine, fine], "{limit}");
+            assert_eq!(fixture.charged("good", &limit).await, 2, "{limit}");
+            assert_eq!(fixture.charged("fine", &limit).await, 3, "{limit}");
+            assert!(!fixture.store.is_breaker_open());
         }
     }
 }
 
 #[tokio::test]
-async fn who_has_waited_too_long_is_not_charged() {
-    let one = One::start(Duration::from_millis(300)).await;
+async fn expired_request_is_not_charged() {
+    let fixture = CoalescingFixture::start(Duration::from_millis(300)).await;
     let limit = limit("1000/h", Algorithm::SlidingWindow);
-    one.redis.pause();
-    let mut takes: Vec<_> = (0..100).map(|_| one.take("all", &limit, 1).boxed_local()).collect();
+    fixture.redis.pause();
+    let mut takes: Vec<_> =
+        (0..100).map(|_| fixture.take("all", &limit, 1).boxed_local()).collect();
     for take in &mut takes {
         assert!(poll!(take).is_pending());
     }
@@ -164,9 +172,9 @@ async fn who_has_waited_too_long_is_not_charged() {
     assert!(matches!(errors[0], StoreError::TimedOut(_)), "it was sent");
     let not_sent = |error: &StoreError| matches!(error, StoreError::Unavailable(_));
     assert!(errors[1..].iter().all(not_sent), "{:?}", errors[1]);
-    one.redis.resume();
+    fixture.redis.resume();
     let mut charged = 0;
-    until("it answers", LONG, async || match one.take("all", &limit, 0).await {
+    poll_until("it answers", LONG, async || match fixture.take("all", &limit, 0).await {
         Ok(taken) => {
             charged = 1_000 - taken.outcomes[0].remaining();
             true
@@ -178,24 +186,24 @@ async fn who_has_waited_too_long_is_not_charged() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_at_once_get_exactly_max() {
-    let one = Arc::new(One::start(LONG).await);
+async fn thousand_concurrent_requests_get_exactly_max() {
+    let fixture = Arc::new(CoalescingFixture::start(LONG).await);
     for algorithm in Algorithm::ALL {
-        one.redis.command(&["FLUSHDB"]);
-        let before = one.calls();
+        fixture.redis.command(&["FLUSHDB"]);
+        let before = fixture.calls();
         let callers = (0..1_000).map(|nth| {
-            let one = one.clone();
+            let fixture = fixture.clone();
             tokio::spawn(async move {
                 let (small, large) = (limit("150/h", algorithm), limit("400/d", algorithm));
-                let who = [Value::Text(["a", "b"][nth % 2])];
-                let hits = [one.hit(&who, &small, 1), one.hit(&who, &large, 1)];
-                one.store.take(&hits[..1 + nth % 3 % 2]).await.unwrap()
+                let client = [Value::Text(["a", "b"][nth % 2])];
+                let hits = [fixture.hit(&client, &small, 1), fixture.hit(&client, &large, 1)];
+                fixture.store.take(&hits[..1 + nth % 3 % 2]).await.unwrap()
             })
         });
         let taken = join_all(callers).await;
         let allowed = taken.into_iter().filter(|taken| taken.as_ref().unwrap().allowed).count();
         assert_eq!(allowed, 300, "{algorithm:?}");
-        let calls = one.calls() - before;
+        let calls = fixture.calls() - before;
         assert!(calls < 500, "{calls} calls");
     }
 }

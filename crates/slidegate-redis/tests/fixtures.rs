@@ -6,12 +6,12 @@ mod server;
 use redis::{ErrorKind, RedisResult, ServerErrorKind};
 use server::cluster::Cluster;
 use server::node::Node;
-use server::sentinel::{Service, master_by};
+use server::sentinel::{Service, master_named_by};
 use server::{Redis, wait_until};
 use slidegate::SystemClock;
 
 /// More than fits into what the system keeps of a connection.
-const MUCH: usize = 32 << 20;
+const LARGE_VALUE_BYTES: usize = 32 << 20;
 
 fn set(node: &Redis, key: &str) -> RedisResult<()> {
     node.try_command(&["SET", key, "x"])
@@ -22,26 +22,26 @@ fn has(node: &Redis, key: &str) -> bool {
 }
 
 /// A replica that has just joined is sent nothing more until it has said that it has all so far.
-fn wait_until_copied(master: &Node, replica: &Node) {
+fn wait_until_replicated(master: &Node, replica: &Node) {
     wait_until("it is copied", || replica.offset() == master.offset());
 }
 
 #[test]
-fn a_service_fails_over_when_it_is_asked_to_and_back() {
+fn service_fails_over_on_request_and_back() {
     let mut service = Service::start();
     let clock = SystemClock::new();
     for round in 0..2 {
         set(service.master(), &format!("before {round}")).unwrap();
         set(service.replica(), "no").unwrap_err();
-        wait_until_copied(service.master(), service.replica());
-        service.master().forget_log();
-        service.ask_for_failover();
-        service.replica().promoted(&clock);
-        let had = service.replica().offset_at_promotion();
-        service.change_places();
-        assert!(service.replica().offset_at_demotion() >= had);
+        wait_until_replicated(service.master(), service.replica());
+        service.master().clear_log();
+        service.request_failover();
+        service.replica().wait_until_promoted(&clock);
+        let promotion_offset = service.replica().offset_at_promotion();
+        service.swap_roles();
+        assert!(service.replica().offset_at_demotion() >= promotion_offset);
         for sentinel in &service.sentinels {
-            assert_eq!(master_by(sentinel), Some(service.master().port()));
+            assert_eq!(master_named_by(sentinel), Some(service.master().port()));
         }
         assert!(has(service.master(), &format!("before {round}")));
         set(service.replica(), "no").unwrap_err();
@@ -49,104 +49,111 @@ fn a_service_fails_over_when_it_is_asked_to_and_back() {
 }
 
 #[test]
-fn a_service_fails_over_when_its_master_is_killed() {
+fn service_fails_over_after_kill() {
     let mut service = Service::start();
     set(service.master(), "key").unwrap();
-    wait_until_copied(service.master(), service.replica());
-    let offset = service.master_mut().kill_at_an_offset();
-    service.replica().promoted(&SystemClock::new());
+    wait_until_replicated(service.master(), service.replica());
+    let offset = service.master_mut().kill_at_known_offset();
+    service.replica().wait_until_promoted(&SystemClock::new());
     assert_eq!(service.replica().offset_at_promotion(), offset, "it had all");
     service.master_mut().restart();
-    service.change_places();
+    service.swap_roles();
     assert!(has(service.master(), "key"));
 }
 
 #[test]
-fn a_service_fails_over_when_its_master_is_paused() {
+fn service_fails_over_after_pause() {
     let mut service = Service::start();
-    service.master().forget_log();
+    service.master().clear_log();
     service.master().pause();
-    service.replica().promoted(&SystemClock::new());
+    service.replica().wait_until_promoted(&SystemClock::new());
     service.master().resume();
     set(service.master(), "lost").unwrap();
-    let had = service.replica().offset_at_promotion();
-    service.change_places();
-    assert!(service.replica().offset_at_demotion() > had, "nobody else knew of it");
+    let promotion_offset = service.replica().offset_at_promotion();
+    service.swap_roles();
+    assert!(service.replica().offset_at_demotion() > promotion_offset, "nobody else knew of it");
     assert!(!has(service.master(), "lost"));
 }
 
 /// What a replica that was held up had not yet read is lost, and the offsets tell how much.
-fn loses_what_was_not_copied(master: &mut Node, replica: &Node, key: &str) {
+fn assert_loses_unreplicated_writes(master: &mut Node, replica: &Node, key: &str) {
     set(master, key).unwrap();
-    wait_until_copied(master, replica);
+    wait_until_replicated(master, replica);
     let before = master.offset();
     replica.pause();
-    master.command(&["SET", &format!("{{{key}}}much"), &"x".repeat(MUCH)]);
+    master.command(&["SET", &format!("{{{key}}}much"), &"x".repeat(LARGE_VALUE_BYTES)]);
     set(master, &format!("{{{key}}}lost")).unwrap();
-    let end = master.kill_at_an_offset();
-    assert!(end > before + MUCH as u64);
+    let end = master.kill_at_known_offset();
+    assert!(end > before + LARGE_VALUE_BYTES as u64);
     replica.resume();
-    replica.promoted(&SystemClock::new());
-    let had = replica.offset_at_promotion();
-    assert!((before..end - MUCH as u64).contains(&had), "{before} {had} {end}");
+    replica.wait_until_promoted(&SystemClock::new());
+    let promotion_offset = replica.offset_at_promotion();
+    assert!(
+        (before..end - LARGE_VALUE_BYTES as u64).contains(&promotion_offset),
+        "{before} {promotion_offset} {end}"
+    );
     assert!(has(replica, key));
     assert!(!has(replica, &format!("{{{key}}}lost")));
 }
 
 #[test]
-fn a_service_loses_what_was_not_copied() {
+fn service_loses_unreplicated_writes() {
     let mut service = Service::start();
     let (master, replica) = service.both_mut();
-    loses_what_was_not_copied(master, replica, "key");
+    assert_loses_unreplicated_writes(master, replica, "key");
 }
 
 /// A key of each shard.
 fn keys(cluster: &Cluster) -> Vec<String> {
     let key_of = |nth: usize| {
-        let wanted = cluster.shards()[nth];
+        let shard = cluster.shards()[nth];
         let mut keys = (0..).map(|turn| format!("key-{turn}"));
-        keys.find(|key| cluster.shard_of(cluster.slot_of(key)) == wanted).unwrap()
+        keys.find(|key| cluster.shard_of(cluster.slot_of(key)) == shard).unwrap()
     };
     (0..server::cluster::SHARDS).map(key_of).collect()
 }
 
 #[test]
-fn a_cluster_fails_over_when_it_is_asked_to_and_back() {
+fn cluster_fails_over_on_request_and_back() {
     let cluster = Cluster::start();
     let keys = keys(&cluster);
     let clock = SystemClock::new();
     let old = cluster.shards();
     for shard in &old {
-        cluster.nodes[shard.master].forget_log();
+        cluster.nodes[shard.master].clear_log();
     }
     for (shard, key) in old.iter().zip(&keys) {
         set(&cluster.nodes[shard.master], key).unwrap();
         set(&cluster.nodes[shard.replica], key).unwrap_err();
-        cluster.ask_for_failover(shard.replica);
-        cluster.promoted(shard.replica, &clock);
-        let had = cluster.nodes[shard.replica].offset_at_promotion();
-        assert_eq!(cluster.nodes[shard.master].offset_at_demotion(), had, "nothing is lost");
+        cluster.request_failover(shard.replica);
+        cluster.wait_until_promoted(shard.replica, &clock);
+        let promotion_offset = cluster.nodes[shard.replica].offset_at_promotion();
+        assert_eq!(
+            cluster.nodes[shard.master].offset_at_demotion(),
+            promotion_offset,
+            "nothing is lost"
+        );
     }
     cluster.wait_until_settled();
     for ((old, new), key) in old.iter().zip(cluster.shards()).zip(&keys) {
         assert_eq!((old.master, old.replica), (new.replica, new.master));
         assert!(has(&cluster.nodes[new.master], key));
-        cluster.ask_for_failover(old.master);
-        cluster.promoted(old.master, &clock);
+        cluster.request_failover(old.master);
+        cluster.wait_until_promoted(old.master, &clock);
     }
     cluster.wait_until_settled();
     assert_eq!(cluster.shards(), old);
 }
 
 #[test]
-fn a_cluster_fails_over_when_a_master_is_killed() {
+fn cluster_fails_over_after_kill() {
     let mut cluster = Cluster::start();
     let (keys, shards) = (keys(&cluster), cluster.shards());
     set(&cluster.nodes[shards[0].master], &keys[0]).unwrap();
-    wait_until_copied(&cluster.nodes[shards[0].master], &cluster.nodes[shards[0].replica]);
-    let offset = cluster.nodes[shards[0].master].kill_at_an_offset();
+    wait_until_replicated(&cluster.nodes[shards[0].master], &cluster.nodes[shards[0].replica]);
+    let offset = cluster.nodes[shards[0].master].kill_at_known_offset();
     set(&cluster.nodes[shards[1].master], &keys[1]).unwrap();
-    cluster.promoted(shards[0].replica, &SystemClock::new());
+    cluster.wait_until_promoted(shards[0].replica, &SystemClock::new());
     assert_eq!(cluster.nodes[shards[0].replica].offset_at_promotion(), offset, "it had all");
     assert!(has(&cluster.nodes[shards[0].replica], &keys[0]));
     cluster.nodes[shards[0].master].restart();
@@ -155,30 +162,30 @@ fn a_cluster_fails_over_when_a_master_is_killed() {
 }
 
 #[test]
-fn a_cluster_fails_over_when_a_master_is_paused() {
+fn cluster_fails_over_after_pause() {
     let cluster = Cluster::start();
     let shard = cluster.shards()[0];
-    cluster.nodes[shard.master].forget_log();
+    cluster.nodes[shard.master].clear_log();
     cluster.nodes[shard.master].pause();
-    cluster.promoted(shard.replica, &SystemClock::new());
+    cluster.wait_until_promoted(shard.replica, &SystemClock::new());
     cluster.nodes[shard.master].resume();
     cluster.wait_until_settled();
     assert_eq!(cluster.shards()[0].master, shard.replica);
-    let had = cluster.nodes[shard.replica].offset_at_promotion();
-    assert!(cluster.nodes[shard.master].offset_at_demotion() >= had);
+    let promotion_offset = cluster.nodes[shard.replica].offset_at_promotion();
+    assert!(cluster.nodes[shard.master].offset_at_demotion() >= promotion_offset);
 }
 
 #[test]
-fn a_cluster_loses_what_was_not_copied() {
+fn cluster_loses_unreplicated_writes() {
     let mut cluster = Cluster::start();
     let (key, shard) = (keys(&cluster).swap_remove(0), cluster.shards()[0]);
     let (masters, replicas) = cluster.nodes.split_at_mut(server::cluster::SHARDS);
     let replica = &replicas[shard.replica - masters.len()];
-    loses_what_was_not_copied(&mut masters[shard.master], replica, &key);
+    assert_loses_unreplicated_writes(&mut masters[shard.master], replica, &key);
 }
 
 /// Where a node sends who asks for a key.
-fn sent_away(node: &Redis, key: &str) -> (ServerErrorKind, String) {
+fn redirection(node: &Redis, key: &str) -> (ServerErrorKind, String) {
     let error = node.try_command::<Option<String>>(&["GET", key]).unwrap_err();
     let (address, _) = error.redirect_node().unwrap();
     match error.kind() {
@@ -188,25 +195,25 @@ fn sent_away(node: &Redis, key: &str) -> (ServerErrorKind, String) {
 }
 
 #[test]
-fn a_slot_moves_with_its_keys_and_back() {
+fn slot_migrates_with_its_keys_and_back() {
     let cluster = Cluster::start();
     let keys = keys(&cluster);
     let (shards, slot) = (cluster.shards(), cluster.slot_of(&keys[0]));
-    let [here, there] = [shards[0].master, shards[1].master];
+    let [old_master, new_master] = [shards[0].master, shards[1].master];
     let (moves, stays) = (format!("{{{}}}moves", keys[0]), &keys[0]);
-    for (from, to) in [(here, there), (there, here)] {
+    for (from, to) in [(old_master, new_master), (new_master, old_master)] {
         let [old, new] = [&cluster.nodes[from], &cluster.nodes[to]];
         let address = format!("127.0.0.1:{}", new.port());
         set(old, stays).unwrap();
-        cluster.begin_to_move(slot, from, to);
+        cluster.begin_slot_migration(slot, from, to);
         // What is there is answered, and what is not is looked for at the other.
         set(old, stays).unwrap();
-        assert_eq!(sent_away(old, &moves), (ServerErrorKind::Ask, address.clone()));
+        assert_eq!(redirection(old, &moves), (ServerErrorKind::Ask, address.clone()));
         assert_eq!(cluster.move_keys(slot, from, to, 1), 1);
-        assert_eq!(sent_away(old, stays), (ServerErrorKind::Ask, address.clone()));
-        assert_eq!(sent_away(new, stays).0, ServerErrorKind::Moved, "nobody said ASKING");
-        cluster.end_to_move(slot, from, to);
-        assert_eq!(sent_away(old, stays), (ServerErrorKind::Moved, address));
+        assert_eq!(redirection(old, stays), (ServerErrorKind::Ask, address.clone()));
+        assert_eq!(redirection(new, stays).0, ServerErrorKind::Moved, "nobody said ASKING");
+        cluster.end_slot_migration(slot, from, to);
+        assert_eq!(redirection(old, stays), (ServerErrorKind::Moved, address));
         assert!(has(new, stays));
         wait_until("all know it", || cluster.shard_of(slot).master == to);
         cluster.wait_until_settled();
@@ -214,7 +221,7 @@ fn a_slot_moves_with_its_keys_and_back() {
 }
 
 #[test]
-fn a_replica_stops_and_starts() {
+fn replica_restarts_without_failover() {
     let mut cluster = Cluster::start();
     let shard = cluster.shards()[0];
     cluster.nodes[shard.replica].kill();
