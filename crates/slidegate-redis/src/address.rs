@@ -69,6 +69,7 @@ impl Address {
         RedisStore::from_address(self, settings)
     }
 
+    /// Returns the servers that the address identifies.
     pub(crate) fn target(&self) -> Target {
         self.target.clone()
     }

@@ -22,6 +22,7 @@ impl ScriptCaller {
         Self { keyspace: RedisKeyspace::new(settings), scripts: Scripts::new() }
     }
 
+    /// Creates the request for hits.
     fn request(&self, hits: &[Hit<'_>]) -> ScriptRequest {
         self.keyspace.request(ScriptMode::Take, hits)
     }

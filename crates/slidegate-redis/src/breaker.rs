@@ -193,6 +193,7 @@ impl Breaker {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns whether the breaker is still in the state in which the call began.
     fn is_current(&self, pass: &CallPass) -> bool {
         self.epoch.load(Ordering::Acquire) == pass.epoch
     }
@@ -242,6 +243,7 @@ impl Breaker {
         }
     }
 
+    /// Closes the breaker after a successful probe.
     fn close(&self, pass: &CallPass, now: Timestamp) -> Option<StateChange> {
         let outage = self.lock();
         if !self.is_current(pass) {
@@ -262,6 +264,7 @@ impl Breaker {
         self.reject_until(now.after(random));
     }
 
+    /// Rejects calls until a time.
     fn reject_until(&self, moment: Timestamp) {
         self.rejects_until.store(moment.as_micros(), Ordering::Release);
     }
@@ -275,6 +278,7 @@ impl Breaker {
     }
 }
 
+/// Returns whether the state with this number is the closed one.
 fn is_closed(epoch: u64) -> bool {
     epoch.is_multiple_of(2)
 }

@@ -72,6 +72,7 @@ struct SlotMap {
 }
 
 impl SlotMap {
+    /// Returns the master of a slot, or `None` if it has none.
     fn master(&self, slot: u16) -> Option<&Arc<Server>> {
         let index = *self.master_by_slot.get(usize::from(slot))?;
         self.masters.get(usize::from(index))

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn followers_share_next_call_in_order_up_to_maximum() {
+    fn followers_share_next_call_in_order() {
         let coalescer = Arc::new(TestCoalescer::new());
         assert!(coalescer.try_hold(1) && !coalescer.try_hold(1));
         let count = MAX_BATCH as u32 + 3;

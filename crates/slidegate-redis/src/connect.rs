@@ -160,6 +160,7 @@ impl ReconnectingConnection {
         self.replace_number(handle.number);
     }
 
+    /// Replaces the connection with this number, or an older one.
     fn replace_number(&self, lost: u64) {
         self.lost.send_if_modified(|number| {
             let newer = lost > *number;

@@ -177,6 +177,7 @@ impl DenyCache {
         self.version_of_counter(self.counter(&hit.key, hit.tag))
     }
 
+    /// Returns the version of a counter.
     fn version_of_counter(&self, counter: u64) -> CacheVersion {
         let invalidation_count = self.invalidations_of(counter).load(Ordering::Acquire);
         CacheVersion { invalidation_count, charged_units: self.charged_units(counter) }
@@ -250,10 +251,12 @@ impl DenyCache {
         self.secret.hash_one((key, tag))
     }
 
+    /// Returns the invalidation counter that a counter shares.
     fn invalidations_of(&self, counter: u64) -> &AtomicU64 {
         &self.invalidations[(counter % VERSION_STRIPES as u64) as usize]
     }
 
+    /// Returns the entry of a counter in the table of charged units.
     fn charged_stripe(&self, counter: u64) -> &AtomicU64 {
         &self.charged_by_stripe[(counter % CHARGE_STRIPES as u64) as usize]
     }
@@ -263,6 +266,7 @@ impl DenyCache {
         self.charged_stripe(counter).load(Ordering::Acquire)
     }
 
+    /// Adds units to the table of charged units.
     fn add_charged_units(&self, counter: u64, units: u64) {
         self.charged_stripe(counter).fetch_add(units, Ordering::AcqRel);
     }

@@ -104,10 +104,12 @@ impl ScriptReply {
         Self(SmallVec::new())
     }
 
+    /// Returns the replies to the hits, in the order of the request.
     pub fn hits(&self) -> &[HitReply] {
         &self.0
     }
 
+    /// Returns the outcomes of the hits, in the order of the request.
     pub fn outcomes(&self) -> Outcomes {
         self.0.iter().map(|hit_reply| hit_reply.outcome).collect()
     }

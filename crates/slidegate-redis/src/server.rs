@@ -127,6 +127,7 @@ impl Server {
             && !self.breaker.rejects(self.call_settings.clocks.machine_now())
     }
 
+    /// Returns `host:port` as named by the other nodes of a Cluster, otherwise an empty text.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -267,6 +268,7 @@ impl Server {
         }
     }
 
+    /// Waits for the connection.
     async fn connection(&self) -> Result<ConnectionHandle, Failure> {
         let closed = || Failure::Server(self.timeout_error(false));
         self.connection.connection().await.ok_or_else(closed)
@@ -339,6 +341,7 @@ impl Server {
         }
     }
 
+    /// Decides one request with one call.
     async fn decide_one(
         &self,
         request: &ScriptRequest,
@@ -452,6 +455,7 @@ fn decode_all(
     rest.is_empty().then_some(replies)
 }
 
+/// Returns the error for a request with a key whose value slidegate has not written.
 fn wrong_type_error(request: &ScriptRequest) -> StoreError {
     let keys: Vec<&str> = request.hits.iter().map(|hit| hit.key.as_str()).collect();
     StoreError::Unavailable(format!(
@@ -460,10 +464,12 @@ fn wrong_type_error(request: &ScriptRequest) -> StoreError {
     ))
 }
 
+/// Returns whether Redis does not know the script. Nothing was charged then.
 fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
+/// Returns the bytes of a string reply.
 fn bytes(value: &Value) -> Option<&[u8]> {
     match value {
         Value::BulkString(bytes) => Some(bytes),

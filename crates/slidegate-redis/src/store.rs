@@ -65,6 +65,7 @@ impl RedisStore {
         Self::from_address(&address, settings)
     }
 
+    /// Creates a store and connects in the background.
     pub(crate) fn from_address(
         address: &Address,
         settings: Settings,
@@ -132,6 +133,7 @@ impl RedisStore {
     }
 }
 
+/// Creates the topology of a single server.
 fn single_server(
     source: crate::connect::ConnectionSource,
     call_settings: CallSettings,
@@ -167,6 +169,7 @@ impl Inner {
         Instant::now() + self.timeout
     }
 
+    /// Assigns keys to the hits of a request.
     fn keyed_hits(&self, hits: &[Hit<'_>]) -> Hits {
         hits.iter().map(|hit| self.keyspace.keyed_hit(hit)).collect()
     }
@@ -290,6 +293,7 @@ impl Inner {
         others.iter().all(|hit| self.topology.slot(&hit.key) == slot).then_some(slot)
     }
 
+    /// Charges a request with one call, and records its denials.
     async fn charge_one_slot(
         &self,
         slot: u16,
@@ -346,6 +350,7 @@ impl Inner {
         }
     }
 
+    /// Evaluates a request without charging.
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         let request = self.keyspace.request(ScriptMode::Peek, hits);
         match self.single_slot(&request.hits) {
@@ -365,6 +370,7 @@ impl Inner {
         }
     }
 
+    /// Reverts charges.
     async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
         let reverted = maintenance::revert(&self.topology, &receipt.charges, self.deadline()).await;
         // Also after an error: the revert may have happened.
@@ -393,6 +399,7 @@ impl Inner {
         Ok(hits.iter().map(outcome).collect())
     }
 
+    /// Deletes the counters of hits, in all parts if the identity is split.
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
         let hits: Hits =
             hits.iter().flat_map(|hit| self.keyspace.keyed_hits_in_all_parts(hit)).collect();

@@ -1,4 +1,4 @@
-//! The ways in: passwords, users, databases, sockets, TLS; and what is said where there is none.
+//! Connecting: passwords, users, databases, sockets, TLS, and the errors if that fails.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -14,7 +14,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use server::{Folder, LONG, Redis, free_port};
 
-/// One unit.
+/// Takes one unit and returns the remaining ones.
 async fn take(store: &RedisStore) -> Result<u64, StoreError> {
     let scope = Scope::new("access", "rule", "limit", &["client"]);
     let limit = Limit::new("10/h".parse().unwrap(), Algorithm::SlidingLog).unwrap();
@@ -38,7 +38,7 @@ async fn password_is_accepted() {
     assert_eq!(take_at(&address, patient()).await, Ok(9));
 }
 
-/// Everything that a store does, by a user who may do what REDIS.md says.
+/// Runs every operation of a store as a user with the rights that REDIS.md documents.
 #[tokio::test]
 async fn user_with_documented_rights_can_do_everything() {
     let documented = include_str!("../../../docs/REDIS.md");
@@ -87,7 +87,7 @@ async fn unix_socket_is_supported() {
     assert_eq!(take_at(&format!("unix://{path}"), patient()).await, Ok(9));
 }
 
-/// Certificates of a private authority and of a server that it vouches for.
+/// Writes the certificates of a private authority, and of a server that it has signed.
 fn certify(folder: &Folder) {
     let write = |name: &str, text: String| std::fs::write(folder.file(name), text).unwrap();
     let authority_key = rcgen::KeyPair::generate().unwrap();
@@ -141,7 +141,7 @@ async fn unusable_certificate_file_fails_on_open() {
     }
 }
 
-/// What is logged, for all to read.
+/// A log writer that keeps its text in memory.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

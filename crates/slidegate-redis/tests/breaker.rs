@@ -1,4 +1,4 @@
-//! When the breaker opens, probes and closes.
+//! Opening, probing and closing of the circuit breaker.
 
 #![cfg(not(shuttle))]
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
@@ -13,7 +13,7 @@ use slidegate_redis::breaker::{
 
 const MILLI: Duration = Duration::from_millis(1);
 
-/// A breaker on a clock.
+/// A breaker with a manual clock.
 struct Bench {
     breaker: Breaker,
     clock: ManualClock,
@@ -30,7 +30,7 @@ impl Bench {
     }
 
     fn call(&self) -> CallPass {
-        let BreakerDecision::Call(pass) = self.admit() else { panic!("it is open") };
+        let BreakerDecision::Call(pass) = self.admit() else { panic!("the breaker is open") };
         pass
     }
 
@@ -46,20 +46,20 @@ impl Bench {
         if ok { self.record_success(pass) } else { self.record_failure(pass) }
     }
 
-    /// As many failures as it takes.
+    /// Reports failures until the breaker opens.
     fn open(&self) {
         while !self.breaker.is_open() {
             self.record_failure(self.call());
         }
     }
 
-    /// Asks every millisecond until a probe may go; how long that took.
+    /// Advances the clock by milliseconds until a probe is allowed. Returns its pass and the time that passed.
     fn advance_to_probe(&self) -> (CallPass, Duration) {
         let began = self.clock.now().as_micros();
         loop {
             match self.admit() {
                 BreakerDecision::Reject => self.clock.advance(MILLI),
-                BreakerDecision::Call(_) => panic!("it is closed"),
+                BreakerDecision::Call(_) => panic!("the breaker is closed"),
                 BreakerDecision::Probe(pass) => {
                     let waited = self.clock.now().as_micros() - began;
                     return (pass, Duration::from_micros(waited));
@@ -77,10 +77,10 @@ fn bench() -> Bench {
 fn breaker_opens_once_after_five_consecutive_failures() {
     let bench = bench();
     let calls: Vec<CallPass> = (0..8).map(|_| bench.call()).collect();
-    let told: Vec<Option<StateChange>> =
+    let changes: Vec<Option<StateChange>> =
         calls.into_iter().map(|call| bench.record_failure(call)).collect();
     let opened = Some(StateChange::Opened(OpenReason::ConsecutiveFailures(5)));
-    assert_eq!(told, [None, None, None, None, opened, None, None, None]);
+    assert_eq!(changes, [None, None, None, None, opened, None, None, None]);
     assert_eq!(bench.admit(), BreakerDecision::Reject);
 }
 
@@ -96,8 +96,8 @@ fn probe_soon_allows_probe_and_resets_backoff() {
     bench.breaker.probe_soon(bench.clock.now());
     let (probe, waited) = bench.advance_to_probe();
     assert_eq!(waited, Duration::ZERO);
-    assert_eq!(bench.admit(), BreakerDecision::Reject, "nobody else");
-    // It fails all the same: waits begin to grow anew.
+    assert_eq!(bench.admit(), BreakerDecision::Reject, "only one probe");
+    // The probe fails: the backoff starts from its initial value.
     bench.record_failure(probe);
     let (probe, waited) = bench.advance_to_probe();
     assert!(waited <= Duration::from_secs(1), "{waited:?}");
@@ -111,7 +111,7 @@ fn probe_soon_allows_probe_and_resets_backoff() {
 fn success_resets_consecutive_failures() {
     let bench = bench();
     for _ in 0..4 {
-        // Windows of their own, so that the share has no say.
+        // Each round is in its own window, so that the failure rate does not count.
         bench.clock.advance(Duration::from_secs(1));
         (0..4).for_each(|_| assert_eq!(bench.record_failure(bench.call()), None));
         assert_eq!(bench.record_success(bench.call()), None);
@@ -121,25 +121,28 @@ fn success_resets_consecutive_failures() {
 
 #[test]
 fn breaker_opens_when_half_of_calls_fail() {
-    // One in so many calls succeeds.
+    // One in `period` calls succeeds.
     for period in [2, 3, 4] {
         let bench = bench();
-        let told = (0..40).find_map(|nth| bench.report(bench.call(), nth % period == 0));
+        let change = (0..40).find_map(|nth| bench.report(bench.call(), nth % period == 0));
         assert!(
-            matches!(told, Some(StateChange::Opened(OpenReason::FailureRate { calls: 20.., .. }))),
-            "{told:?}"
+            matches!(
+                change,
+                Some(StateChange::Opened(OpenReason::FailureRate { calls: 20.., .. }))
+            ),
+            "{change:?}"
         );
         assert!(bench.breaker.is_open());
     }
     let third = bench();
-    let told = (0..300).find_map(|nth| third.report(third.call(), nth % 3 > 0));
-    assert_eq!(told, None, "a third is no half");
+    let change = (0..300).find_map(|nth| third.report(third.call(), nth % 3 > 0));
+    assert_eq!(change, None, "a third is less than half");
     let slow = bench();
-    let told = (0..300).find_map(|nth| {
+    let change = (0..300).find_map(|nth| {
         slow.clock.advance(100 * MILLI);
         slow.report(slow.call(), nth % 2 > 0)
     });
-    assert_eq!(told, None, "ten a second are too few to judge");
+    assert_eq!(change, None, "ten calls per second are too few");
 }
 
 #[test]
@@ -151,7 +154,7 @@ fn backoff_doubles_up_to_maximum() {
         for _ in 0..8 {
             let (probe, waited) = bench.advance_to_probe();
             assert!(waited >= longest / 2 && waited <= longest + MILLI, "{waited:?}");
-            assert_eq!(bench.record_failure(probe), None, "it was open, and is");
+            assert_eq!(bench.record_failure(probe), None, "the breaker stays open");
             longest = (2 * longest).min(Duration::from_secs(5));
         }
     }
@@ -176,14 +179,14 @@ fn successful_probe_closes_breaker_and_resets_backoff() {
         bench.open();
         let began = bench.clock.now().as_micros();
         let (probe, first) = bench.advance_to_probe();
-        assert!(first <= Duration::from_millis(501), "no longer than after the first outage");
+        assert!(first <= Duration::from_millis(501), "the backoff starts from its initial value");
         bench.record_failure(probe);
         let (probe, _) = bench.advance_to_probe();
         let after = Duration::from_micros(bench.clock.now().as_micros() - began);
         assert_eq!(bench.record_success(probe), Some(StateChange::Closed { after }));
         assert!(!bench.breaker.is_open());
-        let told: Vec<_> = (0..4).map(|_| bench.record_failure(bench.call())).collect();
-        assert_eq!(told, [None; 4], "what failed before is forgotten");
+        let changes: Vec<_> = (0..4).map(|_| bench.record_failure(bench.call())).collect();
+        assert_eq!(changes, [None; 4], "earlier failures do not count");
     }
 }
 
@@ -206,7 +209,7 @@ fn lost_probe_times_out() {
     let (lost, _) = bench.advance_to_probe();
     let (probe, waited) = bench.advance_to_probe();
     assert_eq!(waited, Duration::from_secs(1));
-    assert_eq!(bench.record_success(lost), None, "it is too late");
+    assert_eq!(bench.record_success(lost), None, "the probe has timed out");
     assert!(bench.breaker.is_open());
     assert!(bench.record_success(probe).is_some());
 }
@@ -231,7 +234,7 @@ fn calls_from_before_opening_are_ignored() {
     let (probe, _) = bench.advance_to_probe();
     assert_eq!(bench.record_success(early.pop().unwrap()), None);
     assert_eq!(bench.record_failure(early.pop().unwrap()), None);
-    assert_eq!(bench.admit(), BreakerDecision::Reject, "the probe is still on its way");
+    assert_eq!(bench.admit(), BreakerDecision::Reject, "the probe is in flight");
     assert!(bench.record_success(probe).is_some());
     assert!(early.into_iter().all(|call| bench.record_failure(call).is_none()));
     assert!(!bench.breaker.is_open());
@@ -252,14 +255,14 @@ fn state_change_text_names_the_reason() {
     assert_eq!(closed.to_string(), "circuit breaker closed after 1.5 s");
 }
 
-/// What may happen to a breaker.
+/// A step of a random trace.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Pass {
+    Advance {
         micros: u64,
     },
-    Admit,
-    /// One of the calls on their way is reported on.
+    BeginCall,
+    /// The result of one of the calls in flight is reported.
     Report {
         call: prop::sample::Index,
         ok: bool,
@@ -269,24 +272,24 @@ enum Step {
 fn any_step() -> impl Strategy<Value = Step> {
     let pass = prop_oneof![0..2_000_u64, 0..300_000_u64, 0..6_000_000_u64];
     prop_oneof![
-        1 => pass.prop_map(|micros| Step::Pass { micros }),
-        6 => Just(Step::Admit),
-        // Mostly failures: otherwise it seldom opens.
+        1 => pass.prop_map(|micros| Step::Advance { micros }),
+        6 => Just(Step::BeginCall),
+        // Mostly failures: otherwise the breaker seldom opens.
         5 => (any::<prop::sample::Index>(), prop::bool::weighted(0.3))
             .prop_map(|(call, ok)| Step::Report { call, ok }),
     ]
 }
 
-/// What a breaker has to do, written down without sparing anything.
+/// A straightforward model of a breaker.
 #[derive(Default)]
 struct Model {
-    /// Counts the states: each opening, probe, failed probe and closing begins one.
+    /// Number of the state: each opening, probe, failed probe and closing begins a new one.
     epoch: u64,
     open: bool,
-    /// While open: no probe may go before the first, and one has to from the second on.
+    /// While open: no probe is allowed before the first time, and one is required from the second on.
     probe_window: (u64, u64),
     backoff_us: u64,
-    /// Every report of the era: when, and whether it was a success.
+    /// The results that were reported in the current state: time, and whether the call succeeded.
     reports: Vec<(u64, bool)>,
 }
 
@@ -307,7 +310,8 @@ impl Model {
         self.epoch += 1;
     }
 
-    /// What a report has to change: the state it leads to, if any is told.
+    /// Records a result. Returns whether it opens (`true`) or closes (`false`) the breaker, or `None` if it does
+    /// neither.
     fn report(&mut self, epoch: u64, now: u64, ok: bool) -> Option<bool> {
         if epoch != self.epoch {
             return None;
@@ -330,7 +334,7 @@ impl Model {
         None
     }
 
-    /// Holds what it was told against what it has to be told; the era of the ticket.
+    /// Checks a decision of the breaker against the model. Returns the epoch of its pass.
     fn admit(&mut self, now: u64, admit: &BreakerDecision) -> Result<u64, TestCaseError> {
         let (allowed_from, required_from) = self.probe_window;
         match admit {
@@ -359,8 +363,8 @@ proptest! {
         for step in steps {
             let now = bench.clock.now().as_micros();
             match step {
-                Step::Pass { micros } => bench.clock.advance(Duration::from_micros(micros)),
-                Step::Admit => {
+                Step::Advance { micros } => bench.clock.advance(Duration::from_micros(micros)),
+                Step::BeginCall => {
                     let admit = bench.admit();
                     let epoch = model.admit(now, &admit)?;
                     if let BreakerDecision::Call(pass) | BreakerDecision::Probe(pass) = admit {
@@ -369,8 +373,8 @@ proptest! {
                 }
                 Step::Report { call, ok } if !in_flight.is_empty() => {
                     let (epoch, pass) = in_flight.swap_remove(call.index(in_flight.len()));
-                    let told = bench.report(pass, ok);
-                    let opened = told.map(|change| matches!(change, StateChange::Opened(_)));
+                    let change = bench.report(pass, ok);
+                    let opened = change.map(|change| matches!(change, StateChange::Opened(_)));
                     prop_assert_eq!(opened, model.report(epoch, now, ok));
                 }
                 Step::Report { .. } => {}

@@ -1,4 +1,4 @@
-//! The programs in `examples/redis` and a gate of slidegate's count the same.
+//! The programs in `examples/redis` and a gate of slidegate share counters.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod server;
@@ -15,7 +15,7 @@ use server::Redis;
 
 const MAX: usize = 5;
 
-/// Python or Node with what the programs need.
+/// The example programs, with Python, Node and their packages.
 struct Programs {
     examples: PathBuf,
     home: PathBuf,
@@ -23,27 +23,28 @@ struct Programs {
 
 impl Programs {
     fn find() -> Self {
-        let home = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("everybody");
+        let home = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("client_interop");
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap();
         for needed in ["venv/bin/python", "node_modules/redis"] {
             let needed = home.join(needed);
             assert!(
                 needed.exists(),
-                "{} is missing: crates/slidegate-redis/tests/everybody.sh installs it (`make test` runs that)",
+                "{} is missing: crates/slidegate-redis/tests/client_interop.sh installs it (`make test` runs that)",
                 needed.display()
             );
         }
         Self { examples: root.join("examples/redis"), home }
     }
 
-    /// Takes so often.
+    /// Creates the command that runs the Python program.
     fn python(&self, run_args: &ClientRun<'_>) -> Command {
         let mut python = Command::new(self.home.join("venv/bin/python"));
         python.arg(self.examples.join("limit.py"));
         run_args.add_args(python)
     }
 
-    /// As [`python`](Self::python). Node looks for packages beside the program: a copy stands where they are.
+    /// Creates the command that runs the Node program. Node searches packages next to the program, so a copy is
+    /// installed there.
     fn node(&self, run_args: &ClientRun<'_>) -> Command {
         let copy = self.home.join("examples/redis/limit.mjs");
         fs::create_dir_all(copy.parent().unwrap()).unwrap();
@@ -75,7 +76,7 @@ impl ClientRun<'_> {
     }
 }
 
-/// What a program printed, line by line.
+/// Returns the lines that a program printed.
 fn lines(program: &str, output: Output) -> Vec<String> {
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{program}: {errors}");
@@ -98,11 +99,11 @@ fn gate(redis: &Redis, algorithm: &str) -> Gate<RedisStore> {
     Gate::new(Policy::from_yaml(&rule).unwrap(), store)
 }
 
-/// What the programs would print of the gate's answer.
+/// Checks a request and returns the line that the programs would print.
 async fn check_gate(gate: &Gate<RedisStore>, client: &str) -> String {
     let ruling = gate.check(&Request::new("default", Descriptor::new([("client", client)]))).await;
     let decision = ruling.decision();
-    assert!(!decision.is_degraded(), "Redis was asked");
+    assert!(!decision.is_degraded(), "must be decided by Redis");
     match decision.is_allowed() {
         true => format!("allowed, {} left", decision.remaining()),
         false => {
@@ -111,7 +112,7 @@ async fn check_gate(gate: &Gate<RedisStore>, client: &str) -> String {
     }
 }
 
-/// Algorithms of the programs, with identities that have to be escaped.
+/// Algorithms of the programs, with identities that must be escaped.
 const CASES: [(&str, &str); 4] = [
     ("sliding_log", "alice"),
     ("sliding_log", "é=a*b!'(c)"),
@@ -134,7 +135,7 @@ async fn clients_share_counts() {
         let expected = (0..MAX).rev().map(|left| format!("allowed, {left} left"));
         assert_eq!(lines, expected.collect::<Vec<_>>(), "{algorithm} {client}");
 
-        // The waits of the denied, in the order of asking: the same moment, ever nearer.
+        // The waits of successive denials end at the same time.
         let denied = [
             run(programs.node(&run_args)).remove(0),
             check_gate(&gate, client).await,
@@ -154,7 +155,7 @@ async fn clients_share_counts() {
     }
 }
 
-/// The last unit is answered otherwise: with the wait for the next one.
+/// The reply to the last unit has another form: with the wait for the next unit.
 #[tokio::test]
 async fn each_client_alone_gets_exactly_max() {
     let (redis, programs) = (Redis::start(), Programs::find());

@@ -1,4 +1,4 @@
-//! Requests that come while a call is under way go together, and each is decided on its own.
+//! Requests that arrive while a call is in flight share the next call, and each is decided separately.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -31,13 +31,15 @@ impl CoalescingFixture {
         let fixture = Self {
             redis,
             store: Arc::new(store),
-            scope: Scope::new("together", "rule", "limit", &["client"]),
+            scope: Scope::new("coalescing", "rule", "limit", &["client"]),
         };
-        // Every script is known.
+        // Loads every script.
         for algorithm in Algorithm::ALL {
             let limit = limit("9/h", algorithm);
-            poll_until("it answers", LONG, async || fixture.take("warm", &limit, 1).await.is_ok())
-                .await;
+            poll_until("the store responds", LONG, async || {
+                fixture.take("warm", &limit, 1).await.is_ok()
+            })
+            .await;
             let client = ["warm".into()];
             let hit = [fixture.hit(&client, &limit, 1)];
             fixture.store.take_many(&[&hit, &hit]).await.unwrap();
@@ -88,7 +90,7 @@ async fn waiting_requests_share_one_call_in_order() {
         }
         fixture.redis.resume();
         let taken = join_all(takes).await;
-        assert_eq!(fixture.calls(), before + 2, "the first alone, the others together");
+        assert_eq!(fixture.calls(), before + 2, "one call for the first, one for the others");
         for (nth, taken) in taken.into_iter().enumerate() {
             let taken = taken.unwrap();
             let charges = taken.receipt.charges.len();
@@ -165,16 +167,16 @@ async fn expired_request_is_not_charged() {
     for take in &mut takes {
         assert!(poll!(take).is_pending());
     }
-    // Some do not wait for the time-out.
+    // Some requests are canceled before the timeout.
     takes.truncate(60);
     let errors: Vec<StoreError> =
         join_all(takes).await.into_iter().map(|taken| taken.unwrap_err()).collect();
-    assert!(matches!(errors[0], StoreError::TimedOut(_)), "it was sent");
+    assert!(matches!(errors[0], StoreError::TimedOut(_)), "the first request was sent");
     let not_sent = |error: &StoreError| matches!(error, StoreError::Unavailable(_));
     assert!(errors[1..].iter().all(not_sent), "{:?}", errors[1]);
     fixture.redis.resume();
     let mut charged = 0;
-    poll_until("it answers", LONG, async || match fixture.take("all", &limit, 0).await {
+    poll_until("the store responds", LONG, async || match fixture.take("all", &limit, 0).await {
         Ok(taken) => {
             charged = 1_000 - taken.outcomes[0].remaining();
             true

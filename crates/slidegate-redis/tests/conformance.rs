@@ -1,4 +1,4 @@
-//! The store is the model: over a real Redis, on an injected clock.
+//! The store behaves like the reference model, with a real Redis and an injected clock.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod server;
@@ -12,7 +12,7 @@ use slidegate_redis::{RedisStore, Settings};
 use server::Redis;
 use server::cluster::Cluster;
 
-/// Nothing may expire because an injected clock stands still.
+/// Margin that prevents keys from expiring while an injected clock does not advance.
 const FOREVER: Duration = Duration::from_secs(1_000_000);
 
 async fn assert_conformance(address: &str, algorithms: &[Algorithm], seeds: std::ops::Range<u64>) {
@@ -23,7 +23,7 @@ async fn assert_conformance(address: &str, algorithms: &[Algorithm], seeds: std:
             prefix: format!("{}:{seed}:", algorithms.len()),
             timeout: Duration::from_secs(3),
             expiry_margin: FOREVER,
-            // Denials that are known list the limits that deny, and no others.
+            // A denial from the cache lists only the limits that deny.
             deny_cache_ttl: Duration::ZERO,
             ..Settings::default()
         };
@@ -53,7 +53,7 @@ async fn mixed_algorithms_match_model() {
     assert_conformance(&redis.address(), &Algorithm::ALL, 1_000..1_150).await;
 }
 
-/// Requests whose keys are in several slots, too.
+/// Includes requests with keys in several slots.
 #[tokio::test]
 async fn cluster_matches_model() {
     let cluster = Cluster::start();

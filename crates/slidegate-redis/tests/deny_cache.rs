@@ -1,5 +1,5 @@
-//! The deny cache changes no decision and no figure. A store with it is compared with a store without it, by the same
-//! requests at the same times.
+//! The denial cache changes no decision and no figure. A store with the cache is compared with a store without it, by
+//! the same requests at the same times.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -19,10 +19,10 @@ use server::{LONG, Redis};
 
 const TTL: Duration = Duration::from_secs(1);
 
-/// Nothing may expire because an injected clock stands still.
+/// Margin that prevents keys from expiring while an injected clock does not advance.
 const FOREVER: Duration = Duration::from_secs(1_000_000);
 
-/// How often Redis decided.
+/// Returns the number of script calls.
 fn calls(redis: &Redis) -> u64 {
     redis.calls_of("evalsha") + redis.calls_of("eval")
 }
@@ -75,7 +75,7 @@ impl Counters {
     }
 }
 
-/// Steps of time that end where something is about to change.
+/// Advances the clock, often to a time at which a counter changes.
 fn advance(rng: &mut Rng, clock: &ManualClock, waits: &mut Vec<Timestamp>) {
     let now = clock.now();
     waits.retain(|at| *at > now);
@@ -90,7 +90,7 @@ fn advance(rng: &mut Rng, clock: &ManualClock, waits: &mut Vec<Timestamp>) {
     clock.advance(Duration::from_micros(by));
 }
 
-/// Asserts that a cached denial has the figures and the wait that Redis gives.
+/// Asserts that a cached denial has the figures and the wait that Redis returns.
 fn assert_same_figures(hits: &[Hit<'_>], cached: &ChargeResult, uncached: &ChargeResult) {
     for (cached, uncached) in cached.outcomes.iter().zip(&uncached.outcomes) {
         assert!(!cached.is_known() || cached == uncached, "{cached:?}, {uncached:?}");
@@ -143,7 +143,7 @@ async fn deny_cache_changes_no_decision() {
             let mut hits: Vec<Hit<'_>> = std::iter::once(hit)
                 .chain((0..more).map(|_| counters.hit(&mut rng, client).1))
                 .collect();
-            // Often the same client comes again.
+            // Often the same request is repeated.
             if rng.bool() && !last.is_empty() {
                 hits.clone_from(&last);
             }
@@ -169,11 +169,13 @@ async fn deny_cache_changes_no_decision() {
         }
         cache_hits += cached.deny_cache_hits();
     }
-    let what = format!("{cache_hits} of {decided} were answered here, {partial} of limits in part");
-    assert!(cache_hits > decided / 50 && partial > 50, "{what}");
+    let context =
+        format!("{cache_hits} of {decided} from the cache, {partial} with some limits only");
+    assert!(cache_hits > decided / 50 && partial > 50, "{context}");
 }
 
-/// What another instance gives back or resets is learnt after the time to live at most, and nothing else is wrong.
+/// A revert or reset by another instance is seen after the time to live at the latest, and all other decisions are
+/// exact.
 #[tokio::test]
 async fn revert_by_other_instance_is_seen_after_ttl() {
     let redis = Redis::start();
@@ -225,7 +227,7 @@ async fn revert_by_other_instance_is_seen_after_ttl() {
             }
         }
     }
-    assert!(wrong > 0, "the traces try it");
+    assert!(wrong > 0, "the traces must cover this");
 }
 
 fn bucket() -> (Scope, Limit) {
@@ -250,14 +252,14 @@ async fn exhausted_limit_is_denied_without_call() {
         assert_eq!(denied.outcomes[0].retry_after(), Some(Duration::from_secs(60)));
     }
     assert_eq!(calls(&redis), before);
-    // As long as it is believed, the wait shrinks with the time.
+    // While the denial is cached, the wait shrinks with time.
     clock.advance(Duration::from_millis(999));
     let denied = store.take(&[hit(&scope, &limit, 1)]).await.unwrap();
     assert_eq!(denied.outcomes[0].retry_after(), Some(Duration::from_millis(59_001)));
     assert_eq!(calls(&redis), before);
     clock.advance(Duration::from_millis(1));
     assert!(!store.take(&[hit(&scope, &limit, 1)]).await.unwrap().allowed);
-    assert_eq!(calls(&redis), before + 1, "it is believed for a second");
+    assert_eq!(calls(&redis), before + 1, "the denial is cached for a second");
 }
 
 #[tokio::test]
@@ -268,11 +270,11 @@ async fn cached_denial_does_not_deny_smaller_cost() {
     assert!(!store.take(&[hit(&scope, &limit, 5)]).await.unwrap().allowed);
     let before = calls(&redis);
     assert!(!store.take(&[hit(&scope, &limit, 5)]).await.unwrap().allowed);
-    assert_eq!(calls(&redis), before, "the same again");
+    assert_eq!(calls(&redis), before, "the same cost");
     assert!(store.take(&[hit(&scope, &limit, 4)]).await.unwrap().allowed);
 }
 
-/// After a denial, a smaller cost is charged: now the wait is longer than that of the cached denial.
+/// After a denial, a smaller cost is charged: the wait becomes longer than the cached one.
 #[tokio::test]
 async fn retry_after_includes_charges_since_denial() {
     let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
@@ -290,7 +292,7 @@ async fn retry_after_includes_charges_since_denial() {
     assert!(take(5).await.allowed);
 }
 
-/// After a denial, another identity of the same request is charged: its wait is longer than that of the cached denial.
+/// After a denial, another identity of the same request is charged: its wait is longer than the cached one.
 #[tokio::test]
 async fn retry_after_includes_limits_of_other_identities() {
     let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
@@ -324,7 +326,7 @@ async fn cached_denial_is_ignored_after_max_changes() {
     assert!(store.take(&[hit(&scope, &more, 1)]).await.unwrap().allowed, "the policy has changed");
 }
 
-/// What the policy wants while Redis does not answer holds for all, whatever is known here.
+/// While the circuit breaker is open, the policy's `on_store_error` applies to all requests, cached or not.
 #[tokio::test]
 async fn cache_is_unused_while_breaker_is_open() {
     let (mut redis, (scope, limit)) = (Redis::start(), bucket());
@@ -335,8 +337,8 @@ async fn cache_is_unused_while_breaker_is_open() {
     })
     .await;
     redis.kill();
-    assert!(!store.take(&[hit(&scope, &limit, 1)]).await.unwrap().allowed, "it is known here");
-    server::poll_until("it is open", LONG, async || {
+    assert!(!store.take(&[hit(&scope, &limit, 1)]).await.unwrap().allowed, "the denial is cached");
+    server::poll_until("the breaker is open", LONG, async || {
         store.take(&[hit(&scope, &limit, 2)]).await.unwrap_err();
         store.is_breaker_open()
     })
@@ -358,7 +360,7 @@ async fn report_is_charged_despite_cached_denial() {
     }
 }
 
-/// While denials are told, one instance gives back: none that was sent before is believed after.
+/// One instance reverts and is denied concurrently: no denial from before a revert is served after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cached_denial_ends_with_own_revert() {
     let (redis, (scope, limit)) = (Redis::start(), bucket());
@@ -369,21 +371,21 @@ async fn cached_denial_ends_with_own_revert() {
             let (store, scope, limit) = (store.clone(), scope.clone(), limit);
             tokio::spawn(async move {
                 loop {
-                    // More than there ever is: these only ask and are denied, at many costs.
+                    // Costs above max: these requests are always denied.
                     for cost in [11, 12, 13] {
                         store.take(&[hit(&scope, &limit, cost)]).await.unwrap();
                     }
                     let one = store.take(&[hit(&scope, &limit, 10)]).await.unwrap();
                     store.revert(&one.receipt).await.unwrap();
-                    // What is known here is answered without waiting for anybody.
+                    // A cached denial returns without waiting for another task.
                     tokio::task::yield_now().await;
                 }
             })
         })
         .collect();
     for _ in 0..300 {
-        // Between two others' turns everything is free, so nobody may be denied for long.
-        server::poll_until("it is free again", Duration::from_secs(20), async || {
+        // Between the charges of two other tasks all units are free, so no task may be denied for long.
+        server::poll_until("units are free again", Duration::from_secs(20), async || {
             let taken = store.take(&[hit(&scope, &limit, 10)]).await.unwrap();
             if taken.allowed {
                 store.refund(&[hit(&scope, &limit, 10)]).await.unwrap();

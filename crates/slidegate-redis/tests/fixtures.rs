@@ -1,4 +1,4 @@
-//! The services and clusters that other tests disturb do what is said of them.
+//! The Sentinel services and Clusters that other tests use as fixtures.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -10,7 +10,7 @@ use server::sentinel::{Service, master_named_by};
 use server::{Redis, wait_until};
 use slidegate::SystemClock;
 
-/// More than fits into what the system keeps of a connection.
+/// More bytes than the socket buffers of a connection hold.
 const LARGE_VALUE_BYTES: usize = 32 << 20;
 
 fn set(node: &Redis, key: &str) -> RedisResult<()> {
@@ -21,9 +21,10 @@ fn has(node: &Redis, key: &str) -> bool {
     node.try_command::<bool>(&["EXISTS", key]).unwrap()
 }
 
-/// A replica that has just joined is sent nothing more until it has said that it has all so far.
+/// Waits until a replica has received everything. A new replica receives nothing more until it has acknowledged the
+/// initial copy.
 fn wait_until_replicated(master: &Node, replica: &Node) {
-    wait_until("it is copied", || replica.offset() == master.offset());
+    wait_until("the replica is in sync", || replica.offset() == master.offset());
 }
 
 #[test]
@@ -55,7 +56,7 @@ fn service_fails_over_after_kill() {
     wait_until_replicated(service.master(), service.replica());
     let offset = service.master_mut().kill_at_known_offset();
     service.replica().wait_until_promoted(&SystemClock::new());
-    assert_eq!(service.replica().offset_at_promotion(), offset, "it had all");
+    assert_eq!(service.replica().offset_at_promotion(), offset, "the replica had everything");
     service.master_mut().restart();
     service.swap_roles();
     assert!(has(service.master(), "key"));
@@ -71,17 +72,18 @@ fn service_fails_over_after_pause() {
     set(service.master(), "lost").unwrap();
     let promotion_offset = service.replica().offset_at_promotion();
     service.swap_roles();
-    assert!(service.replica().offset_at_demotion() > promotion_offset, "nobody else knew of it");
+    assert!(service.replica().offset_at_demotion() > promotion_offset, "no other server had it");
     assert!(!has(service.master(), "lost"));
 }
 
-/// What a replica that was held up had not yet read is lost, and the offsets tell how much.
+/// Pauses a replica while its master writes, and kills the master: the unread bytes are lost, and the offsets show
+/// their number.
 fn assert_loses_unreplicated_writes(master: &mut Node, replica: &Node, key: &str) {
     set(master, key).unwrap();
     wait_until_replicated(master, replica);
     let before = master.offset();
     replica.pause();
-    master.command(&["SET", &format!("{{{key}}}much"), &"x".repeat(LARGE_VALUE_BYTES)]);
+    master.command(&["SET", &format!("{{{key}}}large"), &"x".repeat(LARGE_VALUE_BYTES)]);
     set(master, &format!("{{{key}}}lost")).unwrap();
     let end = master.kill_at_known_offset();
     assert!(end > before + LARGE_VALUE_BYTES as u64);
@@ -103,7 +105,7 @@ fn service_loses_unreplicated_writes() {
     assert_loses_unreplicated_writes(master, replica, "key");
 }
 
-/// A key of each shard.
+/// Returns a key of each shard.
 fn keys(cluster: &Cluster) -> Vec<String> {
     let key_of = |nth: usize| {
         let shard = cluster.shards()[nth];
@@ -154,7 +156,11 @@ fn cluster_fails_over_after_kill() {
     let offset = cluster.nodes[shards[0].master].kill_at_known_offset();
     set(&cluster.nodes[shards[1].master], &keys[1]).unwrap();
     cluster.wait_until_promoted(shards[0].replica, &SystemClock::new());
-    assert_eq!(cluster.nodes[shards[0].replica].offset_at_promotion(), offset, "it had all");
+    assert_eq!(
+        cluster.nodes[shards[0].replica].offset_at_promotion(),
+        offset,
+        "the replica had everything"
+    );
     assert!(has(&cluster.nodes[shards[0].replica], &keys[0]));
     cluster.nodes[shards[0].master].restart();
     cluster.wait_until_settled();
@@ -184,7 +190,7 @@ fn cluster_loses_unreplicated_writes() {
     assert_loses_unreplicated_writes(&mut masters[shard.master], replica, &key);
 }
 
-/// Where a node sends who asks for a key.
+/// Returns the redirection with which a node responds for a key.
 fn redirection(node: &Redis, key: &str) -> (ServerErrorKind, String) {
     let error = node.try_command::<Option<String>>(&["GET", key]).unwrap_err();
     let (address, _) = error.redirect_node().unwrap();
@@ -206,16 +212,16 @@ fn slot_migrates_with_its_keys_and_back() {
         let address = format!("127.0.0.1:{}", new.port());
         set(old, stays).unwrap();
         cluster.begin_slot_migration(slot, from, to);
-        // What is there is answered, and what is not is looked for at the other.
+        // The node serves existing keys, and redirects calls for missing ones.
         set(old, stays).unwrap();
         assert_eq!(redirection(old, &moves), (ServerErrorKind::Ask, address.clone()));
         assert_eq!(cluster.move_keys(slot, from, to, 1), 1);
         assert_eq!(redirection(old, stays), (ServerErrorKind::Ask, address.clone()));
-        assert_eq!(redirection(new, stays).0, ServerErrorKind::Moved, "nobody said ASKING");
+        assert_eq!(redirection(new, stays).0, ServerErrorKind::Moved, "without ASKING");
         cluster.end_slot_migration(slot, from, to);
         assert_eq!(redirection(old, stays), (ServerErrorKind::Moved, address));
         assert!(has(new, stays));
-        wait_until("all know it", || cluster.shard_of(slot).master == to);
+        wait_until("all nodes know the new master", || cluster.shard_of(slot).master == to);
         cluster.wait_until_settled();
     }
 }
@@ -225,11 +231,11 @@ fn replica_restarts_without_failover() {
     let mut cluster = Cluster::start();
     let shard = cluster.shards()[0];
     cluster.nodes[shard.replica].kill();
-    let knows = |cluster: &Cluster| {
+    let is_noticed = |cluster: &Cluster| {
         let nodes: String = cluster.nodes[shard.master].try_command(&["CLUSTER", "NODES"]).unwrap();
         nodes.contains("slave,fail ")
     };
-    wait_until("it is missed", || knows(&cluster));
+    wait_until("the failure is noticed", || is_noticed(&cluster));
     assert!(cluster.is_ok(shard.master).unwrap());
     cluster.nodes[shard.replica].restart();
     cluster.wait_until_settled();

@@ -1,4 +1,4 @@
-//! The promises, held by the Redis store.
+//! The properties of stores that testkit defines, checked with Redis.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -12,10 +12,10 @@ use slidegate_redis::{RedisStore, Settings};
 
 use server::{LONG, Redis};
 
-/// Nothing may expire because an injected clock stands still.
+/// Margin that prevents keys from expiring while an injected clock does not advance.
 const FOREVER: Duration = Duration::from_secs(1_000_000);
 
-/// Stores that share nothing, on one clock.
+/// A source of independent stores with one clock.
 struct Bench {
     redis: Redis,
     clock: ManualClock,
@@ -27,7 +27,7 @@ impl Bench {
         Self { redis: Redis::start(), clock: ManualClock::default(), stores: AtomicU64::new(0) }
     }
 
-    /// A store that is empty.
+    /// Creates an empty store.
     fn store(&self) -> RedisStore {
         let prefix = format!("{}:", self.stores.fetch_add(1, Ordering::Relaxed));
         let settings =
@@ -36,7 +36,7 @@ impl Bench {
     }
 }
 
-/// Runs a law for every limit and some seeds, each on an empty store.
+/// Checks a property for every limit and some seeds, each with an empty store.
 macro_rules! check {
     ($property:path, seeds: $seeds:expr) => {
         let bench = Bench::start();

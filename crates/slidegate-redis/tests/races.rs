@@ -1,4 +1,4 @@
-//! Many processes at once on one key: together they get exactly what the limit has, and no more.
+//! Concurrent processes on one key: together they get exactly max.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -18,23 +18,23 @@ use server::{LONG, Redis, poll_until};
 const PROCESSES: usize = 8;
 const CONNECTIONS: usize = 50;
 
-/// Each connection asks so often: eight times in all what the limit has.
+/// Requests per connection. All together they request eight times max.
 const TAKES_PER_CONNECTION: usize = 20;
 
 const MAX: u64 = 1_000;
 
-/// So long that nothing leaves while the test runs.
+/// A window so long that no unit leaves it during the test.
 const WINDOW: Duration = Duration::from_secs(24 * 3_600);
 
-/// What a process is told in its environment.
+/// Environment variables of a process.
 const ADDRESS: &str = "SLIDEGATE_RACES_ADDRESS";
 const ALGORITHM: &str = "SLIDEGATE_RACES_ALGORITHM";
 const SKEW: &str = "SLIDEGATE_RACES_SKEW_US";
 
-/// Where a process says what it was allowed.
+/// Prefix of the line with which a process reports its allowed units.
 const ALLOWED: &str = "allowed in all: ";
 
-/// The machine's clock, wrong by the same span always.
+/// The machine's clock with a constant offset.
 struct SkewedClock {
     clock: SystemClock,
     micros: i64,
@@ -50,9 +50,9 @@ fn limit(number: usize) -> Limit {
     Limit::new(Quota::new(MAX, WINDOW).unwrap(), Algorithm::ALL[number]).unwrap()
 }
 
-/// Not a test: one of the processes of those below, which start it.
+/// Not a test: the body of the processes that the tests below start.
 #[tokio::test]
-#[ignore = "is started by the others"]
+#[ignore = "started by the other tests"]
 async fn racing_process() {
     let Ok(address) = env::var(ADDRESS) else { return };
     let limit = limit(env::var(ALGORITHM).unwrap().parse().unwrap());
@@ -91,7 +91,7 @@ async fn racing_process() {
     println!("{ALLOWED}{}", takers.join_all().await.iter().sum::<u64>());
 }
 
-/// Waits until all processes have come so far.
+/// Waits until all processes are ready.
 async fn wait_for_all_processes(address: &str) {
     let client = redis::Client::open(address).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
@@ -119,7 +119,7 @@ fn process(redis: &Redis, number: usize, skew: Option<i64>) -> Child {
     command.spawn().unwrap()
 }
 
-/// What all processes were allowed together.
+/// Runs the processes. Returns the units that they were allowed together.
 fn run_race(number: usize, is_skewed: bool) -> u64 {
     let redis = Redis::with_args(&["--maxclients", "2000"]);
     // From 200 ms slow to 200 ms fast.
@@ -136,12 +136,12 @@ fn run_race(number: usize, is_skewed: bool) -> u64 {
     let allowed = processes.into_iter().map(count).sum();
     let min_calls = (PROCESSES * CONNECTIONS * (TAKES_PER_CONNECTION + 1)) as u64;
     let called = redis.calls_of("evalsha") + redis.calls_of("eval");
-    assert!(called >= min_calls, "{called} calls: they all asked Redis");
+    assert!(called >= min_calls, "{called} calls: all requests must reach Redis");
     redis.assert_all_expire();
     allowed
 }
 
-/// Exactly max where the algorithm is strict; else what it promises, and no less than max.
+/// Asserts that exactly max is allowed if the algorithm is strict, otherwise at least max and at most its bound.
 fn assert_exact(is_skewed: bool) {
     for (number, algorithm) in Algorithm::ALL.iter().enumerate() {
         let allowed = run_race(number, is_skewed);

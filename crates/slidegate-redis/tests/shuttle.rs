@@ -1,4 +1,4 @@
-//! The breaker under schedules that shuttle picks: run it with `make test-shuttle`.
+//! The circuit breaker under thread schedules that shuttle chooses: run it with `make test-shuttle`.
 
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
@@ -19,7 +19,7 @@ fn explore(test: impl Fn() + Send + Sync + Copy + 'static) {
     shuttle::check_pct(test, ITERATIONS, 3);
 }
 
-/// The sum of what `work` returns in three threads.
+/// Runs `work` in three threads and returns the sum of the results.
 fn sum_of_three_threads(work: impl Fn(usize) -> usize + Send + Sync + 'static) -> usize {
     let work = Arc::new(work);
     let total = Arc::new(AtomicUsize::new(0));
@@ -35,7 +35,7 @@ fn sum_of_three_threads(work: impl Fn(usize) -> usize + Send + Sync + 'static) -
     total.load(Ordering::SeqCst)
 }
 
-/// A breaker that opens at the second failure.
+/// Creates a breaker that opens at the second failure.
 fn closed_breaker() -> Arc<Breaker> {
     Arc::new(Breaker::new(Settings { consecutive_failures: 2, ..Settings::default() }))
 }
@@ -51,7 +51,7 @@ fn open_breaker() -> Arc<Breaker> {
 }
 
 fn call(breaker: &Breaker) -> CallPass {
-    let BreakerDecision::Call(pass) = breaker.admit(NOW) else { panic!("it is open") };
+    let BreakerDecision::Call(pass) = breaker.admit(NOW) else { panic!("the breaker is open") };
     pass
 }
 
@@ -103,7 +103,7 @@ fn late_results_do_not_disturb_probe() {
                 1 => shared.record_failure(take(1), later),
                 _ => {
                     let BreakerDecision::Probe(probe) = shared.admit(later) else {
-                        panic!("nobody else asks")
+                        panic!("the probe must be allowed")
                     };
                     shared.record_success(probe, later)
                 }

@@ -77,6 +77,7 @@ impl Window {
     const MAX: u32 = (1 << Self::COUNT_BITS) - 1;
     const NUMBER_BITS: u32 = 64 - 2 * Self::COUNT_BITS;
 
+    /// Returns the window after one more call: this one, or a new one if it has ended.
     fn with_call(self, now: Timestamp, failed: u32) -> Self {
         let number = (now.as_micros() / WINDOW_US) % (1 << Self::NUMBER_BITS);
         let Self { calls, failed: before, .. } =
@@ -88,6 +89,7 @@ impl Window {
         Self { number, calls: calls + 1, failed: before + failed }
     }
 
+    /// Packs the window into 64 bits.
     fn pack(self) -> u64 {
         let Self { number, calls, failed } = self;
         (number << (2 * Self::COUNT_BITS))
@@ -95,6 +97,7 @@ impl Window {
             | u64::from(failed)
     }
 
+    /// Unpacks a window.
     fn unpack(packed: u64) -> Self {
         let count = |packed: u64| packed as u32 & Self::MAX;
         Self {

@@ -1,4 +1,4 @@
-//! Callers that ask without a pause, and notes of all that they were told.
+//! Callers that check requests continuously, and records of all results.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,25 +10,26 @@ use tokio::task::JoinHandle;
 
 use crate::server::{Redis, poll_until};
 
-/// Longer than by default: other tests need the machine too.
+/// Longer than the default, because tests share the machine.
 pub const TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A wait that is longer than the time-out by this, and twice what the machine itself was late, is too long.
+/// Maximum time by which a request may exceed the timeout, in addition to twice the lateness of the machine.
 const SLACK: Duration = Duration::from_millis(100);
 
-/// Restarts apart, what recovers does so within this: the longest back-off of the breaker, a connection and
-/// what the machine needs.
+/// Maximum time of a recovery, excluding restarts: the maximum backoff of the breaker, a connection, and delays of the
+/// machine.
 pub const RECOVERY: Duration = Duration::from_secs(10);
 
 const CALLERS: usize = 24;
 const IDENTITIES: [&str; 6] = ["ann", "bea", "cid", "dan", "eve", "fay"];
 
-/// In a second, and in a day.
+/// Units per second.
 pub const MAX: u64 = 30;
+/// Units per day.
 pub const MAX_A_DAY: u64 = 400;
 const SECOND_US: u64 = 1_000_000;
 
-/// What a caller was told.
+/// The result of one request.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadRecord {
     identity: usize,
@@ -53,11 +54,11 @@ pub struct Load {
     records: Arc<Mutex<Vec<LoadRecord>>>,
     stop: Arc<AtomicBool>,
     callers: Vec<JoinHandle<()>>,
-    /// The longest that a task slept beyond what it meant to.
+    /// The maximum time by which a sleep was too long.
     max_lateness_us: Arc<AtomicU64>,
 }
 
-/// A gate over a store at an address, that does this while the store does not answer.
+/// Creates a gate with a store at an address and this behavior while the store fails.
 pub fn gate(address: &str, on_store_error: &str, settings: Settings) -> Gate<RedisStore> {
     let policy = format!(
         "rules:
@@ -76,7 +77,7 @@ pub fn patient() -> Settings {
 }
 
 impl Load {
-    /// Begins, once the store answers.
+    /// Starts the callers as soon as the store responds.
     pub async fn begin(address: &str, on_store_error: &'static str) -> Self {
         let gate = Arc::new(gate(address, on_store_error, patient()));
         let load = Self {
@@ -119,7 +120,7 @@ impl Load {
         }
     }
 
-    /// Finds out how late the machine is.
+    /// Measures the lateness of the machine.
     fn measure_lateness_task(&self) -> impl Future<Output = ()> + Send + 'static {
         crate::server::measure_lateness(
             self.clock.clone(),
@@ -136,27 +137,27 @@ impl Load {
         .await
     }
 
-    /// Waits until callers were told so many more things like this.
+    /// Waits until `count` more results match.
     pub async fn wait_for_decisions(
         &self,
-        what: &str,
+        context: &str,
         count: usize,
         is_match: impl Fn(&LoadRecord) -> bool,
     ) {
         let from = self.records.lock().unwrap().len();
-        poll_until(what, RECOVERY, async || {
-            self.records.lock().unwrap()[from..].iter().filter(|records| is_match(records)).count()
+        poll_until(context, RECOVERY, async || {
+            self.records.lock().unwrap()[from..].iter().filter(|record| is_match(record)).count()
                 >= count
         })
         .await;
     }
 
-    /// How many have been told something.
+    /// Returns the number of results so far.
     pub fn record_count(&self) -> usize {
         self.records.lock().unwrap().len()
     }
 
-    /// Ends, and holds all that was told against the promises.
+    /// Stops the callers and checks all results. Returns them.
     pub async fn end(self) -> Vec<LoadRecord> {
         self.stop.store(true, Ordering::Relaxed);
         for caller in self.callers {
@@ -170,14 +171,14 @@ impl Load {
             "{}: {} decisions, {} degraded; the longest wait {longest:?}, the machine {late:?} late",
             self.on_store_error,
             records.len(),
-            records.iter().filter(|records| records.degraded).count(),
+            records.iter().filter(|record| record.degraded).count(),
         );
         assert!(longest < TIMEOUT + SLACK + 2 * late, "a caller waited for {longest:?}");
-        for records in records.iter().filter(|records| records.degraded) {
+        for record in records.iter().filter(|record| record.degraded) {
             match self.on_store_error {
-                "deny" => assert!(!records.allowed && records.is_refused),
-                "allow" => assert!(records.allowed),
-                _ => assert!(!records.is_refused),
+                "deny" => assert!(!record.allowed && record.is_refused),
+                "allow" => assert!(record.allowed),
+                _ => assert!(!record.is_refused),
             }
         }
         records
@@ -188,26 +189,27 @@ pub fn request(identity: &'static str) -> Request<'static> {
     Request::new("default", Descriptor::new([("client", identity)]))
 }
 
-/// What the store itself allowed is never above max: in a second, nor in all, unless Redis lost counts. Of a
-/// decision is known only between which moments it fell; counted is what lies in a window for certain.
+/// Asserts that the store never allowed more than max per second and per day, unless Redis lost counts. The exact time
+/// of a decision is unknown, so only decisions that are certainly within a window are counted.
 pub fn assert_never_above(records: &[LoadRecord], redis_lost: bool) {
     for identity in 0..IDENTITIES.len() {
         let mut passed: Vec<&LoadRecord> = records
             .iter()
-            .filter(|records| records.identity == identity && records.allowed && !records.degraded)
+            .filter(|record| record.identity == identity && record.allowed && !record.degraded)
             .collect();
-        assert!(!passed.is_empty(), "a test that allows nothing shows nothing");
+        assert!(!passed.is_empty(), "the test must allow units");
         assert!(redis_lost || passed.len() as u64 <= MAX_A_DAY, "{} in a day", passed.len());
-        passed.sort_by_key(|records| records.began_us);
+        passed.sort_by_key(|record| record.began_us);
         for (nth, first) in passed.iter().enumerate() {
-            let inside = |records: &&&LoadRecord| records.ended_us < first.began_us + SECOND_US;
+            let inside = |record: &&&LoadRecord| record.ended_us < first.began_us + SECOND_US;
             let count = passed[nth..].iter().filter(inside).count() as u64;
             assert!(redis_lost || count <= MAX, "{count} within a second");
         }
     }
 }
 
-/// Under load by gates of every kind: something happens, and then no more. All recover, and no key stays.
+/// A trial under load by gates of every kind: inject a fault, end it, and check that all callers recover and all keys
+/// expire.
 pub struct Trial {
     pub loads: Vec<Load>,
 }
@@ -219,28 +221,28 @@ impl Trial {
             loads.push(Load::begin(address, on_store_error).await);
         }
         let trial = Self { loads };
-        trial.wait_for_all("decisions by the store", 100, |records| !records.degraded).await;
+        trial.wait_for_all("decisions by the store", 100, |record| !record.degraded).await;
         trial
     }
 
     pub async fn wait_for_all(
         &self,
-        what: &str,
+        context: &str,
         count: usize,
         is_match: impl Fn(&LoadRecord) -> bool,
     ) {
         for load in &self.loads {
-            load.wait_for_decisions(what, count, &is_match).await;
+            load.wait_for_decisions(context, count, &is_match).await;
         }
     }
 
-    /// Everybody is answered by the store again, and goes on for a while.
+    /// Waits until all callers get decisions by the store again, and for a while longer.
     pub async fn wait_for_recovery(&self) {
         for load in &self.loads {
-            let took = load.wait_for_recovery("after it is over").await;
+            let took = load.wait_for_recovery("after the fault").await;
             println!("recovered after {took:?} more");
         }
-        self.wait_for_all("decisions by the store", 200, |records| !records.degraded).await;
+        self.wait_for_all("decisions by the store", 200, |record| !record.degraded).await;
     }
 
     pub async fn end(self, redis: &Redis, redis_lost: bool) -> Vec<Vec<LoadRecord>> {

@@ -1,4 +1,4 @@
-//! What happens between a store and Redis.
+//! Faults of the network between a store and Redis.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::load::{RECOVERY, TIMEOUT, Trial, patient};
 use crate::proxy::{Proxy, ReplyFault};
 use crate::server::{LONG, Redis, poll_until};
 
-/// Under load: replies are spoilt in some way, until many have been, and then no more.
+/// Corrupts many replies under load in each of these ways, and then checks recovery.
 async fn corrupted(faults: &[ReplyFault]) {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port()).await;
@@ -52,8 +52,8 @@ async fn corrupt_replies_degrade() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn huge_reply_lengths_degrade() {
-    // Not among them: whole replies that nobody asked for. Whose is whose after such a one nobody can tell,
-    // and no network does that.
+    // Complete replies to no request are not tested: later replies would be assigned to the wrong requests, and no
+    // network does that.
     corrupted(&[
         ReplyFault::Insert(b"*2000000000\r\n"),
         ReplyFault::Insert(b"*1\r\n*1\r\n*1\r\n*1\r\n"),
@@ -61,7 +61,7 @@ async fn huge_reply_lengths_degrade() {
     .await;
 }
 
-/// A store whose every call is one unit of one key.
+/// A store with one counter.
 struct SingleCounter {
     store: RedisStore,
     scope: Scope,
@@ -87,7 +87,7 @@ impl SingleCounter {
     }
 }
 
-/// How calls went: those that were charged, that may have been, and that were not.
+/// Units by the result of their call: charged, unknown and not charged.
 #[derive(Debug, Default)]
 struct ChargeTally {
     charged: u64,
@@ -113,7 +113,7 @@ async fn possible_charge_is_never_repeated() {
     let proxied = SingleCounter::open(&proxy.address(), settings);
     let direct = SingleCounter::open(&redis.address(), Settings { timeout: LONG, ..patient() });
     let mut tally = ChargeTally::default();
-    poll_until("it answers", RECOVERY, async || {
+    poll_until("the store responds", RECOVERY, async || {
         let result = proxied.store.take(&[proxied.hit()]).await;
         let is_ok = result.is_ok();
         tally.record(result, 1);
@@ -127,7 +127,7 @@ async fn possible_charge_is_never_repeated() {
         ReplyFault::Shorten,
     ] {
         proxy.set_fault(fault);
-        // As many as the breaker lets through in a while; between them, some go well.
+        // As many calls as the breaker allows in a while; in between, some succeed.
         for nth in 0..40 {
             let hit = proxied.hit();
             if nth % 2 == 0 {
@@ -137,7 +137,7 @@ async fn possible_charge_is_never_repeated() {
             }
             if nth % 8 == 7 {
                 proxy.set_fault(ReplyFault::Pass);
-                poll_until("it answers", RECOVERY, async || {
+                poll_until("the store responds", RECOVERY, async || {
                     let result = proxied.store.take(&[proxied.hit()]).await;
                     let is_ok = result.is_ok();
                     tally.record(result, 1);
@@ -149,7 +149,7 @@ async fn possible_charge_is_never_repeated() {
             }
         }
         proxy.set_fault(ReplyFault::Pass);
-        poll_until("it answers", RECOVERY, async || {
+        poll_until("the store responds", RECOVERY, async || {
             let result = proxied.store.take(&[proxied.hit()]).await;
             let is_ok = result.is_ok();
             tally.record(result, 1);
@@ -157,7 +157,7 @@ async fn possible_charge_is_never_repeated() {
         })
         .await;
     }
-    // What was on its way has arrived.
+    // Calls in flight have arrived.
     drop(proxied);
     let charged = direct.charged().await;
     println!("{tally:?}, charged {charged}");
@@ -188,7 +188,7 @@ async fn batch_is_one_round_trip_after_script_flush() {
         redis.command(&["SCRIPT", "FLUSH"]);
     }
     assert_eq!(counter.charged().await, 90);
-    // One call a round, which found no script and was sent as a whole; and one that counted.
+    // One call per round, which found no script and was repeated with its text; and one that peeked.
     assert_eq!((redis.calls_of("evalsha"), redis.calls_of("eval")), (3 + 1, 3 + 1));
     counter.store.take_many(&batch).await.unwrap();
     proxy.set_fault(ReplyFault::Delay(LATE));
@@ -196,7 +196,7 @@ async fn batch_is_one_round_trip_after_script_flush() {
     let began = clock.now();
     counter.store.take_many(&batch).await.unwrap();
     let took = Duration::from_micros(clock.now().as_micros() - began.as_micros());
-    // The proxy delays each bundle of replies, of which there may be a few.
+    // The proxy delays each chunk of replies, of which there may be several.
     assert!(took < 6 * LATE, "{took:?}");
 }
 
@@ -229,15 +229,18 @@ async fn failed_batch_reports_unknown_charges() {
     assert!(counter.store.take_many(&[]).await.unwrap().is_empty());
 }
 
-/// Redis stalls once, for longer than the timeout. That is one failed call, however many requests waited for it.
+/// Redis stalls once, for longer than the timeout. That is one failed call, regardless of the number of requests that
+/// waited for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_call_counts_as_one_failure() {
     const CROWD: usize = 50;
     let redis = Redis::start();
     let settings = Settings { timeout: Duration::from_millis(400), ..Settings::default() };
     let counter = SingleCounter::open(&redis.address(), settings);
-    poll_until("it answers", RECOVERY, async || counter.store.take(&[counter.hit()]).await.is_ok())
-        .await;
+    poll_until("the store responds", RECOVERY, async || {
+        counter.store.take(&[counter.hit()]).await.is_ok()
+    })
+    .await;
     let crowd = async || {
         let hits = [counter.hit()];
         join_all((0..CROWD).map(|_| counter.store.take(&hits))).await

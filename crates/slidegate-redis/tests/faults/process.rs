@@ -1,4 +1,4 @@
-//! What happens to the process of Redis.
+//! Faults of the Redis process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ async fn killed_server_recovers_after_restart() {
     let trial = Trial::begin(&redis.address()).await;
     for _ in 0..2 {
         redis.kill();
-        trial.wait_for_all("degraded decisions", 200, |records| records.degraded).await;
+        trial.wait_for_all("degraded decisions", 200, |record| record.degraded).await;
         redis.restart();
         trial.wait_for_recovery().await;
     }
@@ -27,7 +27,7 @@ async fn stopped_server_delays_only_probes() {
     let redis = Redis::start();
     let trial = Trial::begin(&redis.address()).await;
     redis.pause();
-    trial.wait_for_all("degraded decisions", 50, |records| records.degraded).await;
+    trial.wait_for_all("degraded decisions", 50, |record| record.degraded).await;
     let counts_before: Vec<usize> = trial.loads.iter().map(Load::record_count).collect();
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     let counts_after: Vec<usize> = trial.loads.iter().map(Load::record_count).collect();
@@ -36,10 +36,10 @@ async fn stopped_server_delays_only_probes() {
     let all = trial.end(&redis, false).await;
     for (records, (from, to)) in all.iter().zip(counts_before.into_iter().zip(counts_after)) {
         let during_stop = &records[from..to];
-        assert!(during_stop.iter().all(|records| records.degraded), "Redis decided nothing");
+        assert!(during_stop.iter().all(|record| record.degraded), "Redis decided nothing");
         // The breaker is open: only probes wait.
         let waited =
-            during_stop.iter().filter(|records| records.waited() > Duration::from_millis(50));
+            during_stop.iter().filter(|record| record.waited() > Duration::from_millis(50));
         assert!(waited.count() <= 12, "of {}", during_stop.len());
     }
 }
@@ -49,7 +49,7 @@ async fn full_server_degrades_until_memory_is_free() {
     let redis = Redis::start();
     let trial = Trial::begin(&redis.address()).await;
     redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
-    trial.wait_for_all("degraded decisions", 100, |records| records.degraded).await;
+    trial.wait_for_all("degraded decisions", 100, |record| record.degraded).await;
     redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
     trial.wait_for_recovery().await;
     trial.end(&redis, false).await;
@@ -60,7 +60,7 @@ async fn read_only_server_degrades_until_writable() {
     let redis = Redis::start();
     let trial = Trial::begin(&redis.address()).await;
     redis.command(&["REPLICAOF", "127.0.0.1", "1"]);
-    trial.wait_for_all("degraded decisions", 100, |records| records.degraded).await;
+    trial.wait_for_all("degraded decisions", 100, |record| record.degraded).await;
     redis.command(&["REPLICAOF", "NO", "ONE"]);
     trial.wait_for_recovery().await;
     trial.end(&redis, false).await;
@@ -76,13 +76,13 @@ async fn flushed_scripts_degrade_no_decision() {
     }
     trial.wait_for_recovery().await;
     for records in trial.end(&redis, false).await {
-        let degraded = records.iter().filter(|records| records.degraded).count();
-        // None but for the machine: a time-out or two.
+        let degraded = records.iter().filter(|record| record.degraded).count();
+        // A slow machine may cause one or two timeouts.
         assert!(degraded <= records.len() / 100, "{degraded} of {}", records.len());
     }
 }
 
-/// One hit that has room.
+/// Takes one unit of a limit that is not exhausted.
 async fn take(store: &RedisStore, limit: &Limit) -> bool {
     let scope = Scope::new("faults", "rule", "limit", &["client"]);
     let key = Key::new(&scope, &[Value::Text("all")]);
@@ -105,7 +105,7 @@ async fn concurrent_callers_load_missing_script_once() {
             });
         }
         assert!(callers.join_all().await.into_iter().all(|allowed| allowed));
-        // The script of who came first, and that of the others together.
+        // One load of the script for the first request, and one for the batch of the others.
         assert_eq!(
             redis.calls_of("eval"),
             2 * round,
@@ -122,7 +122,7 @@ async fn store_connects_when_redis_starts_later() {
     let gate = gate(&redis.address(), "deny", patient());
     assert!(gate.check(&request("ann")).await.decision().is_refused());
     redis.restart();
-    poll_until("it is reached", super::load::RECOVERY, async || {
+    poll_until("the server is reachable", super::load::RECOVERY, async || {
         gate.check(&request("ann")).await.decision().is_allowed()
     })
     .await;

@@ -1,4 +1,4 @@
-//! What else may stand at a key.
+//! Keys with foreign values.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use slidegate_redis::{RedisStore, Settings};
 use super::load::{MAX_A_DAY, Trial, gate, patient, request};
 use crate::server::{LONG, Redis};
 
-/// One key, by a clock that stands.
+/// A store with one identity and a manual clock.
 struct ValueFixture {
     store: RedisStore,
     scope: Scope,
@@ -38,7 +38,7 @@ fn limit(max: u64, window: Duration, algorithm: Algorithm) -> Limit {
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The key that a limit is counted at.
+/// Returns the key of a limit.
 async fn key_of(redis: &Redis, fixture: &ValueFixture, limit: &Limit) -> String {
     redis.command(&["FLUSHALL"]);
     assert!(fixture.store.take(&[fixture.hit(limit)]).await.unwrap().allowed);
@@ -65,7 +65,7 @@ async fn wrong_type_fails_only_its_key() {
                 fixture.store.refund(&[bad]).await.unwrap_err();
                 fixture.store.take_many(&[&[good], &[bad]]).await.unwrap_err();
             }
-            assert!(!fixture.store.is_breaker_open(), "others are well");
+            assert!(!fixture.store.is_breaker_open(), "other keys are not affected");
             fixture.store.take(&[good]).await.unwrap();
             redis.command(&["DEL", &key]);
             fixture.store.take(&[bad]).await.unwrap();
@@ -91,24 +91,24 @@ async fn foreign_string_fails_only_its_key() {
                         letter => letter.as_bytes().repeat(length),
                     };
                     redis::cmd("SET").arg(&key).arg(&value[..]).exec(&mut connection).unwrap();
-                    let what = format!("{limit}: {length} bytes, {kind}");
+                    let context = format!("{limit}: {length} bytes, {kind}");
                     let hit = fixture.hit(&limit);
-                    fixture.store.take(&[hit]).await.expect_err(&what);
-                    fixture.store.take(&[hit, hit]).await.expect_err(&what);
+                    fixture.store.take(&[hit]).await.expect_err(&context);
+                    fixture.store.take(&[hit, hit]).await.expect_err(&context);
                     fixture
                         .store
                         .take(&[hit, Hit { limit: &longer, ..hit }])
                         .await
-                        .expect_err(&what);
-                    fixture.store.peek(&[hit]).await.expect_err(&what);
-                    fixture.store.refund(&[hit]).await.expect_err(&what);
+                        .expect_err(&context);
+                    fixture.store.peek(&[hit]).await.expect_err(&context);
+                    fixture.store.refund(&[hit]).await.expect_err(&context);
                     let stored: Vec<u8> =
                         redis::cmd("GET").arg(&key).query(&mut connection).unwrap();
-                    assert_eq!(stored, value, "{what}");
-                    assert!(!fixture.store.is_breaker_open(), "{what}");
+                    assert_eq!(stored, value, "{context}");
+                    assert!(!fixture.store.is_breaker_open(), "{context}");
                 }
             }
-            // Of nothing at all one may think as one likes, but it does not stay.
+            // An empty value may be accepted, but it must expire.
             redis.command(&["SET", &key, ""]);
             if fixture.store.take(&[fixture.hit(&limit)]).await.is_ok() {
                 redis.assert_all_expire();
@@ -139,7 +139,7 @@ async fn wrong_type_under_load_degrades_only_its_key() {
     trial.end(&redis, false).await;
 }
 
-/// What stands at one key must not undo what is counted in memory for it, whenever others are answered.
+/// A foreign value must not reset the count in memory, even though Redis responds for other keys.
 #[tokio::test]
 async fn wrong_type_key_is_limited_in_memory() {
     let redis = Redis::start();
@@ -170,7 +170,7 @@ async fn every_written_key_expires() {
             for max in [1, 10, 1_000] {
                 let limit = limit(max, window, algorithm);
                 redis.command(&["FLUSHALL"]);
-                // Often, for what is written in part is written then; and all of it given back.
+                // Several times, because later charges update the value in place; then all are reverted.
                 let mut receipts = Vec::new();
                 for _ in 0..3 {
                     let taken = fixture.store.take(&[fixture.hit(&limit)]).await.unwrap();
@@ -179,8 +179,11 @@ async fn every_written_key_expires() {
                     let ttl_ms = redis.keys().iter().map(|key| redis.ttl_ms(key)).max().unwrap();
                     // A tick of a window may round it up.
                     let most = 3 * window + Duration::from_secs(3);
-                    assert!(ttl_ms >= 0, "{limit} stays for ever");
-                    assert!(ttl_ms <= most.as_millis() as i64, "{limit} stays for {ttl_ms} ms");
+                    assert!(ttl_ms >= 0, "{limit} never expires");
+                    assert!(
+                        ttl_ms <= most.as_millis() as i64,
+                        "{limit} expires only after {ttl_ms} ms"
+                    );
                 }
                 fixture.store.refund(&[fixture.hit(&limit)]).await.unwrap();
                 redis.assert_all_expire();
@@ -215,7 +218,7 @@ async fn refund_creates_no_key() {
     }
 }
 
-/// Of a large log only what changes is read and written.
+/// Only the changed parts of a large log are read and written.
 #[tokio::test]
 async fn refund_of_large_log_removes_oldest_units() {
     let redis = Redis::start();
@@ -232,7 +235,7 @@ async fn refund_of_large_log_removes_oldest_units() {
         left -= units;
         let outcome = fixture.store.refund(&[hit(units)]).await.unwrap()[0];
         assert_eq!(outcome.remaining(), 10_000 - left);
-        // The oldest of the others leaves when it would have.
+        // The oldest remaining unit leaves at its original time.
         let gone = charged - left;
         let nth = 3 * (gone / 6) + [0, 1, 1, 2, 2, 2][(gone % 6) as usize];
         let wait = fixture.store.peek(&[hit(10_000 - left + 1)]).await.unwrap()[0].retry_after();
@@ -269,7 +272,7 @@ async fn changed_algorithm_or_window_uses_new_counter() {
         for algorithm in Algorithm::ALL {
             let limit = limit(10, window, algorithm);
             let taken = fixture.store.take(&[fixture.hit(&limit)]).await.unwrap();
-            assert_eq!(taken.outcomes[0].remaining(), 9, "{limit} counts anew");
+            assert_eq!(taken.outcomes[0].remaining(), 9, "{limit} has a new counter");
         }
     }
     for window in [MINUTE, 2 * MINUTE] {
@@ -281,7 +284,7 @@ async fn changed_algorithm_or_window_uses_new_counter() {
     }
 }
 
-/// Numbers of 16 bits would wrap, and a request of 65,537 hits be decided by one of them.
+/// The number of hits has 16 bits: 65,537 hits would be decided as one.
 #[tokio::test]
 async fn request_with_too_many_hits_is_rejected() {
     let redis = Redis::start();

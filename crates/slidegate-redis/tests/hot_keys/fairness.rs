@@ -1,4 +1,4 @@
-//! What a split costs: a sub-key that is full denies, though others have room.
+//! The cost of a split: a full sub-key denies, although others have free units.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ const POLICY: &str = "rules: [{ name: hot, per: [tenant], limits: [1000/min],
     redis: { split: { by: [route], into: 8 } } }]";
 const A_MINUTE: f64 = 1_000.0;
 
-/// Sets of names, since which names are in one sub-key is chance.
+/// Number of sets of route names. The sub-key of a name is random, so results are averaged over the sets.
 const SETS: usize = 8;
 const ROUTES: usize = 64;
 
 const OFFERED: [f64; 5] = [0.5, 0.9, 1.0, 1.5, 3.0];
 
-/// On average over the sets of names, and the worst.
+/// Expected shares: the average over the sets, and the minimum.
 const TABLE: [[&str; 2]; 5] = [
     ["100 % (100 %)", "97 % (94 %)"],
     ["98 % (96 %)", "82 % (80 %)"],
@@ -30,19 +30,19 @@ const TABLE: [[&str; 2]; 5] = [
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Traffic {
     Uniform,
-    /// The nth route has 1/n of the first one's.
+    /// The nth route has 1/n of the requests of the first one.
     Zipf,
 }
 
-/// Requests of one tenant, by a set of routes.
+/// The requests of one tenant to a set of routes.
 struct Tenant {
     name: String,
     traffic: Traffic,
     offered: f64,
     routes: Vec<String>,
-    /// The share of the traffic up to each route.
+    /// Cumulative share of the traffic, by route.
     cumulative_share: Vec<f64>,
-    /// What is due.
+    /// Requests that are due, including a fraction.
     due_requests: f64,
     random: fastrand::Rng,
     passed_split: u64,
@@ -74,7 +74,7 @@ impl Tenant {
         }
     }
 
-    /// The routes of the next second's requests.
+    /// Returns the routes of the next second's requests.
     fn next(&mut self) -> Vec<usize> {
         self.due_requests += self.offered * A_MINUTE / 60.0;
         let many = self.due_requests.floor();
@@ -91,8 +91,8 @@ impl Tenant {
     }
 }
 
-/// Of what the whole limit allows, which share the split one does: on average over the sets of names, and at
-/// least.
+/// Returns the units allowed by the split limit, as a share of the units allowed by the whole limit: the average over
+/// the sets, and the minimum.
 fn shares(tenants: &[Tenant], traffic: Traffic, offered: f64) -> (f64, f64) {
     let shares: Vec<f64> = tenants
         .iter()
@@ -117,7 +117,7 @@ async fn split_throughput_matches_documented_table() {
         .flat_map(|traffic| OFFERED.map(|offered| (traffic, offered)))
         .flat_map(|(traffic, offered)| (0..SETS).map(move |set| Tenant::new(traffic, offered, set)))
         .collect();
-    // The third minute counts: whatever was before the first, two windows are full.
+    // Only the third minute counts: by then two windows are full, regardless of the initial state.
     for second in 0..180 {
         let next: Vec<Vec<usize>> = tenants.iter_mut().map(Tenant::next).collect();
         let checks = tenants.iter().zip(&next).map(|(tenant, routes)| {
@@ -138,7 +138,7 @@ async fn split_throughput_matches_documented_table() {
         }
         clock.advance(Duration::from_secs(1));
     }
-    // To see the table: --nocapture.
+    // `--nocapture` prints the table.
     println!("| offered | uniform | Zipf |\n|---|---|---|");
     for (offered, expected) in OFFERED.iter().zip(TABLE) {
         let row = [Traffic::Uniform, Traffic::Zipf].map(|traffic| {

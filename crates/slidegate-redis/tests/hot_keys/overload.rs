@@ -1,4 +1,4 @@
-//! How much passes of a sampled limit that is overloaded for long.
+//! Overshoot of a sampled limit under long overload.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::server::Redis;
 const MAX: u64 = 1_000;
 const MINUTE_US: u64 = 60_000_000;
 
-/// One in so many asks.
+/// One request in `SAMPLE` is sent to Redis.
 const SAMPLE: u64 = 10;
 
-/// Minutes that are counted, after one that is not.
+/// Number of minutes that count, after one that does not.
 const MINUTES: u64 = 20;
 
-/// What passes in each minute under an overload, at so many instances.
+/// Returns the number of allowed requests in each minute of an overload, with this number of instances.
 async fn passes_per_minute(
     redis: &Redis,
     algorithm: &str,
@@ -49,7 +49,7 @@ async fn passes_per_minute(
 #[tokio::test]
 async fn sampled_overload_stays_near_documented_mean() {
     let redis = Redis::start();
-    // To see the table: --nocapture.
+    // `--nocapture` prints the table.
     println!("| algorithm | overload | instances | mean | sd | most |\n|---|---|---|---|---|---|");
     for algorithm in ["sliding_window", "sliding_log", "fixed_window", "token_bucket"] {
         for overload in [2, 10] {
@@ -62,7 +62,7 @@ async fn sampled_overload_stays_near_documented_mean() {
                 println!(
                     "| {algorithm} | {overload}x | {instances} | {mean:.0} | {sd:.0} | {most} |"
                 );
-                // Each of the charges lets so many pass as it is charged for, on average.
+                // On average, each charge covers as many requests as units are charged.
                 let sigma = ((MAX * (SAMPLE - 1)) as f64).sqrt();
                 let sigma_of_mean = sigma / (MINUTES as f64).sqrt();
                 let off = mean - MAX as f64;
@@ -88,7 +88,7 @@ async fn each_instance_overshoots_by_sample_minus_one() {
     let mut passed = 0;
     for tenant in 0..TENANTS {
         let tenant = tenant.to_string();
-        // In turns, until each has denied.
+        // The instances take turns until each has denied.
         let mut open: Vec<&Instance> = instances.iter().collect();
         while !open.is_empty() {
             let mut still_open = Vec::new();

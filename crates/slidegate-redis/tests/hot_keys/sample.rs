@@ -1,5 +1,5 @@
-//! Where one request in so many asks Redis, the count is right on average and off by no more than is said; and a
-//! limit that is exhausted is held.
+//! Sampled limits: the count is right on average with a documented variance, and an exhausted limit denies all
+//! requests.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use slidegate_redis::{RedisStore, Settings};
 use super::instance::{Instance, check, instance, instance_with, is_allowed, request};
 use crate::server::Redis;
 
-/// One in so many asks.
+/// One request in `SAMPLE` is sent to Redis.
 const SAMPLE: u64 = 10;
 
-/// A limit that is asked for one request in ten.
+/// Returns a policy with a sample of 10 %.
 fn policy(max: u64) -> String {
     format!("rules: [{{ name: a, per: [tenant], limits: [{max}/min], redis: {{ sample: 10% }} }}]")
 }
 
-/// How many units are counted.
+/// Returns the number of charged units.
 async fn charged_units(instance: &Instance, tenant: &str, max: u64) -> u64 {
     let request = Request::new("default", Descriptor::new([("tenant", tenant)]));
     let peeked = instance.peek(&request).await;
-    assert!(peeked.limits().count() == 1, "to look is to ask");
+    assert!(peeked.limits().count() == 1, "a peek is always sent");
     max - peeked.decision().remaining()
 }
 
@@ -47,12 +47,12 @@ async fn sampled_count_has_documented_mean_and_variance() {
     let many = TENANTS as f64;
     let mean = counts.iter().sum::<f64>() / many;
     let variance = counts.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / (many - 1.0);
-    // How many ask is binomial, and each is charged so many times its cost.
+    // The number of sent requests is binomial, and each is charged `SAMPLE` times its cost.
     let (expected, expected_variance) =
         ((REQUESTS * COST) as f64, (REQUESTS * COST * COST * (SAMPLE - 1)) as f64);
     let five_sigma = 5.0 * (expected_variance / many).sqrt();
     assert!((mean - expected).abs() < five_sigma, "{mean}, not {expected}");
-    // The variance of a variance, for what is about normal.
+    // The variance of the variance of an approximately normal distribution.
     let five_sigma = 5.0 * expected_variance * (2.0 / many).sqrt();
     assert!(
         (variance - expected_variance).abs() < five_sigma,
@@ -73,7 +73,7 @@ async fn sampled_refund_is_right_on_average() {
         let tenant = nth.to_string();
         for nth in 0..2 * REQUESTS {
             let descriptor = Descriptor::new([("tenant", tenant.as_str())]);
-            // First what is spent: there is rarely less than what is given back.
+            // First the charges: the counter rarely has fewer units than are refunded.
             let descriptor = match nth < REQUESTS {
                 true => descriptor.cost(3),
                 false => descriptor.cost(1).as_refund(),
@@ -97,32 +97,32 @@ async fn rules_with_equal_sample_share_calls() {
       - { name: c, per: [tenant], limits: [100000/min], redis: { sample: 50% } }";
     let redis = Redis::start();
     let instance = instance(rules, &redis.address(), &ManualClock::default());
-    let (mut asked, mut known_counts) = (0, [0; 4]);
+    let (mut sent, mut known_counts) = (0, [0; 4]);
     for _ in 0..1_000 {
         let ruling = check(&instance, "acme", "").await;
         let known: Vec<bool> =
             ruling.decision().outcomes().iter().map(|outcome| outcome.is_known()).collect();
         assert!(known[0] == known[1] && known[1] == known[2], "{known:?}");
-        // Whoever asks at 10 % asks at 50 %, too: one call is enough for both.
+        // A request that is sent at 10 % is also sent at 50 %: one call is enough for both.
         assert!(known[3] || !known[0], "{known:?}");
-        asked += u64::from(known[3]);
+        sent += u64::from(known[3]);
         known.iter().zip(&mut known_counts).for_each(|(known, all)| *all += u64::from(*known));
     }
-    // Without the first of each script, of which Redis had not heard.
+    // Excludes the first call of each script, which Redis had not loaded.
     let calls = redis.calls_of("evalsha");
-    assert!((asked..=asked + 4).contains(&calls), "{calls} calls for {asked}");
+    assert!((sent..=sent + 4).contains(&calls), "{calls} calls for {sent} requests");
     assert!(
         (50..200).contains(&known_counts[0]) && (400..600).contains(&known_counts[3]),
         "{known_counts:?}"
     );
 }
 
-/// Asks until a denial.
+/// Takes units until a denial.
 async fn exhaust(instance: &Instance) {
     let mut checks = 0;
     while is_allowed(instance, "acme", "").await {
         checks += 1;
-        assert!(checks < 100_000, "somebody is denied at last");
+        assert!(checks < 100_000, "a denial must follow");
     }
 }
 
@@ -131,7 +131,7 @@ async fn exhausted_sampled_limit_passes_nothing() {
     const HOUR: Duration = Duration::from_secs(3_600);
     let rules = "rules: [{ name: a, per: [tenant], limits: [1000/h], algorithm: sliding_log,
         redis: { sample: 10% } }]";
-    // A denial is believed for a second, even if no others are believed at all.
+    // Denials of sampled rules are cached for a second, even if the cache is disabled for others.
     for deny_cache_ttl in [Duration::ZERO, Duration::from_secs(1)] {
         let (redis, clock) = (Redis::start(), ManualClock::default());
         let settings = Settings { deny_cache_ttl, ..Settings::default() };
@@ -143,13 +143,17 @@ async fn exhausted_sampled_limit_passes_nothing() {
                 assert!(!is_allowed(&instance, "acme", "").await);
                 clock.advance(Duration::from_micros(4_999));
             }
-            assert_eq!(redis.calls_of("evalsha"), calls, "nobody has asked");
+            assert_eq!(redis.calls_of("evalsha"), calls, "no call");
             // 200 * 4,999 us are 200 us less than a second.
             clock.advance(Duration::from_micros(200));
             assert!(!is_allowed(&instance, "acme", "").await);
-            assert_eq!(redis.calls_of("evalsha"), calls + 1, "the first after a second asks");
+            assert_eq!(
+                redis.calls_of("evalsha"),
+                calls + 1,
+                "the first request after a second is sent"
+            );
         }
-        // That there is room again is for Redis to say.
+        // Only Redis can decide that units are free again.
         clock.advance(HOUR);
         let calls = redis.calls_of("evalsha");
         let ruling = check(&instance, "acme", "").await;
@@ -186,11 +190,11 @@ async fn one_probe_is_charged_after_sampled_denial() {
     }
     assert_eq!(charged_units(&instance, "acme", 1_000).await, SAMPLE);
     let mut unsampled = 0;
-    // Each asks with a chance of one in IN.
+    // Each is sent with a probability of 1/`SAMPLE`.
     for _ in 0..20 {
         unsampled += usize::from(check(&instance, "acme", "").await.limits().count() == 0);
     }
-    assert!(unsampled > 0, "others pass unasked");
+    assert!(unsampled > 0, "others pass without a call");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Rules that count in one hash slot are one script call, and those in several are all-or-none as well.
+//! Rules with keys in one hash slot need one script call. Rules in several slots charge all or none, too.
 
 use futures_util::future::join_all;
 use slidegate::{ManualClock, Ruling};
@@ -12,7 +12,7 @@ const ROUTES: [&str; 4] = ["/a", "/b", "/c", "/d"];
 
 const CALLERS: usize = 200;
 
-/// A rule for the tenant, and one for each of his routes.
+/// Returns a policy with a rule for the tenant, and one for each route of the tenant.
 fn policy(redis: &str) -> String {
     format!(
         "rules:
@@ -23,7 +23,7 @@ fn policy(redis: &str) -> String {
 
 const SLOT_BY_TENANT: &str = "redis: { slot_by: [tenant] }";
 
-/// What the calls of one request are, once everybody knows the scripts.
+/// Returns the number of calls for one request, after all scripts have been loaded.
 async fn calls_per_request(cluster: &Cluster, instance: &Instance) -> u64 {
     for _ in 0..2 {
         assert!(is_allowed(instance, "first", "/a").await);
@@ -38,7 +38,7 @@ fn remaining(ruling: &Ruling) -> [u64; 2] {
     [limits.next().unwrap(), limits.next().unwrap()]
 }
 
-/// Many at once, and what is counted afterwards is what was allowed. How many that were.
+/// Takes units concurrently and asserts that the counts equal the allowed units. Returns their number.
 async fn take_concurrently(instance: &Instance, tenant: &str) -> u64 {
     let checks = (0..CALLERS).map(|nth| async move {
         let mut allowed = [0; ROUTES.len()];
@@ -67,7 +67,7 @@ async fn rules_in_one_slot_share_one_call() {
     let (cluster, clock) = (Cluster::start(), ManualClock::default());
     let instance = instance(&policy(SLOT_BY_TENANT), &cluster.address(), &clock);
     assert_eq!(calls_per_request(&cluster, &instance).await, 1);
-    // 160 in all routes are more than the tenant has.
+    // The limits of all routes add up to 160, more than the tenant has.
     assert_eq!(take_concurrently(&instance, "acme").await, MAX_PER_TENANT);
 }
 
@@ -81,7 +81,7 @@ async fn rules_in_two_slots_charge_all_or_none() {
     assert_ne!(slots[0], slots[1]);
     assert_eq!(calls_per_request(&cluster, &one).await, 4, "two look, and two charge");
     let mut allowed = take_concurrently(&one, "acme").await;
-    // Some were denied for what others were charged in vain; that is there again.
+    // Some requests were denied because of charges that were reverted later. These units are free again.
     for instance in [&other, &one] {
         for route in ROUTES {
             while is_allowed(instance, "acme", route).await {

@@ -1,4 +1,4 @@
-//! A limit that is split over sub-keys: each has its share, and together they have all of it.
+//! Limits that are split over sub-keys: each sub-key has its share, and the shares add up to max.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::server::cluster::Cluster;
 const MAX: u64 = 100;
 const PARTS: u16 = 8;
 
-/// 100 into 8 parts.
+/// Returns the share of a part: 100 units divided into 8 parts.
 fn share(part: u16) -> u64 {
     if part < 4 { 13 } else { 12 }
 }
@@ -25,7 +25,7 @@ fn policy(algorithm: &str) -> String {
     )
 }
 
-/// Names that lead to every sub-key.
+/// Returns route names that cover all sub-keys.
 fn routes() -> Vec<String> {
     let routes: Vec<String> = (0..64).map(|nth| format!("/route/{nth}")).collect();
     let policy = Policy::from_yaml(&policy("sliding_window")).unwrap();
@@ -34,17 +34,17 @@ fn routes() -> Vec<String> {
     routes
 }
 
-/// The sub-key that a policy chooses.
+/// Returns the sub-key that a policy chooses for a route.
 fn part(policy: &Policy, route: &str) -> u16 {
     policy.apply(&request("acme", route)).hits()[0].key.part().unwrap()
 }
 
-/// A route of each sub-key.
+/// Returns a route for each sub-key.
 fn route_by_part(policy: &Policy) -> BTreeMap<u16, String> {
     routes().into_iter().map(|route| (part(policy, &route), route)).collect()
 }
 
-/// Empties a sub-key, and tells how many it allowed.
+/// Exhausts a sub-key. Returns the number of allowed requests.
 async fn exhaust(instance: &Instance, route: &str) -> u64 {
     let mut allowed = 0;
     while is_allowed(instance, "acme", route).await {
@@ -63,7 +63,7 @@ async fn sub_keys_allow_exactly_their_shares() {
         let policy = policy(algorithm).replace("hot", algorithm);
         let instances = [(); 2].map(|()| instance(&policy, &redis.address(), &clock));
         let routes = routes();
-        // At once: each route asks three times at each instance.
+        // Concurrently: each route is requested three times at each instance.
         let checks = (0..6 * routes.len()).map(|nth| {
             let (instance, route) = (&instances[nth % 2], &routes[nth / 2 % routes.len()]);
             async move {
@@ -93,7 +93,7 @@ async fn attributes_choose_sub_key_on_every_instance() {
         let part = part(one.policy(), &route);
         assert_eq!(redis.keys(), [format!("slidegate:default:hot:{{tenant=acme#{part}}}")]);
     }
-    // An attribute that is absent chooses one, too.
+    // A missing attribute chooses a sub-key, too.
     redis.command(&["FLUSHALL"]);
     let request = Request::new("default", Descriptor::new([("tenant", "acme")]));
     let mut remaining = Vec::new();
@@ -162,7 +162,7 @@ async fn sub_keys_spread_over_masters_and_reset_together() {
     let slots: BTreeSet<u16> = routes.keys().map(slot).collect();
     assert_eq!(slots.len(), usize::from(PARTS));
     for route in routes.values() {
-        // Everybody knows the script from now on.
+        // Loads the script on every master.
         assert!(is_allowed(&instance, "acme", route).await);
     }
     let before = calls(&cluster);
@@ -177,7 +177,7 @@ async fn sub_keys_spread_over_masters_and_reset_together() {
     assert_eq!(
         calls_per_master.iter().sum::<u64>(),
         5 * u64::from(PARTS),
-        "each has asked once: {calls_per_master:?}"
+        "one call per request: {calls_per_master:?}"
     );
     assert!(
         calls_per_master.iter().all(|&calls_per_master| calls_per_master > 0),
@@ -187,7 +187,7 @@ async fn sub_keys_spread_over_masters_and_reset_together() {
     for (part, route) in &routes {
         assert_eq!(exhaust(&instance, route).await, share(*part) - 6);
     }
-    // Whatever the request says that the hits are of.
+    // A reset covers all sub-keys, regardless of the route of the request.
     let request = request("acme", &routes[&0]);
     let applied = instance.policy().apply(&request);
     instance.store().reset(&applied.hits()).await.unwrap();

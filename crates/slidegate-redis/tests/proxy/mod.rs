@@ -1,5 +1,5 @@
-//! A proxy between a store and Redis that does to replies what networks do, and worse.
-#![allow(dead_code, reason = "not every test needs all of it")]
+//! A proxy between a store and Redis that injects network faults into replies.
+#![allow(dead_code, reason = "not every test uses all of it")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,28 +10,28 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// What becomes of replies.
+/// The fault that is injected into replies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ReplyFault {
     Pass,
-    /// They come so much later.
+    /// Delay.
     Delay(Duration),
-    /// They never come.
+    /// Loss of the reply.
     Drop,
-    /// The connection ends in the midst of one.
+    /// The connection is closed within a reply.
     Cut,
-    /// Some have one byte changed.
+    /// One bit of some replies is flipped.
     Flip,
-    /// This stands before every fourth.
+    /// These bytes are inserted before every fourth reply.
     Insert(&'static [u8]),
-    /// Some lack their end.
+    /// Some replies are truncated.
     Shorten,
 }
 
 pub struct Proxy {
     port: u16,
     fault: Arc<Mutex<ReplyFault>>,
-    /// How many bundles of replies were not passed as they came.
+    /// Number of chunks that were not forwarded unchanged.
     corrupted: Arc<AtomicU64>,
     server: JoinHandle<()>,
 }

@@ -1,4 +1,4 @@
-//! A cluster.
+//! A Redis Cluster under load.
 
 use std::time::Duration;
 
@@ -17,33 +17,33 @@ use crate::server::wait_until;
 const ALL_TIME: (Timestamp, Timestamp) =
     (Timestamp::from_micros(0), Timestamp::from_micros(u64::MAX));
 
-/// Who comes back at the place where nobody was any more is found by the next probe of a breaker, which may come five
-/// seconds later, and then takes what a promotion takes.
+/// Recovery time after the restart of a lost master: the next probe of its breaker may be five seconds later, and then
+/// the time after a promotion applies.
 const RESTART_RECOVERY: Duration = PROMOTION_RECOVERY.saturating_add(Duration::from_secs(5));
 
-/// How many people each shard counts.
+/// Number of people whose keys are in each shard.
 const PEOPLE_PER_SHARD: usize = 4;
 
-/// A cluster under load.
+/// A Cluster under load.
 struct Trial {
     cluster: Cluster,
     crowd: Crowd,
     bytes_per_charge: u64,
 }
 
-/// The part of a person's keys that is hashed.
+/// Returns the hash tag of a person's keys.
 fn identity(name: &str) -> String {
     format!("{{client={name}}}")
 }
 
-/// So many names whose keys are in a shard, all as long.
+/// Returns names of equal length whose keys are in a shard.
 fn names(cluster: &Cluster, shard: Shard, many: usize) -> Vec<String> {
     let names = (0..).map(|nth| format!("{nth:05}"));
     let is_there = |name: &String| cluster.shard_of(cluster.slot_of(&identity(name))) == shard;
     names.filter(is_there).take(many).collect()
 }
 
-/// So many names whose keys are in one slot.
+/// Returns names whose keys are in one slot.
 fn names_in_one_slot(cluster: &Cluster, many: usize) -> Vec<String> {
     let names: Vec<String> = (0..100_000).map(|nth| format!("{nth:05}")).collect();
     let mut pipeline = redis::pipe();
@@ -58,7 +58,8 @@ fn names_in_one_slot(cluster: &Cluster, many: usize) -> Vec<String> {
 }
 
 impl Trial {
-    /// Of each shard the same number of people, first those of the first. The stores know one node at first.
+    /// Starts the load, with equally many people for each shard, starting with the first. The stores know one node at
+    /// first.
     async fn begin() -> Self {
         let cluster = Cluster::start();
         let shards = cluster.shards();
@@ -68,32 +69,32 @@ impl Trial {
             let names = names(&cluster, shard, PEOPLE_PER_SHARD).into_iter().enumerate();
             people.extend(names.map(|(nth, name)| person(name, nth)));
         }
-        // Somebody of the first shard for whom nobody asks later.
-        let other = names(&cluster, shards[0], PEOPLE_PER_SHARD + 1).pop().unwrap();
-        let other = Person::new(other, 1_000_000);
+        // A person of the first shard that takes part in no load.
+        let name = names(&cluster, shards[0], PEOPLE_PER_SHARD + 1).pop().unwrap();
+        let other = Person::new(name, 1_000_000);
         let bytes_per_charge = bytes_per_charge(&address, &cluster.nodes[first], &other).await;
         let crowd = Crowd::begin(&address, people).await;
         for shard in shards {
-            assert_eq!(calls(&cluster.nodes[shard.replica]), 0, "replicas are not asked");
+            assert_eq!(calls(&cluster.nodes[shard.replica]), 0, "replicas are not called");
         }
         Self { cluster, crowd, bytes_per_charge }
     }
 
-    /// Waits until a replica is promoted and asked. All must be well when this is over.
+    /// Waits until a replica has been promoted and called. Returns the time from which all requests must succeed.
     async fn wait_for_failover_to(&self, replica: usize, calls_before: u64) -> Timestamp {
         let promoted = self.cluster.wait_until_promoted(replica, &self.crowd.clock);
         let replica = &self.cluster.nodes[replica];
         self.crowd.wait_for_recovery(replica, calls_before, promoted, PROMOTION_RECOVERY).await
     }
 
-    /// Bytes that one who lives on as a replica had written as a master and the new master did not have.
+    /// Returns the bytes that the old master, now a replica, had written and the new master had not received.
     fn lost_bytes_of(&self, old: Shard) -> u64 {
         let [old, new] = [old.master, old.replica].map(|nth| &self.cluster.nodes[nth]);
         old.offset_at_demotion() - new.offset_at_promotion()
     }
 
-    /// Ends, once all replicas are in sync. The first shard has lost bytes and was well again at a moment; the
-    /// others have lost nothing and were always well.
+    /// Ends the load once all replicas are in sync. Asserts that the first shard lost at most these bytes and worked
+    /// again from that time on, and that the other shards lost nothing and always worked.
     async fn end(self, recovered_at: Timestamp, lost_bytes: u64) -> Loss {
         self.cluster.wait_until_settled();
         let replicas: Vec<usize> =
@@ -102,12 +103,12 @@ impl Trial {
         let calls_before: Vec<u64> = replicas.iter().map(calls_of).collect();
         self.crowd.wait_for_decisions().await;
         let calls_now: Vec<u64> = replicas.iter().map(calls_of).collect();
-        assert_eq!(calls_now, calls_before, "replicas are not asked");
+        assert_eq!(calls_now, calls_before, "replicas are not called");
         let record = self.crowd.end().await;
         let (first, others): (Vec<_>, Vec<_>) =
-            record.all().into_iter().partition(|&who| who < PEOPLE_PER_SHARD);
-        record.assert_answered(&first, recovered_at, ALL_TIME.1);
-        record.assert_answered(&others, ALL_TIME.0, ALL_TIME.1);
+            record.all().into_iter().partition(|&person| person < PEOPLE_PER_SHARD);
+        record.assert_available(&first, recovered_at, ALL_TIME.1);
+        record.assert_available(&others, ALL_TIME.0, ALL_TIME.1);
         record.assert_counts(&others, 0);
         record.assert_counts(&first, lost_bytes / self.bytes_per_charge)
     }
@@ -125,7 +126,7 @@ async fn requested_failover_and_back_loses_nothing() {
         trial.cluster.request_failover(shard.replica);
         recovered_at = trial.wait_for_failover_to(shard.replica, calls_before).await;
         trial.cluster.wait_until_settled();
-        assert_eq!(trial.lost_bytes_of(shard), 0, "the replica waits until it has all");
+        assert_eq!(trial.lost_bytes_of(shard), 0, "the replica takes over only when in sync");
         shard = Shard { master: shard.replica, replica: shard.master };
     }
     trial.end(recovered_at, 0).await;
@@ -176,10 +177,7 @@ async fn killed_master_with_lagging_replica_bounds_loss() {
     trial.crowd.wait_for_denial(DENIED_LATER).await;
     trial.cluster.nodes[master].restart();
     let loss = trial.end(recovered_at, lost_bytes).await;
-    assert!(
-        loss.lost > 100 && loss.above_max > 10,
-        "a test that loses nothing shows nothing: {loss:?}"
-    );
+    assert!(loss.lost > 100 && loss.above_max > 10, "the test must lose charges: {loss:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -188,7 +186,7 @@ async fn restarted_replica_affects_no_request() {
     let mut trial = Trial::begin().await;
     let shard = trial.cluster.shards()[0];
     trial.cluster.nodes[shard.replica].kill();
-    wait_until("the others miss it", || {
+    wait_until("the other nodes notice the failure", || {
         let known = trial.cluster.nodes[shard.master].try_command(&["CLUSTER", "NODES"]);
         known.is_ok_and(|known: String| known.contains("slave,fail "))
     });
@@ -205,7 +203,7 @@ async fn lost_shard_recovers_empty() {
     let other = trial.cluster.shards()[1].master;
     trial.cluster.nodes[shard.replica].kill();
     let lost_bytes = trial.cluster.nodes[shard.master].kill_at_known_offset();
-    wait_until("the others miss it", || {
+    wait_until("the other nodes notice the failure", || {
         let known = trial.cluster.nodes[other].try_command(&["CLUSTER", "NODES"]);
         known.is_ok_and(|known: String| known.contains("master,fail "))
     });
@@ -225,7 +223,7 @@ async fn migrating_slot_loses_nothing() {
     let slot = cluster.slot_of(&identity(&names.as_slice()[0]));
     let with_one_key = names.by_ref().take(PEOPLE_PER_SHARD).enumerate();
     let mut people: Vec<Person> = with_one_key.map(|(nth, name)| person(name, nth)).collect();
-    // With two keys, of which one may be here and one there: these may have to wait until both are.
+    // People with two keys: their requests may have to wait until both keys are on one node.
     people.extend(names.map(|name| Person::new(name, 1_000_000).with_log(1_000_000)));
     let crowd = Crowd::begin(&cluster.address(), people).await;
     let here = cluster.shard_of(slot).master;
@@ -239,20 +237,20 @@ async fn migrating_slot_loses_nothing() {
         while cluster.move_keys(slot, from, to, 1) > 0 {
             crowd.wait_for_a_few_calls().await;
         }
-        assert!(redirections("ASK") > before[0], "asks are sent after the keys");
+        assert!(redirections("ASK") > before[0], "calls are redirected to the moved keys");
         cluster.end_slot_migration(slot, from, to);
         crowd.wait_for_decisions().await;
-        let records = redirections("MOVED") - before[1];
-        assert!((1..100).contains(&records), "they have been told {records} times");
+        let moved = redirections("MOVED") - before[1];
+        assert!((1..100).contains(&moved), "{moved} MOVED redirections");
     }
     cluster.wait_until_settled();
     let record = crowd.end().await;
     let with_one_key: Vec<usize> = (0..PEOPLE_PER_SHARD).collect();
-    record.assert_answered(&with_one_key, ALL_TIME.0, ALL_TIME.1);
+    record.assert_available(&with_one_key, ALL_TIME.0, ALL_TIME.1);
     record.assert_counts(&record.all(), 0);
 }
 
-/// How often a node has answered with an error of this kind.
+/// Returns the number of error responses of this kind by a node.
 fn error_count(node: &Redis, kind: &str) -> u64 {
     let info: String = node.try_command(&["INFO", "errorstats"]).unwrap();
     let count = field(&info, &format!("errorstat_{kind}"));
