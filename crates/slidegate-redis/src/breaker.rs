@@ -180,7 +180,7 @@ impl Breaker {
     }
 
     /// Allows a probe immediately and resets the backoff, because the server is reachable again or has been replaced.
-    pub fn probe_soon(&self, now: Timestamp) {
+    pub fn allow_probe(&self, now: Timestamp) {
         let mut outage = self.lock();
         if self.is_open() {
             outage.backoff = self.settings.initial_backoff;

@@ -43,7 +43,7 @@ impl ScriptCall<'_, '_> {
     }
 }
 
-/// Builds the call that decides requests. `now` is `None` if Redis's own clock counts.
+/// Builds the call that decides requests. `None` for `now` selects the clock of Redis.
 pub fn build_decide<'s, 'k>(
     scripts: &'s Scripts,
     now: Option<Timestamp>,
@@ -62,7 +62,7 @@ pub fn build_decide<'s, 'k>(
     }
 }
 
-/// Encodes a time; -1 selects Redis's own clock.
+/// Encodes a time; -1 selects the clock of Redis.
 fn now_bytes(now: Option<Timestamp>) -> [u8; 8] {
     now.map_or(-1.0, |now| now.as_micros() as f64).to_le_bytes()
 }
@@ -321,7 +321,7 @@ pub fn build_revert<'s, 'k>(scripts: &'s Scripts, charges: &[&'k Charge]) -> Scr
     ScriptCall { script: scripts.revert(algorithms), keys, argument }
 }
 
-/// Builds the call that subtracts the costs of hits from their counters. `now` is `None` if Redis's own clock counts.
+/// Builds the call that subtracts the costs of hits from their counters. `None` for `now` selects the clock of Redis.
 pub fn build_refund<'s, 'k>(
     scripts: &'s Scripts,
     now: Option<Timestamp>,

@@ -8,7 +8,7 @@ use slidegate::{Clock, SystemClock, Timestamp};
 
 /// The clocks of a store.
 pub struct Clocks {
-    /// The clock for counting; `None` is Redis's own.
+    /// The clock for counting; `None` is the clock of Redis.
     counting_clock: ArcSwapOption<Box<dyn Clock>>,
     machine_clock: SystemClock,
 }
@@ -18,17 +18,17 @@ impl Clocks {
         Self { counting_clock: ArcSwapOption::empty(), machine_clock: SystemClock::new() }
     }
 
-    /// Counts by the given clock from now on.
+    /// Uses the given clock for counting from now on.
     pub fn use_clock(&self, clock: impl Clock) {
         self.counting_clock.store(Some(Arc::new(Box::new(clock))));
     }
 
-    /// Returns the time at which to count, or `None` if Redis's own clock counts.
+    /// Returns the time for counting, or `None` to use the clock of Redis.
     pub fn counting_now(&self) -> Option<Timestamp> {
         self.counting_clock.load().as_ref().map(|clock| clock.now())
     }
 
-    /// Returns the time for comparisons with recorded counts: by the clock for counting, unless that is Redis's own.
+    /// Returns the time for comparisons with recorded counts: from the clock for counting, unless that is the clock of Redis.
     pub fn local_now(&self) -> Timestamp {
         self.counting_now().unwrap_or_else(|| self.machine_now())
     }

@@ -163,9 +163,9 @@ impl ReconnectingConnection {
     /// Replaces the connection with this number, or an older one.
     fn replace_number(&self, lost: u64) {
         self.lost.send_if_modified(|number| {
-            let newer = lost > *number;
+            let is_newer = lost > *number;
             *number = (*number).max(lost);
-            newer
+            is_newer
         });
     }
 }

@@ -85,7 +85,7 @@ pub fn effective_units(cost: u64) -> u64 {
 /// The result of looking up a hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheLookup {
-    /// The cache has no figures of the counter that apply.
+    /// The cache has no valid entry for the counter.
     Missing,
     /// The hit did not fit recently, but the denial has expired. For a sampled rule also when the hit should fit by
     /// now, until Redis has charged again.

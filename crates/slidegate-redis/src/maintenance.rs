@@ -23,7 +23,7 @@ pub enum MaintenanceOp<'e> {
 }
 
 impl MaintenanceOp<'_> {
-    /// Builds the script call. `now` is `None` if Redis's own clock counts.
+    /// Builds the script call. `None` for `now` selects the clock of Redis.
     pub fn call<'s>(&self, scripts: &'s Scripts, now: Option<Timestamp>) -> ScriptCall<'s, '_> {
         match self {
             Self::Revert(charges) => call::build_revert(scripts, charges),

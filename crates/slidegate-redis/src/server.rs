@@ -102,7 +102,7 @@ impl Server {
         }));
         let on_reconnect = {
             let (breaker, clocks) = (breaker.clone(), call_settings.clocks.clone());
-            move || breaker.probe_soon(clocks.machine_now())
+            move || breaker.allow_probe(clocks.machine_now())
         };
         Self {
             address: address.into(),
@@ -390,7 +390,7 @@ impl Server {
             match query(&evalsha, is_asking, handle).await {
                 // Nothing was charged.
                 Err(error) if is_no_script(&error) => sent.set(false),
-                reply => return reply.map_err(|error| self.failure(&error, handle)),
+                reply => return reply.map_err(|error| self.classify_error(&error, handle)),
             }
             let loading = script.loading.lock().await;
             if script.loads() != loads {
@@ -400,12 +400,12 @@ impl Server {
             let reply = query(&call.command("EVAL", &script.text), is_asking, handle).await;
             script.loads.fetch_add(1, Ordering::Release);
             drop(loading);
-            return reply.map_err(|error| self.failure(&error, handle));
+            return reply.map_err(|error| self.classify_error(&error, handle));
         }
     }
 
     /// Classifies an error. Replaces the connection if it was lost or leads to a server that is not the master.
-    fn failure(&self, error: &RedisError, handle: &ConnectionHandle) -> Failure {
+    fn classify_error(&self, error: &RedisError, handle: &ConnectionHandle) -> Failure {
         if error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) {
             // The server is no longer the master. A new connection finds the current one.
             self.connection.replace(handle);

@@ -107,8 +107,8 @@ impl RedisStore {
         Ok(Self { inner: Arc::new(inner), settings })
     }
 
-    /// Counts by the given clock instead of Redis's own. This is cheaper for Redis, and suitable if the clocks of all
-    /// clients agree.
+    /// Uses the given clock for counting, instead of the clock of Redis. This is cheaper for Redis, and suitable if the
+    /// clocks of all clients agree.
     #[must_use]
     pub fn with_clock(self, clock: impl Clock) -> Self {
         self.inner.clocks.use_clock(clock);

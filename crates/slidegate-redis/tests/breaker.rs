@@ -85,7 +85,7 @@ fn breaker_opens_once_after_five_consecutive_failures() {
 }
 
 #[test]
-fn probe_soon_allows_probe_and_resets_backoff() {
+fn allow_probe_resets_backoff() {
     let bench = bench();
     bench.open();
     for _ in 0..6 {
@@ -93,7 +93,7 @@ fn probe_soon_allows_probe_and_resets_backoff() {
         bench.record_failure(probe);
     }
     assert_eq!(bench.admit(), BreakerDecision::Reject);
-    bench.breaker.probe_soon(bench.clock.now());
+    bench.breaker.allow_probe(bench.clock.now());
     let (probe, waited) = bench.advance_to_probe();
     assert_eq!(waited, Duration::ZERO);
     assert_eq!(bench.admit(), BreakerDecision::Reject, "only one probe");
@@ -102,7 +102,7 @@ fn probe_soon_allows_probe_and_resets_backoff() {
     let (probe, waited) = bench.advance_to_probe();
     assert!(waited <= Duration::from_secs(1), "{waited:?}");
     assert!(matches!(bench.record_success(probe), Some(StateChange::Closed { .. })));
-    bench.breaker.probe_soon(bench.clock.now());
+    bench.breaker.allow_probe(bench.clock.now());
     assert!(!bench.breaker.is_open());
     bench.call();
 }
