@@ -7,7 +7,6 @@ use std::time::Duration;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use slidegate::Timestamp;
 use slidegate_cluster::counters::{CounterSettings, Counters};
-use slidegate_cluster::counts::{BucketLayout, Incarnation, Tally, Told};
 use slidegate_cluster::message::{
     Ack, FrameBody, MAX_MESSAGE_BYTES, Message, Position, Roster, RosterEntry, UpdateFrame,
     VERSION, ack_frame, decode, leaving_frame,
@@ -78,14 +77,14 @@ fn place(epoch: u8, seq: u8) -> Position {
     Position { epoch: u64::from(epoch).max(1), seq: u64::from(seq).max(1) }
 }
 
-fn told(tally: &(u8, u32, u8, i8, u64, u64), now: Timestamp) -> Told {
-    let (key, millis, incarnation, bucket, charged, given_back) = *tally;
-    let shape = BucketLayout { bucket_us: (u64::from(millis) * 1_000).max(1), buckets: 2 };
-    Told {
+fn told(tally: &(u8, u32, u8, i8, u64, u64), now: Timestamp) -> CounterUpdate {
+    let (key, millis, incarnation, bucket, charged, removed) = *tally;
+    let layout = BucketLayout { bucket_us: (u64::from(millis) * 1_000).max(1), buckets: 2 };
+    CounterUpdate {
         key: u64::from(key) << 57 | u64::from(key),
-        shape,
+        layout,
         incarnation: Incarnation(incarnation.into()),
-        bucket: shape.bucket(now).saturating_add_signed(bucket.into()),
+        bucket: layout.bucket(now).saturating_add_signed(bucket.into()),
         units: PnCounter { charged, removed },
     }
 }

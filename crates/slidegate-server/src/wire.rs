@@ -133,7 +133,7 @@ impl Store {
     pub fn answers(&self) -> bool {
         match self {
             Self::Memory(_) | Self::Cluster(_) => true,
-            Self::Redis(store) => store.answers(),
+            Self::Redis(store) => store.is_reachable(),
         }
     }
 

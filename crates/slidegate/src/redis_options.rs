@@ -1,7 +1,7 @@
 //! Options of a limit for stores in Redis; other stores ignore them.
 //!
 //! The options are part of the scope of a key. They do not change the identity of the key (`Key::identity`); only
-//! `Key::placed_identity` depends on hash slots and sub-keys. This module also checks whether a limit supports them.
+//! `Key::hash_tagged_identity` depends on hash slots and sub-keys. This module also checks whether a limit supports them.
 
 use std::num::NonZeroU32;
 

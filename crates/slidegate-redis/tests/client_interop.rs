@@ -1,4 +1,4 @@
-//! The programs in `examples/redis` and a gate of slidegate's count the same.
+//! The programs in `examples/redis` and a gate of slidegate share counters.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod server;
@@ -15,7 +15,7 @@ use server::Redis;
 
 const MAX: usize = 5;
 
-/// Python or Node with what the programs need.
+/// The example programs, with Python, Node and their packages.
 struct Programs {
     examples: PathBuf,
     home: PathBuf,
@@ -23,28 +23,29 @@ struct Programs {
 
 impl Programs {
     fn find() -> Self {
-        let home = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("everybody");
+        let home = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("client_interop");
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap();
         for needed in ["venv/bin/python", "node_modules/redis"] {
             let needed = home.join(needed);
             assert!(
                 needed.exists(),
-                "{} is missing: crates/slidegate-redis/tests/everybody.sh installs it (`make test` runs that)",
+                "{} is missing: crates/slidegate-redis/tests/client_interop.sh installs it (`make test` runs that)",
                 needed.display()
             );
         }
         Self { examples: root.join("examples/redis"), home }
     }
 
-    /// Takes so often.
-    fn python(&self, ask: &Ask<'_>) -> Command {
+    /// Creates the command that runs the Python program.
+    fn python(&self, run_args: &ClientRun<'_>) -> Command {
         let mut python = Command::new(self.home.join("venv/bin/python"));
         python.arg(self.examples.join("limit.py"));
-        ask.put(python)
+        run_args.add_args(python)
     }
 
-    /// As [`python`](Self::python). Node looks for packages beside the program: a copy stands where they are.
-    fn node(&self, ask: &Ask<'_>) -> Command {
+    /// Creates the command that runs the Node program. Node searches packages next to the program, so a copy is
+    /// installed there.
+    fn node(&self, run_args: &ClientRun<'_>) -> Command {
         let copy = self.home.join("examples/redis/limit.mjs");
         fs::create_dir_all(copy.parent().unwrap()).unwrap();
         fs::copy(self.examples.join("limit.mjs"), &copy).unwrap();
@@ -55,27 +56,27 @@ impl Programs {
         std::os::unix::fs::symlink(origin, &lua).unwrap();
         let mut node = Command::new("node");
         node.arg(copy);
-        ask.put(node)
+        run_args.add_args(node)
     }
 }
 
-type Start = fn(&Programs, &Ask<'_>) -> Command;
+type Start = fn(&Programs, &ClientRun<'_>) -> Command;
 
-struct Ask<'a> {
+struct ClientRun<'a> {
     address: &'a str,
     algorithm: &'a str,
     client: &'a str,
     times: usize,
 }
 
-impl Ask<'_> {
-    fn put(&self, mut command: Command) -> Command {
+impl ClientRun<'_> {
+    fn add_args(&self, mut command: Command) -> Command {
         command.args([self.address, self.algorithm, self.client]).arg(self.times.to_string());
         command
     }
 }
 
-/// What a program printed, line by line.
+/// Returns the lines that a program printed.
 fn lines(program: &str, output: Output) -> Vec<String> {
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{program}: {errors}");
@@ -98,11 +99,11 @@ fn gate(redis: &Redis, algorithm: &str) -> Gate<RedisStore> {
     Gate::new(Policy::from_yaml(&rule).unwrap(), store)
 }
 
-/// What the programs would print of the gate's answer.
-async fn ask_gate(gate: &Gate<RedisStore>, client: &str) -> String {
+/// Checks a request and returns the line that the programs would print.
+async fn check_gate(gate: &Gate<RedisStore>, client: &str) -> String {
     let ruling = gate.check(&Request::new("default", Descriptor::new([("client", client)]))).await;
     let decision = ruling.decision();
-    assert!(!decision.is_degraded(), "Redis was asked");
+    assert!(!decision.is_degraded(), "must be decided by Redis");
     match decision.is_allowed() {
         true => format!("allowed, {} left", decision.remaining()),
         false => {
@@ -111,7 +112,7 @@ async fn ask_gate(gate: &Gate<RedisStore>, client: &str) -> String {
     }
 }
 
-/// Algorithms of the programs, with identities that have to be escaped.
+/// Algorithms of the programs, with identities that must be escaped.
 const CASES: [(&str, &str); 4] = [
     ("sliding_log", "alice"),
     ("sliding_log", "é=a*b!'(c)"),
@@ -120,30 +121,31 @@ const CASES: [(&str, &str); 4] = [
 ];
 
 #[tokio::test]
-async fn python_node_and_a_gate_continue_each_others_counts() {
+async fn clients_share_counts() {
     let (redis, programs) = (Redis::start(), Programs::find());
     let address = redis.address();
     for (algorithm, client) in CASES {
         let gate = gate(&redis, algorithm);
-        let ask = Ask { address: &address, algorithm, client, times: 1 };
-        let mut told = run(programs.python(&ask));
-        told.push(ask_gate(&gate, client).await);
-        told.extend(run(programs.node(&ask)));
-        told.extend(run(programs.python(&ask)));
-        told.push(ask_gate(&gate, client).await);
+        let run_args = ClientRun { address: &address, algorithm, client, times: 1 };
+        let mut lines = run(programs.python(&run_args));
+        lines.push(check_gate(&gate, client).await);
+        lines.extend(run(programs.node(&run_args)));
+        lines.extend(run(programs.python(&run_args)));
+        lines.push(check_gate(&gate, client).await);
         let expected = (0..MAX).rev().map(|left| format!("allowed, {left} left"));
-        assert_eq!(told, expected.collect::<Vec<_>>(), "{algorithm} {client}");
+        assert_eq!(lines, expected.collect::<Vec<_>>(), "{algorithm} {client}");
 
-        // The waits of the denied, in the order of asking: the same moment, ever nearer.
+        // The waits of successive denials end at the same time.
         let denied = [
-            run(programs.node(&ask)).remove(0),
-            ask_gate(&gate, client).await,
-            run(programs.python(&ask)).remove(0),
+            run(programs.node(&run_args)).remove(0),
+            check_gate(&gate, client).await,
+            run(programs.python(&run_args)).remove(0),
         ];
-        let waits = denied.map(|told| {
-            let wait =
-                told.strip_prefix("denied, try again in ").and_then(|wait| wait.strip_suffix(" s"));
-            wait.unwrap_or_else(|| panic!("{told}")).parse::<f64>().unwrap()
+        let waits = denied.map(|lines| {
+            let wait = lines
+                .strip_prefix("denied, try again in ")
+                .and_then(|wait| wait.strip_suffix(" s"));
+            wait.unwrap_or_else(|| panic!("{lines}")).parse::<f64>().unwrap()
         });
         assert!(
             waits[0] >= waits[1] && waits[1] >= waits[2] && waits[2] > waits[0] - 60.0,
@@ -153,44 +155,49 @@ async fn python_node_and_a_gate_continue_each_others_counts() {
     }
 }
 
-/// The last unit is answered otherwise: with the wait for the next one.
+/// The reply to the last unit has another form: with the wait for the next unit.
 #[tokio::test]
-async fn each_of_them_is_allowed_exactly_max_alone() {
+async fn each_client_alone_gets_exactly_max() {
     let (redis, programs) = (Redis::start(), Programs::find());
     let address = redis.address();
     for (algorithm, client) in CASES {
         for (program, run_as) in [("python", Programs::python as Start), ("node", Programs::node)] {
             let client = format!("{client}-{program}");
-            let ask = Ask { address: &address, algorithm, client: &client, times: MAX + 1 };
-            let told = run(run_as(&programs, &ask));
+            let run_args =
+                ClientRun { address: &address, algorithm, client: &client, times: MAX + 1 };
+            let lines = run(run_as(&programs, &run_args));
             let expected = (0..MAX).rev().map(|left| format!("allowed, {left} left"));
-            assert_eq!(told[..MAX], expected.collect::<Vec<_>>(), "{program} {algorithm} {client}");
-            assert!(told[MAX].starts_with("denied"), "{program} {algorithm} {client}: {told:?}");
+            assert_eq!(
+                lines[..MAX],
+                expected.collect::<Vec<_>>(),
+                "{program} {algorithm} {client}"
+            );
+            assert!(lines[MAX].starts_with("denied"), "{program} {algorithm} {client}: {lines:?}");
         }
     }
 }
 
 #[tokio::test]
-async fn python_node_and_a_gate_at_once_are_allowed_exactly_max() {
+async fn concurrent_clients_get_exactly_max() {
     let (redis, programs) = (Redis::start(), Programs::find());
     let address = redis.address();
     for (algorithm, client) in CASES {
         let gate = gate(&redis, algorithm);
-        let mut told = vec![ask_gate(&gate, client).await, ask_gate(&gate, client).await];
-        let ask = Ask { address: &address, algorithm, client, times: MAX };
+        let mut lines = vec![check_gate(&gate, client).await, check_gate(&gate, client).await];
+        let run_args = ClientRun { address: &address, algorithm, client, times: MAX };
         let programs = [
-            programs.python(&ask),
-            programs.node(&ask),
-            programs.python(&ask),
-            programs.node(&ask),
+            programs.python(&run_args),
+            programs.node(&run_args),
+            programs.python(&run_args),
+            programs.node(&run_args),
         ];
         let running = programs.map(|program| std::thread::spawn(move || run(program)));
         for program in running {
-            told.extend(program.join().unwrap());
-            told.push(ask_gate(&gate, client).await);
+            lines.extend(program.join().unwrap());
+            lines.push(check_gate(&gate, client).await);
         }
-        assert_eq!(told.len(), 2 + 4 * (MAX + 1));
-        let allowed = told.iter().filter(|told| told.starts_with("allowed")).count();
-        assert_eq!(allowed, MAX, "{algorithm} {client}: {told:?}");
+        assert_eq!(lines.len(), 2 + 4 * (MAX + 1));
+        let allowed = lines.iter().filter(|lines| lines.starts_with("allowed")).count();
+        assert_eq!(allowed, MAX, "{algorithm} {client}: {lines:?}");
     }
 }
