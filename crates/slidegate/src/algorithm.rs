@@ -225,6 +225,12 @@ fn micros_until_expiry<C: Counter>(counter: &C, state: &C::State, now: Timestamp
     counter.expires_at(state).as_micros().saturating_sub(now.as_micros())
 }
 
+/// Returns whether `required` units fit into `remaining`. 0 units always fit, unless the counter is in debt.
+#[inline(always)]
+fn fits(required: u64, remaining: u64, is_in_debt: bool) -> bool {
+    required.max(u64::from(is_in_debt)) <= remaining
+}
+
 /// Limits a number of units to [`MAX_UNITS`](crate::quota::MAX_UNITS), the largest count.
 fn saturate(units: u64) -> u32 {
     units.min(crate::quota::MAX_UNITS) as u32

@@ -153,7 +153,11 @@ fn binding_of_several(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> 
     let with_veto = |veto| all().filter(move |(_, (hit, _))| hit.veto == veto);
     let denies = |(_, (_, outcome)): &IndexedHit<'_>| !outcome.fits();
     let wait = |(_, (_, outcome)): &IndexedHit<'_>| outcome.retry_after_us();
-    let binding = if allowed {
+    let binding = if allowed && hits.iter().all(|hit| hit.veto != Veto::Jointly) {
+        // The usual case of the next branch, in fewer instructions.
+        let candidates = with_veto(Veto::Alone);
+        candidates.reduce(|least, next| if has_less_left(next.1, least.1) { next } else { least })
+    } else if allowed {
         // A joint limit that does not fit denies nothing while another one fits.
         let joint = with_veto(Veto::Jointly).filter(|hit| !denies(hit));
         let most =

@@ -283,7 +283,9 @@ impl<S> Limiter<S> {
             let hit = self.hit(self.hash_key(key), limit, cost);
             return Decision::from_single_charge(&hit, store.take_one_now(&hit));
         }
-        let hits = self.hits(key, cost);
+        // Filled in place: the result of `hits` would be copied.
+        let mut hits = SmallVec::<[Hit<'_>; 4]>::new();
+        self.push_hits(&mut hits, key, cost);
         Decision::from_charge(&hits, store.take_now(&hits))
     }
 

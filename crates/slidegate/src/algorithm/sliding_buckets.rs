@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 
 use super::additive::{Additive, BucketLayout};
 use super::ring::{Ring, max_heap_bytes};
-use super::{ChargeEffect, Counter, micros_until_expiry, saturate};
+use super::{ChargeEffect, Counter, fits, micros_until_expiry, saturate};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::limit::LimitParams;
@@ -186,6 +186,27 @@ impl SlidingBuckets {
         max_heap_bytes::<BucketEntry>(self.counted_buckets() as usize)
     }
 
+    /// Returns the outcome for a hit that requires `required` units, if `used` units count.
+    #[inline(always)]
+    fn outcome(&self, state: &State, used: u64, now: Timestamp, required: u64) -> Outcome {
+        let max = self.max();
+        let remaining = max.saturating_sub(used);
+        let fits = fits(required, remaining, used > max);
+        let reset_after_us = micros_until_expiry(self, state, now);
+        Outcome::with_fit((fits, remaining, max), required, reset_after_us, || {
+            // The oldest buckets expire one by one, until the rest of the total leaves enough free units.
+            let newest = self.bucket(state.last_us);
+            let (mut counted, mut index) = (state.total, 0);
+            let mut fits_at_us = now.as_micros();
+            while let Some(entry) = state.entries.get(index).filter(|_| counted + required > max) {
+                counted -= u64::from(entry.count);
+                fits_at_us = self.bucket_expires_us(newest - entry.age(newest));
+                index += 1;
+            }
+            fits_at_us - now.as_micros()
+        })
+    }
+
     /// Adds units to `newest`, the bucket of the last charge.
     #[inline(always)]
     fn add_units(&self, state: &mut State, newest: u64, units: u64) {
@@ -208,20 +229,7 @@ impl Counter for SlidingBuckets {
     type State = State;
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
-        let max = self.max();
-        let reset_after_us = micros_until_expiry(self, state, now);
-        Outcome::evaluate((self.used(state, now), max), required, reset_after_us, || {
-            // The oldest buckets expire one by one, until the rest of the total leaves enough free units.
-            let newest = self.bucket(state.last_us);
-            let (mut counted, mut index) = (state.total, 0);
-            let mut fits_at_us = now.as_micros();
-            while let Some(entry) = state.entries.get(index).filter(|_| counted + required > max) {
-                counted -= u64::from(entry.count);
-                fits_at_us = self.bucket_expires_us(newest - entry.age(newest));
-                index += 1;
-            }
-            fits_at_us - now.as_micros()
-        })
+        self.outcome(state, self.used(state, now), now, required)
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
@@ -235,7 +243,8 @@ impl Counter for SlidingBuckets {
         state.last_us = now_us;
         self.add_units(state, newest, cost);
         let charged_at = Timestamp::from_micros(now_us);
-        ChargeEffect { charged_at, outcome: self.peek(state, now, 1) }
+        // Expired units have been removed from the total above.
+        ChargeEffect { charged_at, outcome: self.outcome(state, state.total, now, 1) }
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {

@@ -10,7 +10,7 @@
 //! A change of max preserves the level. Until the next charge the level leaks at the rate of the last charge, so that
 //! the expiry of a state is known when it is written.
 
-use super::{ChargeEffect, Counter, TickScale, micros_until_expiry};
+use super::{ChargeEffect, Counter, TickScale, fits, micros_until_expiry};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::limit::LimitParams;
@@ -73,6 +73,27 @@ impl TokenBucket {
         let leaked = (tick - state.last).saturating_mul(u64::from(state.rate));
         state.level.saturating_sub(leaked)
     }
+
+    /// Returns the outcome for a hit that requires `required` units at `tick`, if the level is `level`.
+    #[inline(always)]
+    fn outcome(
+        &self,
+        state: &State,
+        (tick, level): (u64, u64),
+        now: Timestamp,
+        required: u64,
+    ) -> Outcome {
+        // With a max of 0 nothing fits, regardless of the burst.
+        let burst = if self.max == 0 { 0 } else { self.burst() };
+        let capacity = burst * self.scale.window_ticks();
+        let remaining = capacity.saturating_sub(level) / self.scale.window_ticks();
+        let fits = fits(required, remaining, level > capacity);
+        let reset_after_us = micros_until_expiry(self, state, now);
+        Outcome::with_fit((fits, remaining, burst), required, reset_after_us, || {
+            let excess = level - (burst - required) * self.scale.window_ticks();
+            self.scale.tick_start_us(tick + state.ticks_to_leak(excess)) - now.as_micros()
+        })
+    }
 }
 
 impl State {
@@ -88,18 +109,7 @@ impl Counter for TokenBucket {
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let tick = self.scale.tick(now).max(state.last);
-        let level = self.level(state, tick);
-        // With a max of 0 nothing fits, regardless of the burst.
-        let burst = if self.max == 0 { 0 } else { self.burst() };
-        let capacity = burst * self.scale.window_ticks();
-        let free = capacity.checked_sub(level);
-        let remaining = free.unwrap_or_default() / self.scale.window_ticks();
-        let fits = required <= remaining && free.is_some();
-        let reset_after_us = micros_until_expiry(self, state, now);
-        Outcome::with_fit((fits, remaining, burst), required, reset_after_us, || {
-            let excess = level - (burst - required) * self.scale.window_ticks();
-            self.scale.tick_start_us(tick + state.ticks_to_leak(excess)) - now.as_micros()
-        })
+        self.outcome(state, (tick, self.level(state, tick)), now, required)
     }
 
     fn chargeable_units(&self, state: &State, now: Timestamp, cost: u64) -> u64 {
@@ -122,7 +132,7 @@ impl Counter for TokenBucket {
         };
         ChargeEffect {
             charged_at: Timestamp::from_micros(self.scale.tick_start_us(tick)),
-            outcome: self.peek(state, now, 1),
+            outcome: self.outcome(state, (tick, state.level), now, 1),
         }
     }
 

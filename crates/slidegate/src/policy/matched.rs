@@ -108,7 +108,7 @@ impl<'r> MatchedRules<'r> {
     }
 
     /// Appends a match.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(
         &mut self,
         rule_index: u32,
@@ -240,7 +240,7 @@ impl<'r> MatchedRules<'r> {
 }
 
 impl<'r> Match<'r> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn new(
         rule_index: u32,
         rule: &'r Rule,
@@ -368,11 +368,11 @@ impl<'r> Match<'r> {
     }
 
     fn required(&self, limit: &RuleLimit) -> u64 {
-        match limit.limit.capacity() {
+        match self.charge.required {
             _ if self.is_reported => 0,
             // A max of 0 denies everything.
-            0 => self.charge.required.max(1),
-            _ => self.charge.required,
+            0 if limit.limit.capacity() == 0 => 1,
+            required => required,
         }
     }
 
