@@ -160,7 +160,7 @@ impl<'b> ExplainRequest<'b> {
         let several = several.map(|descriptor| {
             descriptor.attributes.to_descriptor(descriptor.cost.as_ref(), &descriptor.costs).exact()
         });
-        Request::of_descriptors(&self.domain.text, single.chain(several))
+        Request::with_descriptors(&self.domain.text, single.chain(several))
     }
 }
 

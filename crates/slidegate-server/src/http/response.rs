@@ -57,7 +57,7 @@ impl ResponseRenderer {
         deny_status: Option<StatusCode>,
     ) -> Result<CountedResponse, Problem> {
         let (status, result) = classify(ruling)?;
-        let response = match Denial::of(ruling) {
+        let response = match Denial::from_ruling(ruling) {
             None => self.response(ruling, status, None, Body::empty())?,
             Some(denial) => {
                 let status = deny_status.unwrap_or(status);
@@ -83,7 +83,7 @@ impl ResponseRenderer {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         }
         let mut result = Ok(());
-        headers::each(self.style, ruling, &WallClock, self.draw_jitter(), |name, value| {
+        headers::for_each(self.style, ruling, &WallClock, self.draw_jitter(), |name, value| {
             match HeaderValue::from_bytes(value.as_bytes()) {
                 Ok(value) => drop(headers.insert(HeaderName::from_static(name), value)),
                 Err(error) => result = Err(Problem::internal(error)),
@@ -108,7 +108,7 @@ fn classify(ruling: &Ruling) -> Result<(StatusCode, RequestResult), Problem> {
     let decision = ruling.decision();
     let result = match decision.is_allowed() {
         true => RequestResult::Allowed,
-        false if decision.is_refused() => RequestResult::StoreUnavailable,
+        false if decision.is_store_unavailable() => RequestResult::StoreUnavailable,
         false => RequestResult::Denied,
     };
     let status = StatusCode::from_u16(ruling.status()).map_err(Problem::internal)?;

@@ -59,7 +59,7 @@ fn classify(ruling: &Ruling) -> RequestResult {
     let decision = ruling.decision();
     match decision.is_allowed() {
         true => RequestResult::Allowed,
-        false if decision.is_refused() => RequestResult::StoreUnavailable,
+        false if decision.is_store_unavailable() => RequestResult::StoreUnavailable,
         false => RequestResult::Denied,
     }
 }

@@ -90,7 +90,7 @@ impl ParsedRequest {
     /// Returns the request for the gate.
     pub fn to_gate_request(&self) -> Request<'_> {
         let descriptors = self.descriptors.iter().map(ParsedDescriptor::to_descriptor);
-        Request::of_descriptors(&self.domain, descriptors)
+        Request::with_descriptors(&self.domain, descriptors)
     }
 }
 

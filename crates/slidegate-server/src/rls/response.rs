@@ -23,9 +23,11 @@ pub fn build(
     let jitter = renderer.draw_jitter();
     let headers = renderer.rate_limit_headers(ruling, jitter);
     // Envoy chooses the status of a denial itself, 429 by default.
-    let problem = Problem::of(ruling).map(|problem| match ruling.decision().is_refused() {
-        true => problem,
-        false => problem.with_status(429),
+    let problem = Problem::from_ruling(ruling).map(|problem| {
+        match ruling.decision().is_store_unavailable() {
+            true => problem,
+            false => problem.with_status(429),
+        }
     });
     let content_type = problem.as_ref().map(|_| ("content-type", Problem::CONTENT_TYPE.to_owned()));
     // Strings and numbers always serialize. If they did not, Envoy would send its own body.
@@ -55,7 +57,7 @@ fn header_value((key, value): Header) -> HeaderValue {
 fn statuses(descriptors: usize, ruling: &Ruling, jitter: JitterSample) -> Vec<DescriptorStatus> {
     let decision = ruling.decision();
     // A denial for lack of a store applies to all descriptors.
-    if decision.is_refused() {
+    if decision.is_store_unavailable() {
         let over_limit = DescriptorStatus { code: code(true), ..DescriptorStatus::default() };
         return vec![over_limit; descriptors];
     }
@@ -113,7 +115,7 @@ fn build_descriptor_status(
     let (unit, units) = unit::unit_of_window(quota.window());
     let wait = match outcome.fits() {
         true => Some(outcome.reset_after()),
-        false => outcome.retry_after().map(|wait| jitter.of(wait)),
+        false => outcome.retry_after().map(|wait| jitter.extend(wait)),
     };
     DescriptorStatus {
         code: code(!outcome.fits()),

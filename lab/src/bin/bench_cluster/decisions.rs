@@ -19,10 +19,10 @@ use slidegate::{
 };
 use slidegate_cluster::ClusterStore;
 use slidegate_cluster::counters::{CounterSettings, Counters};
-use slidegate_cluster::counts::{Incarnation, Told};
-use slidegate_cluster::ledger::Ledger;
-use slidegate_cluster::progress::{Member, Progress};
-use slidegate_cluster::store::Sync;
+use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation};
+use slidegate_cluster::progress::{MemberProgress, Progress};
+use slidegate_cluster::replicated_counters::ReplicatedCounters;
+use slidegate_cluster::store::ReplicationHandle;
 
 /// Decisions per thread and round.
 const DECISIONS: usize = 1_000_000;
@@ -42,7 +42,7 @@ impl Node {
     fn new(me: u64, max_keys: usize) -> Self {
         let clock = Arc::new(DriftCorrectedClock::new());
         let settings = CounterSettings {
-            me: Incarnation(me),
+            incarnation: Incarnation(me),
             secret: [7; 16].into(),
             max_clock_skew_us: 2_000_000,
             sync_interval: INTERVAL,
@@ -50,7 +50,9 @@ impl Node {
             max_memory: 1 << 30,
         };
         let counters = Arc::new(Counters::new(settings, clock.now()));
-        Self { store: ClusterStore::new(clock, counters, Sync::default(), Duration::ZERO) }
+        Self {
+            store: ClusterStore::new(clock, counters, ReplicationHandle::default(), Duration::ZERO),
+        }
     }
 
     fn counters(&self) -> &Counters {
@@ -59,8 +61,11 @@ impl Node {
 
     /// Simulates two other nodes that have acknowledged all updates up to a flush.
     fn acknowledge(&self, flush: u64) {
-        let member =
-            |of| Member { incarnation: Incarnation(of), acknowledged: flush, silent_since: None };
+        let member = |of| MemberProgress {
+            incarnation: Incarnation(of),
+            acknowledged_flush: flush,
+            silent_since: None,
+        };
         let members = vec![member(101), member(102)];
         self.counters().progress().store(Arc::new(Progress {
             members,
@@ -176,8 +181,9 @@ fn with_replication(node: &Node, count_denied: impl FnOnce() -> usize) -> usize 
                 thread::park_timeout(INTERVAL);
                 flush += 1;
                 let mut told = Vec::new();
-                node.counters().take_changed(flush, usize::MAX, &mut told);
-                told.iter_mut().for_each(|told: &mut Told| told.incarnation = Incarnation(101));
+                node.counters().drain_changed(flush, usize::MAX, &mut told);
+                told.iter_mut()
+                    .for_each(|told: &mut CounterUpdate| told.incarnation = Incarnation(101));
                 node.counters().merge(&told, DriftCorrectedClock::new().now());
                 node.acknowledge(flush);
             }

@@ -107,8 +107,8 @@ impl StoreWithServer {
 
 /// Returns settings with a timeout for slow machines and without expiry, since a manual clock hardly advances.
 fn store_settings() -> Settings {
-    let (timeout, keep) = (Duration::from_secs(5), Duration::from_secs(86_400));
-    Settings { timeout, keep, ..Settings::default() }
+    let (timeout, expiry_margin) = (Duration::from_secs(5), Duration::from_secs(86_400));
+    Settings { timeout, expiry_margin, ..Settings::default() }
 }
 
 fn one_caller(

@@ -6,7 +6,7 @@ use redis::{Cmd, Value};
 use slidegate::{
     Algorithm, Hit, Key, Limit, Scope, Store, StoreError, Timestamp, Value as Attribute,
 };
-use slidegate_redis::sent::Caller;
+use slidegate_redis::bench_api::ScriptCaller;
 use slidegate_redis::{RedisStore, Settings};
 
 use crate::request_sequence::UnitRequest;
@@ -25,7 +25,7 @@ pub trait BenchScript: Send + Sync {
 
 /// The scripts of slidegate for the limits of one rule.
 pub struct SlidegateScripts {
-    caller: Caller,
+    caller: ScriptCaller,
     limits: Vec<(Scope, Limit)>,
 }
 
@@ -48,7 +48,7 @@ impl SlidegateScripts {
             let id = id.split('/').next_back().unwrap_or_default();
             limits.push((Scope::new("api", "per-user", id, &["user"]), limit));
         }
-        Ok(Self { caller: Caller::new(settings), limits })
+        Ok(Self { caller: ScriptCaller::new(settings), limits })
     }
 
     /// Returns the command that charges units to one of the limits, even above max.
@@ -96,11 +96,11 @@ impl BenchScript for SlidegateScripts {
         self.with_hits(request.identity, |hits| self.caller.take(request.now, hits))
     }
 
-    fn is_admitted(&self, answer: &Value) -> bool {
-        let Value::BulkString(reply) = answer else { panic!("slidegate's script: {answer:?}") };
-        match self.with_hits(0, |hits| self.caller.admits(hits, reply)) {
+    fn is_admitted(&self, reply: &Value) -> bool {
+        let Value::BulkString(bytes) = reply else { panic!("slidegate's script: {reply:?}") };
+        match self.with_hits(0, |hits| self.caller.is_admitted(hits, bytes)) {
             Some(admitted) => admitted,
-            None => panic!("the reply does not match the hits: {reply:?}"),
+            None => panic!("the reply does not match the hits: {bytes:?}"),
         }
     }
 }
@@ -135,8 +135,8 @@ impl<A: Fn(UnitRequest) -> Vec<String> + Send + Sync> BenchScript for PlainScrip
         command
     }
 
-    fn is_admitted(&self, answer: &Value) -> bool {
-        match answer {
+    fn is_admitted(&self, reply: &Value) -> bool {
+        match reply {
             Value::Array(items) => items.first() == Some(&Value::Int(1)),
             // The hash of buckets returns 1 if the request is over the limit.
             Value::Int(is_over) => *is_over == 0,
