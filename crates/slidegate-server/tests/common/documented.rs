@@ -1,11 +1,11 @@
-//! The metrics as docs/OPERATIONS.md tells of them.
+//! Reads the table of metrics in docs/OPERATIONS.md, with which tests compare the metrics of the program.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::fs;
 use std::path::Path;
 
-/// A row of the table.
+/// A row of the table of metrics.
 #[derive(Debug)]
 pub struct Metric {
     pub name: String,
@@ -14,25 +14,26 @@ pub struct Metric {
     pub labels: Vec<Label>,
 }
 
+/// A label of a metric.
 #[derive(Debug)]
 pub struct Label {
     pub name: String,
-    /// All that it may be; none if that depends on the policy or the program.
+    /// All possible values. Empty if they depend on the policy or the program.
     pub values: Vec<String>,
 }
 
 impl Metric {
-    /// The names of its series.
+    /// Returns the names of its series.
     pub fn series(&self) -> Vec<String> {
-        let endings: &[&str] = match self.kind.as_str() {
+        let suffixes: &[&str] = match self.kind.as_str() {
             "histogram" => &["_bucket", "_sum", "_count"],
             _ => &[""],
         };
-        endings.iter().map(|ending| format!("{}{ending}", self.name)).collect()
+        suffixes.iter().map(|suffix| format!("{}{suffix}", self.name)).collect()
     }
 }
 
-/// The table below the heading `Metrics`, in its order.
+/// Returns the rows of the table in section `Metrics`, in the order of the document.
 pub fn metrics() -> Vec<Metric> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/OPERATIONS.md");
     let document = fs::read_to_string(path).unwrap();
@@ -44,6 +45,7 @@ pub fn metrics() -> Vec<Metric> {
     metrics
 }
 
+/// Parses a row of the table.
 fn metric(row: &str) -> Metric {
     let cells: Vec<&str> = row.trim().trim_matches('|').split('|').map(str::trim).collect();
     let [name, kind, labels, meaning] = cells[..] else { panic!("four cells: {row}") };
@@ -54,14 +56,14 @@ fn metric(row: &str) -> Metric {
     Metric { name: quoted(name).remove(0), kind: kind.to_owned(), labels }
 }
 
-/// `name`, or `name`: `value`, `value`.
+/// Parses a label: `name`, or `name`: `value`, `value`.
 fn label(text: &str) -> Label {
     let mut words = quoted(text);
     let name = words.remove(0);
     Label { name, values: words }
 }
 
-/// What stands between backticks.
+/// Returns the words in backticks.
 fn quoted(text: &str) -> Vec<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }

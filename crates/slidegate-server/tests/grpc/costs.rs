@@ -1,4 +1,4 @@
-//! Costs that have been consumed already, overrides with a unit multiplier, and joint quotas.
+//! Costs of descriptors, overrides with a unit multiplier, and joint quotas.
 
 use slidegate::Algorithm;
 
@@ -7,15 +7,16 @@ use crate::client::{
 };
 use crate::common::Server;
 
-/// A descriptor of user `ann` with a cost of its own.
+/// Returns a descriptor of user `ann` with its own cost.
 fn ann(hits_addend: Option<u64>) -> RateLimitDescriptor {
     RateLimitDescriptor { hits_addend, ..descriptor(&[("user", "ann")]) }
 }
 
+/// Sends one request per cost, and returns the response codes.
 async fn codes(client: &Client, hits: &[Option<u64>]) -> Vec<Code> {
     let mut codes = Vec::new();
     for hits in hits {
-        codes.push(client.ask(request([ann(*hits)])).await.overall_code());
+        codes.push(client.check(request([ann(*hits)])).await.overall_code());
     }
     codes
 }
@@ -27,7 +28,7 @@ async fn consumed_cost_above_max_denies_later_checks() {
             "rules: [{{ name: tokens, domain: api, per: [user], limits: [10/h], algorithm: {algorithm} }}]"
         );
         let server = Server::start_with_grpc(&policy, &[]);
-        let client = Client::of(&server).await;
+        let client = Client::connect(&server).await;
         let codes = codes(&client, &[Some(0), Some(10_000), Some(0), Some(0), None, None]).await;
         let over = Code::OverLimit;
         assert_eq!(codes, [Code::Ok, over, over, over, over, over], "{algorithm}");
@@ -35,7 +36,7 @@ async fn consumed_cost_above_max_denies_later_checks() {
 }
 
 #[tokio::test]
-async fn named_and_constant_costs_are_those_of_the_descriptor() {
+async fn descriptor_hits_are_charged_as_named_cost() {
     let server = Server::start_with_grpc(
         "
         rules:
@@ -44,34 +45,35 @@ async fn named_and_constant_costs_are_those_of_the_descriptor() {
         ",
         &[],
     );
-    let client = Client::of(&server).await;
-    let left = async |hits: Option<u64>| {
-        let answer = client.ask(request([ann(hits)])).await;
-        header(&answer, "ratelimit").map(str::to_owned).unwrap_or_default()
+    let client = Client::connect(&server).await;
+    let rate_limit_header = async |hits: Option<u64>| {
+        let response = client.check(request([ann(hits)])).await;
+        header(&response, "ratelimit").map(str::to_owned).unwrap_or_default()
     };
-    // A request is counted and the tokens are checked; its tokens are charged, and it is not counted again.
-    assert!(left(None).await.contains("\"requests\";r=2;"));
-    assert!(left(Some(400)).await.contains("\"tokens\";r=600;"));
-    assert!(left(None).await.contains("\"requests\";r=1;"));
+    // The call without hits counts the request and checks the tokens. The call with hits charges tokens only.
+    assert!(rate_limit_header(None).await.contains("\"requests\";r=2;"));
+    assert!(rate_limit_header(Some(400)).await.contains("\"tokens\";r=600;"));
+    assert!(rate_limit_header(None).await.contains("\"requests\";r=1;"));
     assert_eq!(codes(&client, &[Some(700), None]).await, [Code::OverLimit; 2]);
 }
 
 #[tokio::test]
-async fn override_holds_for_a_multiple_of_its_unit() {
+async fn override_with_unit_multiplier_sets_window() {
     let policy = "rules: [{ name: per-user, domain: api, per: [user], limits: [1/h] }]";
     let server = Server::start_with_grpc(policy, &[]);
-    let client = Client::of(&server).await;
+    let client = Client::connect(&server).await;
     let limit = RateLimitOverride { requests_per_unit: 10, unit: 1, unit_multiplier: Some(30) };
-    let brought = || RateLimitDescriptor { limit: Some(limit), ..descriptor(&[("user", "ann")]) };
-    let answer = client.ask(request([brought()])).await;
-    let current = answer.statuses[0].current_limit.clone().unwrap();
+    let with_override =
+        || RateLimitDescriptor { limit: Some(limit), ..descriptor(&[("user", "ann")]) };
+    let response = client.check(request([with_override()])).await;
+    let current = response.statuses[0].current_limit.clone().unwrap();
     let units = (current.requests_per_unit, current.unit().as_str_name(), current.unit_multiplier);
     assert_eq!(units, (10, "SECOND", Some(30)));
-    assert!(header(&answer, "ratelimit-policy").unwrap().contains("q=10;w=30"));
-    let wrong = RateLimitOverride { unit_multiplier: Some(0), ..limit };
-    let wrong = RateLimitDescriptor { limit: Some(wrong), ..ann(None) };
-    let refused = client.refused(request([wrong])).await;
-    assert!(refused.message().starts_with("descriptors[0].limit has unit_multiplier 0"));
+    assert!(header(&response, "ratelimit-policy").unwrap().contains("q=10;w=30"));
+    let invalid = RateLimitOverride { unit_multiplier: Some(0), ..limit };
+    let invalid = RateLimitDescriptor { limit: Some(invalid), ..ann(None) };
+    let error = client.check_error(request([invalid])).await;
+    assert!(error.message().starts_with("descriptors[0].limit has unit_multiplier 0"));
 }
 
 #[tokio::test]
@@ -85,15 +87,15 @@ async fn joint_quotas_deny_if_none_fits() {
         ",
         &[],
     );
-    let client = Client::of(&server).await;
-    let ask = async || {
+    let client = Client::connect(&server).await;
+    let check = async || {
         let names = [("user", "ann"), ("team", "red"), ("host", "a.example")];
-        let answer = client.ask(request(names.map(|name| descriptor(&[name])))).await;
-        let codes: Vec<Code> = answer.statuses.iter().map(|status| status.code()).collect();
-        (answer.overall_code(), codes)
+        let response = client.check(request(names.map(|name| descriptor(&[name])))).await;
+        let codes: Vec<Code> = response.statuses.iter().map(|status| status.code()).collect();
+        (response.overall_code(), codes)
     };
     let (ok, over) = (Code::Ok, Code::OverLimit);
-    assert_eq!(ask().await, (ok, vec![ok, ok, ok]));
-    assert_eq!(ask().await, (ok, vec![over, ok, ok]));
-    assert_eq!(ask().await, (over, vec![over, over, ok]));
+    assert_eq!(check().await, (ok, vec![ok, ok, ok]));
+    assert_eq!(check().await, (ok, vec![over, ok, ok]));
+    assert_eq!(check().await, (over, vec![over, over, ok]));
 }
