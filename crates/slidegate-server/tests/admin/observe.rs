@@ -35,8 +35,10 @@ fn observe_mode_allows_all_and_counts_denials() {
         let outcome_label = format!(r#"outcome="{outcome}""#);
         ["1h", "denied", "missing"]
             .map(|limit| {
-                samples
-                    .sum("slidegate_decisions_total", &format!(r#"{labels}limit="{limit}",{of}"#))
+                samples.sum(
+                    "slidegate_decisions_total",
+                    &format!(r#"{rule_label}limit="{limit}",{outcome_label}"#),
+                )
             })
             .iter()
             .sum::<f64>()

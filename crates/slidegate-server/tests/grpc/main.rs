@@ -7,8 +7,8 @@ mod client_values;
 #[path = "../common/mod.rs"]
 mod common;
 mod costs;
-mod decisions;
 mod health;
 mod hostile;
 mod raw;
+mod responses;
 mod tls;
