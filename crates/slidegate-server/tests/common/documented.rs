@@ -40,30 +40,30 @@ pub fn metrics() -> Vec<Metric> {
     let (_, section) = document.split_once("\n## Metrics\n").expect("a section `Metrics`");
     let section = section.split("\n## ").next().unwrap();
     let metrics: Vec<Metric> =
-        section.lines().filter(|line| line.starts_with("| `")).map(metric).collect();
+        section.lines().filter(|line| line.starts_with("| `")).map(parse_metric).collect();
     assert!(metrics.len() > 10, "{metrics:?}");
     metrics
 }
 
 /// Parses a row of the table.
-fn metric(row: &str) -> Metric {
+fn parse_metric(row: &str) -> Metric {
     let cells: Vec<&str> = row.trim().trim_matches('|').split('|').map(str::trim).collect();
     let [name, kind, labels, meaning] = cells[..] else { panic!("four cells: {row}") };
     assert!(["counter", "gauge", "histogram"].contains(&kind), "{row}");
     assert_eq!(name.ends_with("_total`"), kind == "counter", "{row}");
     assert!(!meaning.is_empty(), "{row}");
-    let labels = labels.split(';').filter(|label| !label.is_empty()).map(label).collect();
-    Metric { name: quoted(name).remove(0), kind: kind.to_owned(), labels }
+    let labels = labels.split(';').filter(|label| !label.is_empty()).map(parse_label).collect();
+    Metric { name: words_in_backticks(name).remove(0), kind: kind.to_owned(), labels }
 }
 
 /// Parses a label: `name`, or `name`: `value`, `value`.
-fn label(text: &str) -> Label {
-    let mut words = quoted(text);
+fn parse_label(text: &str) -> Label {
+    let mut words = words_in_backticks(text);
     let name = words.remove(0);
     Label { name, values: words }
 }
 
 /// Returns the words in backticks.
-fn quoted(text: &str) -> Vec<String> {
+fn words_in_backticks(text: &str) -> Vec<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }

@@ -37,14 +37,14 @@ pub struct Sample {
 }
 
 impl Prometheus {
-    /// Starts a Prometheus that scrapes these addresses with the rules of `deploy/`, and waits for three scrapes of each.
+    /// Starts a Prometheus with these targets and the rules of `deploy/`, and waits for three scrapes of each target.
     pub fn start(targets: &[SocketAddr]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("prometheus-{}-{nth}", std::process::id());
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("prometheus.yml"), config(targets)).unwrap();
+        fs::write(folder.join("prometheus.yml"), scrape_config(targets)).unwrap();
         let rules = deploy_folder().join("slidegate.rules.yml");
         fs::copy(rules, folder.join("slidegate.rules.yml")).unwrap();
         let (child, address) = spawn(&folder);
@@ -66,8 +66,8 @@ impl Prometheus {
         let response = self.call_api("query", &[("query", expression)])?;
         let result = &response["data"]["result"];
         Ok(match response["data"]["resultType"].as_str() {
-            Some("scalar") => vec![Sample { labels: BTreeMap::new(), value: value(result) }],
-            _ => result.as_array().unwrap().iter().map(sample).collect(),
+            Some("scalar") => vec![Sample { labels: BTreeMap::new(), value: parse_value(result) }],
+            _ => result.as_array().unwrap().iter().map(parse_sample).collect(),
         })
     }
 
@@ -171,7 +171,7 @@ fn deploy_folder() -> PathBuf {
 }
 
 /// Returns the configuration of `deploy/` with these targets and short intervals.
-fn config(targets: &[SocketAddr]) -> String {
+fn scrape_config(targets: &[SocketAddr]) -> String {
     let config = fs::read_to_string(deploy_folder().join("prometheus.yml")).unwrap();
     let targets: Vec<String> = targets.iter().map(|target| format!("\"{target}\"")).collect();
     let changes = [
@@ -219,13 +219,13 @@ fn spawn(folder: &Path) -> (Child, SocketAddr) {
     (child, address.expect("Prometheus logs its address before it is ready"))
 }
 
-fn sample(series: &Value) -> Sample {
+fn parse_sample(series: &Value) -> Sample {
     let labels = series["metric"].as_object().unwrap().iter();
     let labels = labels.map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned()));
-    Sample { labels: labels.collect(), value: value(&series["value"]) }
+    Sample { labels: labels.collect(), value: parse_value(&series["value"]) }
 }
 
 /// Parses the number in `[time, "number"]`.
-fn value(pair: &Value) -> f64 {
+fn parse_value(pair: &Value) -> f64 {
     pair[1].as_str().unwrap().parse().unwrap()
 }

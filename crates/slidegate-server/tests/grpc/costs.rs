@@ -8,7 +8,7 @@ use crate::client::{
 use crate::common::Server;
 
 /// Returns a descriptor of user `ann` with its own cost.
-fn ann(hits_addend: Option<u64>) -> RateLimitDescriptor {
+fn ann_descriptor(hits_addend: Option<u64>) -> RateLimitDescriptor {
     RateLimitDescriptor { hits_addend, ..descriptor(&[("user", "ann")]) }
 }
 
@@ -16,7 +16,7 @@ fn ann(hits_addend: Option<u64>) -> RateLimitDescriptor {
 async fn codes(client: &Client, hits: &[Option<u64>]) -> Vec<Code> {
     let mut codes = Vec::new();
     for hits in hits {
-        codes.push(client.check(request([ann(*hits)])).await.overall_code());
+        codes.push(client.check(request([ann_descriptor(*hits)])).await.overall_code());
     }
     codes
 }
@@ -47,7 +47,7 @@ async fn descriptor_hits_are_charged_as_named_cost() {
     );
     let client = Client::connect(&server).await;
     let rate_limit_header = async |hits: Option<u64>| {
-        let response = client.check(request([ann(hits)])).await;
+        let response = client.check(request([ann_descriptor(hits)])).await;
         header(&response, "ratelimit").map(str::to_owned).unwrap_or_default()
     };
     // The call without hits counts the request and checks the tokens. The call with hits charges tokens only.
@@ -71,7 +71,7 @@ async fn override_with_unit_multiplier_sets_window() {
     assert_eq!(units, (10, "SECOND", Some(30)));
     assert!(header(&response, "ratelimit-policy").unwrap().contains("q=10;w=30"));
     let invalid = RateLimitOverride { unit_multiplier: Some(0), ..limit };
-    let invalid = RateLimitDescriptor { limit: Some(invalid), ..ann(None) };
+    let invalid = RateLimitDescriptor { limit: Some(invalid), ..ann_descriptor(None) };
     let error = client.check_error(request([invalid])).await;
     assert!(error.message().starts_with("descriptors[0].limit has unit_multiplier 0"));
 }

@@ -19,7 +19,7 @@ use crate::raw::{RawGrpcConnection, frame_message};
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [9/h] }]";
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
-/// Much longer than any test needs: a test fails, and does not hang.
+/// Maximum wait. Much longer than any test needs, so that a broken test fails instead of hanging.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns a health check request for a service.

@@ -14,7 +14,7 @@ use crate::raw::{RawGrpcConnection, frame_message};
 
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [1000000/h] }]";
 
-/// Much longer than any test needs: a test fails, and does not hang.
+/// Maximum wait. Much longer than any test needs, so that a broken test fails instead of hanging.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 const INVALID_ARGUMENT: &str = "3";

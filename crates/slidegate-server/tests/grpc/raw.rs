@@ -83,13 +83,14 @@ impl Call {
             bytes.extend_from_slice(&chunk);
         }
         let trailers = body.trailers().await?.unwrap_or(head.headers);
-        let (code, message) = (value(&trailers, "grpc-status"), value(&trailers, "grpc-message"));
+        let (code, message) =
+            (header_value(&trailers, "grpc-status"), header_value(&trailers, "grpc-message"));
         Ok(CallOutcome { code, message, body: bytes })
     }
 }
 
 /// Returns the value of a header, or an empty string.
-fn value(headers: &HeaderMap, name: &str) -> String {
+fn header_value(headers: &HeaderMap, name: &str) -> String {
     headers.get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default()
 }
 

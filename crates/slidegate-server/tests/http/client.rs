@@ -81,7 +81,7 @@ impl RawConnection {
     /// Opens a connection.
     pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        // Much longer than any test needs: a test fails, and does not hang.
+        // Much longer than any test needs, so that a broken test fails instead of hanging.
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         stream.set_write_timeout(Some(Duration::from_secs(30))).unwrap();
         Self(BufReader::new(stream))

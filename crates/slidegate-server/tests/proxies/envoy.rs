@@ -14,7 +14,7 @@ use crate::curl::{CurlResponse, curl};
 use crate::process::{Proxy, free_address};
 use crate::servers::{Folder, wait_until};
 use crate::upstream::Upstream;
-use crate::{installed, project};
+use crate::{installed_program, project_path};
 
 const POLICY: &str = "
 defaults: { algorithm: sliding_log }
@@ -82,7 +82,7 @@ pub fn start(
     }
     let path = folder.path().join("envoy.yaml");
     fs::write(&path, text).unwrap();
-    let mut command = Command::new(installed("envoy/bin/envoy"));
+    let mut command = Command::new(installed_program("envoy/bin/envoy"));
     command.arg("-c").arg(path).args([
         "--concurrency",
         "1",
@@ -95,8 +95,8 @@ pub fn start(
 
 #[test]
 fn deployed_config_counts_requests_and_final_costs() {
-    let policy = fs::read_to_string(project("deploy/envoy/policy.yaml")).unwrap();
-    let setup = EnvoySetup::start(&policy, &project("deploy/envoy/envoy.yaml"), &[]);
+    let policy = fs::read_to_string(project_path("deploy/envoy/policy.yaml")).unwrap();
+    let setup = EnvoySetup::start(&policy, &project_path("deploy/envoy/envoy.yaml"), &[]);
     let allowed = setup.get("/", &["-H", "x-api-key: k"]);
     assert_eq!(allowed.status, 200, "{allowed:?}");
     let policy_header = allowed.header("ratelimit-policy").unwrap();
@@ -110,8 +110,8 @@ fn deployed_config_counts_requests_and_final_costs() {
     assert_eq!(chat("1500").status, 200);
     // Envoy reports the tokens after its response, so they are charged later. Requests at a high rate are denied by
     // another rule.
-    let by_tokens = |denied: &CurlResponse| denied.body.contains(r#""tokens""#);
-    wait_until("the tokens are charged", || by_tokens(&chat("0")));
+    let is_denied_by_tokens = |denied: &CurlResponse| denied.body.contains(r#""tokens""#);
+    wait_until("the tokens are charged", || is_denied_by_tokens(&chat("0")));
     let forwarded_before = setup.upstream.request_count();
     let denied = chat("0");
     assert_eq!(
@@ -119,7 +119,7 @@ fn deployed_config_counts_requests_and_final_costs() {
         forwarded_before,
         "a denied request reached the service"
     );
-    assert!(denied.status == 429 && by_tokens(&denied), "{denied:?}");
+    assert!(denied.status == 429 && is_denied_by_tokens(&denied), "{denied:?}");
     // A third of the 1,500 tokens must leave the window: at the earliest 20 s into the next minute of the key.
     let wait: u64 = denied.header("retry-after").unwrap().parse().unwrap();
     assert!((15..=81).contains(&wait), "{wait}");
@@ -128,7 +128,7 @@ fn deployed_config_counts_requests_and_final_costs() {
 #[test]
 fn envoy_accepts_istio_filter() {
     let yaml = |path: &str| -> Value {
-        serde_saphyr::from_str(&fs::read_to_string(project(path)).unwrap()).unwrap()
+        serde_saphyr::from_str(&fs::read_to_string(project_path(path)).unwrap()).unwrap()
     };
     let mut filter =
         yaml("deploy/istio/envoyfilter.yaml")["spec"]["configPatches"][0]["patch"]["value"].take();
@@ -147,7 +147,7 @@ fn envoy_accepts_istio_filter() {
     let folder = Folder::new();
     let path = folder.path().join("envoy.json");
     fs::write(&path, config.to_string()).unwrap();
-    let mut envoy = Command::new(installed("envoy/bin/envoy"));
+    let mut envoy = Command::new(installed_program("envoy/bin/envoy"));
     let output = envoy.args(["--mode", "validate", "-l", "warn", "-c"]).arg(path).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -243,9 +243,9 @@ fn envoy_override_replaces_limit() {
     assert_eq!(setup.get_as("/override", "a").status, 429);
 }
 
-/// Sends one request per entry of `tokens`, the tokens that its response uses, and returns the statuses. Each request is
-/// sent after the previous one has been charged, because Envoy charges after the response.
-fn statuses_of_tokens(setup: &EnvoySetup, budget: u64, tokens: &[u64]) -> Vec<u16> {
+/// Sends one request per entry of `tokens`, the tokens that its response uses, and returns the statuses. Waits for each
+/// charge before the next request, because Envoy charges after the response.
+fn send_token_requests(setup: &EnvoySetup, budget: u64, tokens: &[u64]) -> Vec<u16> {
     let slidegate = setup.slidegate.as_ref().unwrap().address();
     let remaining = || {
         let peek = r#"{"domain":"edge","attributes":{"tokens":"a"}}"#;
@@ -271,15 +271,15 @@ fn tokens_above_budget_deny_later_requests() {
         );
         let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
         let setup = EnvoySetup::start(&policy, &cases, &[]);
-        let statuses = statuses_of_tokens(&setup, 10, &[10_000, 1, 1, 1, 1]);
+        let statuses = send_token_requests(&setup, 10, &[10_000, 1, 1, 1, 1]);
         assert_eq!(statuses, [200, 429, 429, 429, 429], "{algorithm}");
     }
 }
 
 #[test]
 fn token_recipe_serves_envoy_and_http() {
-    let policy = fs::read_to_string(project("examples/llm-tokens.yaml")).unwrap();
-    let setup = EnvoySetup::start(&policy, &project("deploy/envoy/llm-tokens.yaml"), &[]);
+    let policy = fs::read_to_string(project_path("examples/llm-tokens.yaml")).unwrap();
+    let setup = EnvoySetup::start(&policy, &project_path("deploy/envoy/llm-tokens.yaml"), &[]);
     let slidegate = setup.slidegate.as_ref().unwrap().address();
     let post = |path: &str, body: &str| -> Value {
         let response = curl(slidegate, 2, path, &["-d", body]);
@@ -332,10 +332,10 @@ descriptors:
     let policy = String::from_utf8(converted.stdout).unwrap();
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proxies/envoy/cases.yaml");
     let setup = EnvoySetup::start(&policy, &cases, &[]);
-    assert_eq!(statuses_of_tokens(&setup, 1_000, &[700, 700, 700, 700]), [200, 200, 429, 429]);
+    assert_eq!(send_token_requests(&setup, 1_000, &[700, 700, 700, 700]), [200, 200, 429, 429]);
     // Exactly at max, not above it.
     let setup = EnvoySetup::start(&policy, &cases, &[]);
-    assert_eq!(statuses_of_tokens(&setup, 1_000, &[1000, 1, 1]), [200, 200, 429]);
+    assert_eq!(send_token_requests(&setup, 1_000, &[1000, 1, 1]), [200, 200, 429]);
 }
 
 #[test]

@@ -59,8 +59,8 @@ fn check_proxy(start: fn(&Backends) -> Proxy, features: &ProxyFeatures) {
     check_without_slidegate(&proxy, server, features);
 }
 
-/// Returns `true` once the proxy calls slidegate. Traefik reads its files after it listens, and HAProxy checks the health
-/// of its servers first.
+/// Returns `true` once the proxy calls slidegate. Traefik reads its files after it listens, and HAProxy first checks the
+/// health of its servers.
 fn is_limiting(proxy: &Proxy, features: &ProxyFeatures) -> bool {
     let response = send_request(proxy, 99, "/", &[]);
     response.status == 429
@@ -68,7 +68,7 @@ fn is_limiting(proxy: &Proxy, features: &ProxyFeatures) -> bool {
             && (!features.sends_headers_to_client || response.header("ratelimit").is_some())
 }
 
-/// The limit is enforced, and the headers are correct.
+/// Checks that the limit is enforced and the headers are correct.
 fn check_limit_and_denial(proxy: &Proxy, upstream: &Upstream, features: &ProxyFeatures) {
     for remaining in [2, 1, 0] {
         let response = send_request(proxy, 2, "/a?domain=other&deny_status=418", &["-d", "abc"]);
@@ -116,7 +116,7 @@ fn assert_denied(denied: &CurlResponse, features: &ProxyFeatures) {
     assert_eq!(serde_json::from_str::<Value>(&denied.body).unwrap(), expected);
 }
 
-/// Rules match the method, path, host and headers of the request.
+/// Checks that rules match the method, path, host and headers of the request.
 fn check_forwarded_attributes(proxy: &Proxy) {
     assert_eq!(send_request(proxy, 10, "/login?a", &["-d", "abc"]).status, 200);
     assert_eq!(send_request(proxy, 11, "/login?b", &["-d", "abc"]).status, 429);
@@ -126,7 +126,7 @@ fn check_forwarded_attributes(proxy: &Proxy) {
     assert_eq!([with_key(12), with_key(13)], [200, 429]);
 }
 
-/// Requests are denied also with other statuses. Some proxies replace them, so the client may get a different one.
+/// Checks that rules with other statuses deny as well. Some proxies replace the status by another.
 fn check_denial_statuses(proxy: &Proxy, upstream: &Upstream) {
     for key in ["X-Api-Key: banned", "X-Api-Key: gone"] {
         let forwarded_before = upstream.request_count();
@@ -140,7 +140,7 @@ fn check_denial_statuses(proxy: &Proxy, upstream: &Upstream) {
     }
 }
 
-/// Without slidegate, requests get the expected status, and forged headers do not reach the client.
+/// Checks the status of requests while slidegate is down, and that forged headers do not reach the client.
 fn check_without_slidegate(proxy: &Proxy, server: Server, features: &ProxyFeatures) {
     drop(server);
     let response = send_request(proxy, 2, "/without", &["-d", "abc"]);

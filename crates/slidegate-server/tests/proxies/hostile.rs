@@ -10,7 +10,7 @@ use crate::common::Server;
 use crate::envoy;
 use crate::launch::{Backends, caddy, haproxy, nginx, traefik};
 use crate::process::Proxy;
-use crate::project;
+use crate::project_path;
 use crate::raw_client::send;
 use crate::servers::wait_until;
 use crate::upstream::Upstream;
@@ -96,29 +96,42 @@ fn header_lines(count: usize, length: usize) -> String {
 }
 
 /// Returns a value of `length` bytes.
-fn long(length: usize) -> String {
+fn long_value(length: usize) -> String {
     "a".repeat(length)
 }
 
 /// Returns all hostile requests.
 fn hostile_requests() -> Vec<HostileRequest> {
     let mut table = RequestTable::default();
-    long_and_many(&mut table);
-    odd_values(&mut table);
-    identities(&mut table);
-    paths_and_hosts(&mut table);
-    methods_and_bodies(&mut table);
+    add_long_and_many_values(&mut table);
+    add_odd_values(&mut table);
+    add_forged_identities(&mut table);
+    add_paths_and_hosts(&mut table);
+    add_methods_and_bodies(&mut table);
     table.0
 }
 
-fn long_and_many(table: &mut RequestTable) {
-    table.valid("counted header of 1,025 bytes", get(format!("x-api-key: {}\r\n", long(1_025))));
-    table.valid("counted header of 7,000 bytes", get(format!("x-api-key: {}\r\n", long(7_000))));
-    table.odd("counted header of 9,000 bytes", get(format!("x-api-key: {}\r\n", long(9_000))));
-    table.odd("counted header of 14,900 bytes", get(format!("x-api-key: {}\r\n", long(14_900))));
-    table.odd("counted header of 50 KB", get(format!("x-api-key: {}\r\n", long(50_000))));
-    table.valid("plan of 1,025 bytes", get(format!("x-plan: {}\r\nx-api-key: k\r\n", long(1_025))));
-    let key = long(50_000);
+fn add_long_and_many_values(table: &mut RequestTable) {
+    table.valid(
+        "counted header of 1,025 bytes",
+        get(format!("x-api-key: {}\r\n", long_value(1_025))),
+    );
+    table.valid(
+        "counted header of 7,000 bytes",
+        get(format!("x-api-key: {}\r\n", long_value(7_000))),
+    );
+    table
+        .odd("counted header of 9,000 bytes", get(format!("x-api-key: {}\r\n", long_value(9_000))));
+    table.odd(
+        "counted header of 14,900 bytes",
+        get(format!("x-api-key: {}\r\n", long_value(14_900))),
+    );
+    table.odd("counted header of 50 KB", get(format!("x-api-key: {}\r\n", long_value(50_000))));
+    table.valid(
+        "plan of 1,025 bytes",
+        get(format!("x-plan: {}\r\nx-api-key: k\r\n", long_value(1_025))),
+    );
+    let key = long_value(50_000);
     table.odd("key of 50 KB and a plan", get(format!("x-plan: p\r\nx-api-key: {key}\r\n")));
     let chat = format!("host: a\r\nx-plan: p\r\nx-api-key: {key}\r\n");
     table.odd("key of 50 KB in a chat", request("GET /v1/chat HTTP/1.1", chat));
@@ -136,18 +149,18 @@ fn long_and_many(table: &mut RequestTable) {
         let bytes = get([header_lines(1, 7_000), header_lines(1, length - 7_000)].concat());
         table.odd(format!("headers of {length} bytes"), bytes);
     }
-    table.valid("cookie of 7 KB", get(format!("cookie: a={}\r\n", long(7_000))));
-    table.odd("cookie of 60 KB", get(format!("cookie: a={}\r\n", long(60_000))));
-    table.odd("cookie of 900 KB", get(format!("cookie: a={}\r\n", long(900_000))));
-    table.odd("header name of 9,000 bytes", get(format!("{}: v\r\n", long(9_000))));
+    table.valid("cookie of 7 KB", get(format!("cookie: a={}\r\n", long_value(7_000))));
+    table.odd("cookie of 60 KB", get(format!("cookie: a={}\r\n", long_value(60_000))));
+    table.odd("cookie of 900 KB", get(format!("cookie: a={}\r\n", long_value(900_000))));
+    table.odd("header name of 9,000 bytes", get(format!("{}: v\r\n", long_value(9_000))));
     table.odd("method of 3,000 bytes", method(&"M".repeat(3_000)));
     table.odd(
         "host of 7,000 bytes",
-        request("GET / HTTP/1.1", format!("host: {}\r\n", long(7_000))),
+        request("GET / HTTP/1.1", format!("host: {}\r\n", long_value(7_000))),
     );
 }
 
-fn odd_values(table: &mut RequestTable) {
+fn add_odd_values(table: &mut RequestTable) {
     for name in ["x-api-key", "x-unrelated", "x-forwarded-for", "cookie", "user-agent", "x-plan"] {
         for (byte, value) in [("0xff", b"k\xff"), ("0x01", b"k\x01"), ("0x7f", b"k\x7f")] {
             let bytes = get([name.as_bytes(), b": ", value, b"\r\n"].concat());
@@ -172,7 +185,7 @@ fn odd_values(table: &mut RequestTable) {
     table.valid("conditional request", get(kept));
 }
 
-fn identities(table: &mut RequestTable) {
+fn add_forged_identities(table: &mut RequestTable) {
     table.odd("counted header twice", get("x-api-key: a\r\nx-api-key: b\r\n"));
     table.odd("counted header 80 times", get("x-api-key: a\r\n".repeat(80)));
     table.odd("counted header with comma", get("x-api-key: a, b\r\n"));
@@ -198,16 +211,16 @@ fn identities(table: &mut RequestTable) {
     table.odd("connection names what is forwarded", get([every, forged].concat()));
 }
 
-fn paths_and_hosts(table: &mut RequestTable) {
-    table.valid("path of 7 KB", path(format!("/{}", long(7_000))));
-    table.odd("path of 60 KB", path(format!("/{}", long(60_000))));
-    table.odd("path of 900 KB", path(format!("/{}", long(900_000))));
+fn add_paths_and_hosts(table: &mut RequestTable) {
+    table.valid("path of 7 KB", path(format!("/{}", long_value(7_000))));
+    table.odd("path of 60 KB", path(format!("/{}", long_value(60_000))));
+    table.odd("path of 900 KB", path(format!("/{}", long_value(900_000))));
     for length in (14_000..=16_600).step_by(200) {
-        table.odd(format!("path of {length} bytes"), path(format!("/{}", long(length))));
+        table.odd(format!("path of {length} bytes"), path(format!("/{}", long_value(length))));
     }
-    table.valid("query of 7 KB", path(format!("/?{}", long(7_000))));
-    table.odd("query of 60 KB", path(format!("/?{}", long(60_000))));
-    table.odd("query of 900 KB", path(format!("/?{}", long(900_000))));
+    table.valid("query of 7 KB", path(format!("/?{}", long_value(7_000))));
+    table.odd("query of 60 KB", path(format!("/?{}", long_value(60_000))));
+    table.odd("query of 900 KB", path(format!("/?{}", long_value(900_000))));
     table.valid("query for slidegate", path("/?domain=other&deny_status=200"));
     let odd: [&[u8]; 16] = [
         b"/%ff%00",
@@ -251,7 +264,7 @@ fn paths_and_hosts(table: &mut RequestTable) {
     table.odd("HTTP/2.0", request("GET / HTTP/2.0", "host: shop.example\r\n"));
 }
 
-fn methods_and_bodies(table: &mut RequestTable) {
+fn add_methods_and_bodies(table: &mut RequestTable) {
     for name in ["HEAD", "OPTIONS", "DELETE"] {
         table.valid(name, method(name));
     }
@@ -276,8 +289,8 @@ fn methods_and_bodies(table: &mut RequestTable) {
     table.odd("two lengths", post("content-length: 3\r\ncontent-length: 4\r\n", "abcd"));
     table.odd("negative length", post("content-length: -3\r\n", "abc"));
     table.odd("huge length", post("content-length: 99999999999999999999\r\n", "abc"));
-    table.odd("body of 30 KB", post("content-length: 30000\r\n", &long(30_000)));
-    table.odd("body of 2 MB", post("content-length: 2000000\r\n", &long(2_000_000)));
+    table.odd("body of 30 KB", post("content-length: 30000\r\n", &long_value(30_000)));
+    table.odd("body of 2 MB", post("content-length: 2000000\r\n", &long_value(2_000_000)));
     let get_body =
         request("GET /v1/auth? HTTP/1.1", "host: shop.example\r\ntransfer-encoding: chunked\r\n");
     table.odd("GET with chunks for /v1/auth", [&get_body, chunks.as_bytes()].concat());
@@ -348,7 +361,7 @@ impl ProxySetup {
 }
 
 /// Asserts that no hostile request passes from an address that has exhausted its limit.
-fn none_passes_exhausted_address(start: StartProxy) {
+fn assert_exhausted_address_never_passes(start: StartProxy) {
     let setup = ProxySetup::start(start, BY_ADDRESS);
     setup.exhaust(EXHAUSTED, &get(""));
     let forwarded_before = setup.upstream.request_count();
@@ -379,7 +392,7 @@ fn none_passes_exhausted_address(start: StartProxy) {
 }
 
 /// Asserts that the exhausted key does not reach the service in any spelling.
-fn none_passes_exhausted_key(start: StartProxy) {
+fn assert_exhausted_key_never_passes(start: StartProxy) {
     let setup = ProxySetup::start(start, BY_KEY);
     setup.exhaust(EXHAUSTED, &get("x-api-key: k\r\n"));
     let mut passed = Vec::new();
@@ -461,7 +474,7 @@ const FAILURES: [Option<&str>; 6] =
     [Some("500 Error"), Some("502 Error"), Some("503 Error"), Some("504 Error"), Some(""), None];
 
 /// Asserts that rejections deny, and that failures pass only if `fails_open`, with these edits of the proxy's file.
-fn only_configured_failures_pass(
+fn assert_only_configured_failures_pass(
     start: fn(&Backends) -> Proxy,
     edits: &'static [(&'static str, &'static str)],
     fails_open: bool,
@@ -496,9 +509,9 @@ fn only_configured_failures_pass(
     }
 }
 
-/// Asserts that a 503 with a problem denies: a rule denies this way while its store is down, which is a decision and not
-/// a failure of slidegate.
-fn denial_without_store_is_no_failure(start: fn(&Backends) -> Proxy) {
+/// Asserts that a 503 with a problem denies. A rule denies this way while its store is down, which is a decision and
+/// not a failure of slidegate.
+fn assert_denial_without_store_is_no_failure(start: fn(&Backends) -> Proxy) {
     let slidegate =
         FakeSlidegate::start(Some("503 Unavailable\r\ncontent-type: application/problem+json"));
     let upstream = Upstream::start();
@@ -518,64 +531,64 @@ fn backends(server: &Server, upstream: &Upstream) -> Backends {
 /// Starts Envoy with its file in `deploy/` and a longer timeout, so that it does not fail open on a busy machine.
 fn envoy(server: &Server, upstream: &Upstream) -> Proxy {
     let replacements = [("timeout: 0.25s", "timeout: 10s")];
-    let file = project("deploy/envoy/envoy.yaml");
+    let file = project_path("deploy/envoy/envoy.yaml");
     envoy::start(&file, server.grpc(), upstream.address(), &replacements)
 }
 
 #[test]
 fn nginx_exhausted_address_passes_no_hostile_request() {
-    none_passes_exhausted_address(|server, upstream| nginx(&backends(server, upstream)));
+    assert_exhausted_address_never_passes(|server, upstream| nginx(&backends(server, upstream)));
 }
 
 #[test]
 fn caddy_exhausted_address_passes_no_hostile_request() {
-    none_passes_exhausted_address(|server, upstream| caddy(&backends(server, upstream)));
+    assert_exhausted_address_never_passes(|server, upstream| caddy(&backends(server, upstream)));
 }
 
 #[test]
 fn traefik_exhausted_address_passes_no_hostile_request() {
-    none_passes_exhausted_address(|server, upstream| traefik(&backends(server, upstream)));
+    assert_exhausted_address_never_passes(|server, upstream| traefik(&backends(server, upstream)));
 }
 
 #[test]
 fn haproxy_exhausted_address_passes_no_hostile_request() {
-    none_passes_exhausted_address(|server, upstream| haproxy(&backends(server, upstream)));
+    assert_exhausted_address_never_passes(|server, upstream| haproxy(&backends(server, upstream)));
 }
 
 #[test]
 fn envoy_exhausted_address_passes_no_hostile_request() {
-    none_passes_exhausted_address(envoy);
+    assert_exhausted_address_never_passes(envoy);
 }
 
 #[test]
 fn nginx_exhausted_key_passes_in_no_spelling() {
-    none_passes_exhausted_key(|server, upstream| nginx(&backends(server, upstream)));
+    assert_exhausted_key_never_passes(|server, upstream| nginx(&backends(server, upstream)));
 }
 
 #[test]
 fn caddy_exhausted_key_passes_in_no_spelling() {
-    none_passes_exhausted_key(|server, upstream| caddy(&backends(server, upstream)));
+    assert_exhausted_key_never_passes(|server, upstream| caddy(&backends(server, upstream)));
 }
 
 #[test]
 fn traefik_exhausted_key_passes_in_no_spelling() {
-    none_passes_exhausted_key(|server, upstream| traefik(&backends(server, upstream)));
+    assert_exhausted_key_never_passes(|server, upstream| traefik(&backends(server, upstream)));
 }
 
 #[test]
 fn haproxy_exhausted_key_passes_in_no_spelling() {
-    none_passes_exhausted_key(|server, upstream| haproxy(&backends(server, upstream)));
+    assert_exhausted_key_never_passes(|server, upstream| haproxy(&backends(server, upstream)));
 }
 
 #[test]
 fn envoy_exhausted_key_passes_in_no_spelling() {
-    none_passes_exhausted_key(envoy);
+    assert_exhausted_key_never_passes(envoy);
 }
 
 #[test]
 fn nginx_failures_pass_only_if_configured() {
-    only_configured_failures_pass(nginx, &[], true);
-    only_configured_failures_pass(
+    assert_only_configured_failures_pass(nginx, &[], true);
+    assert_only_configured_failures_pass(
         nginx,
         &[(r#""~5\d\d$" @open;"#, r#""~5\d\d$" @closed;"#)],
         false,
@@ -584,30 +597,30 @@ fn nginx_failures_pass_only_if_configured() {
 
 #[test]
 fn caddy_denial_without_store_is_no_failure() {
-    denial_without_store_is_no_failure(caddy);
+    assert_denial_without_store_is_no_failure(caddy);
 }
 
 #[test]
 fn haproxy_denial_without_store_is_no_failure() {
-    denial_without_store_is_no_failure(haproxy);
+    assert_denial_without_store_is_no_failure(haproxy);
 }
 
 #[test]
 fn caddy_failures_pass_only_if_configured() {
-    only_configured_failures_pass(caddy, &[], true);
+    assert_only_configured_failures_pass(caddy, &[], true);
     const CLOSED: (&str, &str) = ("reverse_proxy @unasked 127.0.0.1:9000", "respond @unasked 503");
-    only_configured_failures_pass(caddy, &[CLOSED], false);
+    assert_only_configured_failures_pass(caddy, &[CLOSED], false);
 }
 
 #[test]
 fn traefik_failures_never_pass() {
-    only_configured_failures_pass(traefik, &[], false);
+    assert_only_configured_failures_pass(traefik, &[], false);
 }
 
 #[test]
 fn haproxy_failures_pass_only_if_configured() {
-    only_configured_failures_pass(haproxy, &[], true);
-    only_configured_failures_pass(
+    assert_only_configured_failures_pass(haproxy, &[], true);
+    assert_only_configured_failures_pass(
         haproxy,
         &[("-m str allowed failed }", "-m str allowed }")],
         false,

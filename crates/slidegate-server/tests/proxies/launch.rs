@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::process::Command;
 
-use crate::installed;
+use crate::installed_program;
 use crate::process::{Proxy, deploy, free_address};
 use crate::servers::Folder;
 
@@ -43,7 +43,7 @@ pub fn nginx(backends: &Backends) -> Proxy {
     );
     let config = folder.path().join("nginx.conf");
     std::fs::write(&config, main_config).unwrap();
-    let mut command = Command::new(installed("debian/usr/sbin/nginx"));
+    let mut command = Command::new(installed_program("debian/usr/sbin/nginx"));
     command.arg("-e").arg(folder.path().join("error.log")).arg("-c").arg(config);
     Proxy::start(&mut command, address, folder)
 }
@@ -53,7 +53,7 @@ pub fn caddy(backends: &Backends) -> Proxy {
     let (folder, address) = (Folder::new(), free_address());
     let site = format!(":{} {{", address.port());
     let config = backends.deploy(&folder, "caddy/Caddyfile", &[(":80 {", &site)]);
-    let mut command = Command::new(installed("caddy/bin/caddy"));
+    let mut command = Command::new(installed_program("caddy/bin/caddy"));
     command.args(["run", "--adapter", "caddyfile", "--config", &config]);
     command.env("HOME", folder.path()).env_remove("XDG_CONFIG_HOME").env_remove("XDG_DATA_HOME");
     command.env("CADDY_ADMIN", format!("unix/{}/admin", folder.path().display()));
@@ -67,7 +67,7 @@ pub fn traefik(backends: &Backends) -> Proxy {
     let folder_path = folder.path().to_str().unwrap();
     let replacements = [("/etc/traefik", folder_path), (":80\"", &format!("{address}\""))];
     let config = deploy(&folder, "traefik/traefik.yml", &replacements);
-    let mut command = Command::new(installed("traefik/bin/traefik"));
+    let mut command = Command::new(installed_program("traefik/bin/traefik"));
     command.arg(format!("--configFile={config}"));
     Proxy::start(&mut command, address, folder)
 }
@@ -79,7 +79,7 @@ pub fn haproxy(backends: &Backends) -> Proxy {
     let folder_path = folder.path().to_str().unwrap();
     let replacements = [("/etc/haproxy", folder_path), ("bind :80", &format!("bind {address}"))];
     let config = backends.deploy(&folder, "haproxy/haproxy.cfg", &replacements);
-    let mut command = Command::new(installed("debian/usr/sbin/haproxy"));
+    let mut command = Command::new(installed_program("debian/usr/sbin/haproxy"));
     command.args(["-db", "-f", &config]);
     Proxy::start(&mut command, address, folder)
 }

@@ -24,12 +24,12 @@ mod upstream;
 use std::path::{Path, PathBuf};
 
 /// Returns the path of a file or folder of the project.
-fn project(path: &str) -> PathBuf {
+fn project_path(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap().join(path)
 }
 
 /// Returns the path of a program that `make test` installs.
-fn installed(program: &str) -> PathBuf {
+fn installed_program(program: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../proxies").join(program);
     assert!(
         path.exists(),

@@ -5,13 +5,13 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::project;
+use crate::project_path;
 use crate::servers::{Folder, free_port, wait_until};
 
 /// Writes a file of `deploy/` into a folder with these replacements, and returns its path. Panics if the file does not
 /// contain a replaced text.
 pub fn deploy(folder: &Folder, file: &str, replacements: &[(&str, &str)]) -> String {
-    let mut text = fs::read_to_string(project("deploy").join(file)).unwrap();
+    let mut text = fs::read_to_string(project_path("deploy").join(file)).unwrap();
     for (original, replacement) in replacements {
         assert!(text.contains(original), "deploy/{file} does not contain {original}");
         text = text.replace(original, replacement);

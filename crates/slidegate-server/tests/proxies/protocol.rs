@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use prost::Message;
 use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
-use crate::installed;
+use crate::installed_program;
 
 /// Serialized descriptors of `proto/`.
-const OURS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+const OWN_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// The files whose messages are compared.
 const FILES: [&str; 2] = [
@@ -19,27 +19,27 @@ const FILES: [&str; 2] = [
 
 /// Messages and fields of Envoy that slidegate does not have.
 const NOT_SUPPORTED: [(&str, &str); 4] = [
-    // Quotas that Envoy caches: its filter does not read them.
+    // Quotas for a cache in Envoy. Its rate limit filter does not read them.
     ("RateLimitResponse.DescriptorStatus.quota", "message"),
     ("RateLimitResponse.Quota", "all"),
     ("RateLimitResponse.quota", "message"),
-    // Of the local rate limit filter.
+    // Used only by the local rate limit filter.
     ("LocalRateLimitDescriptor", "all"),
 ];
 
 /// Finds the serialized descriptor of a `.proto` file in a C++ program.
-fn embedded(program: &[u8], file: &str) -> FileDescriptorProto {
+fn find_descriptor(program: &[u8], file: &str) -> FileDescriptorProto {
     let mut prefix = vec![0x0a, u8::try_from(file.len()).unwrap()];
     prefix.extend(file.as_bytes());
     let start =
         memchr::memmem::find(program, &prefix).unwrap_or_else(|| panic!("no {file} in Envoy"));
     let bytes = &program[start..];
-    FileDescriptorProto::decode(&bytes[..serialized_bytes(bytes)]).unwrap()
+    FileDescriptorProto::decode(&bytes[..serialized_length(bytes)]).unwrap()
 }
 
 /// Returns the length of the serialized file descriptor at the start of `bytes`. Its fields have numbers from 1 to 14,
 /// and the bytes after it do not start with such a field.
-fn serialized_bytes(bytes: &[u8]) -> usize {
+fn serialized_length(bytes: &[u8]) -> usize {
     let mut end = 0;
     loop {
         let mut rest = &bytes[end..];
@@ -87,7 +87,7 @@ fn fields(prefix: &str, messages: &[DescriptorProto]) -> Vec<String> {
 
 /// Returns the path of the Envoy binary; `bin/envoy` is a script that starts it.
 fn envoy_binary() -> PathBuf {
-    let versions = fs::read_dir(installed("envoy/lib")).unwrap().flatten();
+    let versions = fs::read_dir(installed_program("envoy/lib")).unwrap().flatten();
     let programs = versions.map(|python| python.path().join("site-packages/envoy/_bin/envoy"));
     programs.into_iter().find(|program| program.exists()).unwrap()
 }
@@ -102,9 +102,9 @@ fn is_supported(field: &str) -> bool {
 #[test]
 fn protos_have_the_fields_of_the_installed_envoy() {
     let program = fs::read(envoy_binary()).unwrap();
-    let ours = FileDescriptorSet::decode(OURS).unwrap();
+    let ours = FileDescriptorSet::decode(OWN_DESCRIPTORS).unwrap();
     for file in FILES {
-        let envoy_fields = fields("", &embedded(&program, file).message_type);
+        let envoy_fields = fields("", &find_descriptor(&program, file).message_type);
         assert!(
             envoy_fields.iter().any(|field| field.contains("unit_multiplier = ")),
             "{envoy_fields:#?}"

@@ -8,7 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use crate::common::Server;
-use crate::installed;
+use crate::installed_program;
 
 const POLICY: &str = "
 defaults: { algorithm: sliding_log }
@@ -31,7 +31,7 @@ struct PythonClient {
 
 impl PythonClient {
     fn start(server: &Server) -> Self {
-        let mut child = Command::new(installed("python/bin/python"))
+        let mut child = Command::new(installed_program("python/bin/python"))
             .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/proxies/published_protocol.py"))
             .arg(server.grpc().to_string())
             .stdin(Stdio::piped())
