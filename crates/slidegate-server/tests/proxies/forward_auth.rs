@@ -59,8 +59,8 @@ fn check_proxy(start: fn(&Backends) -> Proxy, features: &ProxyFeatures) {
     check_without_slidegate(&proxy, server, features);
 }
 
-/// Returns `true` once the proxy calls slidegate. Traefik reads its files after it listens, and HAProxy first checks the
-/// health of its servers.
+/// Returns `true` once the proxy calls slidegate. Traefik reads its files after it listens, and HAProxy checks the
+/// health of its servers first.
 fn is_limiting(proxy: &Proxy, features: &ProxyFeatures) -> bool {
     let response = send_request(proxy, 99, "/", &[]);
     response.status == 429
