@@ -43,7 +43,7 @@ fn try_out(policy: Policy, text: &str) {
             let descriptor = Descriptor::new(attributes(rule, values));
             let costs = [0, 1, u64::MAX].map(|cost| descriptor.clone().cost(cost));
             decide(&gate, &Request::new(rule.domain(), descriptor));
-            decide(&gate, &Request::of_descriptors(rule.domain(), costs));
+            decide(&gate, &Request::with_descriptors(rule.domain(), costs));
         }
     }
     let of_tail = Descriptor::new(["path", "ip", "route", "method"].into_iter().zip(tail));
@@ -58,7 +58,7 @@ fn decide(gate: &Gate<MemoryStore<ManualClock>>, request: &Request<'_>) {
     let hits = applied.hits();
     for hit in &hits {
         assert!(!hit.key.to_string().is_empty());
-        let placed = hit.key.placed_identity().to_string();
+        let placed = hit.key.hash_tagged_identity().to_string();
         assert_eq!(placed.matches(['{', '}']).count(), 2, "{placed}");
         let split = hit.key.redis().and_then(|settings| settings.split_into());
         assert_eq!(hit.key.part().is_some(), split.is_some(), "{placed}");

@@ -1,7 +1,7 @@
-//! What a policy makes of one request, rule by rule, and why: for the command and for the admin address.
+//! Explains the decision about one request, rule by rule, for `slidegate explain` and the admin listener.
 
-mod told;
-mod words;
+mod describe;
+mod display;
 
 use std::collections::BTreeMap;
 
@@ -12,98 +12,105 @@ use slidegate::{ChargeWhen, Hit, LimitStatus, Policy, Request, Ruling, Veto};
 use crate::millis::millis_up;
 use crate::words::override_name;
 
-/// What a policy makes of one request.
+/// The explanation of the decision about one request.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// Whether it may pass now.
+    /// Whether the request would be allowed now.
     allowed: bool,
-    /// Whether the store could not be asked, so that this is a guess.
+    /// Whether the store was unavailable, so that the decision is an estimate.
     degraded: bool,
-    /// What that hangs on, in words.
+    /// A summary of the decision and the limit that determined it.
     summary: String,
-    /// Milliseconds until it may pass if nobody else asks. Null if it may now, never can, or that is not known.
+    /// Milliseconds until the request is allowed, if no other request is charged. Null if it is allowed now, if it
+    /// never can be, or if the wait is unknown.
     retry_after_ms: Option<u64>,
-    /// The route that its path gives it. Null if it gives none.
+    /// The route of its path. Null if it has none.
     route: Option<String>,
-    /// Whether its path is of none of the policy's routes.
+    /// Whether its path matches none of the policy's routes.
     route_unmatched: bool,
-    /// Every rule of its domain, in the order of the policy; once for each of the request's descriptors.
-    rules: Vec<RuleExplained>,
+    /// Every rule of the domain, in the order of the policy, once for each descriptor of the request.
+    rules: Vec<RuleExplanation>,
 }
 
-/// What one rule makes of it.
+/// The explanation of one rule.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct RuleExplained {
+struct RuleExplanation {
     rule: String,
     /// The position of the descriptor, from 1.
     descriptor: usize,
     applies: bool,
-    /// Why it does not apply.
+    /// The reason why the rule does not apply. Null if it applies.
     no_match_reason: Option<String>,
-    /// Which of its overrides holds.
+    /// The override that applies. Null if none does.
     #[serde(rename = "override")]
     by_override: Option<String>,
-    /// Whether it denies because an attribute is absent per which it counts.
+    /// Whether the rule denies because an attribute that it counts by is missing.
     missing_attribute: bool,
-    /// The limits that hold; none: everything passes.
-    limits: Vec<LimitExplained>,
+    /// The limits that apply. If there are none, the rule allows every request.
+    limits: Vec<LimitExplanation>,
 }
 
-/// How one limit stands.
+/// The explanation of one limit.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct LimitExplained {
-    /// As headers name it: the rule, or `rule.limit` where several limits hold.
+struct LimitExplanation {
+    /// The name in headers: the rule, or `rule.limit` if several limits apply.
     name: String,
-    /// What it enforces, as `10/1s sliding_log`.
+    /// The quota and the algorithm, such as `10/1s sliding_log`.
     limit: String,
     max: u64,
     window_ms: u64,
-    /// Whether the rule only watches, and never denies.
+    /// Whether the rule only observes, and never denies.
     observed: bool,
     /// Whether it denies only if no other limit in this mode fits.
     joint: bool,
-    /// Units that the request costs here.
+    /// Units that the request costs in this limit.
     cost: u64,
     /// Units that must be free for the request to fit.
     required: u64,
-    /// Whether the cost is charged also if the request is denied, above max.
+    /// Whether the cost is charged even if the request is denied, also above max.
     charged_always: bool,
-    /// Whose counts: every attribute that the rule counts per.
+    /// Name and value of every attribute that the rule counts by.
     key_values: BTreeMap<String, String>,
-    /// The name of the counter.
+    /// The key of the counter.
     key: String,
-    /// The counts. Null if they were not asked for: the store does not answer, and the rule then does without.
-    now: Option<Counts>,
-    /// What would have to happen for the request to fit. Null if it does, or need not.
+    /// The state of the counter. Null if it was not read, because the store is unavailable and the rule allows requests
+    /// without it.
+    now: Option<CounterState>,
+    /// The condition under which the request fits. Null if it fits, or if the counter was not read.
     to_pass: Option<String>,
 }
 
-/// The counts in the window.
+/// The state of a counter in its window.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Counts {
+struct CounterState {
     fits: bool,
-    /// Units that are taken.
+    /// Units that are used.
     used: u64,
     remaining: u64,
-    /// Milliseconds until nothing is taken any more, if nobody asks.
+    /// Milliseconds until no units are used, if no other request is charged.
     reset_after_ms: u64,
-    /// Milliseconds until the request fits. Null if it does, or never can.
+    /// Milliseconds until the request fits. Null if it fits, or if it never can.
     retry_after_ms: Option<u64>,
 }
 
 impl Explanation {
-    /// What came of a request: `ruling` is what a gate said of it by this policy, without charging it.
-    pub fn of(policy: &Policy, request: &Request<'_>, ruling: &Ruling) -> Self {
+    /// Creates the explanation of a request from the decision of a gate with this policy. The decision must not have
+    /// charged the request.
+    pub fn from_ruling(policy: &Policy, request: &Request<'_>, ruling: &Ruling) -> Self {
         let decision = ruling.decision();
-        let mut place = 0..;
-        let of_domain = policy.rules().iter().filter(|rule| rule.domain() == request.domain());
-        let rules_of_domain = of_domain.count().max(1);
-        let rules = policy.explain(request).enumerate().map(|(nth, (rule, fit))| {
-            let explained = match fit {
-                Ok(one) => RuleExplained::applies(&one, place.next().unwrap_or_default(), ruling),
-                Err(misfit) => RuleExplained::does_not_apply(rule, &misfit),
+        let mut match_index = 0..;
+        let domain_rules = policy.rules().iter().filter(|rule| rule.domain() == request.domain());
+        let rules_per_descriptor = domain_rules.count().max(1);
+        let rules = policy.explain(request).enumerate().map(|(index, (rule, result))| {
+            let explanation = match result {
+                Ok(matched) => RuleExplanation::from_match(
+                    &matched,
+                    match_index.next().unwrap_or_default(),
+                    ruling,
+                ),
+                Err(reason) => RuleExplanation::from_no_match(rule, &reason),
             };
-            RuleExplained { descriptor: nth / rules_of_domain + 1, ..explained }
+            RuleExplanation { descriptor: index / rules_per_descriptor + 1, ..explanation }
         });
         let path = routed_path(policy, request);
         let route = path.and_then(|path| policy.route_of(path)).map(str::to_owned);
@@ -112,75 +119,80 @@ impl Explanation {
             rules: rules.collect(),
             allowed: decision.is_allowed(),
             degraded: decision.is_degraded(),
-            summary: words::verdict(ruling),
+            summary: describe::describe_ruling(ruling),
             retry_after_ms: retry_after.map(millis_up),
             route_unmatched: path.is_some() && route.is_none(),
             route,
         }
     }
 
-    /// Whether the request's domain has any rule.
+    /// Returns whether the request's domain has any rule.
     pub fn has_rules(&self) -> bool {
         !self.rules.is_empty()
     }
 }
 
-/// The path that a route is looked up for, if any.
+/// Returns the path for which the policy looks up a route, if any.
 fn routed_path<'r>(policy: &Policy, request: &'r Request<'_>) -> Option<&'r str> {
     policy.routes().next()?;
-    let mut unrouted = request.descriptors().iter().filter(|one| one.get("route").is_none());
-    unrouted.find_map(|one| one.get("path"))
+    let mut unrouted =
+        request.descriptors().iter().filter(|descriptor| descriptor.get("route").is_none());
+    unrouted.find_map(|descriptor| descriptor.get("path"))
 }
 
-impl RuleExplained {
-    fn does_not_apply(rule: &Rule, misfit: &NoMatchReason<'_>) -> Self {
+impl RuleExplanation {
+    fn from_no_match(rule: &Rule, reason: &NoMatchReason<'_>) -> Self {
         Self {
             rule: rule.name().to_owned(),
             descriptor: 1,
             applies: false,
-            no_match_reason: Some(words::misfit(misfit)),
+            no_match_reason: Some(describe::describe_no_match(reason)),
             by_override: None,
             missing_attribute: false,
             limits: Vec::new(),
         }
     }
 
-    /// `place` is that of the match among those that apply.
-    fn applies(one: &Match<'_>, place: usize, ruling: &Ruling) -> Self {
-        let standing = |limit: &RuleLimit| {
-            ruling.limits().find(|standing| {
-                standing.matched() == place && standing.limit.place() == limit.place()
+    /// Creates the explanation of a rule that applies. `match_index` is its position among the matches of the request.
+    fn from_match(matched: &Match<'_>, match_index: usize, ruling: &Ruling) -> Self {
+        let limit_status = |limit: &RuleLimit| {
+            ruling.limits().find(|limit_status| {
+                limit_status.match_index() == match_index
+                    && limit_status.limit.index() == limit.index()
             })
         };
-        let limits = one.limits().iter().zip(one.hits());
-        let limits =
-            limits.map(|(limit, hit)| LimitExplained::of(one, limit, &hit, standing(limit)));
+        let limits = matched.limits().iter().zip(matched.hits());
+        let limits = limits.map(|(limit, hit)| {
+            LimitExplanation::from_hit(matched, limit, &hit, limit_status(limit))
+        });
         Self {
-            rule: one.rule().name().to_owned(),
+            rule: matched.rule().name().to_owned(),
             descriptor: 1,
             applies: true,
             no_match_reason: None,
-            by_override: one.chosen_override().map(|(nth, other)| override_name(nth, other)),
-            missing_attribute: one.lacks_attribute(),
+            by_override: matched
+                .active_override()
+                .map(|(index, other)| override_name(index, other)),
+            missing_attribute: matched.is_attribute_missing(),
             limits: limits.collect(),
         }
     }
 }
 
-impl LimitExplained {
-    fn of(
-        one: &Match<'_>,
+impl LimitExplanation {
+    fn from_hit(
+        matched: &Match<'_>,
         rule_limit: &RuleLimit,
         hit: &Hit<'_>,
-        standing: Option<LimitStatus<'_>>,
+        limit_status: Option<LimitStatus<'_>>,
     ) -> Self {
-        // Without the store each instance has its part of the limit.
-        let limit = standing.map_or(rule_limit, |standing| standing.limit).limit();
+        // Without the store, each instance enforces a share of the limit.
+        let limit = limit_status.map_or(rule_limit, |limit_status| limit_status.limit).limit();
         let quota = limit.quota();
-        let identity = one.identity().map(|(name, value)| (name.to_owned(), value.to_string()));
+        let identity = matched.identity().map(|(name, value)| (name.to_owned(), value.to_string()));
         Self {
             name: rule_limit.policy_name().to_owned(),
-            limit: words::limit(limit),
+            limit: describe::describe_limit(limit),
             max: quota.max(),
             window_ms: millis_up(quota.window()),
             observed: hit.veto == Veto::Never,
@@ -188,12 +200,18 @@ impl LimitExplained {
             cost: hit.cost,
             required: hit.required,
             charged_always: hit.charge == ChargeWhen::Always,
-            key_values: if one.lacks_attribute() { BTreeMap::new() } else { identity.collect() },
+            key_values: if matched.is_attribute_missing() {
+                BTreeMap::new()
+            } else {
+                identity.collect()
+            },
             key: hit.key.to_string(),
-            to_pass: standing.and_then(|standing| words::to_pass(&standing, hit.required)),
-            now: standing.map(|standing| {
-                let outcome = standing.outcome;
-                Counts {
+            to_pass: limit_status.and_then(|limit_status| {
+                describe::describe_requirement(&limit_status, hit.required)
+            }),
+            now: limit_status.map(|limit_status| {
+                let outcome = limit_status.outcome;
+                CounterState {
                     fits: outcome.fits(),
                     used: limit.capacity().saturating_sub(outcome.remaining()),
                     remaining: outcome.remaining(),

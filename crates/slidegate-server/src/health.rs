@@ -1,4 +1,4 @@
-//! Whether the server is ready, and what keeps it from being so.
+//! Readiness of the server.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,39 +8,39 @@ use serde::Serialize;
 
 use crate::service::Service;
 
-/// What is known beside the store itself.
+/// The parts of readiness that do not come from the store.
 #[derive(Debug, Default)]
 pub struct Health {
-    draining: AtomicBool,
+    is_draining: AtomicBool,
     needs_store: bool,
     policy_problem: Mutex<Option<String>>,
 }
 
-/// Whether the server should be asked, and why not.
+/// The readiness of the server and the reasons for it.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Readiness {
-    /// Whether it should: the status is 200 then, else 503.
+    /// Whether the server is ready for requests: the status is 200 if it is, else 503.
     ready: bool,
-    /// Whether it is about to stop, and takes no new connections.
+    /// Whether the server is about to stop and accepts no new connections.
     draining: bool,
-    /// The policy that holds.
+    /// The current policy.
     policy: PolicyReadiness,
-    /// Where counts live.
+    /// The store of the counters.
     store: StoreReadiness,
 }
 
-/// The policy that holds.
+/// The current policy.
 #[derive(Debug, Serialize, JsonSchema)]
 struct PolicyReadiness {
-    /// How many rules it has.
+    /// The number of rules.
     rules: usize,
-    /// Whether every rule only watches, by `--observe`.
+    /// Whether every rule only observes, because of `--observe`.
     observe: bool,
-    /// What is wrong with the file since, so that this older policy holds. Null if nothing is.
+    /// The error in the current policy file, because of which an older policy is in effect. Null if there is none.
     problem: Option<String>,
 }
 
-/// Where counts live.
+/// The store of the counters.
 #[derive(Debug, Serialize, JsonSchema)]
 struct StoreReadiness {
     /// `memory`, `redis` or `cluster`.
@@ -50,52 +50,52 @@ struct StoreReadiness {
 }
 
 impl Health {
-    /// Ready. If it needs the store, only while that answers.
+    /// Creates the state of a ready server. If it needs the store, it is ready only while the store is available.
     pub fn new(needs_store: bool) -> Self {
         Self { needs_store, ..Self::default() }
     }
 
-    /// From now on it is not ready: it is about to stop.
+    /// Marks the server as not ready, because it is about to stop.
     pub fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
+        self.is_draining.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is about to stop.
+    /// Returns whether the server is about to stop.
     pub fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
+        self.is_draining.load(Ordering::Relaxed)
     }
 
-    /// Sets what is wrong with the policy file, or that nothing is.
+    /// Sets or clears the error in the policy file.
     pub fn set_policy_problem(&self, problem: Option<String>) {
-        *self.policy_problem() = problem;
+        *self.lock_policy_problem() = problem;
     }
 
-    /// A text is whole at every moment, so a thread that panicked spoils nothing.
-    fn policy_problem(&self) -> MutexGuard<'_, Option<String>> {
+    /// Ignores poisoning: the text is complete at every moment, also after a panic.
+    fn lock_policy_problem(&self) -> MutexGuard<'_, Option<String>> {
         self.policy_problem.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Readiness {
-    /// How a service is.
-    pub fn of(service: &Service) -> Self {
-        let (health, ruled) = (service.health(), service.ruled());
+    /// Returns the current readiness of a service.
+    pub fn from_service(service: &Service) -> Self {
+        let (health, policy) = (service.health(), service.active_policy());
         let draining = health.is_draining();
-        let store = ruled.store();
-        let answers = store.answers();
+        let store = policy.store();
+        let is_reachable = store.answers();
         Self {
-            ready: !draining && (answers || !health.needs_store),
+            ready: !draining && (is_reachable || !health.needs_store),
             draining,
             policy: PolicyReadiness {
-                rules: ruled.gate().policy().rules().len(),
-                observe: service.only_observes(),
-                problem: health.policy_problem().clone(),
+                rules: policy.gate().policy().rules().len(),
+                observe: service.is_observe_only(),
+                problem: health.lock_policy_problem().clone(),
             },
-            store: StoreReadiness { kind: store.kind(), reachable: answers },
+            store: StoreReadiness { kind: store.kind(), reachable: is_reachable },
         }
     }
 
-    /// Whether the server should be asked.
+    /// Returns whether the server is ready for requests.
     pub fn is_ready(&self) -> bool {
         self.ready
     }

@@ -3,7 +3,6 @@
 mod args;
 mod command;
 mod connections;
-mod decisions;
 mod explain;
 mod grpc;
 mod health;
@@ -15,6 +14,7 @@ mod policy_file;
 mod ratelimit_config;
 mod reload;
 mod replay;
+mod request_handler;
 mod rls;
 mod service;
 mod settings;

@@ -183,7 +183,7 @@ impl Reader {
     }
 
     fn keep(&self) {
-        self.service.reloaded(Reloaded::Unchanged, None);
+        self.service.record_reload(Reloaded::Unchanged, None);
         info!("the policy is as it was");
     }
 
@@ -191,12 +191,12 @@ impl Reader {
         let Meaning { policy, notes } = meaning;
         let changes = policy_changes::between(&self.held.policy, &policy);
         // Also where nothing is told: the order of rules is that of answers.
-        self.service.replace(&policy);
+        self.service.replace_policy(&policy);
         (self.held.texts, self.held.policy) = (texts, policy);
         if changes.is_empty() {
             return self.keep();
         }
-        self.service.reloaded(Reloaded::Changed, None);
+        self.service.record_reload(Reloaded::Changed, None);
         info!("the policy has changed: {}", changes.summary());
         in_log(&changes.lines, |line| info!("{line}"));
         tell(&notes);
@@ -212,7 +212,7 @@ impl Reader {
             [first, more @ ..] => format!("{first} (and {} more)", more.len()),
             [] => String::new(),
         };
-        self.service.reloaded(Reloaded::Failed, Some(problem));
+        self.service.record_reload(Reloaded::Failed, Some(problem));
         in_log(wrong, |line| error!("{line}"));
         error!("policy reload failed; keeping the current policy");
     }

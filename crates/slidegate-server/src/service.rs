@@ -1,4 +1,6 @@
-//! What every face asks: the policy as it now is, over the store, with those who watch.
+//! The rate limit service behind all listeners: the active policy, the store, health and telemetry.
+//!
+//! A reload replaces the policy. The store and the counters stay.
 
 use std::sync::Arc;
 
@@ -12,106 +14,106 @@ use crate::watch::metrics::{Reloaded, StoreFigures};
 use crate::watch::{Tallies, Watch, Watched};
 use crate::wire::Store;
 
-/// Decides, and is watched.
+/// Decides about requests and records the decisions.
 pub struct Service {
-    ruled: ArcSwap<Ruled>,
+    active_policy: ArcSwap<ActivePolicy>,
     watch: Watch,
     health: Health,
-    /// Whether every rule only watches.
+    /// Whether every rule only observes.
     observe: bool,
 }
 
-/// A policy over the store, and where its decisions are counted: replaced as one.
-pub struct Ruled {
+/// A policy over the store, with the metrics of its limits. They are replaced together.
+pub struct ActivePolicy {
     gate: Gate<Watched<Store>>,
     tallies: Tallies,
-    headers: NamedHeaders,
+    headers: PolicyHeaders,
 }
 
-/// The headers that a policy names, beside their attributes: `header.x-api-key` is the header `x-api-key`.
-pub type NamedHeaders = Box<[(Box<str>, HeaderName)]>;
+/// The headers that a policy names, with their attributes: `header.x-api-key` is the header `x-api-key`.
+pub type PolicyHeaders = Box<[(Box<str>, HeaderName)]>;
 
 impl Service {
-    /// What decides by this gate. If it shall only observe, its policy does already.
+    /// Creates a service. With `observe`, the policy of the gate must already only observe.
     pub fn new(gate: Gate<Watched<Store>>, watch: Watch, health: Health, observe: bool) -> Self {
         let tallies = watch.tallies(gate.policy());
-        let ruled = ArcSwap::from_pointee(Ruled::new(gate, tallies));
-        Self { ruled, watch, health, observe }
+        let active_policy = ArcSwap::from_pointee(ActivePolicy::new(gate, tallies));
+        Self { active_policy, watch, health, observe }
     }
 
-    /// Takes what the request costs if every limit has room for it.
+    /// Decides about a request, and charges its cost if every limit allows it.
     pub async fn check(&self, request: &Request<'_>) -> Ruling {
-        self.check_by(&self.ruled.load_full(), request).await
+        self.check_with_policy(&self.active_policy.load_full(), request).await
     }
 
-    /// [`check`](Self::check) by a policy that the caller has looked at already.
-    pub async fn check_by(&self, ruled: &Ruled, request: &Request<'_>) -> Ruling {
-        let applied = ruled.gate.policy().apply(request);
-        let ruling = ruled.gate.check_matched(&applied).await;
-        self.watch.decided(&ruled.tallies, request.domain(), &applied, &ruling);
+    /// Like [`check`](Self::check), with a policy that the caller has already loaded.
+    pub async fn check_with_policy(&self, policy: &ActivePolicy, request: &Request<'_>) -> Ruling {
+        let matched = policy.gate.policy().apply(request);
+        let ruling = policy.gate.check_matched(&matched).await;
+        self.watch.decided(&policy.tallies, request.domain(), &matched, &ruling);
         ruling
     }
 
-    /// What [`check`](Self::check) would say. Takes nothing, and nobody watches.
+    /// Returns the decision that [`check`](Self::check) would return. Charges and records nothing.
     pub async fn peek(&self, request: &Request<'_>) -> Ruling {
-        self.ruled.load_full().gate.peek(request).await
+        self.active_policy.load_full().gate.peek(request).await
     }
 
-    /// Records units that have been consumed. It is no decision, so it is in no figures of limits.
+    /// Records units that have been consumed. Metrics of limits do not include it, because it is not a decision.
     pub async fn report(&self, request: &Request<'_>) -> Ruling {
-        self.ruled.load_full().gate.report(request).await
+        self.active_policy.load_full().gate.report(request).await
     }
 
-    /// What [`check`](Self::check) would say, and why. Takes nothing, and nobody watches.
+    /// Explains the decision that [`check`](Self::check) would return. Charges and records nothing.
     pub async fn explain(&self, request: &Request<'_>) -> Explanation {
-        let ruled = self.ruled.load_full();
-        let policy = ruled.gate.policy();
-        let applied = policy.apply(request);
-        let ruling = ruled.gate.peek_matched(&applied).await;
-        Explanation::of(policy, request, &ruling)
+        let active = self.active_policy.load_full();
+        let policy = active.gate.policy();
+        let matched = policy.apply(request);
+        let ruling = active.gate.peek_matched(&matched).await;
+        Explanation::from_ruling(policy, request, &ruling)
     }
 
-    /// Decides by another policy from now on. What is under way ends by the one by which it began.
-    pub fn replace(&self, policy: &Policy) {
+    /// Replaces the policy. Decisions in progress complete with the previous policy.
+    pub fn replace_policy(&self, policy: &Policy) {
         let policy = if self.observe { policy.observing() } else { policy.clone() };
         let tallies = self.watch.tallies(&policy);
-        let gate = self.ruled.load().gate.with_policy(policy);
-        self.ruled.store(Arc::new(Ruled::new(gate, tallies)));
+        let gate = self.active_policy.load().gate.with_policy(policy);
+        self.active_policy.store(Arc::new(ActivePolicy::new(gate, tallies)));
     }
 
-    /// Tells that the policy was read again, and how that ended: with what is wrong, if it failed.
-    pub fn reloaded(&self, result: Reloaded, problem: Option<String>) {
+    /// Records the result of a policy reload, and the error if it failed.
+    pub fn record_reload(&self, result: Reloaded, problem: Option<String>) {
         if let Some(metrics) = self.watch.metrics() {
             metrics.reloaded(result);
         }
         self.health.set_policy_problem(problem);
     }
 
-    /// The gate that decides now.
-    pub fn ruled(&self) -> Arc<Ruled> {
-        self.ruled.load_full()
+    /// Returns the active policy.
+    pub fn active_policy(&self) -> Arc<ActivePolicy> {
+        self.active_policy.load_full()
     }
 
-    /// Who watches.
+    /// Returns the telemetry.
     pub fn watch(&self) -> &Watch {
         &self.watch
     }
 
-    /// Whether it is ready.
+    /// Returns the health state.
     pub fn health(&self) -> &Health {
         &self.health
     }
 
-    /// Whether every rule only watches.
-    pub fn only_observes(&self) -> bool {
+    /// Returns whether every rule only observes.
+    pub fn is_observe_only(&self) -> bool {
         self.observe
     }
 }
 
-impl Ruled {
+impl ActivePolicy {
     fn new(gate: Gate<Watched<Store>>, tallies: Tallies) -> Self {
-        let named = gate.policy().attribute_names();
-        let headers = named.iter().filter_map(|attribute| {
+        let attributes = gate.policy().attribute_names();
+        let headers = attributes.iter().filter_map(|attribute| {
             let name = attribute.strip_prefix("header.")?.parse().ok()?;
             Some(((*attribute).into(), name))
         });
@@ -120,21 +122,21 @@ impl Ruled {
     }
 
     /// Returns the headers that the policy names.
-    pub fn headers(&self) -> &NamedHeaders {
+    pub fn headers(&self) -> &PolicyHeaders {
         &self.headers
     }
 
-    /// The gate.
+    /// Returns the gate.
     pub fn gate(&self) -> &Gate<Watched<Store>> {
         &self.gate
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &Store {
         self.gate.store().inner()
     }
 
-    /// How the store stands.
+    /// Returns the key counts and other metrics of the store, including counters that the gate keeps locally.
     pub fn store_figures(&self) -> StoreFigures {
         let figures = self.store().figures();
         StoreFigures {

@@ -108,7 +108,7 @@ pub struct ClientBounds {
     /// Connections at once.
     pub connections: NonZeroUsize,
     /// How long to wait for a client in each step of an exchange.
-    pub patience: Duration,
+    pub client_timeout: Duration,
 }
 
 impl Settings {
@@ -143,7 +143,7 @@ impl Settings {
             policy_file,
             clients: ClientBounds {
                 connections: args.max_connections,
-                patience: Duration::from_secs(args.client_timeout),
+                client_timeout: Duration::from_secs(args.client_timeout),
             },
             shutdown_grace: args.shutdown_grace,
             log: LogSettings { level: args.log_level, format: args.telling.log_format },
@@ -164,7 +164,7 @@ fn traces(args: &TellingArgs) -> Result<Option<TraceSettings>, CollectorUrlError
 
 fn tls(args: TlsArgs) -> Result<Option<Arc<Tls>>, TlsError> {
     let (Some(cert), Some(key)) = (args.tls_cert, args.tls_key) else { return Ok(None) };
-    Tls::read(TlsFiles { cert, key, client_ca: args.tls_client_ca }).map(Some)
+    Tls::load(TlsFiles { cert, key, client_ca: args.tls_client_ca }).map(Some)
 }
 
 impl StoreChoice {
@@ -188,7 +188,9 @@ impl StoreChoice {
         };
         let settings = match args.redis_clock {
             RedisClock::Server => settings,
-            RedisClock::Client => slidegate_redis::Settings { keep: CLOCKS_DIFFER, ..settings },
+            RedisClock::Client => {
+                slidegate_redis::Settings { expiry_margin: CLOCKS_DIFFER, ..settings }
+            }
         };
         let address = Box::new(args.store.0.parse()?);
         Ok(Self::Redis { address, settings, clock: args.redis_clock })

@@ -1,7 +1,7 @@
-//! TLS for clients, by certificates that are read again when their files change.
+//! TLS for client connections, with certificates that are reloaded when their files change.
 
 mod files;
-mod follow;
+mod reload;
 
 use std::io;
 use std::sync::Arc;
@@ -13,73 +13,77 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-pub use self::files::{Texts, TlsError, TlsFiles};
+pub use self::files::{TlsError, TlsFileContents, TlsFiles};
 
-/// What is spoken within TLS.
+/// The application protocol inside TLS, selected by ALPN.
 #[derive(Clone, Copy, Debug)]
-pub enum Spoken {
+pub enum AppProtocol {
     Http,
     Grpc,
 }
 
-/// TLS as it now is.
+/// TLS with the current certificates.
 pub struct Tls {
     files: TlsFiles,
-    current: ArcSwap<Certificates>,
+    current: ArcSwap<LoadedCertificates>,
 }
 
-/// TLS on the connections of one face.
+/// TLS for the connections of one listener.
 #[derive(Clone)]
-pub struct FaceTls {
+pub struct ListenerTls {
     tls: Arc<Tls>,
-    spoken: Spoken,
+    protocol: AppProtocol,
 }
 
-/// What is told to clients, and the texts that it was made of.
-struct Certificates {
-    texts: Texts,
+/// TLS configurations and the file contents from which they were built.
+struct LoadedCertificates {
+    contents: TlsFileContents,
     http: Arc<ServerConfig>,
     grpc: Arc<ServerConfig>,
 }
 
 impl Tls {
-    /// By these files as they now are.
-    pub fn read(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
-        let current = Certificates::of(&files, files.texts()?)?;
+    /// Loads certificates and keys from `files`.
+    pub fn load(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
+        let current = LoadedCertificates::from_contents(&files, files.read_contents()?)?;
         Ok(Arc::new(Self { files, current: ArcSwap::from_pointee(current) }))
     }
 
-    /// On the connections of a face.
-    pub fn on(self: &Arc<Self>, spoken: Spoken) -> FaceTls {
-        FaceTls { tls: self.clone(), spoken }
+    /// Returns TLS for a listener of this protocol.
+    pub fn for_listener(self: &Arc<Self>, protocol: AppProtocol) -> ListenerTls {
+        ListenerTls { tls: self.clone(), protocol }
     }
 }
 
-impl FaceTls {
-    /// Shakes hands with a client.
+impl ListenerTls {
+    /// Performs the TLS handshake with a client.
     pub async fn accept(&self, client: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let config = {
             let current = self.tls.current.load();
-            match self.spoken {
-                Spoken::Http => current.http.clone(),
-                Spoken::Grpc => current.grpc.clone(),
+            match self.protocol {
+                AppProtocol::Http => current.http.clone(),
+                AppProtocol::Grpc => current.grpc.clone(),
             }
         };
         TlsAcceptor::from(config).accept(client).await
     }
 }
 
-impl Certificates {
-    fn of(files: &TlsFiles, texts: Texts) -> Result<Self, TlsError> {
-        let spoken = |protocol: &[u8]| config(files, &texts, protocol).map(Arc::new);
-        let (http, grpc) = (spoken(b"http/1.1")?, spoken(b"h2")?);
-        Ok(Self { texts, http, grpc })
+impl LoadedCertificates {
+    fn from_contents(files: &TlsFiles, contents: TlsFileContents) -> Result<Self, TlsError> {
+        let config = |alpn: &[u8]| server_config(files, &contents, alpn).map(Arc::new);
+        let (http, grpc) = (config(b"http/1.1")?, config(b"h2")?);
+        Ok(Self { contents, http, grpc })
     }
 }
 
-fn config(files: &TlsFiles, texts: &Texts, protocol: &[u8]) -> Result<ServerConfig, TlsError> {
+fn server_config(
+    files: &TlsFiles,
+    contents: &TlsFileContents,
+    alpn: &[u8],
+) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(ring::default_provider());
-    let verifier = match files.roots(texts)? {
+    let verifier = match files.client_roots(contents)? {
         Some(roots) => {
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
                 .build()
@@ -87,11 +91,14 @@ fn config(files: &TlsFiles, texts: &Texts, protocol: &[u8]) -> Result<ServerConf
         }
         None => Arc::new(NoClientAuth),
     };
-    let (chain, key) = (files.chain(texts)?, files.key(texts)?);
+    let (certificate_chain, key) =
+        (files.certificate_chain(contents)?, files.private_key(contents)?);
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .and_then(|config| config.with_client_cert_verifier(verifier).with_single_cert(chain, key))
+        .and_then(|config| {
+            config.with_client_cert_verifier(verifier).with_single_cert(certificate_chain, key)
+        })
         .map_err(|error| files.pair_error(&error))?;
-    config.alpn_protocols = vec![protocol.to_vec()];
+    config.alpn_protocols = vec![alpn.to_vec()];
     Ok(config)
 }

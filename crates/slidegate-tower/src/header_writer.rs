@@ -85,7 +85,7 @@ impl HeaderWriter {
         if let Some(policies) = self.policies(ruling) {
             on_value(0, policies);
         }
-        headers::each_count(self.style, ruling, &WallClock, jitter, |index, text| {
+        headers::for_each_status(self.style, ruling, &WallClock, jitter, |index, text| {
             // Limit names are ASCII, so that each text is a valid header value.
             if let Ok(value) = HeaderValue::from_str(text) {
                 on_value(index, value);
@@ -108,15 +108,15 @@ impl HeaderWriter {
 
     fn policies(&self, ruling: &Ruling) -> Option<HeaderValue> {
         match self.cache.get() {
-            Some(cache) if ruling.has_limits_of(&cache.ruling) => Some(cache.policies.clone()),
+            Some(cache) if ruling.has_same_limits(&cache.ruling) => Some(cache.policies.clone()),
             _ => self.format_policies(ruling),
         }
     }
 
     #[cold]
     fn format_policies(&self, ruling: &Ruling) -> Option<HeaderValue> {
-        let policies = headers::policies(self.style, ruling)?;
-        let policies = HeaderValue::from_str(policies.text()).ok()?;
+        let policies = headers::policy_header(self.style, ruling)?;
+        let policies = HeaderValue::from_str(policies.as_str()).ok()?;
         self.cache
             .get_or_init(|| HeaderCache { ruling: ruling.clone(), policies: policies.clone() });
         Some(policies)
@@ -126,7 +126,7 @@ impl HeaderWriter {
 /// Returns the wait of a denial with its jitter; `None` if the request can never be allowed.
 pub fn retry_after(ruling: &Ruling, jitter: JitterSample) -> Option<Duration> {
     let wait = ruling.decision().retry_after()?;
-    Some(jitter.of(wait))
+    Some(jitter.extend(wait))
 }
 
 impl Default for HeaderWriter {

@@ -94,7 +94,7 @@ impl<'d> Denial<'d> {
 
     /// Returns the problem details of a denial; `None` if the request is malformed.
     pub fn problem(&self) -> Option<Problem> {
-        self.ruling().and_then(Problem::of)
+        self.ruling().and_then(Problem::from_ruling)
     }
 
     /// Returns the reason for the denial; `None` if the request is malformed.

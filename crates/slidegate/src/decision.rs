@@ -1,4 +1,6 @@
-//! What we say of a request.
+//! The decision about a request, derived from the outcomes of its hits.
+//!
+//! Allowed or denied is decided by the store; the binding limit is chosen here.
 
 use std::time::Duration;
 
@@ -6,197 +8,202 @@ use crate::hit::{Hit, Veto};
 use crate::outcome::Outcome;
 use crate::store::{ChargeResult, Outcomes, Receipt, SingleChargeResult, admits};
 
-/// What we say of a request: allowed or denied, by which limit, and how every limit stands.
+/// The result for a request: allowed or denied, the binding limit, and the outcome of every limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    allowed: bool,
-    degraded: bool,
+    is_allowed: bool,
+    is_degraded: bool,
     binding: Option<u16>,
     outcomes: Outcomes,
     receipt: Receipt,
 }
 
 impl Decision {
-    /// What a store did, seen as a decision.
+    /// Creates a decision from the result of a charge.
     #[inline(always)]
-    pub(crate) fn of_taken(hits: &[Hit<'_>], taken: ChargeResult) -> Self {
-        let binding = binding(hits, &taken.outcomes, taken.allowed);
-        Self::bound_by(binding, taken)
+    pub(crate) fn from_charge(hits: &[Hit<'_>], result: ChargeResult) -> Self {
+        let binding = binding(hits, &result.outcomes, result.allowed);
+        Self::with_binding(binding, result)
     }
 
     #[inline(always)]
-    fn bound_by(binding: Option<u16>, taken: ChargeResult) -> Self {
-        let ChargeResult { allowed, outcomes, receipt } = taken;
-        Self { allowed, degraded: false, binding, outcomes, receipt }
+    fn with_binding(binding: Option<u16>, result: ChargeResult) -> Self {
+        let ChargeResult { allowed: is_allowed, outcomes, receipt } = result;
+        Self { is_allowed, is_degraded: false, binding, outcomes, receipt }
     }
 
-    /// What a store did with a single hit, seen as a decision.
+    /// Creates a decision from the result of charging a single hit.
     #[inline(always)]
-    pub(crate) fn of_one(hit: &Hit<'_>, taken: SingleChargeResult) -> Self {
-        let taken = taken.into_taken(hit);
-        Self::bound_by(binds_alone(hit, taken.allowed).then_some(0), taken)
+    pub(crate) fn from_single_charge(hit: &Hit<'_>, result: SingleChargeResult) -> Self {
+        let result = result.into_charge_result(hit);
+        Self::with_binding(is_binding_alone(hit, result.allowed).then_some(0), result)
     }
 
-    /// What a store would do, seen as a decision.
-    pub(crate) fn of_peeked(hits: &[Hit<'_>], outcomes: Outcomes) -> Self {
+    /// Creates a decision from the outcomes of a peek.
+    pub(crate) fn from_peek(hits: &[Hit<'_>], outcomes: Outcomes) -> Self {
         let allowed = admits(hits, &outcomes);
-        Self::of_taken(hits, ChargeResult { allowed, outcomes, receipt: Receipt::default() })
+        Self::from_charge(hits, ChargeResult { allowed, outcomes, receipt: Receipt::default() })
     }
 
-    /// By a limit that nothing fits: a denial, unless it observes.
-    pub(crate) fn never(veto: Veto) -> Self {
-        let outcomes = Outcomes::from_slice(&[Outcome::judge((0, 0), 1, 0, || 0)]);
+    /// Creates the decision of a limit without capacity: a denial, unless the limit only observes.
+    pub(crate) fn without_capacity(veto: Veto) -> Self {
+        let outcomes = Outcomes::from_slice(&[Outcome::evaluate((0, 0), 1, 0, || 0)]);
         let allowed = veto == Veto::Never;
-        let taken = ChargeResult { allowed, outcomes, receipt: Receipt::default() };
-        Self::bound_by((!allowed).then_some(0), taken)
+        let result = ChargeResult { allowed, outcomes, receipt: Receipt::default() };
+        Self::with_binding((!allowed).then_some(0), result)
     }
 
-    /// What no rule applies to.
+    /// Creates the decision for a request to which no rule applies: allowed.
     pub(crate) fn unlimited() -> Self {
-        let taken =
+        let result =
             ChargeResult { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() };
-        Self::of_taken(&[], taken)
+        Self::from_charge(&[], result)
     }
 
-    /// A denial because the store, which should have decided, did not answer.
-    pub fn refused() -> Self {
-        let taken =
+    /// Creates a degraded denial, made because the store is unavailable.
+    pub fn store_unavailable() -> Self {
+        let result =
             ChargeResult { allowed: false, outcomes: Outcomes::new(), receipt: Receipt::default() };
-        Self::of_taken(&[], taken).degraded()
+        Self::from_charge(&[], result).into_degraded()
     }
 
-    /// The same, made without the store that should have made it.
+    /// Marks the decision as made without the store.
     #[must_use]
-    pub fn degraded(self) -> Self {
-        Self { degraded: true, ..self }
+    pub fn into_degraded(self) -> Self {
+        Self { is_degraded: true, ..self }
     }
 
-    /// Whether the request may pass.
+    /// Returns whether the request is allowed.
     pub fn is_allowed(&self) -> bool {
-        self.allowed
+        self.is_allowed
     }
 
-    /// Whether it was made without the store that should have made it.
+    /// Returns whether the decision was made without the store, because it was unavailable.
     pub fn is_degraded(&self) -> bool {
-        self.degraded
+        self.is_degraded
     }
 
-    /// Whether it was denied because the store did not answer, and not by any limit.
-    pub fn is_refused(&self) -> bool {
-        !self.allowed && self.outcomes.is_empty()
+    /// Returns whether the request was denied because the store is unavailable, and not by a limit.
+    pub fn is_store_unavailable(&self) -> bool {
+        !self.is_allowed && self.outcomes.is_empty()
     }
 
-    /// Returns the place of the outcome that binds the request. Of a denial it is the one with the longest wait ("never" is
-    /// the longest), where joint limits count as the one of them with the shortest wait. Otherwise it is the one with the
-    /// least remaining share, where joint limits count as the one of them with the most. Limits that only observe do not
-    /// bind.
+    /// Returns the index of the binding outcome, or `None` if no limit binds. If the request is denied, the outcome
+    /// with the longest wait binds ("never" is the longest); joint limits are represented by the one with the shortest
+    /// wait. If the request is allowed, the outcome with the smallest remaining share binds; joint limits are
+    /// represented by the one with the largest. Limits that only observe never bind.
     pub fn binding(&self) -> Option<usize> {
         self.binding.map(usize::from)
     }
 
-    /// One outcome for each limit; of a limit that the store did not have to ask it says
-    /// [no more than that](Outcome::is_known).
+    /// Returns one outcome for each limit. The outcome is [unknown](Outcome::is_known) if the store did not have to
+    /// evaluate the limit.
     pub fn outcomes(&self) -> &[Outcome] {
         &self.outcomes
     }
 
-    /// What was charged, to be given back or settled.
+    /// Returns the record of the charges, from which they can be reverted or settled.
     pub fn receipt(&self) -> &Receipt {
         &self.receipt
     }
 
-    fn bound(&self) -> Option<&Outcome> {
+    fn binding_outcome(&self) -> Option<&Outcome> {
         self.outcomes.get(self.binding()?)
     }
 
-    /// Units that the binding limit still lets pass; `u64::MAX` if nothing limits the request.
+    /// Returns the units that the binding limit still admits; `u64::MAX` if no limit applies.
     pub fn remaining(&self) -> u64 {
-        let unbound = if self.allowed { u64::MAX } else { 0 };
-        self.bound().map_or(unbound, Outcome::remaining)
+        let default = if self.is_allowed { u64::MAX } else { 0 };
+        self.binding_outcome().map_or(default, Outcome::remaining)
     }
 
-    /// How long until the binding limit is as if the key had never been seen.
+    /// Returns the time until no charge counts against the binding limit any more.
     pub fn reset_after(&self) -> Duration {
-        self.bound().map_or(Duration::ZERO, Outcome::reset_after)
+        self.binding_outcome().map_or(Duration::ZERO, Outcome::reset_after)
     }
 
-    /// How long until this request would fit: zero if it is allowed, `None` if it never can, or if that
-    /// is not known.
+    /// Returns the time until this request would fit: zero if it is allowed, `None` if it never fits or the time is not
+    /// known.
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.bound() {
+        match self.binding_outcome() {
             Some(outcome) => outcome.retry_after(),
-            None => self.allowed.then_some(Duration::ZERO),
+            None => self.is_allowed.then_some(Duration::ZERO),
         }
     }
 }
 
-/// The hit that a decision hangs on.
+/// Returns the index of the binding hit; see [`Decision::binding`].
 #[inline]
 fn binding(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16> {
     match (hits, outcomes) {
-        ([hit], [outcome]) => (outcome.is_known() && binds_alone(hit, allowed)).then_some(0),
+        ([hit], [outcome]) => (outcome.is_known() && is_binding_alone(hit, allowed)).then_some(0),
         _ => binding_of_several(hits, outcomes, allowed),
     }
 }
 
-/// Whether a decision hangs on its only hit.
+/// Returns whether the only hit of a request binds its decision.
 #[inline]
-fn binds_alone(hit: &Hit<'_>, allowed: bool) -> bool {
+fn is_binding_alone(hit: &Hit<'_>, allowed: bool) -> bool {
     !allowed || hit.veto != Veto::Never
 }
 
 fn binding_of_several(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16> {
-    let known = |(_, (_, outcome)): &Bound<'_>| outcome.is_known();
-    let all = || hits.iter().zip(outcomes).enumerate().filter(known);
-    let with = |veto| all().filter(move |(_, (hit, _))| hit.veto == veto);
-    let denies = |(_, (_, outcome)): &Bound<'_>| !outcome.fits();
-    let wait = |(_, (_, outcome)): &Bound<'_>| outcome.wait_us();
-    let bound = if allowed {
+    let is_known = |(_, (_, outcome)): &IndexedHit<'_>| outcome.is_known();
+    let all = || hits.iter().zip(outcomes).enumerate().filter(is_known);
+    let with_veto = |veto| all().filter(move |(_, (hit, _))| hit.veto == veto);
+    let denies = |(_, (_, outcome)): &IndexedHit<'_>| !outcome.fits();
+    let wait = |(_, (_, outcome)): &IndexedHit<'_>| outcome.retry_after_us();
+    let binding = if allowed && hits.iter().all(|hit| hit.veto != Veto::Jointly) {
+        // The usual case of the next branch, in fewer instructions.
+        let candidates = with_veto(Veto::Alone);
+        candidates.reduce(|least, next| if has_less_left(next.1, least.1) { next } else { least })
+    } else if allowed {
         // A joint limit that does not fit denies nothing while another one fits.
-        let joint = with(Veto::Jointly).filter(|bound| !denies(bound));
+        let joint = with_veto(Veto::Jointly).filter(|hit| !denies(hit));
         let most =
             joint.reduce(|most, next| if has_less_left(most.1, next.1) { next } else { most });
-        let alone = with(Veto::Alone).chain(most);
-        alone.reduce(|least, next| if has_less_left(next.1, least.1) { next } else { least })
+        let candidates = with_veto(Veto::Alone).chain(most);
+        candidates.reduce(|least, next| if has_less_left(next.1, least.1) { next } else { least })
     } else {
-        let has_fitting = with(Veto::Jointly).any(|bound| !denies(&bound));
-        let joint = with(Veto::Jointly).filter(|_| !has_fitting);
+        let has_fitting = with_veto(Veto::Jointly).any(|hit| !denies(&hit));
+        let joint = with_veto(Veto::Jointly).filter(|_| !has_fitting);
         let soonest =
             joint.reduce(|soonest, next| if wait(&next) < wait(&soonest) { next } else { soonest });
-        let alone = with(Veto::Alone).filter(denies).chain(soonest);
-        alone.reduce(|longest, next| if wait(&next) > wait(&longest) { next } else { longest })
+        let candidates = with_veto(Veto::Alone).filter(denies).chain(soonest);
+        candidates.reduce(|longest, next| if wait(&next) > wait(&longest) { next } else { longest })
     };
-    bound.and_then(|(nth, _)| u16::try_from(nth).ok())
+    binding.and_then(|(index, _)| u16::try_from(index).ok())
 }
 
-/// A hit with its outcome, and its place.
-type Bound<'b> = (usize, (&'b Hit<'b>, &'b Outcome));
+/// The index of a hit, the hit, and its outcome.
+type IndexedHit<'h> = (usize, (&'h Hit<'h>, &'h Outcome));
 
-/// Whether one counter has a smaller share of its limit left than another.
-fn has_less_left(one: (&Hit<'_>, &Outcome), other: (&Hit<'_>, &Outcome)) -> bool {
-    let left = |(hit, outcome): (&Hit<'_>, &Outcome), by: &Hit<'_>| {
+/// Returns whether `first` has a smaller share of its limit left than `second`. The shares are compared by
+/// cross-multiplication.
+fn has_less_left(first: (&Hit<'_>, &Outcome), second: (&Hit<'_>, &Outcome)) -> bool {
+    let scaled = |(hit, outcome): (&Hit<'_>, &Outcome), by: &Hit<'_>| {
         (outcome.remaining().min(hit.limit.capacity())) * by.limit.capacity()
     };
-    left(one, other.0) < left(other, one.0)
+    scaled(first, second.0) < scaled(second, first.0)
 }
 
-/// A [`Decision`], told apart.
+/// A [`Decision`] as an enum, to match on.
 #[derive(Clone, Debug, PartialEq)]
-#[must_use = "a denial is a value: see which it is"]
+#[must_use = "a denial is a value: check whether the request is allowed"]
 pub enum Verdict {
-    /// The request may pass, and has been charged.
+    /// The request is allowed, and has been charged.
     Allowed(Decision),
-    /// The request may not pass, and has been charged nothing.
+    /// The request is denied, and has not been charged.
     Denied(Decision),
 }
 
 impl Verdict {
-    /// Whether the request may pass.
+    /// Returns whether the request is allowed.
     pub fn is_allowed(&self) -> bool {
         matches!(self, Self::Allowed(_))
     }
 
-    /// The decision, whichever it is.
+    /// Returns the decision.
     pub fn decision(&self) -> &Decision {
         match self {
             Self::Allowed(decision) | Self::Denied(decision) => decision,
@@ -215,6 +222,6 @@ impl From<Verdict> for Decision {
 impl From<Decision> for Verdict {
     #[inline(always)]
     fn from(decision: Decision) -> Self {
-        if decision.allowed { Self::Allowed(decision) } else { Self::Denied(decision) }
+        if decision.is_allowed { Self::Allowed(decision) } else { Self::Denied(decision) }
     }
 }

@@ -1,4 +1,8 @@
-//! Policy and store, and what to do when the store fails.
+//! The gate: a policy over a store, with a fallback in memory.
+//!
+//! While the store is unavailable, the gate decides by a copy of the rules with this instance's share of each limit
+//! (`fallback.rs`). A request with refunds takes two steps (`refund.rs`). `ruling.rs` attributes a decision to the
+//! rules of the policy; `settle.rs` corrects charges afterwards.
 
 mod fallback;
 mod refund;
@@ -15,11 +19,11 @@ use crate::request::Request;
 use crate::store::memory::MemoryStore;
 use crate::store::{Receipt, Store, StoreError, SyncStore};
 
-use fallback::{Counts, Fallback, LocalBounds};
+use fallback::{Fallback, LocalBounds, LocalCounts};
 
 pub use ruling::{LimitStatus, Ruling};
 
-/// Policy and store: asks the store what the policy makes of a request.
+/// A policy and the store that counts its requests.
 ///
 /// ```
 /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
@@ -38,23 +42,29 @@ pub use ruling::{LimitStatus, Ruling};
 pub struct Gate<S = MemoryStore> {
     policy: Policy,
     instances: NonZeroU32,
-    /// The policy's rules as this instance enforces them while the store does not answer.
-    own_rules: Arc<[Rule]>,
+    /// The rules of the policy with this instance's share of each limit. They hold while the store is unavailable.
+    local_rules: Arc<[Rule]>,
     store: Arc<S>,
     fallback: Arc<Fallback>,
 }
 
 impl<S> Gate<S> {
-    /// A gate that enforces a policy by a store.
+    /// Creates a gate that enforces `policy` with the counts in `store`.
     pub fn new(policy: Policy, store: S) -> Self {
         let fallback = Fallback::new(Arc::new(SystemClock::new()), LocalBounds::default());
         let instances = NonZeroU32::MIN;
-        let own_rules = policy.rules_shared_by(instances);
-        Self { policy, instances, own_rules, store: Arc::new(store), fallback: Arc::new(fallback) }
+        let local_rules = policy.rules_divided_by(instances);
+        Self {
+            policy,
+            instances,
+            local_rules,
+            store: Arc::new(store),
+            fallback: Arc::new(fallback),
+        }
     }
 
-    /// The same store, with all its counts, under another policy. What is under way ends under the policy by
-    /// which it began.
+    /// Returns a gate with another policy and the same store, including its counts. Requests in progress finish under
+    /// the policy with which they started.
     ///
     /// ```
     /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
@@ -72,7 +82,7 @@ impl<S> Gate<S> {
     #[must_use]
     pub fn with_policy(&self, policy: Policy) -> Self {
         Self {
-            own_rules: policy.rules_shared_by(self.instances),
+            local_rules: policy.rules_divided_by(self.instances),
             policy,
             instances: self.instances,
             store: self.store.clone(),
@@ -80,24 +90,24 @@ impl<S> Gate<S> {
         }
     }
 
-    /// The same, as one of so many instances that share the store. While it does not answer, each enforces
-    /// its part of every limit that is [`OnStoreError::Local`]: max(1, max / instances), and the same of a
+    /// Sets the number of instances that share the store, 1 by default. While the store is unavailable, each instance
+    /// enforces its share of every limit with [`OnStoreError::Local`]: max(1, max / instances), and the same share of a
     /// burst. A max of 0 stays 0.
     ///
-    /// The bound over any number of outages: in any window the store lets at most max pass, and the
-    /// instances together at most max, so at most 2*max pass (max + instances, if max is less than those).
-    /// Where an algorithm lets more than max pass in a window, it is twice what that promises. Local counts
-    /// stay until their window has passed, so the next outage finds those of the last one.
-    pub fn expecting_instances(self, instances: NonZeroU32) -> Self {
-        Self { own_rules: self.policy.rules_shared_by(instances), instances, ..self }
+    /// The bound over any number of outages: in any window, the store admits at most max, and all instances together at
+    /// most max, so at most 2*max are admitted (max + instances, if max is less than the number of instances). For an
+    /// algorithm that admits more than max per window, the bound is twice its own. Local counts are kept until their
+    /// window has passed, so a later outage within that window continues with them.
+    pub fn with_instances(self, instances: NonZeroU32) -> Self {
+        Self { local_rules: self.policy.rules_divided_by(instances), instances, ..self }
     }
 
-    /// The same with another clock for what is counted while the store does not answer.
+    /// Sets the clock of the local counts, which are used while the store is unavailable.
     pub fn with_local_clock(self, clock: impl Clock) -> Self {
         Self { fallback: Arc::new(self.fallback.with_clock(Arc::new(clock))), ..self }
     }
 
-    /// The same with room for so many keys in what is counted while the store does not answer.
+    /// Sets the maximum number of keys that are counted in memory while the store is unavailable.
     pub fn with_local_max_keys(self, max_keys: usize) -> Self {
         Self { fallback: Arc::new(self.fallback.with_max_keys(max_keys)), ..self }
     }
@@ -108,12 +118,12 @@ impl<S> Gate<S> {
         Self { fallback: Arc::new(self.fallback.with_max_memory(bytes)), ..self }
     }
 
-    /// The policy.
+    /// Returns the policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &S {
         &self.store
     }
@@ -121,74 +131,75 @@ impl<S> Gate<S> {
     /// Returns the number of keys that are counted in memory because the store was unavailable. They stay until their
     /// windows have passed.
     pub fn local_keys(&self) -> usize {
-        self.fallback.present().map_or(0, |counts| counts.keys())
+        self.fallback.counts().map_or(0, |counts| counts.keys())
     }
 
     /// Returns the bytes of memory that the [`local_keys`](Self::local_keys) take.
     pub fn local_memory_bytes(&self) -> usize {
-        self.fallback.present().map_or(0, |counts| counts.memory_bytes())
+        self.fallback.counts().map_or(0, |counts| counts.memory_bytes())
     }
 
-    fn rule(&self, applied: &MatchedRules<'_>, decision: Decision) -> Ruling {
-        Ruling::new(self.policy.shared_rules().clone(), applied.origins(), decision)
+    fn ruling(&self, matched: &MatchedRules<'_>, decision: Decision) -> Ruling {
+        Ruling::new(self.policy.shared_rules().clone(), matched.origins(), decision)
     }
 
-    /// What the rules want when the store did not answer.
-    fn without_store<'r>(
+    /// Decides after a failed store call: denies if a rule demands it, else decides by the local counts.
+    fn decide_without_store<'r>(
         &'r self,
-        applied: &MatchedRules<'r>,
-        decide: impl FnOnce(&Counts, &MatchedRules<'_>) -> Decision,
+        matched: &MatchedRules<'r>,
+        decide: impl FnOnce(&LocalCounts, &MatchedRules<'_>) -> Decision,
     ) -> Ruling {
-        let rules = self.own_rules.clone();
-        let refuses = applied.on_store_error() == OnStoreError::Deny;
-        let mut applied = applied.without_store(&self.own_rules, self.instances);
-        if refuses {
-            // What is given back has not been spent, whatever becomes of the rest.
-            applied = applied.as_refund();
+        let rules = self.local_rules.clone();
+        let is_denied = matched.on_store_error() == OnStoreError::Deny;
+        let mut matched = matched.without_store(&self.local_rules, self.instances);
+        if is_denied {
+            // Refunds are applied also if the request is denied: their units have not been consumed.
+            matched = matched.as_refund();
         }
-        let decision = match applied.has_hits() {
-            true => self.fallback.decide(|counts| decide(counts, &applied), Decision::outcomes),
+        let decision = match matched.has_hits() {
+            true => self.fallback.decide(|counts| decide(counts, &matched), Decision::outcomes),
             false => Decision::unlimited(),
         };
-        match refuses {
-            true => Ruling::new(rules, Origins::default(), Decision::refused()),
-            false => Ruling::new(rules, applied.origins(), decision.degraded()),
+        match is_denied {
+            true => Ruling::new(rules, Origins::default(), Decision::store_unavailable()),
+            false => Ruling::new(rules, matched.origins(), decision.into_degraded()),
         }
     }
 
-    /// Sees that the store answers again.
-    fn heard<T>(&self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
-        if answer.is_ok() {
-            self.fallback.store_answered();
+    /// Informs the fallback if a store call has succeeded. Returns `result`.
+    fn record_result<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        if result.is_ok() {
+            self.fallback.on_store_success();
         }
-        answer
+        result
     }
 }
 
 #[inline]
-fn take_now<S: SyncStore + ?Sized>(store: &S, applied: &MatchedRules<'_>) -> Decision {
-    if applied.is_refund() {
-        return refund::take_now(store, applied);
+fn take_now<S: SyncStore + ?Sized>(store: &S, matched: &MatchedRules<'_>) -> Decision {
+    if matched.is_refund() {
+        return refund::take_now(store, matched);
     }
-    let hits = applied.hits();
-    Decision::of_taken(&hits, store.take_now(&hits))
+    let hits = matched.hits();
+    Decision::from_charge(&hits, store.take_now(&hits))
 }
 
-fn peek_now<S: SyncStore>(store: &S, applied: &MatchedRules<'_>) -> Decision {
-    let hits = refund::looks(applied);
-    refund::seen(applied, &hits, store.peek_now(&hits))
+fn peek_now<S: SyncStore>(store: &S, matched: &MatchedRules<'_>) -> Decision {
+    let hits = refund::peek_hits(matched);
+    refund::decide_peek(matched, &hits, store.peek_now(&hits))
 }
 
-/// Over a store that answers without waiting and never fails.
+/// Methods for a store that responds without waiting and never fails.
 impl<S: SyncStore> Gate<S> {
-    /// Takes what the request costs if every limit has room for it.
+    /// Decides a request, and charges its cost if every limit has capacity for it.
     pub fn check_now(&self, request: &Request<'_>) -> Ruling {
         self.check_matched_now(&self.policy.apply(request))
     }
 
-    /// [`check_now`](Self::check_now), where it is known already how [the policy](Self::policy) applies.
-    pub fn check_matched_now(&self, applied: &MatchedRules<'_>) -> Ruling {
-        self.rule(applied, take_now(&*self.store, applied))
+    /// Decides a request like [`check_now`](Self::check_now), given the rules of [the policy](Self::policy) that apply
+    /// to it.
+    pub fn check_matched_now(&self, matched: &MatchedRules<'_>) -> Ruling {
+        self.ruling(matched, take_now(&*self.store, matched))
     }
 
     /// Records units that have been consumed; see [`report`](Self::report).
@@ -196,80 +207,83 @@ impl<S: SyncStore> Gate<S> {
         self.check_matched_now(&self.policy.apply(request).reported())
     }
 
-    /// What [`check_now`](Self::check_now) would say. Takes nothing.
+    /// Returns the decision that [`check_now`](Self::check_now) would make. Charges nothing.
     pub fn peek_now(&self, request: &Request<'_>) -> Ruling {
-        let applied = self.policy.apply(request);
-        self.rule(&applied, peek_now(&*self.store, &applied))
+        let matched = self.policy.apply(request);
+        self.ruling(&matched, peek_now(&*self.store, &matched))
     }
 }
 
-/// Over any store. While it does not answer, the decision is degraded: what each rule's
-/// [`OnStoreError`] says holds, the strictest of all rules that apply. How much passes then is said at
-/// [`expecting_instances`](Gate::expecting_instances).
+/// Methods for any store. While it is unavailable, decisions are degraded: the strictest [`OnStoreError`] of all rules
+/// that apply takes effect. The bound on the units that are then admitted is described at
+/// [`with_instances`](Gate::with_instances).
 impl<S: Store> Gate<S> {
-    /// Takes what the request costs if every limit has room for it. What descriptors
-    /// [give back](crate::Descriptor::as_refund) is taken off first, in a call of its own, and whether or not
-    /// the rest is denied.
+    /// Decides a request, and charges its cost if every limit has capacity for it.
+    /// [Refunds](crate::Descriptor::as_refund) are applied first, in a separate call to the store, also if the request
+    /// is then denied.
     pub async fn check(&self, request: &Request<'_>) -> Ruling {
         self.check_matched(&self.policy.apply(request)).await
     }
 
-    /// [`check`](Self::check), where it is known already how [the policy](Self::policy) applies.
-    pub async fn check_matched<'r>(&'r self, applied: &MatchedRules<'r>) -> Ruling {
+    /// Decides a request like [`check`](Self::check), given the rules of [the policy](Self::policy) that apply to it.
+    pub async fn check_matched<'r>(&'r self, matched: &MatchedRules<'r>) -> Ruling {
         if let Some(store) = self.store.as_sync() {
-            return self.rule(applied, take_now(store, applied));
+            return self.ruling(matched, take_now(store, matched));
         }
-        let hits = applied.hits();
+        let hits = matched.hits();
         if hits.is_empty() {
-            return self.rule(applied, Decision::unlimited());
+            return self.ruling(matched, Decision::unlimited());
         }
-        let decision = match applied.is_refund() {
-            true => refund::take(&*self.store, applied).await,
-            false => self.store.take(&hits).await.map(|taken| Decision::of_taken(&hits, taken)),
+        let decision = match matched.is_refund() {
+            true => refund::take(&*self.store, matched).await,
+            false => {
+                self.store.take(&hits).await.map(|result| Decision::from_charge(&hits, result))
+            }
         };
-        match self.heard(decision) {
-            Ok(decision) => self.rule(applied, decision),
-            Err(_) => self.without_store(applied, take_now),
+        match self.record_result(decision) {
+            Ok(decision) => self.ruling(matched, decision),
+            Err(_) => self.decide_without_store(matched, take_now),
         }
     }
 
-    /// What [`check`](Self::check) would say. Takes nothing.
+    /// Returns the decision that [`check`](Self::check) would make. Charges nothing.
     pub async fn peek(&self, request: &Request<'_>) -> Ruling {
         self.peek_matched(&self.policy.apply(request)).await
     }
 
-    /// [`peek`](Self::peek), where it is known already how [the policy](Self::policy) applies.
-    pub async fn peek_matched<'r>(&'r self, applied: &MatchedRules<'r>) -> Ruling {
-        let hits = refund::looks(applied);
+    /// Returns the decision of [`peek`](Self::peek), given the rules of [the policy](Self::policy) that apply.
+    pub async fn peek_matched<'r>(&'r self, matched: &MatchedRules<'r>) -> Ruling {
+        let hits = refund::peek_hits(matched);
         if hits.is_empty() {
-            return self.rule(applied, Decision::unlimited());
+            return self.ruling(matched, Decision::unlimited());
         }
-        match self.heard(self.store.peek(&hits).await) {
-            Ok(outcomes) => self.rule(applied, refund::seen(applied, &hits, outcomes)),
-            Err(_) => self.without_store(applied, peek_now),
+        match self.record_result(self.store.peek(&hits).await) {
+            Ok(outcomes) => self.ruling(matched, refund::decide_peek(matched, &hits, outcomes)),
+            Err(_) => self.decide_without_store(matched, peek_now),
         }
     }
 
-    /// Reverts the charges in a decision's receipt; call it once per decision. Charges that were made in memory, while the
-    /// store was unavailable, are reverted there.
+    /// Reverts the charges in the receipt of a decision; call it once per decision. Charges that were made in memory,
+    /// while the store was unavailable, are reverted there.
     ///
     /// # Errors
-    /// If the store did not answer.
+    /// If the store did not respond.
     pub async fn revert(&self, decision: &Decision) -> Result<(), StoreError> {
-        self.give_back_part(decision, decision.receipt()).await
+        self.revert_receipt(decision, decision.receipt()).await
     }
 
-    async fn give_back_part(
+    /// Reverts the charges of `receipt`, which is all or a part of the receipt of `decision`.
+    async fn revert_receipt(
         &self,
         decision: &Decision,
         receipt: &Receipt,
     ) -> Result<(), StoreError> {
         if decision.is_degraded() {
-            if let Some(counts) = self.fallback.present() {
+            if let Some(counts) = self.fallback.counts() {
                 counts.revert_now(receipt);
             }
             return Ok(());
         }
-        self.heard(self.store.revert(receipt).await)
+        self.record_result(self.store.revert(receipt).await)
     }
 }

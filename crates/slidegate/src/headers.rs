@@ -1,29 +1,29 @@
-//! A ruling as response headers: (name, value) pairs, in one of four styles.
+//! Rate-limit headers of a response: (name, value) pairs for a ruling, in one of four styles.
 //!
-//! | style | an answer to `100/min` with 99 left |
+//! | style | headers for `100/min` with 99 left |
 //! |---|---|
 //! | [`Ietf`](Style::Ietf) | `RateLimit-Policy: "all";q=100;w=60`, `RateLimit: "all";r=99;t=60` |
 //! | [`Draft03`](Style::Draft03) | `RateLimit-Limit: 100, 100;w=60`, `RateLimit-Remaining: 99`, `RateLimit-Reset: 60` |
 //! | [`X`](Style::X) | `X-RateLimit-Limit: 100`, `X-RateLimit-Remaining: 99`, `X-RateLimit-Reset: 1750000080` |
 //! | [`None`](Style::None) | |
 //!
-//! What they say is the same. On a denial the reset is when this request would fit, otherwise when the
-//! key is as if never seen; whole seconds, rounded up. `Retry-After` goes with every denial that ends, in
-//! every style: clients and proxies obey it that know nothing of rate limits. A denial that never ends has
-//! neither. The limit is the max of the quota, so under a token bucket with a larger burst more may
-//! remain.
+//! All styles have the same content. The reset of a denial is the time at which the request would fit; otherwise it is
+//! the time at which no charge counts any more. Times are whole seconds, rounded up. `Retry-After` is part of every
+//! denial with a known wait, in every style, for clients and proxies that do not read rate-limit headers. A denial of a
+//! request that never fits has neither a reset nor `Retry-After`. The limit is the max of the quota; with a token
+//! bucket whose burst is larger, the remaining units may exceed it.
 //!
-//! A [`JitterSample`] makes a denial's wait longer wherever it stands, so that all of its headers speak of
-//! one moment, and a client that reads only one of them is spread as well as the others. What an allowed
-//! answer says is not lengthened.
+//! A [`JitterSample`] lengthens the wait of a denial in all of its headers, so that they agree, and clients are spread
+//! whichever header they read. Headers of allowed requests are not changed.
 //!
-//! Scripts in browsers see these headers only if `Access-Control-Expose-Headers` lists them. To send that
-//! is left to whoever answers for the service's CORS; [`Style::header_names`] is what to list.
+//! Scripts in browsers can read these headers only if `Access-Control-Expose-Headers` lists them. The service must send
+//! that header itself, as a part of its CORS settings; [`Style::header_names`] returns the names to list.
+//!
+//! This module is pure: the time and the jitter are arguments. Each style has its own writer in a submodule.
 
-mod draft03;
 mod ietf;
-mod line;
-mod x;
+mod text;
+mod three_fields;
 
 #[cfg(test)]
 mod examples;
@@ -40,88 +40,88 @@ use crate::clock::{Clock, Timestamp};
 use crate::gate::{LimitStatus, Ruling};
 use crate::jitter::JitterSample;
 
-pub use line::Line;
+pub use text::HeaderText;
 
-/// The largest Integer of a structured field.
-const LARGEST: u64 = 999_999_999_999_999;
+/// Largest Integer in a structured field.
+const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 const RETRY_AFTER: &str = "retry-after";
 
-/// A name, in lower case, and a value.
+/// A header name, in lower case, and its value.
 pub type Header = (&'static str, String);
 
-/// What is told of each header: the place of its name among those of the style, and its value.
-type Tell<'t> = &'t mut dyn FnMut(usize, &str);
+/// Receives each header: the index of its name in [`Style::header_names`], and its value.
+type HeaderSink<'s> = &'s mut dyn FnMut(usize, &str);
 
-/// A number in decimal.
-macro_rules! text {
+/// Formats a number in decimal.
+macro_rules! decimal {
     ($number:expr) => {
         itoa::Buffer::new().format($number)
     };
 }
-use text;
+use decimal;
 
-/// Which headers tell how limits stand.
+/// A set of rate-limit headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Style {
-    /// `RateLimit-Policy` with every limit, `RateLimit` with the one that binds: structured fields, as
-    /// draft-ietf-httpapi-ratelimit-headers-10 has them.
+    /// `RateLimit-Policy` with every limit and `RateLimit` with the binding limit: structured fields, defined by
+    /// draft-ietf-httpapi-ratelimit-headers-10.
     #[default]
     Ietf,
-    /// `RateLimit-Limit`, `-Remaining` and `-Reset`, as the third draft had them. Reset is in seconds
-    /// from now.
+    /// `RateLimit-Limit`, `-Remaining` and `-Reset`, defined by version 03 of the same draft. Reset is in seconds from
+    /// now.
     Draft03,
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`. Reset is in seconds since the Unix epoch.
     X,
-    /// Nothing but `Retry-After`.
+    /// `Retry-After` only.
     None,
 }
 
-/// What a style is.
-struct Row {
+/// The name, header names and writers of a style.
+struct StyleDefinition {
     style: Style,
     name: &'static str,
-    /// The headers that it may write, in their order.
+    /// Names of the headers that the style may write, in order.
     header_names: &'static [&'static str],
-    /// The first of them, where it tells of limits and not of counts.
-    write_policies: Option<fn(&Ruling) -> Line>,
-    /// The others.
-    write: fn(&HeaderContext<'_>, Tell<'_>),
+    /// Writes the first header, if it describes limits and not their status.
+    write_policies: Option<fn(&Ruling) -> HeaderText>,
+    /// Writes the other headers, except `Retry-After`.
+    write_status: fn(&HeaderContext<'_>, HeaderSink<'_>),
 }
 
-/// The styles, in the order of the enum.
-const TABLE: [Row; 4] = [
-    Row {
+/// All styles, in the order of the enum.
+const STYLES: [StyleDefinition; 4] = [
+    StyleDefinition {
         style: Style::Ietf,
         name: "ietf",
         header_names: &ietf::NAMES,
-        write_policies: Some(ietf::policies),
-        write: ietf::write,
+        write_policies: Some(ietf::write_policies),
+        write_status: ietf::write_status,
     },
-    Row {
+    StyleDefinition {
         style: Style::Draft03,
         name: "draft03",
-        header_names: &draft03::NAMES,
+        header_names: &three_fields::DRAFT03_NAMES,
         write_policies: None,
-        write: draft03::write,
+        write_status: three_fields::write_draft03,
     },
-    Row {
+    StyleDefinition {
         style: Style::X,
         name: "x",
-        header_names: &x::NAMES,
+        header_names: &three_fields::X_NAMES,
         write_policies: None,
-        write: x::write,
+        write_status: three_fields::write_x,
     },
-    Row {
+    StyleDefinition {
         style: Style::None,
         name: "none",
         header_names: &[RETRY_AFTER],
         write_policies: None,
-        write: |_, _| {},
+        write_status: |_, _| {},
     },
 ];
 
-/// The text names no style.
+/// The error for text that is not the name of a style.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{0}` is not a style of headers: write ietf, draft03, x or none")]
 pub struct StyleError(String);
@@ -130,18 +130,19 @@ impl Style {
     /// Every style.
     pub const ALL: [Self; 4] = [Self::Ietf, Self::Draft03, Self::X, Self::None];
 
-    /// The name in settings: `draft03`.
+    /// Returns the name in settings, such as `draft03`.
     pub fn name(self) -> &'static str {
-        self.row().name
+        self.definition().name
     }
 
-    /// The headers that it may write: what to list in `Access-Control-Expose-Headers`.
+    /// Returns the names of the headers that the style may write, to be listed in `Access-Control-Expose-Headers`.
+    /// `Retry-After` is the last one.
     pub fn header_names(self) -> &'static [&'static str] {
-        self.row().header_names
+        self.definition().header_names
     }
 
-    fn row(self) -> &'static Row {
-        &TABLE[self as usize]
+    fn definition(self) -> &'static StyleDefinition {
+        &STYLES[self as usize]
     }
 }
 
@@ -149,8 +150,8 @@ impl FromStr for Style {
     type Err = StyleError;
 
     fn from_str(name: &str) -> Result<Self, StyleError> {
-        let row = TABLE.iter().find(|row| row.name == name);
-        row.map(|row| row.style).ok_or_else(|| StyleError(name.to_owned()))
+        let found = STYLES.iter().find(|definition| definition.name == name);
+        found.map(|definition| definition.style).ok_or_else(|| StyleError(name.to_owned()))
     }
 }
 
@@ -160,8 +161,8 @@ impl fmt::Display for Style {
     }
 }
 
-/// The headers that tell of a ruling in a style, at a moment. Empty if no rule applies, or the store was not
-/// asked for any limit.
+/// Returns the headers for a ruling in a style, at the time `now`. The list is empty if no rule applies or the store
+/// did not evaluate any limit.
 ///
 /// ```
 /// use slidegate::headers::{self, Style};
@@ -176,112 +177,107 @@ impl fmt::Display for Style {
 /// assert!(headers[1].1.starts_with("\"all\";r=99;t="));
 /// # Ok::<(), slidegate::PolicyErrors>(())
 /// ```
-pub fn write(
-    style: Style,
-    ruling: &Ruling,
-    now: Timestamp,
-    lengthening: JitterSample,
-) -> Vec<Header> {
+pub fn write(style: Style, ruling: &Ruling, now: Timestamp, jitter: JitterSample) -> Vec<Header> {
     let mut headers = Vec::new();
-    each(style, ruling, &Moment(now), lengthening, |name, value| {
+    for_each(style, ruling, &FixedClock(now), jitter, |name, value| {
         headers.push((name, value.to_owned()));
     });
     headers
 }
 
-/// [`write()`] without a list: hands over each name, in lower case, and value. The clock is read only if a header
-/// tells a date.
-pub fn each(
+/// Calls `on_header` with the name, in lower case, and the value of each header that [`write()`] returns. The clock is
+/// read only if a header contains a date.
+pub fn for_each(
     style: Style,
     ruling: &Ruling,
     clock: &dyn Clock,
-    lengthening: JitterSample,
-    mut tell: impl FnMut(&'static str, &str),
+    jitter: JitterSample,
+    mut on_header: impl FnMut(&'static str, &str),
 ) {
     let names = style.header_names();
-    if let Some(policies) = policies(style, ruling) {
-        tell(names[0], policies.text());
+    if let Some(policies) = policy_header(style, ruling) {
+        on_header(names[0], policies.as_str());
     }
-    each_count(style, ruling, clock, lengthening, |place, text| tell(names[place], text));
+    for_each_status(style, ruling, clock, jitter, |index, text| on_header(names[index], text));
 }
 
-/// What the first header of a style says, where it tells of limits and not of counts: the same of all rulings that
-/// [speak of the same limits](Ruling::has_limits_of).
-pub fn policies(style: Style, ruling: &Ruling) -> Option<Line> {
-    let write = style.row().write_policies?;
+/// Returns the value of the first header of a style, if it describes limits and not their status. It is the same for
+/// all rulings with the [same limits](Ruling::has_same_limits).
+pub fn policy_header(style: Style, ruling: &Ruling) -> Option<HeaderText> {
+    let write = style.definition().write_policies?;
     ruling.binding().map(|_| write(ruling))
 }
 
-/// [`each`] without what [`policies`] says. Of each name it hands over the place among
-/// [those of the style](Style::header_names).
-pub fn each_count(
+/// Calls `on_header` for each header except the [`policy_header`], with the index of its name in
+/// [`Style::header_names`] and its value.
+pub fn for_each_status(
     style: Style,
     ruling: &Ruling,
     clock: &dyn Clock,
-    lengthening: JitterSample,
-    mut tell: impl FnMut(usize, &str),
+    jitter: JitterSample,
+    mut on_header: impl FnMut(usize, &str),
 ) {
-    if let Some(answer) = HeaderContext::of(ruling, clock, lengthening) {
-        let row = style.row();
-        (row.write)(&answer, &mut tell);
-        if let Some(seconds) = answer.retry_after() {
-            // It is the last one of every style.
-            tell(row.header_names.len() - 1, text!(seconds));
+    if let Some(context) = HeaderContext::new(ruling, clock, jitter) {
+        let definition = style.definition();
+        (definition.write_status)(&context, &mut on_header);
+        if let Some(seconds) = context.retry_after() {
+            // `Retry-After` is the last header of every style.
+            on_header(definition.header_names.len() - 1, decimal!(seconds));
         }
     }
 }
 
-/// A clock that stands still.
-struct Moment(Timestamp);
+/// A clock that always returns the same time.
+struct FixedClock(Timestamp);
 
-impl Clock for Moment {
+impl Clock for FixedClock {
     fn now(&self) -> Timestamp {
         self.0
     }
 }
 
-/// What every style says in its own way.
+/// The content of the headers, common to all styles.
 struct HeaderContext<'r> {
     ruling: &'r Ruling,
     binding: LimitStatus<'r>,
-    /// Until the reset; none if it never comes.
+    /// Time until the reset; `None` if there is none.
     wait: Option<Duration>,
     clock: &'r dyn Clock,
 }
 
 impl<'r> HeaderContext<'r> {
     #[inline]
-    fn of(ruling: &'r Ruling, clock: &'r dyn Clock, lengthening: JitterSample) -> Option<Self> {
+    fn new(ruling: &'r Ruling, clock: &'r dyn Clock, jitter: JitterSample) -> Option<Self> {
         let binding = ruling.binding()?;
         let wait = match ruling.decision().is_allowed() {
             true => Some(binding.outcome.reset_after()),
-            false => binding.outcome.retry_after().map(|wait| lengthening.of(wait)),
+            false => binding.outcome.retry_after().map(|wait| jitter.extend(wait)),
         };
         Some(Self { ruling, binding, wait, clock })
     }
 
-    /// The limit that binds.
+    /// Returns the max of the binding limit.
     fn max(&self) -> u64 {
-        integer(self.binding.limit.limit().quota().max())
+        clamp_integer(self.binding.limit.limit().quota().max())
     }
 
-    /// Units that it still lets pass.
+    /// Returns the units that the binding limit still admits.
     fn remaining(&self) -> u64 {
-        integer(self.binding.outcome.remaining())
+        clamp_integer(self.binding.outcome.remaining())
     }
 
-    /// Seconds until the reset.
+    /// Returns the seconds until the reset.
     fn reset_in(&self) -> Option<u64> {
-        self.wait.map(seconds_up)
+        self.wait.map(ceil_seconds)
     }
 
-    /// The second of the reset, since the epoch.
+    /// Returns the time of the reset, in seconds since the Unix epoch.
     fn reset_at(&self) -> Option<u64> {
         let at = self.clock.now().after(self.wait?);
-        Some(integer(at.as_micros().div_ceil(1_000_000)))
+        Some(clamp_integer(at.as_micros().div_ceil(1_000_000)))
     }
 
-    /// For a denial that ends.
+    /// Returns the seconds after which a denied request would fit.
     fn retry_after(&self) -> Option<u64> {
         if self.ruling.decision().is_allowed() {
             return None;
@@ -290,23 +286,23 @@ impl<'r> HeaderContext<'r> {
     }
 }
 
-/// The limits that a client has to know of: those that only watch deny nobody.
-pub(crate) fn shown(ruling: &Ruling) -> impl Iterator<Item = LimitStatus<'_>> {
-    ruling.limits().filter(|standing| !standing.is_observed() && !standing.is_refund())
+/// Returns the limits that concern the client: not the ones that only observe, nor refunds.
+pub(crate) fn visible_limits(ruling: &Ruling) -> impl Iterator<Item = LimitStatus<'_>> {
+    ruling.limits().filter(|status| !status.is_observed() && !status.is_refund())
 }
 
-/// The window of a limit in seconds. No draft has windows under a second.
-fn window(standing: &LimitStatus<'_>) -> Option<u64> {
-    let window = standing.limit.limit().quota().window();
-    (window >= Duration::from_secs(1)).then(|| seconds_up(window))
+/// Returns the window of a limit in seconds; `None` below one second, which the drafts cannot express.
+fn window_seconds(status: &LimitStatus<'_>) -> Option<u64> {
+    let window = status.limit.limit().quota().window();
+    (window >= Duration::from_secs(1)).then(|| ceil_seconds(window))
 }
 
-/// Whole seconds, rounded up: whoever waits so long never comes too early.
-fn seconds_up(span: Duration) -> u64 {
-    integer(span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0)))
+/// Returns whole seconds, rounded up, so that a client that waits this long does not retry too early.
+fn ceil_seconds(span: Duration) -> u64 {
+    clamp_integer(span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0)))
 }
 
-/// What fits into a structured field.
-fn integer(value: u64) -> u64 {
-    value.min(LARGEST)
+/// Limits a value to the largest Integer of a structured field.
+fn clamp_integer(value: u64) -> u64 {
+    value.min(MAX_INTEGER)
 }

@@ -1,6 +1,9 @@
-//! A key: who is counted, and by which limit of which rule.
+//! Keys: the identity of a counter. A key consists of the domain, rule and limit, and the values that the rule counts
+//! by.
 //!
-//! A key borrows its parts. Stores hash it or write it; nothing is allocated on the way.
+//! A key borrows its parts. Stores hash it, or write it as text, without allocating unless the text is very long. The
+//! text and the input of the hash are injective, and stable across processes and versions, because stores share counts
+//! by them. Only the hashed keys of a limiter are local to their process.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
@@ -17,17 +20,16 @@ mod value;
 
 pub use value::{MAX_VALUE_BYTES, ShortenedValue, Value};
 
-/// Ends each kind of value in the bytes that are hashed. None of them occurs in UTF-8, so the values can be told apart
-/// from the last one back: different values never yield the same bytes.
+/// Ends a text in the bytes that are hashed; see also [`END_OF_NETWORK`] and [`END_OF_DIGEST`]. None of these bytes
+/// occurs in UTF-8, so the values can be parsed from the end: different values never produce the same bytes.
 const END_OF_TEXT: u8 = 0xFF;
 const END_OF_NETWORK: u8 = 0xFE;
 const END_OF_DIGEST: u8 = 0xFD;
 
-/// Longest list of names and values, in bytes, that a written key contains as it is; a longer one is replaced by its
-/// digest.
+/// Maximum length of the names and values in a written key, in bytes. A longer list is replaced by its digest.
 const MAX_WRITTEN_BYTES: usize = 4096;
 
-/// The part of a key that a rule fixes: domain, rule, limit and the names of what is counted per.
+/// The part of a key that comes from a rule: domain, rule, limit, and the names of the attributes in `per`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
     domain: Box<str>,
@@ -40,7 +42,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// The scope of one limit of one rule, counting per the named attributes.
+    /// Creates the scope of one limit of a rule that counts by the attributes `per`.
     pub fn new(domain: &str, rule: &str, limit: &str, per: &[impl AsRef<str>]) -> Self {
         let per: Box<[Box<str>]> = per.iter().map(|name| name.as_ref().into()).collect();
         let mut scope = Self {
@@ -56,7 +58,7 @@ impl Scope {
         scope
     }
 
-    /// FNV-1a of its texts, each with a byte at its end that no text has.
+    /// Returns the FNV-1a hash of all texts, each followed by [`END_OF_TEXT`].
     fn stable_hash(&self) -> u64 {
         let mut hasher = FnvHasher::default();
         for text in [&self.domain, &self.rule, &self.limit].into_iter().chain(&self.per) {
@@ -66,29 +68,29 @@ impl Scope {
         hasher.finish()
     }
 
-    /// The same with what stores that count in Redis are told. Who is counted does not change by it.
-    pub fn with_redis(self, terms: impl Into<Arc<RedisOptions>>) -> Self {
-        let terms = terms.into();
-        let known = |place: &usize| *place < self.per.len();
-        debug_assert!(terms.slot_by().iter().all(known), "places of `per`");
-        Self { redis: Some(terms), ..self }
+    /// Sets the options for stores that count in Redis. They do not change the identity of a key.
+    pub fn with_redis(self, options: impl Into<Arc<RedisOptions>>) -> Self {
+        let options = options.into();
+        let is_valid = |index: &usize| *index < self.per.len();
+        debug_assert!(options.slot_by().iter().all(is_valid), "indices of `per`");
+        Self { redis: Some(options), ..self }
     }
 
-    /// The same with what stores that count in a cluster are told. Who is counted does not change by it.
-    pub fn with_cluster(self, terms: impl Into<Option<ClusterOptions>>) -> Self {
-        Self { cluster: terms.into(), ..self }
+    /// Sets the options for stores that count in a cluster. They do not change the identity of a key.
+    pub fn with_cluster(self, options: impl Into<Option<ClusterOptions>>) -> Self {
+        Self { cluster: options.into(), ..self }
     }
 
-    /// The names of what is counted per.
+    /// Returns the names of the attributes in `per`.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.per.iter().map(|name| &**name)
     }
 }
 
-/// Who is counted.
+/// The identity of a counter.
 ///
-/// As text it is injective: two keys are written alike only if they are the same. Whatever has a meaning
-/// in the text, or in a glob of Redis, is percent-encoded.
+/// Its text is injective: different keys have different texts. Characters with a meaning in that text, or in a glob
+/// pattern of Redis, are percent-encoded.
 ///
 /// ```
 /// use slidegate::{Key, Scope};
@@ -99,114 +101,120 @@ impl Scope {
 /// assert_eq!(key.to_string(), "api:per-tenant:1m:{tenant=acme%3D%2A,ip=2001:db8::1}");
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Key<'a>(Parts<'a>);
+pub struct Key<'a>(KeyRepr<'a>);
 
+/// The two forms of a key: with names and values, or as hashes only.
 #[derive(Clone, Copy, Debug)]
-enum Parts<'a> {
+enum KeyRepr<'a> {
     Named { scope: &'a Scope, values: &'a [Value<'a>], part: Option<u16> },
-    Hashed { digest: u64, stable: u64 },
+    Hashed { digest: u64, stable_hash: u64 },
 }
 
 impl<'a> Key<'a> {
-    /// The key of these values in a scope, one value for each of its `per` names.
+    /// Creates the key of these values in a scope, one value for each name in `per`.
     pub fn new(scope: &'a Scope, values: &'a [Value<'a>]) -> Self {
-        Self::of_part(scope, values, None)
+        Self::with_optional_part(scope, values, None)
     }
 
-    /// [`new`](Self::new), and perhaps a sub-key of it.
+    /// Creates a key, or a sub-key if `part` is given.
     #[inline]
-    pub(crate) fn of_part(scope: &'a Scope, values: &'a [Value<'a>], part: Option<u16>) -> Self {
+    pub(crate) fn with_optional_part(
+        scope: &'a Scope,
+        values: &'a [Value<'a>],
+        part: Option<u16>,
+    ) -> Self {
         debug_assert_eq!(scope.per.len(), values.len(), "one value per name");
-        Self(Parts::Named { scope, values, part })
+        Self(KeyRepr::Named { scope, values, part })
     }
 
-    /// The key of a value that is known only by a hash of it: `digest` with a secret seed, so that
-    /// nobody can choose values that collide, and `stable` without one, for the key's phase.
-    pub(crate) fn hashed(digest: u64, stable: u64) -> Self {
-        Self(Parts::Hashed { digest, stable })
+    /// Creates the key of a value of which only hashes are known: `digest` with a secret seed, so that clients cannot
+    /// choose values that collide, and `stable_hash` without one, for the phase of the key.
+    pub(crate) fn hashed(digest: u64, stable_hash: u64) -> Self {
+        Self(KeyRepr::Hashed { digest, stable_hash })
     }
 
-    /// The sub-key that the policy has chosen for the request, of those that the identity is split into.
+    /// Returns the sub-key with this index. A policy can split the counts of an identity over several sub-keys, and
+    /// selects one for each request.
     pub fn with_part(self, part: u16) -> Self {
         match self.0 {
-            Parts::Named { scope, values, .. } => {
-                Self(Parts::Named { scope, values, part: Some(part) })
+            KeyRepr::Named { scope, values, .. } => {
+                Self(KeyRepr::Named { scope, values, part: Some(part) })
             }
-            Parts::Hashed { .. } => self,
+            KeyRepr::Hashed { .. } => self,
         }
     }
 
-    /// Which sub-key it is.
+    /// Returns the index of the sub-key; `None` if the key is not split.
     pub fn part(&self) -> Option<u16> {
         match self.0 {
-            Parts::Named { part, .. } => part,
-            Parts::Hashed { .. } => None,
+            KeyRepr::Named { part, .. } => part,
+            KeyRepr::Hashed { .. } => None,
         }
     }
 
-    /// What its scope says to stores that count in Redis.
+    /// Returns the options of the scope for stores that count in Redis.
     pub fn redis(&self) -> Option<&'a RedisOptions> {
         match self.0 {
-            Parts::Named { scope, .. } => scope.redis.as_deref(),
-            Parts::Hashed { .. } => None,
+            KeyRepr::Named { scope, .. } => scope.redis.as_deref(),
+            KeyRepr::Hashed { .. } => None,
         }
     }
 
-    /// What its scope says to stores that count in a cluster.
+    /// Returns the options of the scope for stores that count in a cluster.
     pub fn cluster(&self) -> Option<&'a ClusterOptions> {
         match self.0 {
-            Parts::Named { scope, .. } => scope.cluster.as_ref(),
-            Parts::Hashed { .. } => None,
+            KeyRepr::Named { scope, .. } => scope.cluster.as_ref(),
+            KeyRepr::Hashed { .. } => None,
         }
     }
 
-    /// What its sub-key has of the limit; none: all of it.
+    /// Returns the share of the limit that the sub-key has; `None` if it has the whole limit.
     pub fn share(&self) -> Option<&'a Limit> {
         self.redis()?.share(self.part()?)
     }
 
-    /// The domain and the rule, written: `api:per-tenant`.
+    /// Returns the domain and the rule as text, such as `api:per-tenant`.
     pub fn rule(&self) -> impl fmt::Display {
         let parts = self.0;
         fmt::from_fn(move |f| match parts {
-            Parts::Named { scope, .. } => {
+            KeyRepr::Named { scope, .. } => {
                 escape(f, &scope.domain, false)?;
                 f.write_str(":")?;
                 escape(f, &scope.rule, false)
             }
-            Parts::Hashed { .. } => Ok(()),
+            KeyRepr::Hashed { .. } => Ok(()),
         })
     }
 
-    /// The id of the limit, written: `1m`.
+    /// Returns the id of the limit as text, such as `1m`.
     pub fn limit(&self) -> impl fmt::Display {
         let parts = self.0;
         fmt::from_fn(move |f| match parts {
-            Parts::Named { scope, .. } => escape(f, &scope.limit, false),
-            Parts::Hashed { .. } => Ok(()),
+            KeyRepr::Named { scope, .. } => escape(f, &scope.limit, false),
+            KeyRepr::Hashed { .. } => Ok(()),
         })
     }
 
-    /// Whose counts, written, whatever the rule: `{tenant=acme}`.
+    /// Returns the names and values as text, such as `{tenant=acme}`. The rule is not part of it.
     pub fn identity(&self) -> impl fmt::Display {
         let parts = self.0;
         fmt::from_fn(move |f| match parts {
-            Parts::Named { scope, values, .. } => {
+            KeyRepr::Named { scope, values, .. } => {
                 f.write_str("{")?;
                 write_pairs(f, scope.per.iter().zip(values), true)?;
                 f.write_str("}")
             }
-            Parts::Hashed { digest, .. } => write!(f, "#{digest:016x}"),
+            KeyRepr::Hashed { digest, .. } => write!(f, "#{digest:016x}"),
         })
     }
 
-    /// Whose counts, written so that Redis Cluster places it: what the hash slot depends on stands in
-    /// braces. `{tenant=acme},route=r` has the slot of `{tenant=acme}`, and `{tenant=acme#3}` is a sub-key.
-    /// Without such terms it is [`identity`](Self::identity).
-    pub fn placed_identity(&self) -> impl fmt::Display {
+    /// Returns the names and values as text with a hash tag for Redis Cluster: only the part in braces determines the
+    /// hash slot. `{tenant=acme},route=r` has the same slot as `{tenant=acme}`, and `{tenant=acme#3}` is a sub-key.
+    /// Without options for Redis, the text equals [`identity`](Self::identity).
+    pub fn hash_tagged_identity(&self) -> impl fmt::Display {
         let key = *self;
         fmt::from_fn(move |f| {
-            let Parts::Named { scope, values, part } = key.0 else {
+            let KeyRepr::Named { scope, values, part } = key.0 else {
                 return write!(f, "{}", key.identity());
             };
             let slot_by = key.redis().map_or(&[][..], RedisOptions::slot_by);
@@ -214,10 +222,10 @@ impl<'a> Key<'a> {
             f.write_str("{")?;
             match slot_by {
                 [] => write_pairs(f, pairs(), true)?,
-                _ => write_pairs(f, slot_by.iter().filter_map(|&place| pairs().nth(place)), true)?,
+                _ => write_pairs(f, slot_by.iter().filter_map(|&index| pairs().nth(index)), true)?,
             }
             if let Some(part) = part {
-                // No text has a bare `#`.
+                // Texts are escaped, so they do not contain `#`.
                 write!(f, "#{part}")?;
             }
             f.write_str("}")?;
@@ -225,17 +233,18 @@ impl<'a> Key<'a> {
                 return Ok(());
             }
             f.write_str(",")?;
-            let rest = pairs().enumerate().filter(|(place, _)| !slot_by.contains(place));
+            let rest = pairs().enumerate().filter(|(index, _)| !slot_by.contains(index));
             write_pairs(f, rest.map(|(_, pair)| pair), false)
         })
     }
 
-    /// Stands for this key and a limit's [shape](Limit::shape) in 64 bits that nobody outside can foresee: its values
-    /// hashed under the secret, joined to a hash of what the rule fixes.
+    /// Returns a 64-bit fingerprint of this key and the [shape](Limit::shape) of a limit, which clients cannot predict:
+    /// the values are hashed with the secret, and combined with a hash of the scope.
     ///
-    /// Stable: the same in every process, version and machine, if the secret hashes bytes alike there. Not so of the
-    /// keys of a [`Limiter`](crate::Limiter) over a store that answers [at once](crate::Synchronous), which have been hashed
-    /// under a secret of that limiter alone: a store that shares its counts has to be one that is awaited.
+    /// The fingerprint is the same in every process, version and machine on which the secret produces the same hashes.
+    /// This does not hold for the keys of a [`Limiter`](crate::Limiter) over a [synchronous](crate::Synchronous) store,
+    /// because they are hashed with a secret of that limiter. Therefore a store that shares its counts must be
+    /// asynchronous.
     ///
     /// ```
     /// use slidegate::{Key, Limit, Scope};
@@ -249,35 +258,35 @@ impl<'a> Key<'a> {
     /// ```
     #[inline]
     pub fn fingerprint(&self, secret: &impl BuildHasher, shape: u64) -> u64 {
-        // The secret hash of what users choose is as good as random, so what the rule fixes can simply
-        // be joined to it: two counters of one key never meet, others with the odds of any two.
+        // The hash of values under the secret is effectively random, so XOR with the scope and the shape is enough:
+        // counters with the same values and different shapes never collide, others collide as rarely as random numbers.
         match self.0 {
-            Parts::Named { scope, values, .. } => {
+            KeyRepr::Named { scope, values, .. } => {
                 let mut hasher = secret.build_hasher();
-                values.iter().for_each(|value| value.feed(&mut hasher));
+                values.iter().for_each(|value| value.write_to(&mut hasher));
                 hasher.finish() ^ scope.hash ^ shape
             }
-            Parts::Hashed { digest, .. } => digest ^ shape,
+            KeyRepr::Hashed { digest, .. } => digest ^ shape,
         }
     }
 
-    /// FNV-1a (64 bits) of the key as written: the same in every process and language.
+    /// Returns the FNV-1a hash (64 bits) of the key's text, which is the same in every process and language.
     pub fn stable_hash(&self) -> u64 {
-        struct Written(FnvHasher);
-        impl fmt::Write for Written {
+        struct HashingWriter(FnvHasher);
+        impl fmt::Write for HashingWriter {
             fn write_str(&mut self, text: &str) -> fmt::Result {
                 self.0.write(text.as_bytes());
                 Ok(())
             }
         }
         match self.0 {
-            Parts::Named { .. } => {
-                let mut written = Written(FnvHasher::default());
+            KeyRepr::Named { .. } => {
+                let mut writer = HashingWriter(FnvHasher::default());
                 // Writing into a hasher cannot fail.
-                let _ = fmt::Write::write_fmt(&mut written, format_args!("{self}"));
-                written.0.finish()
+                let _ = fmt::Write::write_fmt(&mut writer, format_args!("{self}"));
+                writer.0.finish()
             }
-            Parts::Hashed { stable, .. } => stable,
+            KeyRepr::Hashed { stable_hash, .. } => stable_hash,
         }
     }
 }
@@ -285,37 +294,38 @@ impl<'a> Key<'a> {
 impl fmt::Display for Key<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Parts::Named { .. } => {
+            KeyRepr::Named { .. } => {
                 write!(f, "{}:{}:{}", self.rule(), self.limit(), self.identity())
             }
-            Parts::Hashed { .. } => self.identity().fmt(f),
+            KeyRepr::Hashed { .. } => self.identity().fmt(f),
         }
     }
 }
 
-/// Writes names and values, or the digest of that text if it is too long; `within` the braces or behind them.
+/// Writes names and values, or a digest of that text if it is too long.
 fn write_pairs<'p>(
     f: &mut fmt::Formatter<'_>,
     pairs: impl Iterator<Item = (&'p Box<str>, &'p Value<'p>)> + Clone,
-    within: bool,
+    is_in_braces: bool,
 ) -> fmt::Result {
     let write = |f: &mut fmt::Formatter<'_>| {
-        for (nth, (name, value)) in pairs.clone().enumerate() {
-            f.write_str(if nth == 0 { "" } else { "," })?;
-            write_pair(f, name, value, within)?;
+        for (index, (name, value)) in pairs.clone().enumerate() {
+            f.write_str(if index == 0 { "" } else { "," })?;
+            write_pair(f, name, value, is_in_braces)?;
         }
         Ok(())
     };
-    // Each byte is written as three at most; `=`, `,` and the form of a network or a digest come on top.
-    let longest = |name: &str, value: &Value<'_>| 3 * (name.len() + value.text_bytes()) + 64;
-    if pairs.clone().map(|(name, value)| longest(name, value)).sum::<usize>() <= MAX_WRITTEN_BYTES {
+    // An escaped byte has three characters. 64 covers `=`, `,` and the text of a network or digest.
+    let max_bytes = |name: &str, value: &Value<'_>| 3 * (name.len() + value.text_bytes()) + 64;
+    if pairs.clone().map(|(name, value)| max_bytes(name, value)).sum::<usize>() <= MAX_WRITTEN_BYTES
+    {
         return write(f);
     }
     let text = fmt::from_fn(write).to_string();
     if text.len() <= MAX_WRITTEN_BYTES {
         return f.write_str(&text);
     }
-    // No text has a bare parenthesis, so this is no other key's text.
+    // Texts are escaped, so they do not contain parentheses: no other key has this text.
     let digest = Sha256::digest(&text);
     f.write_str("(sha256-")?;
     digest.iter().take(value::DIGEST_BYTES).try_for_each(|byte| write!(f, "{byte:02x}"))?;
@@ -326,46 +336,46 @@ fn write_pair(
     f: &mut fmt::Formatter<'_>,
     name: &str,
     value: &Value<'_>,
-    within: bool,
+    is_in_braces: bool,
 ) -> fmt::Result {
-    escape(f, name, within)?;
+    escape(f, name, is_in_braces)?;
     f.write_str("=")?;
     match value {
-        Value::Text(text) => escape(f, text, within),
+        Value::Text(text) => escape(f, text, is_in_braces),
         Value::Ipv4(address) => write!(f, "{address}"),
-        // No text has a bare parenthesis: what is written in one is no text.
-        Value::Network(network) if within => write!(f, "({network})"),
+        // Parentheses distinguish a network from a text, which is escaped.
+        Value::Network(network) if is_in_braces => write!(f, "({network})"),
         Value::Network(network) => {
             f.write_str("(")?;
-            fmt::Write::write_fmt(&mut Outside(f), format_args!("{network}"))?;
+            fmt::Write::write_fmt(&mut EscapingWriter(f), format_args!("{network}"))?;
             f.write_str(")")
         }
         Value::Shortened(value) => {
-            escape(f, value.prefix(), within)?;
+            escape(f, value.prefix(), is_in_braces)?;
             write!(f, "({})", value.digest())
         }
     }
 }
 
-/// Escapes what is written outside the braces.
-struct Outside<'o, 'f>(&'o mut fmt::Formatter<'f>);
+/// Escapes text for the part of a key outside of the braces.
+struct EscapingWriter<'o, 'f>(&'o mut fmt::Formatter<'f>);
 
-impl fmt::Write for Outside<'_, '_> {
+impl fmt::Write for EscapingWriter<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         escape(self.0, text, false)
     }
 }
 
-/// Writes a part of a key; a colon may stand within the braces only.
-fn escape(f: &mut fmt::Formatter<'_>, part: &str, within: bool) -> fmt::Result {
-    let plain = |byte: u8| {
+/// Writes a part of a key with percent-encoding. A colon is left as it is in braces only.
+fn escape(f: &mut fmt::Formatter<'_>, part: &str, is_in_braces: bool) -> fmt::Result {
+    let is_plain = |byte: u8| {
         byte.is_ascii_alphanumeric()
             || matches!(byte, b'.' | b'_' | b'-' | b'/' | b'@' | b'+' | b'~')
-            || (within && byte == b':')
+            || (is_in_braces && byte == b':')
     };
     let mut rest = part;
-    while let Some(at) = rest.bytes().position(|byte| !plain(byte)) {
-        // The bytes before `at` are ASCII, so it is a boundary; so is the end of the escaped character.
+    while let Some(at) = rest.bytes().position(|byte| !is_plain(byte)) {
+        // `at` is a character boundary, because the bytes before it are ASCII; so is the end of the escaped character.
         f.write_str(&rest[..at])?;
         let after = (at + 1..=rest.len()).find(|&end| rest.is_char_boundary(end));
         let after = after.unwrap_or(rest.len());

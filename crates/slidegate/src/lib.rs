@@ -1,19 +1,19 @@
-//! Rate limits over *sliding* windows: exact where they shall be, several limits and several identities
-//! decided as one atomic step, and only what is admitted is counted.
+//! Rate limits over *sliding* windows, exact where the algorithm promises it. All limits and descriptors of a request
+//! are decided in one atomic step, and denied requests are not charged.
 //!
 //! ```
 //! use slidegate::{Limiter, Verdict::{Allowed, Denied}};
 //!
 //! let limiter = Limiter::new(["10/s", "600/min"])?;      // in memory
 //! match limiter.check("tenant:acme") {
-//!     Allowed(decision) => println!("serve it, {} left", decision.remaining()),
-//!     Denied(decision) => println!("come back in {:?}", decision.retry_after()),
+//!     Allowed(decision) => println!("allowed, {} left", decision.remaining()),
+//!     Denied(decision) => println!("denied, retry after {:?}", decision.retry_after()),
 //! }
 //! # Ok::<(), slidegate::LimiterError>(())
 //! ```
 //!
-//! A [`Limiter`] has its limits in code and counts per any key that can be hashed. A [`Gate`] has them in
-//! a [`Policy`], a YAML file whose rules say when they apply, and per which attributes they count:
+//! A [`Limiter`] has its limits in code and counts by any hashable key. A [`Gate`] reads them from a [`Policy`], a YAML
+//! file of rules: the conditions under which a rule applies, the attributes that it counts by, and its limits.
 //!
 //! ```
 //! use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
@@ -29,22 +29,21 @@
 //! # Ok::<(), slidegate::PolicyErrors>(())
 //! ```
 //!
-//! # How a request flows
+//! # Data flow
 //!
 //! ```text
 //! request ──► policy ──► hits ──► store ──► outcomes ──► decision
 //! ```
 //!
-//! It runs one way. The policy knows no store, a store knows no policy, and an algorithm knows neither
-//! clock nor lock nor I/O. A [`Hit`] is one charge: a [`Key`], a [`Limit`], a cost, and how it is
-//! admitted. A [`Store`] charges all the hits of a request or none, and gives one [`Outcome`] for each; a
-//! [`Decision`] says which of them the request hangs on. A denial is a value. An error means that the
-//! store did not answer, and nothing else.
+//! Data flows in one direction. The policy does not depend on stores, stores do not depend on the policy, and the
+//! algorithms use no clock, lock or I/O. A [`Hit`] is one charge: a [`Key`], a [`Limit`], a cost, and the conditions of
+//! admission. A [`Store`] charges all hits of a request or none, and returns one [`Outcome`] for each. A [`Decision`]
+//! names the binding outcome. A denial is a value; an error always means that the store did not respond.
 //!
 //! # Features
 //!
-//! - `tokio`: [`Limiter::wait_async`](limiter::Limiter), on tokio's timer.
-//! - `testkit`: the oracle, the model, the conformance suite and the laws that every store is held to.
+//! - `tokio`: [`Limiter::wait_async`](limiter::Limiter), which waits on the timer of tokio.
+//! - `testkit`: the oracle, the model, the conformance suite and the property tests for stores.
 
 pub mod algorithm;
 pub mod headers;
@@ -101,7 +100,7 @@ pub use store::{
     Asynchronous, ChargeResult, Receipt, Store, StoreError, StoreKind, SyncStore, Synchronous,
 };
 
-/// The README's Rust runs.
+/// Runs the Rust examples of the README as doctests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

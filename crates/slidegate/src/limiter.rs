@@ -1,4 +1,6 @@
-//! The code-first form: limits fixed in code, any key.
+//! The limiter: limits fixed in code, counted by any hashable key, without a policy.
+//!
+//! For headers and problem details, its limits are presented as a policy with one rule.
 
 mod any_store;
 
@@ -20,14 +22,14 @@ use crate::key::{Key, Scope};
 use crate::limit::{Limit, LimitError};
 use crate::policy::{Mode, Rule};
 use crate::request::DEFAULT_DOMAIN;
-use crate::settle::{Settlement, settled};
+use crate::settle::{Settlement, extra_hits};
 use crate::store::memory::MemoryStore;
 use crate::store::{Receipt, SyncStore};
 
-/// Keys that [`Limiter::check_many`] takes to the store at once.
-const BATCH: usize = 16;
+/// Number of keys that [`Limiter::check_many`] charges in one call to the store.
+const BATCH_KEYS: usize = 16;
 
-/// Limits fixed in code, counted per any key that can be hashed.
+/// Limits fixed in code, counted by any hashable key.
 ///
 /// ```
 /// use slidegate::{Limiter, Verdict::{Allowed, Denied}};
@@ -36,7 +38,7 @@ const BATCH: usize = 16;
 /// for _ in 0..3 {
 ///     match limiter.check("tenant:acme") {
 ///         Allowed(decision) => println!("{} left", decision.remaining()),
-///         Denied(decision) => println!("come back in {:?}", decision.retry_after()),
+///         Denied(decision) => println!("denied, retry after {:?}", decision.retry_after()),
 ///     }
 /// }
 /// # Ok::<(), slidegate::LimiterError>(())
@@ -45,43 +47,46 @@ pub struct Limiter<S = MemoryStore> {
     limits: Box<[Limit]>,
     store: S,
     secret: foldhash::quality::RandomState,
+    /// Whether a limit needs the stable hash of a key, for the phase of its windows.
     has_phase: bool,
     scope: Scope,
-    /// Whether it only observes.
+    /// Whether the limiter only observes.
     is_observing: bool,
-    /// The limits as headers tell them.
+    /// The limits as the single rule of a policy, for headers and problem details.
     rules: Arc<[Rule]>,
     /// Number of instances that share the store.
     instances: NonZeroU32,
 }
 
-/// The name by which a limiter's counts are known where others count too.
-const NAME: &str = "limiter";
+/// Name of a limiter by default, under which it counts in a shared store.
+const DEFAULT_NAME: &str = "limiter";
 
-/// Why a limiter cannot be.
+/// The reason why the limits of a limiter are rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LimiterError {
-    /// One of the limits is wrong.
+    /// One of the limits is invalid.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// No limit was given.
+    /// There is no limit.
     #[error("a limiter needs at least one limit, for example \"10/s\"")]
     Empty,
-    /// Two limits would share their counts.
-    #[error("`{0}` stands twice with one window and algorithm: keep the smaller")]
-    Twice(Limit),
+    /// Two limits have the same window and algorithm, and would share their counts.
+    #[error(
+        "`{0}` has the same window and algorithm as another limit; keep the smaller of the two"
+    )]
+    Duplicate(Limit),
 }
 
-/// The cost is over what one of the limits holds, so that it can never fit.
+/// The error of waiting for a cost that exceeds the capacity of a limit, and so never fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a cost of {0} is over what one of the limits holds: it can never fit")]
+#[error("a cost of {0} exceeds the capacity of a limit and never fits")]
 pub struct CostExceedsMax(pub u64);
 
 impl Limiter {
-    /// A limiter over a memory store of its own. A limit is a [`Limit`], or text like `"100/min"`.
+    /// Creates a limiter with a memory store of its own. A limit is a [`Limit`], or text such as `"100/min"`.
     ///
     /// # Errors
-    /// If a limit is wrong, there is none, or two would share their counts.
+    /// If a limit is invalid, there is none, or two would share their counts.
     pub fn new<L>(limits: impl IntoIterator<Item = L>) -> Result<Self, LimiterError>
     where
         L: IntoLimit,
@@ -90,12 +95,12 @@ impl Limiter {
     }
 }
 
-/// What can be a limit of a limiter.
+/// Conversion into a [`Limit`], for the limits of a [`Limiter`].
 pub trait IntoLimit {
-    /// The limit.
+    /// Returns the limit.
     ///
     /// # Errors
-    /// If it is text that is no quota.
+    /// If it is text that is not a quota.
     fn into_limit(self) -> Result<Limit, LimitError>;
 }
 
@@ -112,10 +117,10 @@ impl IntoLimit for &str {
 }
 
 impl<S> Limiter<S> {
-    /// A limiter over a given store.
+    /// Creates a limiter that counts in `store`.
     ///
     /// # Errors
-    /// If a limit is wrong, there is none, or two would share their counts.
+    /// If a limit is invalid, there is none, or two would share their counts.
     pub fn with_store<L>(
         limits: impl IntoIterator<Item = L>,
         store: S,
@@ -126,31 +131,31 @@ impl<S> Limiter<S> {
         let limits: Box<[Limit]> =
             limits.into_iter().map(IntoLimit::into_limit).collect::<Result<_, _>>()?;
         let mut shapes = HashSet::new();
-        if let Some(twice) = limits.iter().find(|limit| !shapes.insert(limit.shape_text())) {
-            return Err(LimiterError::Twice(*twice));
+        if let Some(duplicate) = limits.iter().find(|limit| !shapes.insert(limit.shape_text())) {
+            return Err(LimiterError::Duplicate(*duplicate));
         }
         if limits.is_empty() {
             return Err(LimiterError::Empty);
         }
         let has_phase = limits.iter().any(Limit::has_phase);
         let secret = foldhash::quality::RandomState::default();
-        let rules = rules(NAME, &limits, Mode::Enforce);
-        let (scope, instances) = (scope(NAME), NonZeroU32::MIN);
+        let rules = single_rule(DEFAULT_NAME, &limits, Mode::Enforce);
+        let (scope, instances) = (shared_scope(DEFAULT_NAME), NonZeroU32::MIN);
         let is_observing = false;
         Ok(Self { limits, store, secret, has_phase, scope, is_observing, rules, instances })
     }
 
-    /// The name by which its counts are known in a store that several limiters share; `limiter` if none is
-    /// given. Those of one name share the counts of each key and limit.
+    /// Sets the name of the limiter, `limiter` by default. In a store that several limiters share, limiters with the
+    /// same name share the counts of each key and limit.
     ///
-    /// Headers call its limits by that name, with `-` for what is not of `[a-z0-9._-]`.
+    /// The name also appears in headers, with `-` in place of characters other than `[a-z0-9._-]`.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        let rules = rules(name, &self.limits, self.rules[0].settings().mode());
-        Self { scope: scope(name), rules, ..self }
+        let rules = single_rule(name, &self.limits, self.rules[0].settings().mode());
+        Self { scope: shared_scope(name), rules, ..self }
     }
 
-    /// The same, deciding and counting as ever, and denying nothing: to see what it would do.
+    /// Returns the limiter in observe mode: it decides and counts as before, and denies nothing.
     ///
     /// ```
     /// let limiter = slidegate::Limiter::new(["1/min"])?.observing();
@@ -161,12 +166,12 @@ impl<S> Limiter<S> {
     /// ```
     #[must_use]
     pub fn observing(self) -> Self {
-        let rules = rules(self.rules[0].name(), &self.limits, Mode::Observe);
+        let rules = single_rule(self.rules[0].name(), &self.limits, Mode::Observe);
         Self { is_observing: true, rules, ..self }
     }
 
-    /// A decision of this limiter as [headers](crate::headers) and [problems](crate::Problem) want it: with the
-    /// names of the limits.
+    /// Adds the names of the limits to a decision of this limiter, as [headers](crate::headers) and
+    /// [problem details](crate::Problem) need them.
     ///
     /// ```
     /// use slidegate::headers::{self, Style};
@@ -180,47 +185,47 @@ impl<S> Limiter<S> {
     /// ```
     #[inline]
     pub fn ruling(&self, decision: Decision) -> Ruling {
-        Ruling::fixed(self.rules.clone(), decision)
+        Ruling::from_limiter(self.rules.clone(), decision)
     }
 
-    /// Of a request that has no key, where nobody shall pass without: a denial that never ends, unless this
-    /// limiter [observes](Self::observing).
+    /// Returns the ruling for a request without a key where a key is required: a denial without a retry time, unless
+    /// this limiter is in [observe mode](Self::observing).
     pub fn ruling_without_key(&self) -> Ruling {
         Ruling::without_key(self.rules.clone())
     }
 
     /// Sets the number of instances that share the store, 1 by default. See [`local_share`](Self::local_share).
     #[must_use]
-    pub fn expecting_instances(self, instances: NonZeroU32) -> Self {
+    pub fn with_instances(self, instances: NonZeroU32) -> Self {
         Self { instances, ..self }
     }
 
     /// Returns a limiter in memory that enforces this instance's share of the limits, for use while the store is
-    /// unavailable. The share of a limit is max(1, max / instances), and that of a burst likewise; a max of 0 stays 0. All
-    /// instances together then admit at most max, or one unit each if max is less than the number of instances.
+    /// unavailable. The share of a limit is max(1, max / instances), and the same applies to a burst; a max of 0 stays
+    /// 0. All instances together then admit at most max, or one unit each if max is less than the number of instances.
     ///
     /// ```
     /// use std::num::NonZeroU32;
     ///
     /// let four = NonZeroU32::MIN.saturating_add(3);
-    /// let limiter = slidegate::Limiter::new(["10/min"])?.expecting_instances(four);
+    /// let limiter = slidegate::Limiter::new(["10/min"])?.with_instances(four);
     /// assert_eq!(limiter.local_share().peek("acme", 1).decision().remaining(), 2);
     /// # Ok::<(), slidegate::LimiterError>(())
     /// ```
     #[must_use]
     pub fn local_share(&self) -> Limiter {
-        let share = |limit: &Limit| limit.share_of(self.instances);
-        let rules = self.rules.iter().map(|rule| rule.share_of(self.instances));
+        let share = |limit: &Limit| limit.instance_share(self.instances);
+        let rules = self.rules.iter().map(|rule| rule.with_limits_divided(self.instances));
         Limiter {
             limits: self.limits.iter().map(share).collect(),
             rules: rules.collect(),
-            ..self.over(MemoryStore::new())
+            ..self.with_other_store(MemoryStore::new())
         }
     }
 
-    /// The same limits, counted in another store.
+    /// Returns a limiter with the same limits and settings that counts in another store.
     #[must_use]
-    pub fn over<T>(&self, store: T) -> Limiter<T> {
+    pub fn with_other_store<T>(&self, store: T) -> Limiter<T> {
         let Self { limits, secret, has_phase, scope, is_observing, rules, instances, .. } = self;
         Limiter {
             limits: limits.clone(),
@@ -234,67 +239,70 @@ impl<S> Limiter<S> {
         }
     }
 
-    /// The limits, in the order of the outcomes of a decision.
+    /// Returns the limits, in the order of the outcomes of a decision.
     pub fn limits(&self) -> &[Limit] {
         &self.limits
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &S {
         &self.store
     }
 
+    /// Hashes a key, for stores in this process.
     #[inline]
-    fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<'static> {
-        let stable = if self.has_phase {
+    fn hash_key<K: Hash + ?Sized>(&self, key: &K) -> Key<'static> {
+        let stable_hash = if self.has_phase {
             let mut hasher = FnvHasher::default();
             key.hash(&mut hasher);
             hasher.finish()
         } else {
             0
         };
-        Key::hashed(self.secret.hash_one(key), stable)
+        Key::hashed(self.secret.hash_one(key), stable_hash)
     }
 
     #[inline]
-    fn check_in<K: Hash + ?Sized, L: SyncStore + ?Sized>(
+    fn check_with<K: Hash + ?Sized, L: SyncStore + ?Sized>(
         &self,
         store: &L,
         key: &K,
         cost: u64,
     ) -> Verdict {
-        self.decide_in(store, key, cost).into()
+        self.decide_with(store, key, cost).into()
     }
 
     #[inline(always)]
-    fn decide_in<K: Hash + ?Sized, L: SyncStore + ?Sized>(
+    fn decide_with<K: Hash + ?Sized, L: SyncStore + ?Sized>(
         &self,
         store: &L,
         key: &K,
         cost: u64,
     ) -> Decision {
         if let [limit] = &*self.limits {
-            let hit = self.hit(self.key(key), limit, cost);
-            return Decision::of_one(&hit, store.take_one_now(&hit));
+            let hit = self.hit(self.hash_key(key), limit, cost);
+            return Decision::from_single_charge(&hit, store.take_one_now(&hit));
         }
-        let hits = self.hits(key, cost);
-        Decision::of_taken(&hits, store.take_now(&hits))
+        // Filled in place: the result of `hits` would be copied.
+        let mut hits = SmallVec::<[Hit<'_>; 4]>::new();
+        self.push_hits(&mut hits, key, cost);
+        Decision::from_charge(&hits, store.take_now(&hits))
     }
 
-    fn settle_in<K: Hash + ?Sized>(
+    fn settle_with<K: Hash + ?Sized>(
         &self,
         store: &dyn SyncStore,
         key: &K,
         decision: &Decision,
         cost: u64,
     ) {
-        match Settlement::of(decision, decision.receipt().first_cost(), cost) {
-            Settlement::Nothing => {}
-            Settlement::Revert { units, of } => {
-                store.revert_now(&decision.receipt().part(units, of));
+        match Settlement::new(decision, decision.receipt().first_cost(), cost) {
+            Settlement::Unchanged => {}
+            Settlement::Revert { units, charged } => {
+                store.revert_now(&decision.receipt().fraction(units, charged));
             }
             Settlement::Charge(extra) => {
-                store.take_now(&settled(self.hits(key, extra), decision));
+                store.take_now(&extra_hits(self.hits(key, extra), decision));
             }
         }
     }
@@ -316,7 +324,7 @@ impl<S> Limiter<S> {
         K: Hash + ?Sized,
         A: Array<Item = Hit<'l>>,
     {
-        let key = self.key(key);
+        let key = self.hash_key(key);
         for limit in &self.limits {
             hits.push(self.hit(key, limit, cost));
         }
@@ -329,28 +337,29 @@ impl<S> Limiter<S> {
     }
 }
 
-/// Over a store that answers without waiting and never fails.
+/// Methods for a store that responds without waiting and never fails.
 impl<S: SyncStore> Limiter<S> {
-    /// Takes one unit of `key` if every limit has room for it.
+    /// Decides a request of `key`, and charges one unit if every limit has capacity for it.
     #[inline]
     pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Verdict {
         self.check_cost(key, 1)
     }
 
-    /// Takes `cost` units of `key` if every limit has room for them. A cost of 0 asks whether one unit
-    /// would fit, and takes nothing.
+    /// Decides a request of `key`, and charges `cost` units if every limit has capacity for them. A cost of 0 checks
+    /// whether one unit would fit, and charges nothing.
     #[inline]
     pub fn check_cost<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Verdict {
-        self.check_in(&self.store, key, cost)
+        self.check_with(&self.store, key, cost)
     }
 
-    /// What [`check_cost`](Self::check_cost) would say. Takes nothing.
+    /// Returns the decision that [`check_cost`](Self::check_cost) would make. Charges nothing.
     pub fn peek<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Verdict {
         let hits = self.hits(key, cost);
-        Decision::of_peeked(&hits, self.store.peek_now(&hits)).into()
+        Decision::from_peek(&hits, self.store.peek_now(&hits)).into()
     }
 
-    /// Takes one unit of each key, each decided on its own, in their order. Cheaper than one by one.
+    /// Decides one request for each key, in order and independently of each other. Faster than separate calls of
+    /// [`check`](Self::check).
     ///
     /// ```
     /// let limiter = slidegate::Limiter::new(["1/min"])?;
@@ -362,55 +371,56 @@ impl<S: SyncStore> Limiter<S> {
     pub fn check_many<K: Hash>(&self, keys: &[K]) -> Vec<Verdict> {
         let mut verdicts = Vec::with_capacity(keys.len());
         if let [limit] = &*self.limits {
-            for keys in keys.chunks(BATCH) {
+            for keys in keys.chunks(BATCH_KEYS) {
                 let hit = |key| self.hit(key, limit, 1);
-                let mut hits = [hit(Key::hashed(0, 0)); BATCH];
+                let mut hits = [hit(Key::hashed(0, 0)); BATCH_KEYS];
                 for (hit, key) in hits.iter_mut().zip(keys) {
-                    hit.key = self.key(key);
+                    hit.key = self.hash_key(key);
                 }
-                self.store.take_each_now(&hits[..keys.len()], |taken| {
-                    verdicts.push(Decision::of_one(&hits[0], taken).into());
+                self.store.take_each_now(&hits[..keys.len()], |result| {
+                    verdicts.push(Decision::from_single_charge(&hits[0], result).into());
                 });
             }
             return verdicts;
         }
-        for keys in keys.chunks(BATCH) {
-            let mut hits: SmallVec<[Hit<'_>; BATCH]> = SmallVec::new();
+        for keys in keys.chunks(BATCH_KEYS) {
+            let mut hits: SmallVec<[Hit<'_>; BATCH_KEYS]> = SmallVec::new();
             for key in keys {
                 self.push_hits(&mut hits, key, 1);
             }
-            let asks: SmallVec<[&[Hit<'_>]; BATCH]> = hits.chunks(self.limits.len()).collect();
-            let mut asked = asks.iter();
-            self.store.take_many_now(&asks, |taken| {
-                let hits = asked.next().copied().unwrap_or_default();
-                verdicts.push(Decision::of_taken(hits, taken).into());
+            let requests: SmallVec<[&[Hit<'_>]; BATCH_KEYS]> =
+                hits.chunks(self.limits.len()).collect();
+            let mut charged = requests.iter();
+            self.store.take_many_now(&requests, |result| {
+                let hits = charged.next().copied().unwrap_or_default();
+                verdicts.push(Decision::from_charge(hits, result).into());
             });
         }
         verdicts
     }
 
-    /// Gives back what a decision's receipt says was charged. Once only.
+    /// Reverts the charges of a decision's receipt. Call it at most once per receipt.
     pub fn revert(&self, receipt: &Receipt) {
         self.store.revert_now(receipt);
     }
 
-    /// Makes `cost` what an allowed request of `key` was charged, once it is known what it has cost: gives back
-    /// what is too much, or charges the rest, even beyond max. The key then stays denied until enough has left
-    /// the window. What was denied has cost nothing.
+    /// Corrects the charge of an allowed request of `key` to `cost`, once that is known: reverts the excess, or charges
+    /// the rest, even above max. The key is then denied until enough units have left the window. A denied request has
+    /// no cost.
     ///
     /// ```
     /// let limiter = slidegate::Limiter::new(["100/min"])?;
-    /// let verdict = limiter.check_cost("acme", 80);              // a guess
-    /// limiter.settle("acme", verdict.decision(), 120);           // it was more
+    /// let verdict = limiter.check_cost("acme", 80);              // an estimate
+    /// limiter.settle("acme", verdict.decision(), 120);           // the actual cost
     /// assert!(!limiter.peek("acme", 1).is_allowed());
     /// # Ok::<(), slidegate::LimiterError>(())
     /// ```
     pub fn settle<K: Hash + ?Sized>(&self, key: &K, decision: &Decision, cost: u64) {
-        self.settle_in(&self.store, key, decision, cost);
+        self.settle_with(&self.store, key, decision, cost);
     }
 
-    /// Records units of `key` that have been consumed, also above max. The key then stays denied until enough has left the
-    /// window. It never denies.
+    /// Records units of `key` that have been consumed, also above max. The key is then denied until enough units have
+    /// left the window. A report is never denied.
     ///
     /// ```
     /// let limiter = slidegate::Limiter::new(["100/min"])?;
@@ -420,16 +430,16 @@ impl<S: SyncStore> Limiter<S> {
     /// ```
     pub fn report<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
         let hits = self.reported_hits(key, cost);
-        Decision::of_taken(&hits, self.store.take_now(&hits))
+        Decision::from_charge(&hits, self.store.take_now(&hits))
     }
 
-    /// Takes `cost` units off the counts of `key` without a receipt: of the units that still count the oldest, or
-    /// all if there are fewer.
+    /// Subtracts `cost` units from the counts of `key`, without a receipt: the oldest units that still count, or all if
+    /// there are fewer.
     ///
     /// ```
     /// let limiter = slidegate::Limiter::new(["100/min"])?;
-    /// assert!(limiter.check_cost("acme", 80).is_allowed()); // what it may cost at most
-    /// limiter.refund("acme", 50);                           // it has cost 30
+    /// assert!(limiter.check_cost("acme", 80).is_allowed()); // the maximum cost
+    /// limiter.refund("acme", 50);                           // the actual cost is 30
     /// assert_eq!(limiter.peek("acme", 1).decision().remaining(), 70);
     /// # Ok::<(), slidegate::LimiterError>(())
     /// ```
@@ -437,16 +447,16 @@ impl<S: SyncStore> Limiter<S> {
         self.store.refund_now(&self.hits(key, cost));
     }
 
-    /// Forgets the counts of a key.
+    /// Resets the counts of a key.
     pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
         self.store.reset_now(&self.hits(key, 1));
     }
 
-    /// Takes `cost` units of `key` as soon as they fit: blocks this thread until then, and up to the
-    /// jitter longer. Those who wait do not queue: who comes back first, is served first.
+    /// Charges `cost` units of `key` as soon as they fit. Blocks this thread until then, and longer by up to the
+    /// jitter. Waiting callers are not queued: the first to retry after capacity is free is admitted.
     ///
     /// # Errors
-    /// If the cost can never fit.
+    /// If the cost never fits.
     pub fn wait<K: Hash + ?Sized>(
         &self,
         key: &K,
@@ -454,17 +464,17 @@ impl<S: SyncStore> Limiter<S> {
         jitter: Jitter,
     ) -> Result<Decision, CostExceedsMax> {
         loop {
-            match self.next_try(key, cost, jitter)? {
-                Try::Allowed(decision) => return Ok(decision),
-                Try::After(wait) => std::thread::sleep(wait),
+            match self.check_once(key, cost, jitter)? {
+                WaitStep::Allowed(decision) => return Ok(decision),
+                WaitStep::RetryAfter(wait) => std::thread::sleep(wait),
             }
         }
     }
 
-    /// [`wait`](Self::wait) on tokio's timer.
+    /// Waits like [`wait`](Self::wait), on the timer of tokio.
     ///
     /// # Errors
-    /// If the cost can never fit.
+    /// If the cost never fits.
     #[cfg(feature = "tokio")]
     pub async fn wait_async<K: Hash + ?Sized>(
         &self,
@@ -473,39 +483,41 @@ impl<S: SyncStore> Limiter<S> {
         jitter: Jitter,
     ) -> Result<Decision, CostExceedsMax> {
         loop {
-            match self.next_try(key, cost, jitter)? {
-                Try::Allowed(decision) => return Ok(decision),
-                Try::After(wait) => tokio::time::sleep(wait).await,
+            match self.check_once(key, cost, jitter)? {
+                WaitStep::Allowed(decision) => return Ok(decision),
+                WaitStep::RetryAfter(wait) => tokio::time::sleep(wait).await,
             }
         }
     }
 
-    fn next_try<K: Hash + ?Sized>(
+    fn check_once<K: Hash + ?Sized>(
         &self,
         key: &K,
         cost: u64,
         jitter: Jitter,
-    ) -> Result<Try, CostExceedsMax> {
+    ) -> Result<WaitStep, CostExceedsMax> {
         match self.check_cost(key, cost) {
-            Verdict::Allowed(decision) => Ok(Try::Allowed(decision)),
+            Verdict::Allowed(decision) => Ok(WaitStep::Allowed(decision)),
             Verdict::Denied(decision) => {
                 let wait = decision.retry_after().ok_or(CostExceedsMax(cost))?;
-                Ok(Try::After(jitter.draw().of(wait)))
+                Ok(WaitStep::RetryAfter(jitter.draw().extend(wait)))
             }
         }
     }
 }
 
-fn rules(name: &str, limits: &[Limit], mode: Mode) -> Arc<[Rule]> {
+/// Returns the limits as a policy with a single rule.
+fn single_rule(name: &str, limits: &[Limit], mode: Mode) -> Arc<[Rule]> {
     [Rule::fixed(name, limits, mode)].into()
 }
 
-fn scope(name: &str) -> Scope {
+/// Returns the scope of keys in stores that are shared with other processes.
+fn shared_scope(name: &str) -> Scope {
     Scope::new(DEFAULT_DOMAIN, name, "", &["key"])
 }
 
-/// One turn of waiting.
-enum Try {
+/// The result of one attempt while waiting.
+enum WaitStep {
     Allowed(Decision),
-    After(Duration),
+    RetryAfter(Duration),
 }

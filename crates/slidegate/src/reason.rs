@@ -1,29 +1,29 @@
-//! Why a request is denied.
+//! Reasons for denials, as they appear in JSON and metrics.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Why a request is denied, by the binding limit. Returned by [`Ruling::reason`](crate::Ruling::reason).
+/// The reason for a denial, by the binding limit. Returned by [`Ruling::reason`](crate::Ruling::reason).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Reason {
-    /// A limit is used up: the request fits later.
+    /// The limit is exhausted; the request fits later.
     LimitExceeded,
-    /// The cost is above what the limit holds: the request never fits, one with a smaller cost may.
+    /// The cost exceeds the capacity of the limit; the request never fits, with a smaller cost it may.
     CostExceedsMax,
-    /// The limit is 0: nothing ever fits.
+    /// The limit is 0; no request ever fits.
     Banned,
-    /// The request lacks an attribute that a rule counts per, and the rule denies such requests.
+    /// The request lacks an attribute that a rule counts by, and the rule denies such requests.
     MissingAttribute,
-    /// The store is unavailable, and a rule denies all requests meanwhile.
+    /// The store is unavailable, and a rule denies all requests until it is available again.
     StoreUnavailable,
 }
 
 impl Reason {
-    /// Its name in JSON, such as `limit_exceeded`.
+    /// Returns the name in JSON, such as `limit_exceeded`.
     pub fn name(self) -> &'static str {
         match self {
             Self::LimitExceeded => "limit_exceeded",
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_has_one_name() {
+    fn reason_display_equals_json() {
         for reason in [
             Reason::LimitExceeded,
             Reason::CostExceedsMax,

@@ -1,4 +1,4 @@
-//! What the caller asks about.
+//! Requests: a domain and descriptors with attributes and costs.
 
 use std::sync::OnceLock;
 
@@ -22,25 +22,25 @@ pub struct Request<'a> {
     pub(crate) descriptors: SmallVec<[Descriptor<'a>; 1]>,
 }
 
-/// The domain of a request, and of a rule, that names none.
+/// Domain of requests and rules that do not set one.
 pub const DEFAULT_DOMAIN: &str = "default";
 
 impl<'a> Request<'a> {
-    /// A request of one descriptor.
+    /// Creates a request with one descriptor.
     pub fn new(domain: &'a str, descriptor: Descriptor<'a>) -> Self {
         Self { domain, descriptors: SmallVec::from_iter([descriptor]) }
     }
 
-    /// A request of several descriptors, which are decided as one.
-    pub fn of_descriptors(
+    /// Creates a request with several descriptors, which are decided together.
+    pub fn with_descriptors(
         domain: &'a str,
         descriptors: impl IntoIterator<Item = Descriptor<'a>>,
     ) -> Self {
         Self { domain, descriptors: descriptors.into_iter().collect() }
     }
 
-    /// Returns the request with another cost of each descriptor.
-    pub(crate) fn costing(&self, cost: u64) -> Self {
+    /// Returns the request with `cost` as the cost of each descriptor.
+    pub(crate) fn with_plain_cost(&self, cost: u64) -> Self {
         let mut request = self.clone();
         for descriptor in &mut request.descriptors {
             descriptor.costs.plain = Some(cost);
@@ -48,51 +48,51 @@ impl<'a> Request<'a> {
         request
     }
 
-    /// The domain, whose rules apply.
+    /// Returns the domain. Only rules of this domain apply.
     pub fn domain(&self) -> &'a str {
         self.domain
     }
 
-    /// Its descriptors.
+    /// Returns the descriptors.
     pub fn descriptors(&self) -> &[Descriptor<'a>] {
         &self.descriptors
     }
 }
 
-/// Names with their values.
-pub(crate) type Pairs<'a> = SmallVec<[(&'a str, &'a str); 6]>;
+/// Attribute names with their values.
+pub(crate) type AttributePairs<'a> = SmallVec<[(&'a str, &'a str); 6]>;
 
-/// A set of attributes, and the costs of the request for the rules that count by them.
+/// A set of attributes, with the cost of the request for the rules that count by them.
 #[derive(Clone, Debug)]
 pub struct Descriptor<'a> {
-    attributes: Pairs<'a>,
-    /// The bytes of values that are not UTF-8. Nearly always empty.
+    attributes: AttributePairs<'a>,
+    /// The bytes of values that are not UTF-8, by attribute name. Usually empty.
     bytes: Vec<(&'a str, &'a [u8])>,
     pub(crate) costs: Costs<'a>,
     pub(crate) is_refund: bool,
-    pub(crate) exact: bool,
+    pub(crate) is_exact: bool,
     pub(crate) limit: Option<Quota>,
-    /// Canonical forms of the hosts, computed when a policy looks at hosts and one is not canonical.
+    /// Canonical forms of the hosts, computed if the policy has conditions on hosts and a host is not canonical.
     hosts: OnceLock<Box<[Box<str>]>>,
 }
 
 impl<'a> Descriptor<'a> {
-    /// A descriptor of cost 1. Of two attributes with one name the first counts.
+    /// Creates a descriptor with a cost of 1. If two attributes have the same name, the first is used.
     pub fn new(attributes: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         Self {
             attributes: attributes.into_iter().collect(),
             bytes: Vec::new(),
             costs: Costs::default(),
             is_refund: false,
-            exact: false,
+            is_exact: false,
             limit: None,
             hosts: OnceLock::new(),
         }
     }
 
-    /// Sets the bytes of an attribute whose value is not UTF-8. Its value in [`new`](Self::new) is those bytes with a
-    /// replacement for each invalid sequence: conditions of the policy match that text, and keys contain a digest of
-    /// the bytes, so that two values with the same text have counts of their own.
+    /// Sets the bytes of an attribute whose value is not UTF-8. The value in [`new`](Self::new) must be the bytes with
+    /// a replacement character for each invalid sequence. Conditions of the policy match that text; keys contain a
+    /// digest of the bytes, so that different values with the same text have separate counts.
     ///
     /// ```
     /// use slidegate::Descriptor;
@@ -106,15 +106,16 @@ impl<'a> Descriptor<'a> {
         self
     }
 
-    /// Sets the cost, for rules that do not [state a cost](crate::RuleCost); 1 by default. A cost of 0 checks whether one
-    /// unit would fit, and charges nothing.
+    /// Sets the cost for rules that do not [state a cost](crate::RuleCost), 1 by default. A cost of 0 checks whether
+    /// one unit would fit, and charges nothing.
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
         self.costs.plain = Some(cost);
         self
     }
 
-    /// Sets a named cost, for rules that charge it: `cost: tokens` in the policy. Of two with one name the first counts.
+    /// Sets a named cost, for rules that charge it: `cost: tokens` in the policy. If two costs have the same name, the
+    /// first is used.
     ///
     /// ```
     /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
@@ -141,7 +142,7 @@ impl<'a> Descriptor<'a> {
         self
     }
 
-    /// Marks the cost as consumed already, as Envoy does with a `hits_addend` of the descriptor: it is charged also if the
+    /// Marks the cost as consumed already, like the `hits_addend` of an Envoy descriptor: it is charged also if the
     /// request is denied. Rules with a constant cost are checked and not charged.
     #[must_use]
     pub fn consumed(mut self) -> Self {
@@ -154,26 +155,26 @@ impl<'a> Descriptor<'a> {
         self.costs.plain.unwrap_or(1)
     }
 
-    /// The same, giving its cost back: so many units are taken off the counts, the oldest first. It denies
-    /// nothing, and is done also if the request is denied: what it gives back has not been spent.
+    /// Makes the descriptor a refund: its cost is subtracted from the counts, oldest units first. A refund denies
+    /// nothing, and is applied also if the request is denied, because its units have not been consumed.
     pub fn as_refund(self) -> Self {
         Self { is_refund: true, ..self }
     }
 
-    /// The same, for rules only that name every one of its attributes, and of whose `when` and `per` it has
-    /// all: a descriptor of Envoy is meant for the rules that are written for it.
+    /// Restricts the descriptor to rules that name each of its attributes and whose `when` and `per` name no others. An
+    /// Envoy descriptor applies only to the rules that are written for it.
     pub fn exact(self) -> Self {
-        Self { exact: true, ..self }
+        Self { is_exact: true, ..self }
     }
 
-    /// The same, bringing along a limit that holds instead of those of the rules that apply.
+    /// Sets a limit that replaces the limits of the rules that apply.
     pub fn with_limit(self, limit: Quota) -> Self {
         Self { limit: Some(limit), ..self }
     }
 
-    /// The value of an attribute.
+    /// Returns the value of an attribute.
     pub fn get(&self, name: &str) -> Option<&'a str> {
-        self.attributes.iter().find(|(own, _)| *own == name).map(|(_, value)| *value)
+        self.attributes.iter().find(|(attribute, _)| *attribute == name).map(|(_, value)| *value)
     }
 
     /// Returns the bytes of values that are not UTF-8, by attribute.
@@ -181,13 +182,14 @@ impl<'a> Descriptor<'a> {
         &self.bytes
     }
 
-    /// The attributes, in the order in which they were given.
+    /// Returns the attributes in their original order.
     pub(crate) fn pairs(&self) -> &[(&'a str, &'a str)] {
         &self.attributes
     }
 
-    /// Returns the attributes with every host in its [canonical form](normal_host); `None` if all are canonical already.
-    pub(crate) fn canonical(&self) -> Option<Pairs<'_>> {
+    /// Returns the attributes with every host in its [canonical form](normal_host); `None` if all hosts are canonical
+    /// already.
+    pub(crate) fn canonical(&self) -> Option<AttributePairs<'_>> {
         let is_host = |(name, _): &(&str, &str)| is_host_attribute(name);
         if self.iter().filter(is_host).all(|(_, host)| is_normal_host(host)) {
             return None;
@@ -203,7 +205,7 @@ impl<'a> Descriptor<'a> {
         Some(pairs.collect())
     }
 
-    /// The attributes, in the order in which they were given.
+    /// Returns the attributes in their original order.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.attributes.iter().copied()
     }

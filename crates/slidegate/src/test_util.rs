@@ -1,4 +1,6 @@
-//! For tests: rulings over outcomes that no store would give so soon, or at all.
+//! Rulings for unit tests, over scripted outcomes or an unavailable store.
+//!
+//! A scripted outcome can be one that a real store returns only after a long time, or never.
 
 use std::future::ready;
 use std::pin::pin;
@@ -11,49 +13,50 @@ use crate::policy::Policy;
 use crate::request::{DEFAULT_DOMAIN, Descriptor, Request};
 use crate::store::{ChargeResult, Outcomes, Receipt, Store, StoreError, SyncStore};
 
-/// What the store shall say of one limit.
+/// The outcome that the scripted store returns for one limit.
 #[derive(Clone, Copy, Debug)]
 pub enum ScriptedOutcome {
     Fits { remaining: u32, reset_us: u64 },
-    Denied { remaining: u32, reset_us: u64, wait_us: Option<u64> },
+    Denied { remaining: u32, reset_us: u64, retry_after_us: Option<u64> },
 }
 
 impl ScriptedOutcome {
     fn outcome(self) -> Outcome {
         match self {
             Self::Fits { remaining, reset_us } => {
-                Outcome::judge_fit((true, remaining.into(), u64::MAX), 0, reset_us, || 0).charged()
+                Outcome::with_fit((true, remaining.into(), u64::MAX), 0, reset_us, || 0).charged()
             }
-            Self::Denied { remaining, reset_us, wait_us } => {
+            Self::Denied { remaining, reset_us, retry_after_us } => {
                 let remaining = u64::from(remaining);
-                let capacity = if wait_us.is_some() { u64::MAX } else { remaining };
-                let wait = || wait_us.unwrap_or_default();
-                Outcome::judge_fit((false, remaining, capacity), remaining + 1, reset_us, wait)
+                let capacity = if retry_after_us.is_some() { u64::MAX } else { remaining };
+                let wait = || retry_after_us.unwrap_or_default();
+                Outcome::with_fit((false, remaining, capacity), remaining + 1, reset_us, wait)
             }
         }
     }
 }
 
-/// How the policy rules if the store says this of its limits, in their order.
-pub fn ruling(policy: &str, said: &[ScriptedOutcome]) -> Ruling {
+/// Returns the ruling of a policy whose limits have these outcomes, in order.
+pub fn scripted_ruling(policy: &str, scripted: &[ScriptedOutcome]) -> Ruling {
     let policy = Policy::from_yaml(policy).unwrap();
-    let outcomes: Outcomes = said.iter().map(|said| said.outcome()).collect();
-    let gate = Gate::new(policy, Script(outcomes));
+    let outcomes: Outcomes = scripted.iter().map(|scripted| scripted.outcome()).collect();
+    let gate = Gate::new(policy, ScriptedStore(outcomes));
     let ruling = gate.check_now(&Request::new(DEFAULT_DOMAIN, Descriptor::new([])));
-    assert_eq!(ruling.limits().count(), said.len());
+    assert_eq!(ruling.limits().count(), scripted.len());
     ruling
 }
 
-struct Script(Outcomes);
+/// A store that returns the same outcomes for every request.
+struct ScriptedStore(Outcomes);
 
-impl SyncStore for Script {
+impl SyncStore for ScriptedStore {
     fn take_now(&self, _: &[Hit<'_>]) -> ChargeResult {
         let allowed = self.0.iter().all(Outcome::fits);
         ChargeResult { allowed, outcomes: self.0.clone(), receipt: Receipt::default() }
     }
 
-    fn take_many_now(&self, asks: &[&[Hit<'_>]], answer: impl FnMut(ChargeResult)) {
-        asks.iter().map(|hits| self.take_now(hits)).for_each(answer);
+    fn take_many_now(&self, requests: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult)) {
+        requests.iter().map(|hits| self.take_now(hits)).for_each(on_result);
     }
 
     fn peek_now(&self, _: &[Hit<'_>]) -> Outcomes {
@@ -69,46 +72,51 @@ impl SyncStore for Script {
     fn reset_now(&self, _: &[Hit<'_>]) {}
 }
 
-/// How the policy rules if its store does not answer.
-pub fn without_store(policy: &str) -> Ruling {
-    let gate = Gate::new(Policy::from_yaml(policy).unwrap(), Away);
+/// Returns the ruling of a policy whose store is unavailable.
+pub fn ruling_without_store(policy: &str) -> Ruling {
+    let gate = Gate::new(Policy::from_yaml(policy).unwrap(), UnavailableStore);
     let request = Request::new(DEFAULT_DOMAIN, Descriptor::new([]));
     let check = pin!(gate.check(&request));
     match check.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(ruling) => ruling,
-        Poll::Pending => unreachable!("it fails at once"),
+        Poll::Pending => unreachable!("the store fails immediately"),
     }
 }
 
-struct Away;
+/// A store that fails every call.
+struct UnavailableStore;
 
-impl Store for Away {
+fn fail<T>() -> Result<T, StoreError> {
+    Err(StoreError::Unavailable("out of service".into()))
+}
+
+impl Store for UnavailableStore {
     type Kind = crate::store::Asynchronous;
 
     fn take(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<ChargeResult, StoreError>> + Send {
-        ready(Err(StoreError::Unavailable("away".into())))
+        ready(fail())
     }
 
     fn take_many(
         &self,
         _: &[&[Hit<'_>]],
     ) -> impl Future<Output = Result<Vec<ChargeResult>, StoreError>> + Send {
-        ready(Err(StoreError::Unavailable("away".into())))
+        ready(fail())
     }
 
     fn peek(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {
-        ready(Err(StoreError::Unavailable("away".into())))
+        ready(fail())
     }
 
     fn revert(&self, _: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(Err(StoreError::Unavailable("away".into())))
+        ready(fail())
     }
 
     fn refund(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {
-        ready(Err(StoreError::Unavailable("away".into())))
+        ready(fail())
     }
 
     fn reset(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(Err(StoreError::Unavailable("away".into())))
+        ready(fail())
     }
 }

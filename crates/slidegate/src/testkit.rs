@@ -1,8 +1,7 @@
-//! What every store is held against: the oracle, the model, the conformance suite, the laws, and a
-//! store that is awkward on purpose.
+//! Test support for stores: an oracle, a reference model, a conformance suite, property tests, and a faulty store.
 //!
-//! To try a store of your own, hand it and the clock that it reads to [`conformance::hold`] and to each
-//! of the [`properties`].
+//! To test another store, pass it, and the clock that it reads, to [`conformance::run_trace`] and to each function in
+//! [`properties`].
 
 pub mod conformance;
 pub mod faulty;
@@ -15,7 +14,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-/// Runs a future that needs no runtime to its end.
+/// Runs a future to completion on this thread, by polling it in a loop. The future must not need a runtime.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());

@@ -1,10 +1,10 @@
-//! Every store does what the model does.
+//! Stores have the same outcomes as the model; the conformance suite finds stores that differ.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 use slidegate::store::Outcomes;
 use slidegate::testkit::block_on;
-use slidegate::testkit::conformance::{Difference, Tried, hold};
+use slidegate::testkit::conformance::{Mismatch, TraceStats, run_trace};
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::testkit::model::ModelStore;
 use slidegate::{
@@ -12,31 +12,35 @@ use slidegate::{
     StoreError, SyncStore,
 };
 
-/// Traces of each algorithm alone, and of all together.
-fn hold_all<S: Store>(traces: u64, steps: usize, store: impl Fn(&ManualClock, u64) -> S) -> Tried {
+/// Runs traces with each algorithm alone, and with all together.
+fn run_traces<S: Store>(
+    traces: u64,
+    steps: usize,
+    store: impl Fn(&ManualClock, u64) -> S,
+) -> TraceStats {
     let all: &[Algorithm] = &Algorithm::ALL;
-    let mut sum = Tried::default();
+    let mut sum = TraceStats::default();
     for algorithms in all.chunks(1).chain([all]) {
-        let mut tried = Tried::default();
+        let mut stats = TraceStats::default();
         for seed in 0..traces {
             let clock = ManualClock::default();
             let store = store(&clock, seed);
-            match block_on(hold(&store, &clock, algorithms, seed, steps)) {
-                Ok(more) => add(&mut tried, more),
-                Err(difference) => panic!("{algorithms:?}: {difference}"),
+            match block_on(run_trace(&store, &clock, algorithms, seed, steps)) {
+                Ok(more) => add(&mut stats, more),
+                Err(mismatch) => panic!("{algorithms:?}: {mismatch}"),
             }
         }
-        println!("{algorithms:?}: {tried:?}");
-        // A trace that only allows, or only denies, shows nothing.
-        assert!(tried.allowed * 10 > tried.decisions && tried.allowed * 10 < tried.decisions * 9);
-        assert!(tried.refunds * 50 > tried.decisions, "{tried:?}");
-        assert!(tried.waits * 20 > tried.decisions, "{tried:?}");
-        add(&mut sum, tried);
+        println!("{algorithms:?}: {stats:?}");
+        // Traces that only allow, or only deny, would not test anything.
+        assert!(stats.allowed * 10 > stats.decisions && stats.allowed * 10 < stats.decisions * 9);
+        assert!(stats.refunds * 50 > stats.decisions, "{stats:?}");
+        assert!(stats.waits * 20 > stats.decisions, "{stats:?}");
+        add(&mut sum, stats);
     }
     sum
 }
 
-fn add(sum: &mut Tried, more: Tried) {
+fn add(sum: &mut TraceStats, more: TraceStats) {
     sum.decisions += more.decisions;
     sum.allowed += more.allowed;
     sum.waits += more.waits;
@@ -45,23 +49,23 @@ fn add(sum: &mut Tried, more: Tried) {
 }
 
 #[test]
-fn the_memory_store_does_what_the_model_does() {
-    let tried = hold_all(250, 1_000, |clock, _| MemoryStore::with_clock(clock.clone(), 1_000));
-    assert!(tried.decisions >= 600_000, "at least 100,000 for each algorithm: {tried:?}");
+fn memory_store_matches_model() {
+    let stats = run_traces(250, 1_000, |clock, _| MemoryStore::with_clock(clock.clone(), 1_000));
+    assert!(stats.decisions >= 600_000, "at least 100,000 for each algorithm: {stats:?}");
 }
 
-/// A memory store that forgets whatever it may, whenever it is asked.
-struct Forgetful(MemoryStore<ManualClock>);
+/// A memory store that evicts expired counters before every call.
+struct SweepingStore(MemoryStore<ManualClock>);
 
-impl SyncStore for Forgetful {
+impl SyncStore for SweepingStore {
     fn take_now(&self, hits: &[Hit<'_>]) -> ChargeResult {
         self.0.sweep();
         self.0.take_now(hits)
     }
 
-    fn take_many_now(&self, asks: &[&[Hit<'_>]], answer: impl FnMut(ChargeResult)) {
+    fn take_many_now(&self, requests: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult)) {
         self.0.sweep();
-        self.0.take_many_now(asks, answer);
+        self.0.take_many_now(requests, on_result);
     }
 
     fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes {
@@ -84,80 +88,78 @@ impl SyncStore for Forgetful {
 }
 
 #[test]
-fn what_the_memory_store_forgets_is_not_missed() {
-    hold_all(40, 600, |clock, _| Forgetful(MemoryStore::with_clock(clock.clone(), 1_000)));
+fn sweeping_memory_store_matches_model() {
+    run_traces(40, 600, |clock, _| SweepingStore(MemoryStore::with_clock(clock.clone(), 1_000)));
 }
 
 #[test]
-fn the_awkward_store_does_what_the_model_does() {
-    let calm = Faults::default();
-    hold_all(40, 600, |clock, seed| FaultyStore::new(clock, 3, calm, seed));
+fn multi_slot_store_matches_model() {
+    let no_faults = Faults::default();
+    run_traces(40, 600, |clock, seed| FaultyStore::new(clock, 3, no_faults, seed));
 }
 
 #[test]
-fn the_awkward_store_does_what_the_model_does_while_calls_fail() {
+fn faulty_store_matches_model() {
     let faults = Faults { unavailable: 10, lost_before: 10, lost_after: 10 };
-    let tried = hold_all(40, 600, |clock, seed| FaultyStore::new(clock, 3, faults, seed));
-    assert!(tried.failures * 10 > tried.decisions, "{tried:?}");
+    let stats = run_traces(40, 600, |clock, seed| FaultyStore::new(clock, 3, faults, seed));
+    assert!(stats.failures * 10 > stats.decisions, "{stats:?}");
 }
 
-/// A suite that cannot fail shows nothing.
+/// The suite must be able to fail.
 #[test]
-fn a_store_on_another_clock_is_found_out() {
-    let difference: Difference = (0..20)
+fn store_on_other_clock_fails_conformance() {
+    let mismatch: Mismatch = (0..20)
         .find_map(|seed| {
             let clock = ManualClock::default();
             let store = ModelStore::new(ManualClock::default());
-            block_on(hold(&store, &clock, &Algorithm::ALL, seed, 600)).err()
+            block_on(run_trace(&store, &clock, &Algorithm::ALL, seed, 600)).err()
         })
         .unwrap();
-    assert!(difference.to_string().contains("the model"), "{difference}");
+    assert!(mismatch.to_string().contains("the model"), "{mismatch}");
 }
 
-/// A store that cannot count by any limit.
-struct Unable;
+/// A store that supports no limit.
+struct UnsupportingStore;
 
-fn refuse<T>() -> Result<T, StoreError> {
+fn unsupported<T>() -> Result<T, StoreError> {
     Err(StoreError::Unsupported("it has no way to".to_owned()))
 }
 
-impl Store for Unable {
+impl Store for UnsupportingStore {
     type Kind = Asynchronous;
 
     async fn take(&self, _: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        refuse()
+        unsupported()
     }
 
     async fn take_many(&self, _: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
-        refuse()
+        unsupported()
     }
 
     async fn peek(&self, _: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        refuse()
+        unsupported()
     }
 
     async fn revert(&self, _: &Receipt) -> Result<(), StoreError> {
-        refuse()
+        unsupported()
     }
 
     async fn refund(&self, _: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        refuse()
+        unsupported()
     }
 
     async fn reset(&self, _: &[Hit<'_>]) -> Result<(), StoreError> {
-        refuse()
+        unsupported()
     }
 }
 
-/// To ask it again changes nothing, so this is no failure that a store may have.
+/// A retry cannot succeed, so the suite must not accept this failure.
 #[test]
-fn a_store_that_cannot_count_by_what_it_is_held_to_is_found_out() {
+fn store_without_support_fails_conformance() {
     for seed in 0..20 {
-        let held = block_on(hold(&Unable, &ManualClock::default(), &Algorithm::ALL, seed, 600));
-        let difference = held.unwrap_err().to_string();
-        assert!(
-            difference.ends_with("cannot count by this limit: it has no way to"),
-            "{difference}"
-        );
+        let clock = ManualClock::default();
+        let result = block_on(run_trace(&UnsupportingStore, &clock, &Algorithm::ALL, seed, 600));
+        let mismatch = result.unwrap_err().to_string();
+        assert!(mismatch.ends_with("cannot count by this limit: it has no way to"), "{mismatch}");
     }
 }

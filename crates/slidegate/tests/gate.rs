@@ -1,4 +1,4 @@
-//! The gate: a policy over a store.
+//! The gate over a memory store: rules that apply, atomic decisions, and headers.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -29,17 +29,13 @@ fn ietf(ruling: &Ruling) -> Vec<Header> {
     headers::write(Style::Ietf, ruling, Timestamp::default(), JitterSample::NONE)
 }
 
-/// The names of the limits that applied, with whether each fits.
-fn standing(ruling: &Ruling) -> Vec<(String, bool)> {
-    ruling.limits().map(|limit| (limit.policy_name().to_owned(), limit.outcome.fits())).collect()
-}
-
+/// Returns the names of the limits that apply.
 fn names(ruling: &Ruling) -> Vec<String> {
-    standing(ruling).into_iter().map(|(name, _)| name).collect()
+    ruling.limits().map(|limit| limit.policy_name().to_owned()).collect()
 }
 
 #[test]
-fn a_rule_applies_if_all_of_when_matches_and_all_of_per_is_there() {
+fn rule_applies_if_when_and_per_match() {
     let (_, gate) = gate();
     let ruling = gate.peek_now(&api([("tenant", "acme")]));
     assert_eq!(names(&ruling), ["per-tenant.1m", "per-tenant.1h", "everybody"]);
@@ -48,14 +44,14 @@ fn a_rule_applies_if_all_of_when_matches_and_all_of_per_is_there() {
     assert_eq!(names(&gate.peek_now(&api(search))), all);
     let post = [("ip", "::1"), ("path", "/search/x"), ("method", "POST")];
     assert_eq!(names(&gate.peek_now(&api(post))), ["everybody"]);
-    let nowhere = Request::new("elsewhere", Descriptor::new([("tenant", "acme")]));
-    let ruling = gate.check_now(&nowhere);
+    let unmatched = Request::new("elsewhere", Descriptor::new([("tenant", "acme")]));
+    let ruling = gate.check_now(&unmatched);
     assert!(ruling.decision().is_allowed() && ruling.binding().is_none());
     assert_eq!(ietf(&ruling), []);
 }
 
 #[test]
-fn a_denial_by_one_rule_charges_no_other() {
+fn denial_by_rule_charges_no_other_rule() {
     let (_, gate) = gate();
     let search =
         || api([("tenant", "acme"), ("ip", "::1"), ("path", "/search"), ("method", "GET")]);
@@ -70,22 +66,25 @@ fn a_denial_by_one_rule_charges_no_other() {
 }
 
 #[test]
-fn several_descriptors_are_one_request() {
+fn descriptors_are_decided_together() {
     let (_, gate) = gate();
-    let of = |tenants: [&'static str; 2]| {
+    let request = |tenants: [&'static str; 2]| {
         let descriptors = tenants.map(|tenant| Descriptor::new([("tenant", tenant)]).cost(2));
-        Request::of_descriptors("api", descriptors)
+        Request::with_descriptors("api", descriptors)
     };
-    assert!(gate.check_now(&of(["a", "b"])).decision().is_allowed());
-    let denied = gate.check_now(&of(["c", "b"]));
+    assert!(gate.check_now(&request(["a", "b"])).decision().is_allowed());
+    let denied = gate.check_now(&request(["c", "b"]));
     let fits: Vec<bool> = denied.limits().map(|limit| limit.outcome.fits()).collect();
     assert_eq!(fits, [true, true, true, false, true, true], "b has one unit left");
-    assert!(gate.check_now(&of(["c", "d"])).decision().is_allowed(), "c was charged nothing");
-    assert!(!gate.check_now(&of(["e", "e"])).decision().is_allowed(), "twice two of three");
+    assert!(gate.check_now(&request(["c", "d"])).decision().is_allowed(), "c was not charged");
+    assert!(
+        !gate.check_now(&request(["e", "e"])).decision().is_allowed(),
+        "the same tenant twice, with a cost of 2 each"
+    );
 }
 
 #[test]
-fn headers_name_every_limit_and_the_one_that_binds() {
+fn headers_name_all_limits_and_binding_limit() {
     let (_, gate) = gate();
     let request = api([("tenant", "acme")]);
     let allowed = gate.check_now(&request);
@@ -96,9 +95,11 @@ fn headers_name_every_limit_and_the_one_that_binds() {
     assert!(limit.starts_with(r#""per-tenant.1m";r=2;t="#), "{limit}");
     let (_, _) = (gate.check_now(&request), gate.check_now(&request));
     let denied = gate.check_now(&request);
-    let [_, (_, limit), (_, wait)] = &ietf(&denied)[..] else { panic!("with Retry-After") };
+    let [_, (_, limit), (_, wait)] = &ietf(&denied)[..] else {
+        panic!("three headers, with Retry-After")
+    };
     assert_eq!(*limit, format!(r#""per-tenant.1m";r=0;t={wait}"#));
     let never = gate.check_now(&Request::new("api", Descriptor::new([("tenant", "b")]).cost(4)));
-    let [_, (_, limit)] = &ietf(&never)[..] else { panic!("without: it never fits") };
+    let [_, (_, limit)] = &ietf(&never)[..] else { panic!("two headers: the cost never fits") };
     assert_eq!(limit, r#""per-tenant.1m";r=3"#);
 }

@@ -1,4 +1,4 @@
-//! The code-first limiter, as its users see it.
+//! The public API of the limiter.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -18,7 +18,7 @@ fn limiter(limits: &[&str]) -> (ManualClock, Limiter<MemoryStore<ManualClock>>) 
 }
 
 #[test]
-fn several_limits_are_charged_together_or_not_at_all() {
+fn limits_are_charged_together_or_not_at_all() {
     let (clock, limiter) = limiter(&["2/s", "3/min"]);
     let mut allowed = Vec::new();
     for _ in 0..3 {
@@ -27,17 +27,17 @@ fn several_limits_are_charged_together_or_not_at_all() {
         }
         clock.advance(Duration::from_secs(3));
     }
-    // Had the denied ones been counted by the minute, the fourth would have been denied.
+    // The fourth request is allowed only if the denied third one was not counted per minute.
     let expected = [true, true, false, true, false, false, false, false, false];
     assert_eq!(allowed, expected);
 }
 
 #[test]
-fn the_binding_limit_of_a_denial_is_that_with_the_longest_wait() {
+fn limit_with_longest_wait_binds_denial() {
     let (_, limiter) = limiter(&["2/s", "2/min", "5/h"]);
     let binding = |verdict: &Verdict| limiter.limits()[verdict.decision().binding().unwrap()];
     let first = limiter.check("key");
-    assert_eq!(binding(&first).to_string(), "2/1s sliding_window", "of two like shares the first");
+    assert_eq!(binding(&first).to_string(), "2/1s sliding_window", "the first of two equal shares");
     let _ = limiter.check("key");
     let denied = limiter.check("key");
     assert_eq!(binding(&denied).to_string(), "2/1m sliding_window");
@@ -47,20 +47,20 @@ fn the_binding_limit_of_a_denial_is_that_with_the_longest_wait() {
 }
 
 #[test]
-fn any_key_that_can_be_hashed_will_do() {
+fn any_hashable_key_is_accepted() {
     let (_, limiter) = limiter(&["1/min"]);
     let address: std::net::IpAddr = "2001:db8::1".parse().unwrap();
     assert!(limiter.check("text").is_allowed());
     assert!(limiter.check(&42_u64).is_allowed());
     assert!(limiter.check(&("tenant", 7)).is_allowed());
     assert!(limiter.check(&address).is_allowed());
-    assert!(!limiter.check(&String::from("text")).is_allowed(), "a String is its text");
+    assert!(!limiter.check(&String::from("text")).is_allowed(), "a String equals its text");
     assert!(limiter.check(&"x".repeat(1_000_000)).is_allowed());
     assert_eq!(limiter.store().keys(), 5);
 }
 
 #[test]
-fn peek_takes_nothing_give_back_and_reset_return() {
+fn peek_revert_and_reset_update_counts() {
     let (_, limiter) = limiter(&["2/min", "5/h"]);
     assert_eq!(limiter.peek("key", 1).decision().remaining(), 2);
     let Verdict::Allowed(first) = limiter.check("key") else { panic!("the first fits") };
@@ -71,36 +71,39 @@ fn peek_takes_nothing_give_back_and_reset_return() {
     assert!(!limiter.check("key").is_allowed());
     limiter.reset("key");
     assert!(limiter.check_cost("key", 2).is_allowed());
-    assert!(limiter.check_cost("other", 0).is_allowed(), "one would fit");
-    assert!(!limiter.check_cost("key", 0).is_allowed(), "not one would fit");
+    assert!(limiter.check_cost("other", 0).is_allowed(), "one unit would fit");
+    assert!(!limiter.check_cost("key", 0).is_allowed(), "no unit would fit");
 }
 
 #[test]
-fn many_at_once_are_decided_as_one_by_one() {
-    let keys: Vec<u64> = (0..1_000).map(|nth| nth * 7919 % 37).collect();
-    let (_, one_by_one) = limiter(&["5/min", "20/h"]);
-    let (_, at_once) = limiter(&["5/min", "20/h"]);
-    let allowed: Vec<bool> = keys.iter().map(|key| one_by_one.check(key).is_allowed()).collect();
-    let verdicts = at_once.check_many(&keys);
+fn check_many_equals_single_checks() {
+    let keys: Vec<u64> = (0..1_000).map(|index| index * 7919 % 37).collect();
+    let (_, single) = limiter(&["5/min", "20/h"]);
+    let (_, batched) = limiter(&["5/min", "20/h"]);
+    let allowed: Vec<bool> = keys.iter().map(|key| single.check(key).is_allowed()).collect();
+    let verdicts = batched.check_many(&keys);
     assert_eq!(verdicts.iter().map(Verdict::is_allowed).collect::<Vec<_>>(), allowed);
     assert_eq!(allowed.iter().filter(|allowed| **allowed).count(), 37 * 5);
     assert!(verdicts.iter().all(|verdict| verdict.decision().outcomes().len() == 2));
 }
 
 #[test]
-fn a_limiter_says_what_is_wrong_with_its_limits() {
+fn invalid_limits_are_rejected() {
     let error = |limits: &[&str]| Limiter::new(limits.iter().copied()).err().unwrap();
     assert_eq!(error(&[]), LimiterError::Empty);
-    assert!(matches!(error(&["10/s", "5/1s"]), LimiterError::Twice(_)));
+    assert!(matches!(error(&["10/s", "5/1s"]), LimiterError::Duplicate(_)));
     assert!(error(&["10 per second"]).to_string().contains("is not a quota"));
     let log = Limit::new("5/s".parse().unwrap(), Algorithm::SlidingLog).unwrap();
-    assert!(Limiter::new([log, "5/s".parse().unwrap()]).is_ok(), "two algorithms count apart");
+    assert!(
+        Limiter::new([log, "5/s".parse().unwrap()]).is_ok(),
+        "different algorithms have separate counts"
+    );
 }
 
 #[test]
-fn waiting_blocks_until_it_fits() {
+fn wait_blocks_until_cost_fits() {
     let limiter = Limiter::new(["5/50ms"]).unwrap();
-    // On the real clock: whatever its phase, the sixth has to wait for a part of the window.
+    // This test runs on the real clock. At any phase of the window, the sixth request has to wait.
     for _ in 0..6 {
         limiter.wait("key", 1, Jitter::NONE).unwrap();
     }
@@ -108,37 +111,40 @@ fn waiting_blocks_until_it_fits() {
 }
 
 #[test]
-fn jitter_only_ever_lengthens_a_wait() {
+fn jitter_only_lengthens_waits() {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.unwrap().block_on(async {
         let (clock, limiter) = limiter(&["1/min"]);
         let wait = limiter.check("key").decision().reset_after();
         assert!(wait > Duration::ZERO);
-        for most in [Duration::ZERO, Duration::from_secs(30)] {
+        for max_jitter in [Duration::ZERO, Duration::from_secs(30)] {
             limiter.reset("key");
             let _ = limiter.check("key");
             let exact = limiter.check("key").decision().retry_after().unwrap();
             let slack = Duration::from_millis(2);
             let before = tokio::time::Instant::now();
-            let waiting = limiter.wait_async("key", 1, Jitter::up_to(most));
-            let moved = async {
-                // The limiter's own clock moves on while tokio's is paused, just before the wait is over.
+            let waiting = limiter.wait_async("key", 1, Jitter::up_to(max_jitter));
+            let advance = async {
+                // The clock of tokio is paused; the clock of the limiter advances just before the wait ends.
                 tokio::time::sleep(exact - slack).await;
                 clock.advance(exact);
             };
-            let (decision, ()) = tokio::join!(waiting, moved);
+            let (decision, ()) = tokio::join!(waiting, advance);
             assert!(decision.unwrap().is_allowed());
             let waited = before.elapsed();
-            assert!(waited >= exact && waited <= exact + most + slack, "{waited:?} of {exact:?}");
+            assert!(
+                waited >= exact && waited <= exact + max_jitter + slack,
+                "{waited:?} of {exact:?}"
+            );
         }
     });
 }
 
 #[test]
-fn a_failed_store_is_an_error_and_a_denial_is_not() {
+fn store_failure_is_error_and_denial_is_not() {
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-    let ask = |faults: Faults| {
+    let check_twice = |faults: Faults| {
         let store = FaultyStore::new(&clock, 1, faults, 1);
         let limiter = Limiter::with_store(["1/min"], store).unwrap();
         block_on(async {
@@ -146,15 +152,15 @@ fn a_failed_store_is_an_error_and_a_denial_is_not() {
             limiter.try_check("key", 1).await
         })
     };
-    assert!(matches!(ask(Faults::default()), Ok(Verdict::Denied(_))));
+    assert!(matches!(check_twice(Faults::default()), Ok(Verdict::Denied(_))));
     let down = Faults { unavailable: 100, ..Faults::default() };
-    assert!(matches!(ask(down), Err(StoreError::Unavailable(_))));
+    assert!(matches!(check_twice(down), Err(StoreError::Unavailable(_))));
     let slow = Faults { lost_after: 100, ..Faults::default() };
-    assert!(matches!(ask(slow), Err(StoreError::TimedOut(_))));
+    assert!(matches!(check_twice(slow), Err(StoreError::TimedOut(_))));
 }
 
 #[test]
-fn over_a_store_that_answers_at_once_every_way_to_ask_shares_the_counts() {
+fn all_methods_share_counts_over_synchronous_store() {
     let limiter = Limiter::new(["3/min"]).unwrap();
     assert!(limiter.check("key").is_allowed());
     assert!(block_on(limiter.try_check("key", 1)).unwrap().is_allowed());
@@ -169,7 +175,7 @@ fn over_a_store_that_answers_at_once_every_way_to_ask_shares_the_counts() {
 }
 
 #[test]
-fn a_store_that_has_to_be_waited_for_is_not_asked_without() {
+fn try_check_now_needs_synchronous_store() {
     let store = FaultyStore::new(&ManualClock::default(), 1, Faults::default(), 1);
     let limiter = Limiter::with_store(["1/min"], store).unwrap();
     assert!(limiter.try_check_now("key", 1).is_none());

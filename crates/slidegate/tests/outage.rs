@@ -1,4 +1,4 @@
-//! What a gate does while its store does not answer, and when it answers again.
+//! Outages: the decisions of a gate while its store is unavailable, and after it is available again.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -18,7 +18,7 @@ const DOWN: Faults = Faults { unavailable: 100, ..UP };
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Instances that share a store, on a clock.
+/// Instances that share a store and a clock.
 struct Fleet {
     clock: ManualClock,
     store: FaultyStore,
@@ -32,13 +32,13 @@ impl Fleet {
         let gate = |_| {
             Gate::new(Policy::from_yaml(policy).unwrap(), store.clone())
                 .with_local_clock(clock.clone())
-                .expecting_instances(NonZeroU32::new(instances).unwrap())
+                .with_instances(NonZeroU32::new(instances).unwrap())
         };
         Self { instances: (0..instances).map(gate).collect(), store, clock }
     }
 
-    /// Instances that enforce one limit per tenant.
-    fn of_limit(instances: u32, limit: &str, algorithm: &str) -> Self {
+    /// Creates instances that enforce one limit per tenant.
+    fn with_limit(instances: u32, limit: &str, algorithm: &str) -> Self {
         let rule = format!("name: a, per: [tenant], limits: [{limit}], algorithm: {algorithm}");
         Self::new(instances, &format!("rules: [{{ {rule} }}]"))
     }
@@ -58,14 +58,15 @@ impl Fleet {
         self.clock.advance(2 * DAY);
     }
 
-    fn check(&self, nth: usize) -> Ruling {
-        block_on(self.instances[nth].check(&request()))
+    fn check(&self, instance: usize) -> Ruling {
+        block_on(self.instances[instance].check(&request()))
     }
 
-    /// How many requests each instance lets pass before it denies one.
+    /// Returns for each instance the number of requests that it allows before it denies one.
     fn allowed(&self) -> Vec<u64> {
-        let pass = |nth| (0..).take_while(|_| self.check(nth).decision().is_allowed()).count();
-        (0..self.instances.len()).map(|nth| pass(nth) as u64).collect()
+        let count =
+            |instance| (0..).take_while(|_| self.check(instance).decision().is_allowed()).count();
+        (0..self.instances.len()).map(|instance| count(instance) as u64).collect()
     }
 }
 
@@ -78,16 +79,16 @@ fn limit_header(ruling: &Ruling) -> String {
 }
 
 #[test]
-fn without_the_store_each_instance_enforces_its_part_and_says_so() {
-    let fleet = Fleet::of_limit(4, "10/h", "sliding_log");
-    let answered = fleet.check(0);
-    assert!(!answered.decision().is_degraded());
-    assert_eq!(limit_header(&answered), "10", "the store enforces all of it");
+fn instance_enforces_its_share_during_outage() {
+    let fleet = Fleet::with_limit(4, "10/h", "sliding_log");
+    let normal = fleet.check(0);
+    assert!(!normal.decision().is_degraded());
+    assert_eq!(limit_header(&normal), "10", "the store enforces the whole limit");
     fleet.down();
     let degraded = fleet.check(0);
     assert!(degraded.decision().is_degraded());
     assert_eq!(degraded.decision().remaining(), 1);
-    assert_eq!(limit_header(&degraded), "2", "what is shown is what is enforced");
+    assert_eq!(limit_header(&degraded), "2", "headers show the enforced limit");
     assert_eq!(degraded.binding().unwrap().limit.limit().to_string(), "2/1h sliding_log");
     assert_eq!(fleet.allowed(), [1, 2, 2, 2]);
     let denied = fleet.check(0);
@@ -99,19 +100,19 @@ fn without_the_store_each_instance_enforces_its_part_and_says_so() {
 }
 
 #[test]
-fn at_least_one_unit_passes_unless_none_may() {
-    let small = Fleet::of_limit(4, "3/h", "sliding_log");
+fn share_is_at_least_one_unit() {
+    let small = Fleet::with_limit(4, "3/h", "sliding_log");
     small.down();
     assert_eq!(small.allowed(), [1, 1, 1, 1]);
-    let none = Fleet::of_limit(4, "0/h", "sliding_log");
+    let none = Fleet::with_limit(4, "0/h", "sliding_log");
     none.down();
     assert_eq!(none.allowed(), [0, 0, 0, 0]);
 }
 
 #[test]
-fn a_burst_is_divided_as_its_rate_is() {
+fn burst_is_divided_like_its_rate() {
     let limit = "{ max: 3600, window: 1h, burst: 20 }";
-    let fleet = Fleet::of_limit(2, limit, "token_bucket");
+    let fleet = Fleet::with_limit(2, limit, "token_bucket");
     fleet.down();
     assert_eq!(fleet.allowed(), [10, 10]);
     fleet.clock.advance(Duration::from_secs(4));
@@ -119,7 +120,7 @@ fn a_burst_is_divided_as_its_rate_is() {
 }
 
 #[test]
-fn overrides_and_bans_hold_without_the_store() {
+fn overrides_and_bans_apply_during_outage() {
     let policy = "
 rules:
   - name: a
@@ -146,21 +147,21 @@ rules:
     assert_eq!(allowed(&[("tenant", "acme")]), 5);
     assert_eq!(allowed(&[("tenant", "rich"), ("plan", "pro")]), 50);
     assert_eq!(allowed(&[("tenant", "evil")]), 0);
-    assert_eq!(allowed(&[]), 0, "who lacks what the rule counts per");
+    assert_eq!(allowed(&[]), 0, "without the attribute that the rule counts by");
 }
 
 #[test]
-fn local_counts_stay_until_their_window_has_passed() {
-    let fleet = Fleet::of_limit(1, "2/d", "sliding_log");
+fn local_counts_are_kept_for_their_window() {
+    let fleet = Fleet::with_limit(1, "2/d", "sliding_log");
     fleet.down();
     assert_eq!(fleet.allowed(), [2]);
-    assert_eq!(fleet.allowed(), [0], "they last as long as the outage");
+    assert_eq!(fleet.allowed(), [0], "local counts are kept during the outage");
     fleet.up();
-    assert_eq!(fleet.allowed(), [2], "the store was charged nothing meanwhile");
+    assert_eq!(fleet.allowed(), [2], "the store was not charged during the outage");
     fleet.clock.advance(DAY / 2);
     fleet.check(0);
     fleet.down();
-    assert_eq!(fleet.allowed(), [0], "the next outage begins with the counts of the last");
+    assert_eq!(fleet.allowed(), [0], "the next outage continues with the same counts");
     fleet.up();
     fleet.clock.advance(DAY / 2);
     fleet.check(0);
@@ -172,24 +173,24 @@ fn local_counts_stay_until_their_window_has_passed() {
 #[test]
 fn local_counts_stay_below_local_max_memory() {
     const MIB: usize = 1 << 20;
-    let fleet = Fleet::of_limit(1, "2/d", "sliding_log");
+    let fleet = Fleet::with_limit(1, "2/d", "sliding_log");
     fleet.down();
     let [gate] = <[Gate<FaultyStore>; 1]>::try_from(fleet.instances).ok().unwrap();
     let gate = gate.with_local_max_memory(MIB);
-    let mut most = 0;
+    let mut max_bytes = 0;
     for tenant in 0..20_000 {
         let tenant = tenant.to_string();
         let request = Request::new("default", Descriptor::new([("tenant", tenant.as_str())]));
         assert!(block_on(gate.check(&request)).decision().is_allowed());
-        most = most.max(gate.local_memory_bytes());
+        max_bytes = max_bytes.max(gate.local_memory_bytes());
     }
-    assert!((MIB / 2..=MIB + MIB / 8).contains(&most), "{most}");
+    assert!((MIB / 2..=MIB + MIB / 8).contains(&max_bytes), "{max_bytes}");
     assert!(gate.local_keys() < 15_000, "{}", gate.local_keys());
 }
 
 #[test]
-fn a_store_that_answers_now_and_then_has_not_recovered() {
-    let fleet = Fleet::of_limit(1, "2/d", "sliding_log");
+fn intermittent_success_keeps_local_counts() {
+    let fleet = Fleet::with_limit(1, "2/d", "sliding_log");
     fleet.down();
     assert_eq!(fleet.allowed(), [2]);
     for _ in 0..10 {
@@ -197,32 +198,32 @@ fn a_store_that_answers_now_and_then_has_not_recovered() {
         fleet.clock.advance(Duration::from_millis(900));
         fleet.check(0);
         fleet.down();
-        assert_eq!(fleet.allowed(), [0], "whom the store fails does not find the counts empty");
+        assert_eq!(fleet.allowed(), [0], "the local counts are not empty");
     }
 }
 
 #[test]
-fn any_answer_of_the_store_drops_counts_that_are_over() {
-    let fleet = Fleet::of_limit(1, "2/d", "sliding_log");
+fn any_store_success_drops_expired_counts() {
+    let fleet = Fleet::with_limit(1, "2/d", "sliding_log");
     let gate = &fleet.instances[0];
     let charged = fleet.check(0);
-    let answers: [&dyn Fn(); 3] =
+    let calls: [&dyn Fn(); 3] =
         [&|| drop(block_on(gate.peek(&request()))), &|| drop(fleet.check(0)), &|| {
             block_on(gate.revert(charged.decision())).unwrap()
         }];
-    for answer in answers {
+    for call in calls {
         fleet.down();
         assert_eq!(fleet.allowed(), [2]);
         fleet.up_for_two_days();
         assert_eq!(gate.local_keys(), 1);
-        answer();
+        call();
         assert_eq!(gate.local_keys(), 0);
     }
 }
 
 #[test]
-fn a_denial_by_the_store_is_an_answer() {
-    let fleet = Fleet::of_limit(1, "1/d", "sliding_log");
+fn denial_by_store_counts_as_success() {
+    let fleet = Fleet::with_limit(1, "1/d", "sliding_log");
     fleet.down();
     assert_eq!(fleet.allowed(), [1]);
     fleet.up();
@@ -235,9 +236,9 @@ fn a_denial_by_the_store_is_an_answer() {
 }
 
 #[test]
-fn what_was_charged_in_memory_is_given_back_there_and_only_there() {
+fn local_charge_is_reverted_only_locally() {
     for faults in [DOWN, Faults { lost_before: 100, ..UP }] {
-        let fleet = Fleet::of_limit(1, "2/d", "sliding_log");
+        let fleet = Fleet::with_limit(1, "2/d", "sliding_log");
         fleet.store.set_faults(faults);
         let revert = |ruling: &Ruling| {
             block_on(fleet.instances[0].revert(ruling.decision())).unwrap();
@@ -245,45 +246,46 @@ fn what_was_charged_in_memory_is_given_back_there_and_only_there() {
         let first = fleet.check(0);
         assert_eq!(fleet.allowed(), [1]);
         revert(&first);
-        assert_eq!(fleet.allowed(), [1], "given back where it was charged");
+        assert_eq!(fleet.allowed(), [1], "reverted in the local counts");
         fleet.up_for_two_days();
         assert_eq!(fleet.allowed(), [2]);
         revert(&first);
-        assert_eq!(fleet.allowed(), [0], "the store never charged it");
+        assert_eq!(fleet.allowed(), [0], "the store did not charge it");
         fleet.store.set_faults(faults);
         assert_eq!(fleet.allowed(), [2]);
         revert(&first);
-        assert_eq!(fleet.allowed(), [0], "nor did the counts of this outage");
+        assert_eq!(fleet.allowed(), [0], "the counts of this outage did not charge it");
     }
 }
 
 #[test]
-fn a_call_that_timed_out_is_not_made_again() {
-    let fleet = Fleet::of_limit(1, "5/d", "sliding_log");
+fn timed_out_call_is_not_retried() {
+    let fleet = Fleet::with_limit(1, "5/d", "sliding_log");
     fleet.store.set_faults(Faults { lost_after: 100, ..UP });
     for _ in 0..3 {
         assert!(fleet.check(0).decision().is_degraded());
     }
     fleet.up();
     let gate = &fleet.instances[0];
-    let left = block_on(gate.peek(&request())).decision().remaining();
-    assert_eq!(left, 2, "each was charged once where it may have been, and nothing repeats it");
+    let remaining = block_on(gate.peek(&request())).decision().remaining();
+    assert_eq!(remaining, 2, "each call was charged once in the store");
     let policy = gate.policy();
     let (request, store) = (request(), gate.store());
-    let applied = policy.apply(&request);
-    block_on(store.reset(&applied.hits())).unwrap();
+    let matched = policy.apply(&request);
+    block_on(store.reset(&matched.hits())).unwrap();
     assert_eq!(fleet.allowed(), [5]);
 }
 
-/// Steps of a pause in microseconds and a number of requests, and whether the store is unavailable.
+/// Generates the number of instances, a max, and steps: a pause in microseconds, a number of requests, and whether the
+/// store is unavailable.
 fn any_outages() -> impl Strategy<Value = (u32, u64, Vec<(u64, usize, bool)>)> {
     // An outage lasts several steps.
     let span = (prop::collection::vec((0..1_500_000_u64, 0..8_usize), 1..6), any::<bool>());
     let steps = prop::collection::vec(span, 1..16).prop_map(|spans| {
-        let of_span = |(steps, is_down): (Vec<(u64, usize)>, bool)| {
+        let flatten = |(steps, is_down): (Vec<(u64, usize)>, bool)| {
             steps.into_iter().map(move |(pause, burst)| (pause, burst, is_down))
         };
-        spans.into_iter().flat_map(of_span).collect()
+        spans.into_iter().flat_map(flatten).collect()
     });
     (1..6_u32, 0..20_u64, steps)
         .prop_map(|(instances, above, steps)| (instances, u64::from(instances) + above, steps))
@@ -293,26 +295,26 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn across_any_number_of_outages_no_window_sees_more_than_twice_max(
+    fn outages_admit_at_most_twice_max_per_window(
         (instances, max, steps) in any_outages(),
         buckets in any::<bool>(),
     ) {
         let algorithm = if buckets { "sliding_buckets" } else { "sliding_log" };
-        let fleet = Fleet::of_limit(instances, &format!("{max}/10s"), algorithm);
-        let mut passed = Vec::new();
-        for (nth, &(pause, burst, is_down)) in steps.iter().enumerate() {
+        let fleet = Fleet::with_limit(instances, &format!("{max}/10s"), algorithm);
+        let mut allowed = Vec::new();
+        for (index, &(pause, burst, is_down)) in steps.iter().enumerate() {
             fleet.store.set_faults(if is_down { DOWN } else { UP });
             fleet.clock.advance(Duration::from_micros(pause));
             let now = slidegate::Clock::now(&fleet.clock).as_micros();
             for request in 0..burst * instances as usize {
-                let ruling = fleet.check((nth + request) % instances as usize);
+                let ruling = fleet.check((index + request) % instances as usize);
                 if ruling.decision().is_allowed() {
-                    passed.push(now);
+                    allowed.push(now);
                 }
             }
         }
-        for (nth, last) in passed.iter().enumerate() {
-            let in_window = passed[..=nth].iter().filter(|at| **at + 10_000_000 > *last).count();
+        for (index, last) in allowed.iter().enumerate() {
+            let in_window = allowed[..=index].iter().filter(|at| **at + 10_000_000 > *last).count();
             prop_assert!(in_window as u64 <= 2 * max, "{in_window} of {max}");
         }
     }
@@ -321,23 +323,23 @@ proptest! {
 /// A stall of half a second every 3.5 seconds. When each outage began with empty counts, 20 per minute admitted 202
 /// requests in 40 seconds.
 #[test]
-fn a_flapping_store_adds_max_once() {
-    let fleet = Fleet::of_limit(1, "20/min", "sliding_log");
-    let mut passed = 0;
+fn flapping_store_adds_max_once() {
+    let fleet = Fleet::with_limit(1, "20/min", "sliding_log");
+    let mut allowed = 0;
     for _ in 0..12 {
         fleet.down();
-        passed += fleet.allowed()[0];
+        allowed += fleet.allowed()[0];
         fleet.clock.advance(Duration::from_millis(500));
         fleet.up();
-        passed += fleet.allowed()[0];
+        allowed += fleet.allowed()[0];
         fleet.clock.advance(Duration::from_secs(2));
     }
-    assert_eq!(passed, 40);
+    assert_eq!(allowed, 40);
 }
 
 #[test]
-fn across_an_outage_twice_max_do_pass() {
-    let fleet = Fleet::of_limit(3, "9/h", "sliding_log");
+fn outage_bound_of_twice_max_is_tight() {
+    let fleet = Fleet::with_limit(3, "9/h", "sliding_log");
     assert_eq!(fleet.allowed(), [9, 0, 0]);
     fleet.down();
     assert_eq!(fleet.allowed(), [3, 3, 3], "the bound is tight");

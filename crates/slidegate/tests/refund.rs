@@ -1,4 +1,4 @@
-//! Descriptors that give units back.
+//! Descriptors that refund units.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -15,57 +15,58 @@ use slidegate::{
 const UP: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
 const DOWN: Faults = Faults { unavailable: 100, ..UP };
 
-/// One policy over a store in memory and over one that is awkward.
-struct Both {
+/// Two gates with the same policy, over a memory store and over a faulty store with several slots.
+struct TwoGates {
     memory: Gate<MemoryStore<ManualClock>>,
     faulty: Gate<FaultyStore>,
-    faults: FaultyStore,
+    faulty_store: FaultyStore,
     clock: ManualClock,
 }
 
-/// A descriptor of one tenant.
-fn of(tenant: &'static str, cost: u64) -> Descriptor<'static> {
+/// Returns a descriptor that charges a tenant.
+fn charge(tenant: &'static str, cost: u64) -> Descriptor<'static> {
     Descriptor::new([("tenant", tenant)]).cost(cost)
 }
 
-fn back(tenant: &'static str, cost: u64) -> Descriptor<'static> {
-    of(tenant, cost).as_refund()
+/// Returns a descriptor that refunds units to a tenant.
+fn refund(tenant: &'static str, cost: u64) -> Descriptor<'static> {
+    charge(tenant, cost).as_refund()
 }
 
-/// What is left of each limit, with whether it was given back to.
-fn left(ruling: &Ruling) -> Vec<(bool, u64)> {
-    ruling.limits().map(|one| (one.is_refund(), one.outcome.remaining())).collect()
+/// Returns for each limit whether it was refunded, and its remaining units.
+fn remaining(ruling: &Ruling) -> Vec<(bool, u64)> {
+    ruling.limits().map(|status| (status.is_refund(), status.outcome.remaining())).collect()
 }
 
-impl Both {
+impl TwoGates {
     fn new(policy: &str) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let policy = || Policy::from_yaml(policy).unwrap();
-        let faults = FaultyStore::new(&clock, 3, UP, 1);
+        let faulty_store = FaultyStore::new(&clock, 3, UP, 1);
         Self {
             memory: Gate::new(policy(), MemoryStore::with_clock(clock.clone(), 1_000)),
-            faulty: Gate::new(policy(), faults.clone()).with_local_clock(clock.clone()),
-            faults,
+            faulty: Gate::new(policy(), faulty_store.clone()).with_local_clock(clock.clone()),
+            faulty_store,
             clock,
         }
     }
 
     fn check<const N: usize>(&self, descriptors: [Descriptor<'static>; N]) -> Ruling {
-        let request = Request::of_descriptors("default", descriptors);
+        let request = Request::with_descriptors("default", descriptors);
         let ruling = block_on(self.faulty.check(&request));
-        assert_eq!(left(&ruling), left(&self.memory.check_now(&request)));
+        assert_eq!(remaining(&ruling), remaining(&self.memory.check_now(&request)));
         ruling
     }
 
     fn peek<const N: usize>(&self, descriptors: [Descriptor<'static>; N]) -> Ruling {
-        let request = Request::of_descriptors("default", descriptors);
+        let request = Request::with_descriptors("default", descriptors);
         let ruling = block_on(self.faulty.peek(&request));
-        assert_eq!(left(&ruling), left(&self.memory.peek_now(&request)));
+        assert_eq!(remaining(&ruling), remaining(&self.memory.peek_now(&request)));
         ruling
     }
 
     fn down(&self) {
-        self.faults.set_faults(DOWN);
+        self.faulty_store.set_faults(DOWN);
     }
 }
 
@@ -73,90 +74,104 @@ const PER_TENANT: &str =
     "rules: [{ name: a, per: [tenant], limits: [10/h, 100/d], algorithm: sliding_log }]";
 
 #[test]
-fn what_is_given_back_is_there_again_and_no_more_than_was_spent() {
-    let both = Both::new(PER_TENANT);
-    assert_eq!(left(&both.check([of("acme", 10)])), [(false, 0), (false, 90)]);
-    let given = both.check([back("acme", 4)]);
-    assert!(given.decision().is_allowed() && given.decision().receipt().is_empty());
-    assert_eq!(left(&given), [(true, 4), (true, 94)]);
+fn refund_frees_at_most_charged_units() {
+    let gates = TwoGates::new(PER_TENANT);
+    assert_eq!(remaining(&gates.check([charge("acme", 10)])), [(false, 0), (false, 90)]);
+    let refunded = gates.check([refund("acme", 4)]);
+    assert!(refunded.decision().is_allowed() && refunded.decision().receipt().is_empty());
+    assert_eq!(remaining(&refunded), [(true, 4), (true, 94)]);
     assert!(
-        given.limits().all(|one| one.outcome.fits() && !one.is_observed() && !one.is_denying())
+        refunded
+            .limits()
+            .all(|status| status.outcome.fits() && !status.is_observed() && !status.is_denying())
     );
-    assert_eq!(left(&both.check([back("acme", u64::MAX)])), [(true, 10), (true, 100)]);
-    assert_eq!(left(&both.check([back("acme", 0)])), [(true, 10), (true, 100)]);
-    assert_eq!(left(&both.check([of("acme", 10)])), [(false, 0), (false, 90)]);
+    assert_eq!(remaining(&gates.check([refund("acme", u64::MAX)])), [(true, 10), (true, 100)]);
+    assert_eq!(remaining(&gates.check([refund("acme", 0)])), [(true, 10), (true, 100)]);
+    assert_eq!(remaining(&gates.check([charge("acme", 10)])), [(false, 0), (false, 90)]);
 }
 
 #[test]
-fn what_has_left_the_window_is_not_given_back() {
-    let both = Both::new(PER_TENANT);
-    both.check([of("acme", 6)]);
-    both.clock.advance(Duration::from_secs(1_800));
-    both.check([of("acme", 4)]);
-    both.clock.advance(Duration::from_secs(1_800));
+fn expired_units_are_not_refunded() {
+    let gates = TwoGates::new(PER_TENANT);
+    gates.check([charge("acme", 6)]);
+    gates.clock.advance(Duration::from_secs(1_800));
+    gates.check([charge("acme", 4)]);
+    gates.clock.advance(Duration::from_secs(1_800));
     assert_eq!(
-        left(&both.check([back("acme", 3)])),
+        remaining(&gates.check([refund("acme", 3)])),
         [(true, 9), (true, 93)],
-        "of an hour and a day"
+        "per hour and per day"
     );
 }
 
 #[test]
-fn whoever_gives_back_does_so_first_and_even_if_the_request_is_denied() {
-    let both = Both::new(PER_TENANT);
-    both.check([of("acme", 10), of("other", 10)]);
-    let denied = both.check([back("acme", 4), of("other", 1), of("third", 1)]);
+fn refund_is_applied_first_even_if_denied() {
+    let gates = TwoGates::new(PER_TENANT);
+    gates.check([charge("acme", 10), charge("other", 10)]);
+    let denied = gates.check([refund("acme", 4), charge("other", 1), charge("third", 1)]);
     assert!(!denied.decision().is_allowed());
     assert_eq!(denied.binding().unwrap().descriptor(), 1);
-    let stand = [(true, 4), (true, 94), (false, 0), (false, 90), (false, 10), (false, 100)];
-    assert_eq!(left(&denied), stand);
-    let allowed = both.check([of("third", 1), back("other", 3), of("acme", 2), of("other", 2)]);
-    assert!(allowed.decision().is_allowed(), "other gave back before it was asked for");
-    let stand = [(false, 9), (false, 99), (true, 3), (true, 93), (false, 2), (false, 92)];
-    assert_eq!(left(&allowed)[..6], stand);
-    assert_eq!(left(&allowed)[6..], [(false, 1), (false, 91)]);
-    assert_eq!(allowed.decision().receipt().charges.len(), 6, "of three descriptors");
+    let expected = [(true, 4), (true, 94), (false, 0), (false, 90), (false, 10), (false, 100)];
+    assert_eq!(remaining(&denied), expected);
+    let allowed = gates.check([
+        charge("third", 1),
+        refund("other", 3),
+        charge("acme", 2),
+        charge("other", 2),
+    ]);
+    assert!(allowed.decision().is_allowed(), "the refund precedes the charge");
+    let expected = [(false, 9), (false, 99), (true, 3), (true, 93), (false, 2), (false, 92)];
+    assert_eq!(remaining(&allowed)[..6], expected);
+    assert_eq!(remaining(&allowed)[6..], [(false, 1), (false, 91)]);
+    assert_eq!(
+        allowed.decision().receipt().charges.len(),
+        6,
+        "two charges for each of three descriptors"
+    );
 }
 
 #[test]
-fn a_decision_hangs_on_nothing_that_is_given_back() {
-    let both = Both::new(PER_TENANT);
-    both.check([of("acme", 10)]);
-    let given = both.check([back("acme", 1)]);
-    assert!(given.binding().is_none());
-    assert_eq!(headers::write(Style::Ietf, &given, Timestamp::default(), JitterSample::NONE), []);
-    let allowed = both.check([back("acme", 1), of("other", 1)]);
-    assert_eq!(allowed.binding().unwrap().descriptor(), 1, "though acme has less left");
+fn refund_never_binds_decision() {
+    let gates = TwoGates::new(PER_TENANT);
+    gates.check([charge("acme", 10)]);
+    let refunded = gates.check([refund("acme", 1)]);
+    assert!(refunded.binding().is_none());
+    assert_eq!(
+        headers::write(Style::Ietf, &refunded, Timestamp::default(), JitterSample::NONE),
+        []
+    );
+    let allowed = gates.check([refund("acme", 1), charge("other", 1)]);
+    assert_eq!(allowed.binding().unwrap().descriptor(), 1, "although acme has fewer units left");
     assert_eq!(allowed.decision().remaining(), 9);
 }
 
 #[test]
-fn a_look_gives_nothing_back() {
-    let both = Both::new(PER_TENANT);
-    both.check([of("acme", 10)]);
+fn peek_refunds_nothing() {
+    let gates = TwoGates::new(PER_TENANT);
+    gates.check([charge("acme", 10)]);
     for _ in 0..2 {
-        let seen = both.peek([back("acme", 5), of("other", 1)]);
-        assert_eq!(left(&seen), [(true, 0), (true, 90), (false, 10), (false, 100)]);
-        assert!(seen.decision().is_allowed());
-        assert_eq!(seen.binding().unwrap().descriptor(), 1);
+        let peeked = gates.peek([refund("acme", 5), charge("other", 1)]);
+        assert_eq!(remaining(&peeked), [(true, 0), (true, 90), (false, 10), (false, 100)]);
+        assert!(peeked.decision().is_allowed());
+        assert_eq!(peeked.binding().unwrap().descriptor(), 1);
     }
-    assert!(!both.check([of("acme", 1)]).decision().is_allowed());
+    assert!(!gates.check([charge("acme", 1)]).decision().is_allowed());
 }
 
 #[test]
-fn who_was_never_seen_stays_unseen() {
+fn refund_creates_no_counter() {
     for algorithm in slidegate::Algorithm::ALL {
-        let both = Both::new(&format!(
+        let gates = TwoGates::new(&format!(
             "rules: [{{ name: a, per: [tenant], limits: [10/h], algorithm: {algorithm} }}]"
         ));
-        assert_eq!(left(&both.check([back("acme", 5)])), [(true, 10)]);
-        assert_eq!(both.memory.store().keys(), 0, "{algorithm}");
+        assert_eq!(remaining(&gates.check([refund("acme", 5)])), [(true, 10)]);
+        assert_eq!(gates.memory.store().keys(), 0, "{algorithm}");
     }
 }
 
 #[test]
-fn rules_that_only_watch_and_debts_are_given_back_to_and_rules_that_are_off_are_not() {
-    let both = Both::new(
+fn refund_applies_to_observing_and_indebted_rules() {
+    let gates = TwoGates::new(
         "
 rules:
   - { name: watched, per: [tenant], limits: [10/h], mode: observe }
@@ -165,71 +180,84 @@ rules:
   - { name: open, per: [tenant], limits: unlimited }
 ",
     );
-    assert_eq!(left(&both.check([of("acme", 8)])), [(false, 2), (false, 2)]);
-    assert_eq!(left(&both.check([of("acme", 8)])), [(false, 2), (false, 0)], "a debt of six");
-    assert_eq!(left(&both.check([back("acme", 7)])), [(true, 9), (true, 1)]);
+    assert_eq!(remaining(&gates.check([charge("acme", 8)])), [(false, 2), (false, 2)]);
+    assert_eq!(
+        remaining(&gates.check([charge("acme", 8)])),
+        [(false, 2), (false, 0)],
+        "a debt of six"
+    );
+    assert_eq!(remaining(&gates.check([refund("acme", 7)])), [(true, 9), (true, 1)]);
 }
 
 #[test]
-fn who_lacks_an_attribute_is_not_denied_for_giving_back() {
-    let both = Both::new("rules: [{ name: a, per: [key], when_missing: deny, limits: [10/h] }]");
-    assert!(!both.check([of("acme", 1)]).decision().is_allowed());
-    assert!(both.check([back("acme", 1)]).decision().is_allowed());
+fn refund_without_required_attribute_is_allowed() {
+    let gates =
+        TwoGates::new("rules: [{ name: a, per: [key], when_missing: deny, limits: [10/h] }]");
+    assert!(!gates.check([charge("acme", 1)]).decision().is_allowed());
+    assert!(gates.check([refund("acme", 1)]).decision().is_allowed());
 }
 
 #[test]
-fn without_the_store_what_is_counted_here_is_given_back() {
-    let both = Both::new(
+fn refund_during_outage_applies_to_local_counts() {
+    let gates = TwoGates::new(
         "
 rules:
   - { name: here, per: [tenant], limits: [10/h] }
   - { name: open, per: [tenant], limits: [5/h], on_store_error: allow }
 ",
     );
-    both.check([of("acme", 5)]);
-    both.down();
-    let alone = |descriptors: &[Descriptor<'static>]| {
-        let request = Request::of_descriptors("default", descriptors.iter().cloned());
-        let ruling = block_on(both.faulty.check(&request));
+    gates.check([charge("acme", 5)]);
+    gates.down();
+    let check_degraded = |descriptors: &[Descriptor<'static>]| {
+        let request = Request::with_descriptors("default", descriptors.iter().cloned());
+        let ruling = block_on(gates.faulty.check(&request));
         assert!(ruling.decision().is_degraded());
-        (ruling.decision().is_allowed(), left(&ruling))
+        (ruling.decision().is_allowed(), remaining(&ruling))
     };
-    assert_eq!(alone(&[back("acme", 5)]), (true, vec![(true, 10)]), "nothing was spent here");
-    assert_eq!(alone(&[of("acme", 10)]), (true, vec![(false, 0)]));
-    assert_eq!(alone(&[back("acme", 3)]), (true, vec![(true, 3)]));
-    let both_kinds = [of("acme", 2), back("acme", 1)];
-    assert_eq!(alone(&both_kinds), (true, vec![(false, 2), (true, 4)]));
-    both.faults.set_faults(UP);
-    let acme = Request::new("default", of("acme", 1));
-    let seen = block_on(both.faulty.peek(&acme));
-    assert_eq!(left(&seen), [(false, 5), (false, 0)], "the store has not heard of it");
+    assert_eq!(
+        check_degraded(&[refund("acme", 5)]),
+        (true, vec![(true, 10)]),
+        "no units are counted locally"
+    );
+    assert_eq!(check_degraded(&[charge("acme", 10)]), (true, vec![(false, 0)]));
+    assert_eq!(check_degraded(&[refund("acme", 3)]), (true, vec![(true, 3)]));
+    let charge_and_refund = [charge("acme", 2), refund("acme", 1)];
+    assert_eq!(check_degraded(&charge_and_refund), (true, vec![(false, 2), (true, 4)]));
+    gates.faulty_store.set_faults(UP);
+    let acme = Request::new("default", charge("acme", 1));
+    let peeked = block_on(gates.faulty.peek(&acme));
+    assert_eq!(remaining(&peeked), [(false, 5), (false, 0)], "the store is unchanged");
 }
 
 #[test]
-fn a_store_that_does_not_answer_refuses_nobody_who_only_gives_back() {
-    let both = Both::new(
+fn unavailable_store_denies_no_refund() {
+    let gates = TwoGates::new(
         "
 rules:
   - { name: strict, when: { tenant: strict }, per: [tenant], limits: [10/h], on_store_error: deny }
   - { name: here, when: { tenant: here }, per: [tenant], limits: [10/h] }
 ",
     );
-    both.down();
+    gates.down();
     let check = |descriptors: &[Descriptor<'static>]| {
-        let request = Request::of_descriptors("default", descriptors.iter().cloned());
-        block_on(both.faulty.check(&request))
+        let request = Request::with_descriptors("default", descriptors.iter().cloned());
+        block_on(gates.faulty.check(&request))
     };
-    assert!(check(&[back("strict", 1)]).decision().is_allowed());
-    assert!(check(&[of("here", 10)]).decision().is_allowed());
-    let refused = check(&[of("strict", 1), back("here", 4)]);
-    assert!(refused.decision().is_refused());
-    assert_eq!(left(&check(&[of("here", 1)])), [(false, 3)], "given back all the same");
+    assert!(check(&[refund("strict", 1)]).decision().is_allowed());
+    assert!(check(&[charge("here", 10)]).decision().is_allowed());
+    let denied = check(&[charge("strict", 1), refund("here", 4)]);
+    assert!(denied.decision().is_store_unavailable());
+    assert_eq!(
+        remaining(&check(&[charge("here", 1)])),
+        [(false, 3)],
+        "the refund is applied although the request is denied"
+    );
 }
 
-/// Units of a count cannot be told apart, so the receipt of refunded units frees other units, but never more than it says.
-/// So the excess in a window is at most the number of units that were both refunded and reverted.
+/// The units of a count are indistinguishable, so a receipt of refunded units frees other units, but at most its own
+/// number. Therefore the excess in a window is at most the number of units that were gates refunded and reverted.
 #[test]
-fn a_receipt_of_refunded_units_frees_no_more_than_it_says() {
+fn receipt_of_refunded_units_frees_no_excess() {
     for algorithm in Algorithm::ALL {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let store = MemoryStore::with_clock(clock.clone(), 1_000);
@@ -241,12 +269,12 @@ fn a_receipt_of_refunded_units_frees_no_more_than_it_says() {
         limiter.refund("acme", 6);
         assert!(limiter.check_cost("acme", 10).is_allowed());
         limiter.revert(first.decision().receipt());
-        let left = limiter.peek("acme", 1).decision().remaining();
-        assert!(left <= 6, "{algorithm}: {left}");
+        let remaining = limiter.peek("acme", 1).decision().remaining();
+        assert!(remaining <= 6, "{algorithm}: {remaining}");
         if algorithm == Algorithm::SlidingLog {
-            assert_eq!(left, 0, "a log knows that the units are gone");
+            assert_eq!(remaining, 0, "a log distinguishes units by their time");
         }
-        // However often it is reverted, a key never has more units than its limit.
+        // Repeated reverts never leave a key with more units than its limit.
         limiter.revert(first.decision().receipt());
         assert!(limiter.peek("acme", 1).decision().remaining() <= 10);
     }

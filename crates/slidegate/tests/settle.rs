@@ -1,4 +1,4 @@
-//! What a request has cost is what it was charged, whatever was charged at first.
+//! Settling: the charge of a request is corrected to its actual cost.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -19,11 +19,16 @@ fn request(user: &str, cost: u64) -> Request<'_> {
     Request::new("default", Descriptor::new([("user", user)]).cost(cost))
 }
 
-/// Units left in each limit, of one who has asked for `asked` units and then spent `spent`.
-async fn left<S: Store>(gate: &Gate<S>, user: &str, asked: u64, spent: u64) -> Vec<u64> {
-    let request = request(user, asked);
+/// Charges `estimate` units, settles the charge to `actual` units, and returns the remaining units of each limit.
+async fn remaining_after_settle<S: Store>(
+    gate: &Gate<S>,
+    user: &str,
+    estimate: u64,
+    actual: u64,
+) -> Vec<u64> {
+    let request = request(user, estimate);
     let ruling = gate.check(&request).await;
-    gate.settle(&request, ruling.decision(), spent).await.unwrap();
+    gate.settle(&request, ruling.decision(), actual).await.unwrap();
     remaining(gate, user).await
 }
 
@@ -41,54 +46,55 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[tokio::test]
-async fn what_was_too_much_is_given_back_and_what_lacks_is_charged_even_beyond_max() {
+async fn settle_reverts_excess_and_charges_shortfall() {
     let clock = ManualClock::default();
     let store = FaultyStore::new(&clock, 1, Faults::default(), 1);
     let gate = Gate::new(policy(), store);
-    assert_eq!(left(&gate, "as much", 8, 8).await, [92, 992, 2, 42]);
-    assert_eq!(left(&gate, "less", 8, 3).await, [97, 997, 7, 47]);
-    assert_eq!(left(&gate, "nothing", 8, 0).await, [100, 1000, 10, 50]);
-    assert_eq!(left(&gate, "more", 8, 9).await, [91, 991, 1, 41]);
-    assert_eq!(left(&gate, "a debt", 8, 300).await, [0, 700, 0, 0]);
+    assert_eq!(remaining_after_settle(&gate, "equal", 8, 8).await, [92, 992, 2, 42]);
+    assert_eq!(remaining_after_settle(&gate, "less", 8, 3).await, [97, 997, 7, 47]);
+    assert_eq!(remaining_after_settle(&gate, "nothing", 8, 0).await, [100, 1000, 10, 50]);
+    assert_eq!(remaining_after_settle(&gate, "more", 8, 9).await, [91, 991, 1, 41]);
+    assert_eq!(remaining_after_settle(&gate, "a debt", 8, 300).await, [0, 700, 0, 0]);
     assert!(!gate.check(&request("a debt", 1)).await.decision().is_allowed());
-    // A rule that watches counts whom it would have admitted.
-    assert_eq!(left(&gate, "watched", 20, 21).await, [79, 979, 10, 29]);
-    assert_eq!(left(&gate, "asked only", 0, 7).await, [93, 993, 3, 43]);
+    // A rule in observe mode counts the requests that it would have admitted.
+    assert_eq!(remaining_after_settle(&gate, "watched", 20, 21).await, [79, 979, 10, 29]);
+    assert_eq!(remaining_after_settle(&gate, "estimate of 0", 0, 7).await, [93, 993, 3, 43]);
 }
 
 #[tokio::test]
-async fn what_was_denied_has_cost_nothing() {
+async fn denied_request_has_no_cost() {
     let gate = Gate::new(policy(), MemoryStore::new());
-    // The overdraft is charged: it said so itself.
-    assert_eq!(left(&gate, "ann", 101, 500).await, [100, 1000, 10, 0]);
+    // Only the rule with `charge: always` is charged.
+    assert_eq!(remaining_after_settle(&gate, "ann", 101, 500).await, [100, 1000, 10, 0]);
 }
 
 #[tokio::test]
-async fn what_was_charged_without_the_store_is_settled_where_it_was_charged() {
-    let lost = Faults { unavailable: 100, ..Faults::default() };
-    let gate = Gate::new(policy(), FaultyStore::new(&ManualClock::default(), 1, lost, 1));
-    assert_eq!(left(&gate, "ann", 8, 3).await, [97, 997, 7, 47]);
-    assert_eq!(left(&gate, "bob", 8, 300).await, [0, 700, 0, 0]);
+async fn local_charge_is_settled_locally() {
+    let down = Faults { unavailable: 100, ..Faults::default() };
+    let gate = Gate::new(policy(), FaultyStore::new(&ManualClock::default(), 1, down, 1));
+    assert_eq!(remaining_after_settle(&gate, "ann", 8, 3).await, [97, 997, 7, 47]);
+    assert_eq!(remaining_after_settle(&gate, "bob", 8, 300).await, [0, 700, 0, 0]);
 }
 
 proptest! {
     #[test]
-    fn it_is_as_if_the_true_cost_had_been_known(asked in 0_u64..200, spent in 0_u64..300) {
+    fn settled_charge_equals_charge_of_actual_cost(estimate in 0_u64..200, actual in 0_u64..300) {
         let limiter = Limiter::with_store(["200/min", "250/h"], MemoryStore::with_clock(ManualClock::default(), 100)).unwrap();
-        let known = limiter.check_cost("known", spent);
-        let guessed = limiter.check_cost("guessed", asked);
-        limiter.settle("guessed", guessed.decision(), spent);
-        let left = |key| limiter.peek(key, 0).decision().outcomes().to_vec();
+        let known = limiter.check_cost("known", actual);
+        let estimated = limiter.check_cost("estimated", estimate);
+        limiter.settle("estimated", estimated.decision(), actual);
+        let outcomes = |key| limiter.peek(key, 0).decision().outcomes().to_vec();
         if known.is_allowed() {
-            prop_assert_eq!(left("guessed"), left("known"));
+            prop_assert_eq!(outcomes("estimated"), outcomes("known"));
         } else {
-            prop_assert_eq!(left("guessed").iter().map(|one| one.remaining()).min(), Some(0));
+            let remaining = outcomes("estimated").iter().map(|outcome| outcome.remaining()).min();
+            prop_assert_eq!(remaining, Some(0));
         }
-        let written: Decision = runtime().block_on(async {
-            let decision: Decision = limiter.try_check("guessed", asked).await.unwrap().into();
-            limiter.try_settle("guessed", &decision, spent).await.unwrap();
-            limiter.try_peek("guessed", 0).await.unwrap().into()
+        let settled: Decision = runtime().block_on(async {
+            let decision: Decision = limiter.try_check("estimated", estimate).await.unwrap().into();
+            limiter.try_settle("estimated", &decision, actual).await.unwrap();
+            limiter.try_peek("estimated", 0).await.unwrap().into()
         });
-        prop_assert_eq!(written.outcomes(), left("guessed"));
+        prop_assert_eq!(settled.outcomes(), outcomes("estimated"));
     }
 }

@@ -236,9 +236,9 @@ fn by_policy(
         }
         if args.descriptors { descriptor.exact() } else { descriptor }
     });
-    let request = Request::of_descriptors(&args.domain, descriptors);
+    let request = Request::with_descriptors(&args.domain, descriptors);
     let gate = Gate::new(policy.clone(), MemoryStore::new());
-    let explanation = Explanation::of(policy, &request, &gate.peek_now(&request));
+    let explanation = Explanation::from_ruling(policy, &request, &gate.peek_now(&request));
     if explanation.has_rules() {
         return Ok(explanation);
     }

@@ -17,12 +17,12 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::args::ServeArgs;
-use crate::connections::{Connections, Listeners, Protocol, Threads};
-use crate::grpc::Grpc;
-use crate::http::Http;
+use crate::connections::{ConnectionThreads, Connections, Listeners, Protocol};
+use crate::grpc::GrpcProtocol;
+use crate::http::HttpProtocol;
 use crate::service::Service;
 use crate::settings::{ClientBounds, Settings};
-use crate::tls::{FaceTls, Spoken};
+use crate::tls::{AppProtocol, ListenerTls};
 use crate::{grpc, http, log, reload, wire};
 
 /// How long clients may ask once more on connections that they have, before idle ones are ended.
@@ -65,28 +65,34 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
         serve_admin(admin, service.clone(), clients);
         info!("operators ask at http://{address}");
     }
-    if service.only_observes() {
+    if service.is_observe_only() {
         warn!("denies nothing: by --observe every rule only watches");
     }
     reload::tell(&settings.policy_file.notes);
     reload::start(settings.policy_file, service.clone(), hangup)?;
-    let answers = http::Answers::new(settings.headers, settings.retry_jitter);
+    let renderer = http::ResponseRenderer::new(settings.headers, settings.retry_jitter);
     let tls = settings.tls;
     if let Some(tls) = &tls {
-        tls.follow_files(signal(SignalKind::hangup())?)?;
+        tls.reload_on_change(signal(SignalKind::hangup())?)?;
     }
-    let on = |spoken| tls.as_ref().map(|tls| tls.on(spoken));
+    let tls_for = |protocol| tls.as_ref().map(|tls| tls.for_listener(protocol));
     let grpc = match grpc {
-        Some(listener) => {
-            Some(serve_grpc(listener, service.clone(), answers, on(Spoken::Grpc), clients)?)
-        }
+        Some(listener) => Some(serve_grpc(
+            listener,
+            service.clone(),
+            renderer,
+            tls_for(AppProtocol::Grpc),
+            clients,
+        )?),
         None => None,
     };
-    let believed = http::Believed::new(settings.trusted_proxies, settings.repeated_headers);
-    let paths = http::Paths::new(service.clone(), answers, believed, clients.patience);
-    let protocol = Http::new(paths, clients.patience);
+    let proxy_trust = http::ProxyTrust::new(settings.trusted_proxies, settings.repeated_headers);
+    let http_service =
+        http::HttpService::new(service.clone(), renderer, proxy_trust, clients.client_timeout);
+    let protocol = HttpProtocol::new(http_service, clients.client_timeout);
     let threads = threads("http")?;
-    let http = Face::new(http, Connections::new(protocol, threads, on(Spoken::Http), clients));
+    let http =
+        Face::new(http, Connections::new(protocol, threads, tls_for(AppProtocol::Http), clients));
     if let Some(grpc) = &grpc {
         info!("gRPC listening on {}", grpc.address()?);
     }
@@ -105,7 +111,7 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     if tokio::time::timeout_at(deadline, drained).await.is_err() {
         warn!("cutting connections that were still busy after {shutdown_grace:?}");
     }
-    if let Some(node) = service.ruled().store().node() {
+    if let Some(node) = service.active_policy().store().node() {
         node.leave(remaining(deadline).max(FAREWELL)).await;
     }
     if let Some(traces) = service.watch().traces() {
@@ -135,7 +141,7 @@ impl<P: Protocol> Face<P> {
     }
 
     async fn take(&self) -> Infallible {
-        self.connections.take(&self.listener).await
+        self.connections.accept_all(&self.listener).await
     }
 
     fn stop_listening(self) -> Connections<P> {
@@ -146,18 +152,18 @@ impl<P: Protocol> Face<P> {
 fn serve_grpc(
     listener: TcpListener,
     service: Arc<Service>,
-    answers: http::Answers,
-    tls: Option<FaceTls>,
+    renderer: http::ResponseRenderer,
+    tls: Option<ListenerTls>,
     clients: ClientBounds,
-) -> Result<Face<Grpc>, Box<dyn Error>> {
-    let services = grpc::Services::new(service, answers, clients.patience)?;
-    let protocol = Grpc::new(services, clients.patience);
+) -> Result<Face<GrpcProtocol>, Box<dyn Error>> {
+    let services = grpc::GrpcServices::new(service, renderer, clients.client_timeout)?;
+    let protocol = GrpcProtocol::new(services, clients.client_timeout);
     Ok(Face::new(listener, Connections::new(protocol, threads("grpc")?, tls, clients)))
 }
 
 /// As many as can run at once.
-fn threads(name: &str) -> io::Result<Threads> {
-    Threads::start(name, thread::available_parallelism()?.get())
+fn threads(name: &str) -> io::Result<ConnectionThreads> {
+    ConnectionThreads::start(name, thread::available_parallelism()?.get())
 }
 
 async fn take_if<P: Protocol>(face: Option<&Face<P>>) -> Infallible {
@@ -168,13 +174,13 @@ async fn take_if<P: Protocol>(face: Option<&Face<P>>) -> Infallible {
 }
 
 /// Over HTTP/1.1 a client may have sent a question that is not here yet: it is answered first.
-async fn drain_http(connections: Connections<Http<http::Paths>>, grace: Duration) {
-    connections.last_questions(LAST_QUESTIONS.min(grace / 4)).await;
+async fn drain_http(connections: Connections<HttpProtocol<http::HttpService>>, grace: Duration) {
+    connections.wait_until_closed(LAST_QUESTIONS.min(grace / 4)).await;
     connections.drain().await;
 }
 
 /// HTTP/2 tells clients which of their calls were heard.
-async fn drain_grpc(connections: Option<Connections<Grpc>>) {
+async fn drain_grpc(connections: Option<Connections<GrpcProtocol>>) {
     if let Some(connections) = connections {
         connections.drain().await;
     }
@@ -184,15 +190,15 @@ async fn drain_grpc(connections: Option<Connections<Grpc>>) {
 /// connection ends with its first response, and a full listener evicts the oldest: idle connections delay no probe.
 fn serve_admin(listener: TcpListener, service: Arc<Service>, clients: ClientBounds) {
     let bounds = ClientBounds { connections: ADMIN_CONNECTIONS, ..clients };
-    let router = http::admin::router(service, bounds.patience);
+    let router = http::admin::router(service, bounds.client_timeout);
     let connections = Connections::new(
-        Http::new(router, bounds.patience).closing(),
-        Threads::Shared,
+        HttpProtocol::new(router, bounds.client_timeout).without_keep_alive(),
+        ConnectionThreads::Shared,
         None,
         bounds,
     )
     .evicting_oldest();
-    tokio::spawn(async move { connections.take(&listener).await });
+    tokio::spawn(async move { connections.accept_all(&listener).await });
 }
 
 async fn listen(address: SocketAddr, flag: &str) -> io::Result<TcpListener> {

@@ -1,7 +1,9 @@
-//! Takes connections and serves them, within bounds: how many at once, and how slow. What is spoken on them
-//! is for a [`Protocol`] to say.
+//! Accepts and serves client connections, bounded in number and in the time that clients may take.
+//!
+//! This runs on hyper instead of `axum::serve` and tonic's server, which have no such bounds. A [`Protocol`] defines
+//! the protocol on a connection.
 
-mod oldest;
+mod eviction;
 mod open_files;
 mod stream;
 mod threads;
@@ -20,19 +22,19 @@ use tracing::{debug, warn};
 
 pub use self::open_files::Listeners;
 pub use self::stream::ClientIo;
-pub use self::threads::Threads;
+pub use self::threads::ConnectionThreads;
 
-use self::oldest::{Evicted, OldestFirst};
+use self::eviction::{EvictionSignal, OpenConnections};
 use crate::settings::ClientBounds;
-use crate::tls::FaceTls;
+use crate::tls::ListenerTls;
 
-/// How long to leave new connections waiting after one could not be taken, most often because too
-/// many files are open. Asking again at once would fail again, and use a whole core for it.
-const BREATHER: Duration = Duration::from_secs(1);
+/// Pause after a connection could not be accepted, most often because too many files are open. An immediate retry would
+/// fail again and occupy a core.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// What is spoken on a connection.
+/// The protocol of a connection.
 pub trait Protocol: Clone + Send + Sync + 'static {
-    /// The connection of this client: done when it ends.
+    /// Returns a future that serves the connection until it ends.
     fn connection(
         &self,
         io: ClientIo,
@@ -40,25 +42,30 @@ pub trait Protocol: Clone + Send + Sync + 'static {
     ) -> impl GracefulConnection<Error = hyper::Error> + Send + 'static;
 }
 
-/// All connections of a face.
+/// All connections of a listener.
 pub struct Connections<P> {
     protocol: P,
-    threads: Threads,
-    tls: Option<FaceTls>,
-    room: Arc<Semaphore>,
+    threads: ConnectionThreads,
+    tls: Option<ListenerTls>,
+    slots: Arc<Semaphore>,
     evicts_oldest: bool,
     bounds: ClientBounds,
     draining: GracefulShutdown,
 }
 
 impl<P: Protocol> Connections<P> {
-    /// None yet. By TLS, if there is any.
-    pub fn new(protocol: P, threads: Threads, tls: Option<FaceTls>, bounds: ClientBounds) -> Self {
+    /// Creates an empty set of connections, with TLS if `tls` is set.
+    pub fn new(
+        protocol: P,
+        threads: ConnectionThreads,
+        tls: Option<ListenerTls>,
+        bounds: ClientBounds,
+    ) -> Self {
         Self {
             protocol,
             threads,
             tls,
-            room: Arc::new(Semaphore::new(places(bounds))),
+            slots: Arc::new(Semaphore::new(max_connections(bounds))),
             evicts_oldest: false,
             bounds,
             draining: GracefulShutdown::new(),
@@ -71,24 +78,26 @@ impl<P: Protocol> Connections<P> {
         Self { evicts_oldest: true, ..self }
     }
 
-    /// Takes connections, for ever. Beyond the bound they wait in the listener's queue: a client
-    /// that is served a little later is better off than one that is turned away.
-    pub async fn take(&self, listener: &TcpListener) -> Infallible {
-        let mut open = self.evicts_oldest.then(OldestFirst::default);
+    /// Accepts connections until the process ends. Connections above the bound wait in the queue of the listener: a
+    /// delay is better for a client than a rejection.
+    pub async fn accept_all(&self, listener: &TcpListener) -> Infallible {
+        let mut open = self.evicts_oldest.then(OpenConnections::default);
         loop {
-            if let Some(open) = open.as_mut().filter(|_| self.room.available_permits() == 0) {
+            if let Some(open) = open.as_mut().filter(|_| self.slots.available_permits() == 0) {
                 open.evict_oldest();
             }
-            // The semaphore is never closed; were it, there would be no bound.
-            let room = Arc::clone(&self.room).acquire_owned().await.ok();
+            // The semaphore is never closed. If it were, connections would be unbounded.
+            let permit = Arc::clone(&self.slots).acquire_owned().await.ok();
             match listener.accept().await {
                 Ok((stream, peer)) => {
-                    self.serve(stream, peer, room, open.as_mut().map(OldestFirst::add));
+                    self.serve(stream, peer, permit, open.as_mut().map(OpenConnections::add));
                 }
-                Err(error) if concerns_one_client(&error) => debug!("a client was gone: {error}"),
+                Err(error) if is_client_error(&error) => {
+                    debug!("client disconnected before it was accepted: {error}")
+                }
                 Err(error) => {
-                    warn!("cannot take a connection: {error}");
-                    sleep(BREATHER).await;
+                    warn!("cannot accept a connection: {error}");
+                    sleep(ACCEPT_RETRY_DELAY).await;
                 }
             }
         }
@@ -98,18 +107,18 @@ impl<P: Protocol> Connections<P> {
         &self,
         stream: TcpStream,
         peer: SocketAddr,
-        room: Option<OwnedSemaphorePermit>,
-        evicted: Option<Evicted>,
+        permit: Option<OwnedSemaphorePermit>,
+        evicted: Option<EvictionSignal>,
     ) {
-        // Answers are small: waiting to fill a packet would only delay them.
+        // Responses are small, so waiting to fill a packet would only delay them.
         if let Err(error) = stream.set_nodelay(true) {
-            debug!("cannot send without delay: {error}");
+            debug!("cannot set TCP_NODELAY: {error}");
         }
-        let client = Client {
+        let client = ClientConnection {
             protocol: self.protocol.clone(),
             tls: self.tls.clone(),
             peer,
-            patience: self.bounds.patience,
+            client_timeout: self.bounds.client_timeout,
             draining: self.draining.watcher(),
         };
         self.threads.serve(stream, async move |stream| {
@@ -117,35 +126,35 @@ impl<P: Protocol> Connections<P> {
                 Some(evicted) => client.serve_until(stream, evicted).await,
                 None => client.serve(stream).await,
             }
-            drop(room);
+            drop(permit);
         });
     }
 
-    /// Waits until every connection has ended by itself, or for so long.
-    pub async fn last_questions(&self, within: Duration) {
-        let all = u32::try_from(places(self.bounds)).unwrap_or(u32::MAX);
-        // It is never closed; either way it is time to go on.
-        let _ = timeout(within, self.room.acquire_many(all)).await;
+    /// Waits until all connections have closed, at most for `within`.
+    pub async fn wait_until_closed(&self, within: Duration) {
+        let all = u32::try_from(max_connections(self.bounds)).unwrap_or(u32::MAX);
+        // The semaphore is never closed. A timeout is expected, and the caller then continues.
+        let _ = timeout(within, self.slots.acquire_many(all)).await;
     }
 
-    /// Ends idle connections at once, and busy ones after the requests that they are at.
+    /// Closes idle connections immediately, and busy connections after their current requests.
     pub async fn drain(self) {
         self.draining.shutdown().await;
     }
 }
 
-/// A client that has come.
-struct Client<P> {
+/// A client connection before the TLS handshake.
+struct ClientConnection<P> {
     protocol: P,
-    tls: Option<FaceTls>,
+    tls: Option<ListenerTls>,
     peer: SocketAddr,
-    patience: Duration,
+    client_timeout: Duration,
     draining: Watcher,
 }
 
-impl<P: Protocol> Client<P> {
+impl<P: Protocol> ClientConnection<P> {
     /// Serves the connection until it ends or is evicted.
-    async fn serve_until(self, stream: TcpStream, evicted: Evicted) {
+    async fn serve_until(self, stream: TcpStream, evicted: EvictionSignal) {
         let peer = self.peer;
         tokio::select! {
             () = self.serve(stream) => {}
@@ -153,26 +162,26 @@ impl<P: Protocol> Client<P> {
         }
     }
 
-    /// Until it goes.
+    /// Serves the connection until it ends.
     async fn serve(self, stream: TcpStream) {
-        let io = match stream::open(stream, self.tls.as_ref(), self.patience).await {
+        let io = match stream::open(stream, self.tls.as_ref(), self.client_timeout).await {
             Ok(io) => io,
-            Err(error) => return debug!("{}: no TLS: {error}", self.peer),
+            Err(error) => return debug!("{}: TLS handshake failed: {error}", self.peer),
         };
         let connection = self.protocol.connection(io, self.peer);
         if let Err(error) = self.draining.watch(connection).await {
-            debug!("a connection ended: {error}");
+            debug!("connection ended with an error: {error}");
         }
     }
 }
 
-/// Connections that there may be at once.
-fn places(bounds: ClientBounds) -> usize {
+/// Returns the maximum number of concurrent connections.
+fn max_connections(bounds: ClientBounds) -> usize {
     bounds.connections.get().min(Semaphore::MAX_PERMITS)
 }
 
-/// Whether the next connection may well be taken.
-fn concerns_one_client(error: &io::Error) -> bool {
+/// Returns whether an accept error concerns only one client, so that the next accept may succeed.
+fn is_client_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
 
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)

@@ -1,4 +1,4 @@
-//! The open file limit of the system, of which clients leave enough to everything else.
+//! Keeps client connections within the open file limit of the system, with a reserve for all other files.
 
 use std::num::NonZeroUsize;
 
@@ -19,8 +19,8 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Raises the open file limit for all connections. If the system allows less, logs that and returns bounds with fewer
-    /// connections: otherwise clients could take every file, and the admin listener could not accept a probe.
+    /// Raises the open file limit for all connections. If the system allows less, logs that and returns bounds with
+    /// fewer connections: otherwise clients could take every file, and the admin listener could not accept a probe.
     pub fn within_open_files(self, bounds: ClientBounds) -> ClientBounds {
         let wanted = self.files(bounds.connections);
         let allowed = rlimit::increase_nofile_limit(wanted).unwrap_or_else(|error| {
@@ -45,8 +45,8 @@ impl Listeners {
         clients.saturating_add(self.reserved())
     }
 
-    /// Returns the connections that each listener for clients may serve under a limit of `allowed` files. Clients get all
-    /// files that are not reserved, but at least half.
+    /// Returns the connections that each listener for clients may serve under a limit of `allowed` files. Clients get
+    /// all files that are not reserved, but at least half.
     fn connections(self, allowed: u64) -> NonZeroUsize {
         let clients = allowed.saturating_sub(self.reserved()).max(allowed / 2);
         let each = usize::try_from(clients / self.clients.max(1)).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! The bytes of a client: one that does not shake hands, or does not take its answers, is let go.
+//! The byte stream of a client. It fails if the TLS handshake or a write takes too long.
 
 use std::io;
 use std::pin::Pin;
@@ -10,28 +10,30 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
-use crate::tls::FaceTls;
+use crate::tls::ListenerTls;
 
-/// The bytes of a client, in both directions.
+/// The byte stream of a client, with or without TLS.
 pub type ClientIo = Pin<Box<TimeoutStream<Either<TcpStream, Box<TlsStream<TcpStream>>>>>>;
 
-/// How long shaking hands may take at most: a client that is there does it within a few round trips.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Maximum time for a TLS handshake. A responsive client completes it within a few round trips.
+const MAX_HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 
-/// Opens a connection, by TLS if there is any. `patience` bounds how long a write may make no progress.
+/// Opens the byte stream, with a TLS handshake if `tls` is set. `client_timeout` bounds the time that a write may make
+/// no progress.
 pub async fn open(
     stream: TcpStream,
-    tls: Option<&FaceTls>,
-    patience: Duration,
+    tls: Option<&ListenerTls>,
+    client_timeout: Duration,
 ) -> io::Result<ClientIo> {
     let stream = match tls {
         None => Either::Left(stream),
         Some(tls) => {
-            let shaken = timeout(HANDSHAKE.min(patience), tls.accept(stream)).await??;
-            Either::Right(Box::new(shaken))
+            let encrypted =
+                timeout(MAX_HANDSHAKE_TIME.min(client_timeout), tls.accept(stream)).await??;
+            Either::Right(Box::new(encrypted))
         }
     };
     let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(patience));
+    stream.set_write_timeout(Some(client_timeout));
     Ok(Box::pin(stream))
 }

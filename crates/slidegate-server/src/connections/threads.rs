@@ -1,4 +1,4 @@
-//! On which threads connections are served.
+//! Threads that serve connections.
 
 use std::future::pending;
 use std::io;
@@ -9,39 +9,41 @@ use tokio::net::TcpStream;
 use tokio::runtime::{self, Handle};
 use tracing::debug;
 
-/// On which threads connections are served.
-pub enum Threads {
-    /// On those of the runtime that takes them, whichever has time.
+/// The threads that serve connections.
+pub enum ConnectionThreads {
+    /// The threads of the runtime that accepts them.
     Shared,
-    /// Each on one of these from its beginning to its end. Nobody else looks into what a thread has to do, so
-    /// nobody has to be woken for it.
-    Own(Box<[Thread]>),
+    /// Dedicated threads. Each connection stays on one thread, so that no other thread has to be woken for it.
+    Dedicated(Box<[RuntimeThread]>),
 }
 
-/// A thread with a runtime of its own.
-pub struct Thread {
+/// A thread with its own runtime.
+pub struct RuntimeThread {
     runtime: Handle,
-    /// As many clones as there are connections, and this one.
+    /// A reference count: one per connection, plus this one.
     connections: Arc<()>,
 }
 
-impl Threads {
-    /// So many, which go when the process does.
-    pub fn start(name: &str, number: usize) -> io::Result<Self> {
-        (0..number.max(1)).map(|_| Thread::start(name)).collect::<io::Result<_>>().map(Self::Own)
+impl ConnectionThreads {
+    /// Starts `count` threads, at least one. They run until the process ends.
+    pub fn start(name: &str, count: usize) -> io::Result<Self> {
+        (0..count.max(1))
+            .map(|_| RuntimeThread::start(name))
+            .collect::<io::Result<_>>()
+            .map(Self::Dedicated)
     }
 
-    /// Serves a connection on the thread that has the fewest: Envoy opens few, and keeps them busy.
+    /// Serves a connection on the thread with the fewest connections. Envoy opens few connections and keeps them busy.
     pub fn serve<F>(&self, stream: TcpStream, client: impl FnOnce(TcpStream) -> F + Send + 'static)
     where
         F: Future<Output = ()> + Send + 'static,
     {
         match self {
             Self::Shared => drop(tokio::spawn(client(stream))),
-            Self::Own(threads) => {
-                let idle =
+            Self::Dedicated(threads) => {
+                let least_busy =
                     threads.iter().min_by_key(|thread| Arc::strong_count(&thread.connections));
-                if let Some(thread) = idle {
+                if let Some(thread) = least_busy {
                     thread.serve(stream, client);
                 }
             }
@@ -49,7 +51,7 @@ impl Threads {
     }
 }
 
-impl Thread {
+impl RuntimeThread {
     fn start(name: &str) -> io::Result<Self> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
@@ -62,15 +64,15 @@ impl Thread {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let place = self.connections.clone();
-        // A socket wakes the runtime that it was made in.
+        let guard = self.connections.clone();
+        // Converted to a standard stream and back, because a socket wakes the runtime in which it was created.
         let stream = stream.into_std();
         self.runtime.spawn(async move {
             match stream.and_then(TcpStream::from_std) {
                 Ok(stream) => client(stream).await,
-                Err(error) => debug!("a client was lost on its way to a thread: {error}"),
+                Err(error) => debug!("cannot move a connection to its thread: {error}"),
             }
-            drop(place);
+            drop(guard);
         });
     }
 }

@@ -1,5 +1,7 @@
-//! Messages as bytes. Not tonic's own codec: it calls what a client got wrong an error of the server, and
-//! has eight kilobytes ready for each answer.
+//! A codec for rate limit messages.
+//!
+//! tonic's own codec reports malformed messages of clients as server errors, and allocates eight kilobytes for each
+//! response.
 
 use prost::Message;
 use tonic::Status;
@@ -7,13 +9,13 @@ use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder
 
 use crate::rls::{RateLimitRequest, RateLimitResponse};
 
-/// Bytes that are ready for a message: most need no more.
-const USUAL: usize = 1024;
+/// Initial size of a message buffer in bytes, enough for most messages.
+const INITIAL_BUFFER_BYTES: usize = 1024;
 
-/// Bytes that are gathered before they are sent.
-const YIELD: usize = 32 * 1024;
+/// Bytes that are buffered before they are sent.
+const YIELD_THRESHOLD_BYTES: usize = 32 * 1024;
 
-/// Reads requests, and writes responses.
+/// Decodes requests and encodes responses.
 #[derive(Clone, Copy, Default)]
 pub struct RateLimitCodec;
 
@@ -36,12 +38,16 @@ impl Encoder for RateLimitCodec {
     type Item = RateLimitResponse;
     type Error = Status;
 
-    fn encode(&mut self, message: RateLimitResponse, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        message.encode(to).map_err(|error| Status::internal(error.to_string()))
+    fn encode(
+        &mut self,
+        message: RateLimitResponse,
+        buffer: &mut EncodeBuf<'_>,
+    ) -> Result<(), Status> {
+        message.encode(buffer).map_err(|error| Status::internal(error.to_string()))
     }
 
     fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(USUAL, YIELD)
+        BufferSettings::new(INITIAL_BUFFER_BYTES, YIELD_THRESHOLD_BYTES)
     }
 }
 
@@ -49,12 +55,12 @@ impl Decoder for RateLimitCodec {
     type Item = RateLimitRequest;
     type Error = Status;
 
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<RateLimitRequest>, Status> {
-        let message = RateLimitRequest::decode(from);
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<RateLimitRequest>, Status> {
+        let message = RateLimitRequest::decode(buffer);
         message.map(Some).map_err(|error| Status::invalid_argument(error.to_string()))
     }
 
     fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(USUAL, YIELD)
+        BufferSettings::new(INITIAL_BUFFER_BYTES, YIELD_THRESHOLD_BYTES)
     }
 }

@@ -1,4 +1,4 @@
-//! `grpc.health.v1.Health`: whether the server should be asked, as `/readyz` tells it over HTTP.
+//! `grpc.health.v1.Health`: the readiness of the server, as `/readyz` returns it over HTTP.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use crate::health::Readiness;
 use crate::rls;
 use crate::service::Service;
 
-/// How often it is seen, for those who watch, whether something has changed.
-const LOOK: Duration = Duration::from_millis(500);
+/// Interval at which watched streams check for a change.
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Tells how the service is.
+/// The gRPC health service.
 pub struct HealthService {
     service: Arc<Service>,
 }
 
 impl HealthService {
-    /// Tells how this one is.
+    /// Creates the health service of `service`.
     pub fn new(service: Arc<Service>) -> Self {
         Self { service }
     }
@@ -40,8 +40,8 @@ impl Health for HealthService {
     ) -> Result<Response<HealthCheckResponse>, Status> {
         let name = request.into_inner().service;
         match is_known(&name) {
-            true => Ok(Response::new(told(status(&self.service)))),
-            false => Err(Status::not_found(format!("there is no service `{name}`"))),
+            true => Ok(Response::new(health_response(status(&self.service)))),
+            false => Err(Status::not_found(format!("unknown service `{name}`"))),
         }
     }
 
@@ -49,38 +49,39 @@ impl Health for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let watched = Watched {
+        let watch = HealthWatch {
             service: self.service.clone(),
             is_known: is_known(&request.into_inner().service),
-            told: None,
+            last_sent: None,
         };
-        Ok(Response::new(Box::pin(stream::unfold(watched, Watched::change))))
+        Ok(Response::new(Box::pin(stream::unfold(watch, HealthWatch::next_change))))
     }
 }
 
-/// Who watches what.
-struct Watched {
+/// A stream of the status of one service.
+struct HealthWatch {
     service: Arc<Service>,
     is_known: bool,
-    /// What was told last.
-    told: Option<ServingStatus>,
+    /// The last status sent.
+    last_sent: Option<ServingStatus>,
 }
 
-impl Watched {
-    /// Waits for a change. Before the server stops there is a last one: nobody should keep its connection.
-    async fn change(mut self) -> Option<(Result<HealthCheckResponse, Status>, Self)> {
+impl HealthWatch {
+    /// Waits for the next change of the status. Ends the stream after the last change when the server stops, so that
+    /// clients do not keep the connection open.
+    async fn next_change(mut self) -> Option<(Result<HealthCheckResponse, Status>, Self)> {
         loop {
             let now = match self.is_known {
                 true => status(&self.service),
                 false => ServingStatus::ServiceUnknown,
             };
-            if self.told.replace(now) != Some(now) {
-                return Some((Ok(told(now)), self));
+            if self.last_sent.replace(now) != Some(now) {
+                return Some((Ok(health_response(now)), self));
             }
             if self.service.health().is_draining() {
                 return None;
             }
-            sleep(LOOK).await;
+            sleep(WATCH_INTERVAL).await;
         }
     }
 }
@@ -90,12 +91,12 @@ fn is_known(name: &str) -> bool {
 }
 
 fn status(service: &Service) -> ServingStatus {
-    match Readiness::of(service).is_ready() {
+    match Readiness::from_service(service).is_ready() {
         true => ServingStatus::Serving,
         false => ServingStatus::NotServing,
     }
 }
 
-fn told(status: ServingStatus) -> HealthCheckResponse {
+fn health_response(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse { status: status.into() }
 }

@@ -1,14 +1,14 @@
-//! The gRPC face: Envoy's rate limit service, health and reflection.
+//! The gRPC listener: Envoy's rate limit service, health and reflection.
 //!
-//! On hyper, below tonic's own server: that has no bounds on slow clients and on connections, and layers that
-//! are not needed here.
+//! It uses hyper directly, because tonic's server does not bound slow clients or the number of connections, and adds
+//! layers that are not needed here.
 
-mod body;
 mod codec;
-mod greeting;
 mod health;
+mod preface_timeout;
 mod protocol;
 mod rate_limit;
+mod timeout_body;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -24,66 +24,67 @@ use tonic_reflection::server::Builder;
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 
-use self::body::PatientBody;
 use self::health::HealthService;
-pub use self::protocol::Grpc;
-use crate::decisions::Decisions;
-use crate::http::{Answers, MAX_BODY};
+pub use self::protocol::GrpcProtocol;
+use self::timeout_body::TimeoutBody;
+use crate::http::{MAX_BODY_BYTES, ResponseRenderer};
+use crate::request_handler::RequestHandler;
 use crate::rls;
 use crate::service::Service;
-use crate::watch::metrics::Face;
+use crate::watch::metrics::ListenerKind;
 
-/// There is no reflection.
+/// The reflection service cannot be created.
 #[derive(Debug, Error)]
-#[error("cannot tell of the gRPC services: {0}")]
+#[error("cannot set up gRPC reflection: {0}")]
 pub struct ReflectionError(#[from] tonic_reflection::server::Error);
 
-/// A service beside the one that decides: it is asked rarely.
-type Other = BoxCloneSyncService<Request<PatientBody>, Response<Body>, Infallible>;
+/// A service that is called rarely, so that a box per call is acceptable.
+type BoxedService = BoxCloneSyncService<Request<TimeoutBody>, Response<Body>, Infallible>;
 
-/// What is answered on each path.
-pub struct Services {
-    decisions: Decisions,
-    others: [(&'static str, Other); 3],
-    patience: Duration,
+/// All gRPC services, selected by path.
+pub struct GrpcServices {
+    handler: RequestHandler,
+    other_services: [(&'static str, BoxedService); 3],
+    client_timeout: Duration,
 }
 
-impl Services {
-    /// `patience` is how long a message may take to come.
+impl GrpcServices {
+    /// Creates the services. `client_timeout` bounds the time to receive a message.
     pub fn new(
         service: Arc<Service>,
-        answers: Answers,
-        patience: Duration,
+        renderer: ResponseRenderer,
+        client_timeout: Duration,
     ) -> Result<Self, ReflectionError> {
         let health = HealthServer::new(HealthService::new(service.clone()));
-        let health = health.max_decoding_message_size(MAX_BODY);
-        let v1 = described().build_v1()?.max_decoding_message_size(MAX_BODY);
-        let v1alpha = described().build_v1alpha()?.max_decoding_message_size(MAX_BODY);
+        let health = health.max_decoding_message_size(MAX_BODY_BYTES);
+        let v1 = reflection_builder().build_v1()?.max_decoding_message_size(MAX_BODY_BYTES);
+        let v1alpha =
+            reflection_builder().build_v1alpha()?.max_decoding_message_size(MAX_BODY_BYTES);
         Ok(Self {
-            decisions: Decisions::new(service, answers, Face::Grpc),
-            others: [
+            handler: RequestHandler::new(service, renderer, ListenerKind::Grpc),
+            other_services: [
                 ("grpc.health.v1.Health", BoxCloneSyncService::new(health)),
                 ("grpc.reflection.v1.ServerReflection", BoxCloneSyncService::new(v1)),
                 ("grpc.reflection.v1alpha.ServerReflection", BoxCloneSyncService::new(v1alpha)),
             ],
-            patience,
+            client_timeout,
         })
     }
 
-    /// Answers a call.
-    async fn answer(&self, call: Request<Incoming>) -> Response<Body> {
-        let call = call.map(|body| PatientBody::new(body, self.patience));
+    /// Handles a call.
+    async fn handle(&self, call: Request<Incoming>) -> Response<Body> {
+        let call = call.map(|body| TimeoutBody::new(body, self.client_timeout));
         if call.uri().path() == rate_limit::PATH {
-            return rate_limit::answer(&self.decisions, call).await;
+            return rate_limit::handle(&self.handler, call).await;
         }
         let path = call.uri().path().strip_prefix('/').and_then(|path| path.split_once('/'));
         let Some((service, method)) = path else {
-            return unknown(format!("`{}` is no path of a method", call.uri().path()));
+            return unimplemented(format!("`{}` is not the path of a method", call.uri().path()));
         };
-        let Some((_, other)) = self.others.iter().find(|(name, _)| *name == service) else {
-            return unknown(match service {
+        let Some((_, other)) = self.other_services.iter().find(|(name, _)| *name == service) else {
+            return unimplemented(match service {
                 rls::SERVICE => format!("{service} has no method `{method}`"),
-                _ => format!("there is no service `{service}`: ask reflection for what there is"),
+                _ => format!("unknown service `{service}`; gRPC reflection lists all services"),
             });
         };
         match other.clone().oneshot(call).await {
@@ -93,12 +94,12 @@ impl Services {
     }
 }
 
-fn unknown(why: String) -> Response<Body> {
-    Status::unimplemented(why).into_http()
+fn unimplemented(message: String) -> Response<Body> {
+    Status::unimplemented(message).into_http()
 }
 
-/// All that reflection tells of.
-fn described<'d>() -> Builder<'d> {
+/// Returns a builder that describes all services.
+fn reflection_builder<'d>() -> Builder<'d> {
     Builder::configure()
         .register_encoded_file_descriptor_set(rls::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)

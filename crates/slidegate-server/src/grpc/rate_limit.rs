@@ -1,4 +1,4 @@
-//! `ShouldRateLimit`: may this request pass?
+//! The method `ShouldRateLimit`.
 
 use std::pin::pin;
 
@@ -9,59 +9,63 @@ use tonic::server::Grpc;
 use tonic::{Code, Request, Response, Status};
 use tower::service_fn;
 
-use super::body::PatientBody;
 use super::codec::RateLimitCodec;
-use crate::decisions::{Decisions, Told};
-use crate::http::MAX_BODY;
-use crate::rls::{self, Invalid, RateLimitRequest, RateLimitResponse, Reply};
-use crate::watch::metrics::Answered;
+use super::timeout_body::TimeoutBody;
+use crate::http::MAX_BODY_BYTES;
+use crate::request_handler::{ClassifyResponse, RequestHandler};
+use crate::rls::{self, CountedMessage, InvalidRequest, RateLimitRequest, RateLimitResponse};
+use crate::watch::metrics::RequestResult;
 
-/// Where it is asked.
+/// The path of the method.
 pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Answers a call.
-pub async fn answer(face: &Decisions, call: http::Request<PatientBody>) -> http::Response<Body> {
-    let mut grpc = Grpc::new(RateLimitCodec).max_decoding_message_size(MAX_BODY);
-    let response = grpc.unary(service_fn(|request| decide(face, request)), call).await;
-    // What was decided has been counted. A status in the head says why something was not.
+/// Handles a call.
+pub async fn handle(
+    handler: &RequestHandler,
+    call: http::Request<TimeoutBody>,
+) -> http::Response<Body> {
+    let mut grpc = Grpc::new(RateLimitCodec).max_decoding_message_size(MAX_BODY_BYTES);
+    let response = grpc.unary(service_fn(|request| decide(handler, request)), call).await;
+    // Calls with a decision have been counted. A status in the headers means that there is no decision.
     if let Some(status) = Status::from_header_map(response.headers()) {
-        count(face, undecided(status.code()));
+        count(handler, result_of_status(status.code()));
     }
     response
 }
 
 async fn decide(
-    face: &Decisions,
+    handler: &RequestHandler,
     request: Request<RateLimitRequest>,
 ) -> Result<Response<RateLimitResponse>, Status> {
     let (metadata, _, message) = request.into_parts();
-    let question = face.begin("slidegate.should_rate_limit", face.caller(metadata.as_ref()));
-    let reply = question.answer(pin!(rls::decide(face, &question, message))).await;
-    let reply = reply.map_err(|error| Status::invalid_argument(error.to_string()))?;
-    count(face, reply.answered);
-    Ok(Response::new(reply.message))
+    let scope =
+        handler.begin("slidegate.should_rate_limit", handler.trace_context(metadata.as_ref()));
+    let counted = scope.run(pin!(rls::decide(handler, &scope, message))).await;
+    let counted = counted.map_err(|error| Status::invalid_argument(error.to_string()))?;
+    count(handler, counted.result);
+    Ok(Response::new(counted.message))
 }
 
-fn count(face: &Decisions, answered: Answered) {
-    if let Some(metrics) = face.metrics() {
-        metrics.answered(answered);
+fn count(handler: &RequestHandler, result: RequestResult) {
+    if let Some(metrics) = handler.metrics() {
+        metrics.count_result(result);
     }
 }
 
-/// How a call with this status was answered.
-fn undecided(code: Code) -> Answered {
+/// Returns the result for metrics of a call that ended with this status.
+fn result_of_status(code: Code) -> RequestResult {
     match code {
-        Code::Internal | Code::Unknown => Answered::Error,
-        _ => Answered::Invalid,
+        Code::Internal | Code::Unknown => RequestResult::Error,
+        _ => RequestResult::Invalid,
     }
 }
 
-impl Told for Result<Reply, Invalid> {
-    fn answered(&self) -> Answered {
-        self.as_ref().map_or(Answered::Invalid, |reply| reply.answered)
+impl ClassifyResponse for Result<CountedMessage, InvalidRequest> {
+    fn result(&self) -> RequestResult {
+        self.as_ref().map_or(RequestResult::Invalid, |counted| counted.result)
     }
 
-    fn code(&self) -> KeyValue {
+    fn status_attribute(&self) -> KeyValue {
         let code = if self.is_ok() { Code::Ok } else { Code::InvalidArgument };
         KeyValue::new("rpc.grpc.status_code", code as i64)
     }

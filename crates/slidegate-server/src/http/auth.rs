@@ -1,4 +1,7 @@
-//! `/v1/auth`: may this request pass, of which a proxy tells in headers?
+//! `/v1/auth`: forward authentication. A proxy describes the client's request in headers, and the response allows or
+//! denies it.
+//!
+//! Only trusted proxies are served. The client address and the normal form of the path come from `slidegate-tower`.
 
 mod forwarded;
 
@@ -8,7 +11,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::time::Duration;
 
-use super::answer::Reply;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -19,121 +21,124 @@ use slidegate_tower::TrustedProxies;
 use slidegate_tower::extract::client_address;
 use tracing::warn;
 
-use self::forwarded::Forwarded;
+use self::forwarded::ForwardedRequest;
 pub use self::forwarded::RepeatedHeaders;
-use super::ask::{Text, default_domain};
+use super::check_request::{LossyText, default_domain};
 use super::problem::Problem;
-use crate::decisions::{Caller, Decisions};
-use crate::service::NamedHeaders;
+use super::response::CountedResponse;
+use crate::request_handler::{RequestHandler, TraceContext};
+use crate::service::PolicyHeaders;
 use crate::watch::Pace;
 
-/// Charges one unit, if the request may pass.
+/// Checks the request that a proxy describes in headers, and charges one unit if it is allowed.
 pub async fn auth(
-    face: &Decisions,
-    believed: &Believed,
-    caller: Caller,
+    handler: &RequestHandler,
+    proxy_trust: &ProxyTrust,
+    trace: TraceContext,
     peer: SocketAddr,
     head: &Parts,
-) -> Result<Reply, Problem> {
-    let question = face.begin("slidegate.auth", caller);
-    let find = pin!(async {
-        let terms = Terms::read(&head.uri)?;
-        let active = face.active();
-        let forwarded = believed.read(&head.headers, peer.ip(), active.headers())?;
-        let domain = terms.domain.as_str();
-        let ruling = question.check_by(&active, domain, &forwarded.request(domain)).await;
-        face.answers().authorize(&ruling, terms.deny_status.map(|DenyStatus(status)| status))
+) -> Result<CountedResponse, Problem> {
+    let scope = handler.begin("slidegate.auth", trace);
+    let work = pin!(async {
+        let query = ForwardAuthQuery::parse(&head.uri)?;
+        let policy = handler.active_policy();
+        let forwarded = proxy_trust.read_request(&head.headers, peer.ip(), policy.headers())?;
+        let domain = query.domain.as_str();
+        let ruling =
+            scope.check_with_policy(&policy, domain, &forwarded.to_gate_request(domain)).await;
+        handler.renderer().render_auth(&ruling, query.deny_status.map(|DenyStatus(status)| status))
     });
-    question.answer(find).await
+    scope.run(work).await
 }
 
-/// Whom to believe, and how often to say that somebody else has asked.
-pub struct Believed {
+/// The proxies whose `X-Forwarded-*` headers are trusted.
+pub struct ProxyTrust {
     proxies: TrustedProxies,
     repeated: RepeatedHeaders,
-    told: Pace,
+    log_throttle: Pace,
     clock: SystemClock,
 }
 
-impl Believed {
-    /// These proxies only.
+impl ProxyTrust {
+    /// Creates the settings for these proxies, with one log entry per minute about untrusted addresses.
     pub fn new(proxies: TrustedProxies, repeated: RepeatedHeaders) -> Self {
-        let told = Pace::new(1, Duration::from_secs(60));
-        Self { proxies, repeated, told, clock: SystemClock::new() }
+        let log_throttle = Pace::new(1, Duration::from_secs(60));
+        Self { proxies, repeated, log_throttle, clock: SystemClock::new() }
     }
 
-    /// What a peer says. Of one that is not believed nothing is decided: to count all of its clients
-    /// as one, or each as it says, would be wrong without anybody seeing it.
-    fn read<'h>(
+    /// Reads the request that a proxy describes. Rejects peers that are not trusted: to count all clients of such a
+    /// peer as one, or to trust the addresses that it sends, would silently apply wrong limits.
+    fn read_request<'h>(
         &self,
         headers: &'h HeaderMap,
         peer: IpAddr,
-        named: &'h NamedHeaders,
-    ) -> Result<Forwarded<'h>, Problem> {
+        policy_headers: &'h PolicyHeaders,
+    ) -> Result<ForwardedRequest<'h>, Problem> {
         let peer = peer.to_canonical();
         if self.proxies.contains(peer) {
             let ip = client_address(headers, peer, &self.proxies);
-            return Ok(Forwarded::read(headers, ip, named, self.repeated));
+            return Ok(ForwardedRequest::from_headers(headers, ip, policy_headers, self.repeated));
         }
         let problem = format!(
-            "{peer} is not one of --trusted-proxies ({}), so what it says of its clients is not believed",
+            "{peer} is not one of --trusted-proxies ({}), so its X-Forwarded headers are not trusted",
             self.proxies
         );
-        // Most proxies do not show the answer to anybody.
-        if let Some(untold) = self.told.next(self.clock.now()) {
-            warn!(untold, "rejected forward-auth request from untrusted address: {problem}");
+        // The rejection is also logged, because most proxies do not show this response to anyone.
+        if let Some(suppressed) = self.log_throttle.next(self.clock.now()) {
+            warn!(suppressed, "rejected forward-auth request from untrusted address: {problem}");
         }
         Err(Problem::bad_request(problem))
     }
 }
 
-/// How the proxy wants it decided and told.
+/// The query of a forward-auth request: settings that the proxy chooses.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Terms<'q> {
-    /// Whose rules apply; `default` if it is not given.
+pub struct ForwardAuthQuery<'q> {
+    /// The domain whose rules apply, by default `default`.
     #[serde(borrow, default = "default_domain")]
-    domain: Text<'q>,
-    /// The status of a denial. If it is not given, 429; or 503, if only the lack of a store denies.
+    domain: LossyText<'q>,
+    /// The status of a denial. By default 429, or 503 if the request is denied only because the store is unavailable.
     #[serde(default)]
     #[schemars(with = "DenyStatus")]
     deny_status: Option<DenyStatus>,
 }
 
-impl<'q> Terms<'q> {
-    fn read(uri: &'q Uri) -> Result<Self, Problem> {
+impl<'q> ForwardAuthQuery<'q> {
+    fn parse(uri: &'q Uri) -> Result<Self, Problem> {
         serde_urlencoded::from_str(uri.query().unwrap_or_default())
             .map_err(|error| Problem::bad_request(format!("the query: {error}")))
     }
 }
 
-/// The status of a denial: an error.
+/// The status of a denial, an error from 400 to 599.
 struct DenyStatus(StatusCode);
 
-const LEAST: u16 = 400;
-const MAX: u16 = 599;
+const MIN_DENY_STATUS: u16 = 400;
+const MAX_DENY_STATUS: u16 = 599;
 
 impl<'de> Deserialize<'de> for DenyStatus {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Error;
+        struct DenyStatusVisitor;
 
-        impl Visitor<'_> for Error {
+        impl Visitor<'_> for DenyStatusVisitor {
             type Value = DenyStatus;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a status from {LEAST} to {MAX}")
+                write!(f, "a status from {MIN_DENY_STATUS} to {MAX_DENY_STATUS}")
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<DenyStatus, E> {
-                let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-                let status =
-                    text.parse().ok().filter(|status| digits && (LEAST..=MAX).contains(status));
+                let is_numeric = text.bytes().all(|byte| byte.is_ascii_digit());
+                let status = text.parse().ok().filter(|status| {
+                    is_numeric && (MIN_DENY_STATUS..=MAX_DENY_STATUS).contains(status)
+                });
                 let status = status.and_then(|status| StatusCode::from_u16(status).ok());
                 status.map(DenyStatus).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
             }
         }
 
-        deserializer.deserialize_str(Error)
+        deserializer.deserialize_str(DenyStatusVisitor)
     }
 }
 
@@ -147,6 +152,6 @@ impl JsonSchema for DenyStatus {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "integer", "minimum": LEAST, "maximum": MAX })
+        json_schema!({ "type": "integer", "minimum": MIN_DENY_STATUS, "maximum": MAX_DENY_STATUS })
     }
 }

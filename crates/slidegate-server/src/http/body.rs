@@ -1,4 +1,4 @@
-//! Reads a request's body whole, before anything else: bounded in bytes and in time.
+//! Reads request bodies into memory before a handler runs, bounded in size and time.
 
 use std::error::Error;
 use std::time::Duration;
@@ -11,76 +11,82 @@ use axum::response::Response;
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
-use super::MAX_BODY;
+use super::MAX_BODY_BYTES;
 use super::problem::Problem;
 
-/// Bytes of a body that is too large which are read all the same, and forgotten. Most clients read
-/// the answer only when they have sent everything, and may then go on with the same connection.
-const MAX_FORGOTTEN: usize = 2 * MAX_BODY;
+/// Maximum number of bytes that are read of a body that is too large. Bytes beyond [`MAX_BODY_BYTES`] are discarded.
+/// Most clients read the response only after they have sent the whole body, and can then reuse the connection.
+const MAX_OVERSIZED_BODY_BYTES: usize = 2 * MAX_BODY_BYTES;
 
-/// A layer after which every body is there.
-pub async fn read_whole(
-    State(patience): State<Duration>,
+/// Middleware that buffers the body of each request.
+pub async fn buffer_body(
+    State(client_timeout): State<Duration>,
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
-    let whole = whole(&head.headers, body, patience).await?;
-    Ok(next.run(Request::from_parts(head, Body::from(whole))).await)
+    let bytes = read_body(&head.headers, body, client_timeout).await?;
+    Ok(next.run(Request::from_parts(head, Body::from(bytes))).await)
 }
 
-/// The body of a request with these headers. `patience` is how long it may take.
-pub async fn whole<B>(headers: &HeaderMap, body: B, patience: Duration) -> Result<Bytes, Problem>
+/// Reads the body of a request with these headers, within `client_timeout`.
+pub async fn read_body<B>(
+    headers: &HeaderMap,
+    body: B,
+    client_timeout: Duration,
+) -> Result<Bytes, Problem>
 where
     B: HttpBody<Data = Bytes, Error: Error> + Unpin,
 {
     if body.is_end_stream() {
         return Ok(Bytes::new());
     }
-    // Who asks first is told before sending anything.
-    if waits_to_send(headers) && body.size_hint().lower() > MAX_BODY as u64 {
-        return Err(Problem::too_large().ending_connection());
+    // A client that sends `Expect: 100-continue` learns that the body is too large before it sends the body.
+    if expects_continue(headers) && body.size_hint().lower() > MAX_BODY_BYTES as u64 {
+        return Err(Problem::too_large().closing_connection());
     }
-    timeout(patience, read(body)).await.map_err(|_| Problem::too_slow(patience))?
+    timeout(client_timeout, read_frames(body))
+        .await
+        .map_err(|_| Problem::body_timeout(client_timeout))?
 }
 
-fn waits_to_send(headers: &HeaderMap) -> bool {
+fn expects_continue(headers: &HeaderMap) -> bool {
     headers
         .get(header::EXPECT)
         .is_some_and(|expected| expected.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
-async fn read<B>(mut body: B) -> Result<Bytes, Problem>
+async fn read_frames<B>(mut body: B) -> Result<Bytes, Problem>
 where
     B: HttpBody<Data = Bytes, Error: Error> + Unpin,
 {
-    let mut whole = Whole::default();
+    let mut buffer = BodyBuffer::default();
     while let Some(frame) = body.frame().await {
-        // Trailers say nothing to us.
+        // Trailers are ignored.
         let Ok(data) = frame.map_err(Problem::unreadable)?.into_data() else { continue };
-        whole.push(data);
-        if whole.length > MAX_FORGOTTEN {
-            return Err(Problem::too_large().ending_connection());
+        buffer.push(data);
+        if buffer.length > MAX_OVERSIZED_BODY_BYTES {
+            return Err(Problem::too_large().closing_connection());
         }
     }
-    if whole.length > MAX_BODY { Err(Problem::too_large()) } else { Ok(whole.into_bytes()) }
+    if buffer.length > MAX_BODY_BYTES { Err(Problem::too_large()) } else { Ok(buffer.into_bytes()) }
 }
 
-/// What has come of a body. Most come in one piece, which stays where it is.
+/// The part of a body that has been received. Most bodies arrive in one piece, which is not copied.
 #[derive(Default)]
-struct Whole {
+struct BodyBuffer {
     first: Bytes,
-    /// All, once there is more than the first.
+    /// The whole body; empty until a second piece arrives.
     all: Vec<u8>,
-    /// With what is forgotten.
+    /// Bytes received, including discarded bytes.
     length: usize,
 }
 
-impl Whole {
+impl BodyBuffer {
     fn push(&mut self, data: Bytes) {
         let is_first = self.length == 0;
         self.length = self.length.saturating_add(data.len());
-        if self.length > MAX_BODY {
+        if self.length > MAX_BODY_BYTES {
             return;
         }
         if is_first {

@@ -2,60 +2,76 @@
 
 use std::pin::pin;
 
-use super::answer::Reply;
-
-use super::ask::{Ask, ReportAsk};
+use super::check_request::{CheckRequest, ReportRequest};
 use super::problem::Problem;
-use crate::decisions::{Caller, Decisions};
+use super::response::CountedResponse;
+use crate::request_handler::{RequestHandler, TraceContext};
 
-/// What a request may be asked for.
+/// The effect of a check on the counters.
 #[derive(Clone, Copy)]
-enum Way {
+enum CheckMode {
     Check,
     Peek,
 }
 
-// The body as it is, whatever type it is said to have: `curl -d` says another than JSON.
+// Bodies are parsed as JSON whatever the `Content-Type` says, since `curl -d` sends a different type.
 
-/// Charges what the request costs, if it may pass.
-pub async fn check(face: &Decisions, caller: Caller, body: &[u8]) -> Result<Reply, Problem> {
-    Way::Check.answer(face, caller, body).await
+/// Decides about a request, and charges its cost if it is allowed.
+pub async fn check(
+    handler: &RequestHandler,
+    trace: TraceContext,
+    body: &[u8],
+) -> Result<CountedResponse, Problem> {
+    CheckMode::Check.run(handler, trace, body).await
 }
 
-/// Says what `check` would say, and charges nothing.
-pub async fn peek(face: &Decisions, caller: Caller, body: &[u8]) -> Result<Reply, Problem> {
-    Way::Peek.answer(face, caller, body).await
+/// Returns the response that `check` would return, and charges nothing.
+pub async fn peek(
+    handler: &RequestHandler,
+    trace: TraceContext,
+    body: &[u8],
+) -> Result<CountedResponse, Problem> {
+    CheckMode::Peek.run(handler, trace, body).await
 }
 
 /// Records units that have been consumed. Never denies.
-pub async fn report(face: &Decisions, caller: Caller, body: &[u8]) -> Result<Reply, Problem> {
-    let question = face.begin("slidegate.report", caller);
-    let find = pin!(async {
-        let ask = ReportAsk::read(body)?;
-        let ruling = question.report(ask.domain(), &ask.request()).await;
-        face.answers().respond(&ruling)
+pub async fn report(
+    handler: &RequestHandler,
+    trace: TraceContext,
+    body: &[u8],
+) -> Result<CountedResponse, Problem> {
+    let scope = handler.begin("slidegate.report", trace);
+    let work = pin!(async {
+        let request = ReportRequest::parse(body)?;
+        let ruling = scope.report(request.domain(), &request.to_gate_request()).await;
+        handler.renderer().render_check(&ruling)
     });
-    question.answer(find).await
+    scope.run(work).await
 }
 
-impl Way {
-    fn span(self) -> &'static str {
+impl CheckMode {
+    fn span_name(self) -> &'static str {
         match self {
             Self::Check => "slidegate.check",
             Self::Peek => "slidegate.peek",
         }
     }
 
-    async fn answer(self, face: &Decisions, caller: Caller, body: &[u8]) -> Result<Reply, Problem> {
-        let question = face.begin(self.span(), caller);
-        let find = pin!(async {
-            let ask = Ask::read(body)?;
+    async fn run(
+        self,
+        handler: &RequestHandler,
+        trace: TraceContext,
+        body: &[u8],
+    ) -> Result<CountedResponse, Problem> {
+        let scope = handler.begin(self.span_name(), trace);
+        let work = pin!(async {
+            let request = CheckRequest::parse(body)?;
             let ruling = match self {
-                Self::Check => question.check(ask.domain(), &ask.request()).await,
-                Self::Peek => question.peek(ask.domain(), &ask.request()).await,
+                Self::Check => scope.check(request.domain(), &request.to_gate_request()).await,
+                Self::Peek => scope.peek(request.domain(), &request.to_gate_request()).await,
             };
-            face.answers().respond(&ruling)
+            handler.renderer().render_check(&ruling)
         });
-        question.answer(find).await
+        scope.run(work).await
     }
 }

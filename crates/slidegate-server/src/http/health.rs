@@ -1,4 +1,4 @@
-//! Whether the server is alive, and whether it should be asked.
+//! `/healthz` and `/readyz`: liveness and readiness of the server.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use axum::http::StatusCode;
 use crate::health::Readiness;
 use crate::service::Service;
 
-/// It is alive, if it can answer.
+/// Responds with 200 while the server is alive.
 pub async fn healthz() -> &'static str {
     "ok"
 }
 
-/// Whether it should be asked, and why not.
+/// Responds with 200 if the server is ready, else with 503. The body contains the reasons.
 pub async fn readyz(State(service): State<Arc<Service>>) -> (StatusCode, Json<Readiness>) {
-    let readiness = Readiness::of(&service);
+    let readiness = Readiness::from_service(&service);
     let status = match readiness.is_ready() {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,

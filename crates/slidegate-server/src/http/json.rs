@@ -1,4 +1,4 @@
-//! `/json`: what gRPC asks, as JSON, at the path where Envoy's own rate limit service has it.
+//! `/json`: the gRPC rate limit service as JSON, at the same path as in Envoy's reference implementation.
 
 use std::pin::pin;
 
@@ -6,35 +6,39 @@ use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::Response;
 
-use super::answer::Reply;
 use super::problem::Problem;
-use crate::decisions::{Caller, Decisions};
-use crate::rls::{self, Invalid, JsonError};
-use crate::watch::metrics::Answered;
+use super::response::CountedResponse;
+use crate::request_handler::{RequestHandler, TraceContext};
+use crate::rls::{self, InvalidRequest, JsonError};
+use crate::watch::metrics::RequestResult;
 
-/// Charges what the descriptors cost, if the request may pass.
-pub async fn json(face: &Decisions, caller: Caller, body: &[u8]) -> Result<Reply, Problem> {
-    let question = face.begin("slidegate.should_rate_limit", caller);
-    let find = pin!(async {
-        let message = rls::json::read(body)?;
-        respond(&rls::decide(face, &question, message).await?)
+/// Decides about all descriptors of a message as one request, and charges their costs if it is allowed.
+pub async fn json(
+    handler: &RequestHandler,
+    trace: TraceContext,
+    body: &[u8],
+) -> Result<CountedResponse, Problem> {
+    let scope = handler.begin("slidegate.should_rate_limit", trace);
+    let work = pin!(async {
+        let message = rls::json::parse(body)?;
+        render(&rls::decide(handler, &scope, message).await?)
     });
-    question.answer(find).await
+    scope.run(work).await
 }
 
-fn respond(decided: &rls::Reply) -> Result<Reply, Problem> {
-    let status = match decided.answered {
-        Answered::Allowed => StatusCode::OK,
+fn render(counted: &rls::CountedMessage) -> Result<CountedResponse, Problem> {
+    let status = match counted.result {
+        RequestResult::Allowed => StatusCode::OK,
         _ => StatusCode::TOO_MANY_REQUESTS,
     };
     let response =
         Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
-    let response = response.body(Body::from(rls::json::write(&decided.message)?));
-    Ok(Reply { response: response.map_err(Problem::internal)?, answered: decided.answered })
+    let response = response.body(Body::from(rls::json::serialize(&counted.message)?));
+    Ok(CountedResponse { response: response.map_err(Problem::internal)?, result: counted.result })
 }
 
-impl From<Invalid> for Problem {
-    fn from(invalid: Invalid) -> Self {
+impl From<InvalidRequest> for Problem {
+    fn from(invalid: InvalidRequest) -> Self {
         Self::bad_request(invalid.to_string())
     }
 }
@@ -42,8 +46,8 @@ impl From<Invalid> for Problem {
 impl From<JsonError> for Problem {
     fn from(error: JsonError) -> Self {
         match error {
-            JsonError::Wrong(wrong) => Self::bad_request(wrong.to_string()),
-            JsonError::Ours(_) => Self::internal(error),
+            JsonError::Invalid(error) => Self::bad_request(error.to_string()),
+            JsonError::Internal(_) => Self::internal(error),
         }
     }
 }

@@ -1,20 +1,21 @@
-//! The HTTP faces: which path leads where.
+//! The HTTP listeners: dispatch of paths to handlers, and limits on requests.
+//!
+//! To add a path, add it to [`information_routes`] or [`Endpoint`], and describe it in `openapi`; a test compares them.
+//! Paths for operators belong in [`admin`].
 
 pub mod admin;
-mod answer;
-mod ask;
 mod auth;
 mod body;
 mod check;
-mod counts;
-mod deciding;
-mod farewell;
+mod check_request;
+mod endpoints;
 mod health;
+mod hyper_errors;
 mod json;
 mod openapi;
 mod problem;
 mod protocol;
-mod refusal;
+mod response;
 mod stream;
 
 use std::net::SocketAddr;
@@ -22,73 +23,86 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::Request;
+use axum::http::{HeaderValue, Request, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::{MethodRouter, get};
 use hyper::body::Incoming;
 
-pub use self::answer::Answers;
-pub use self::auth::{Believed, RepeatedHeaders};
-use self::deciding::Deciding;
-pub use self::protocol::{Answering, Http};
-use crate::decisions::Decisions;
+pub use self::auth::{ProxyTrust, RepeatedHeaders};
+use self::endpoints::{DecisionEndpoints, Endpoint};
+pub use self::protocol::{HttpHandler, HttpProtocol};
+pub use self::response::ResponseRenderer;
+use crate::request_handler::RequestHandler;
 use crate::service::Service;
-use crate::watch::metrics::Face;
+use crate::watch::metrics::ListenerKind;
 
-/// Longest body of a request, in bytes. End clients choose the values in it: it exceeds all that a proxy accepts from
-/// them, since a caller may let pass what is refused here.
-pub const MAX_BODY: usize = 1024 * 1024;
+/// Maximum size of a request body in bytes. End clients choose values in it, and a caller may allow a request whose
+/// check is rejected. So this exceeds all sizes that proxies accept from clients.
+pub const MAX_BODY_BYTES: usize = 1024 * 1024;
 
-/// Longest head of a request, in bytes: its first line and its headers. A proxy may hand on all headers of its client.
-pub const MAX_HEAD: usize = 64 * 1024;
+/// Maximum size of a request head in bytes: its first line and its headers. A proxy may forward all headers of its
+/// client.
+pub const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-/// Most headers of a request.
+/// Maximum number of headers of a request.
 pub const MAX_HEADERS: usize = 500;
 
-/// Answers whoever asks whether a request may pass, and tells how the server is.
-pub struct Paths {
+/// Handles all requests of the HTTP listener: decisions, health and the OpenAPI document.
+pub struct HttpService {
     service: Arc<Service>,
-    deciding: Deciding,
-    telling: Router,
+    endpoints: DecisionEndpoints,
+    router: Router,
 }
 
-impl Paths {
-    /// `patience` is how long a body may take.
+impl HttpService {
+    /// Creates the service. `client_timeout` bounds the time to read a request body.
     pub fn new(
         service: Arc<Service>,
-        answers: Answers,
-        believed: Believed,
-        patience: Duration,
+        renderer: ResponseRenderer,
+        proxy_trust: ProxyTrust,
+        client_timeout: Duration,
     ) -> Self {
-        let decisions = Decisions::new(service.clone(), answers, Face::Http);
-        let telling = telling()
+        let handler = RequestHandler::new(service.clone(), renderer, ListenerKind::Http);
+        let router = information_routes()
             .into_iter()
             .fold(Router::new(), |router, (path, methods)| router.route(path, methods))
             .method_not_allowed_fallback(problem::method_not_allowed)
             .fallback(problem::not_found)
-            .layer(from_fn_with_state(patience, body::read_whole))
+            .layer(from_fn_with_state(client_timeout, body::buffer_body))
             .with_state(service.clone());
-        Self { service, deciding: Deciding::new(decisions, believed, patience), telling }
+        Self {
+            service,
+            endpoints: DecisionEndpoints::new(handler, proxy_trust, client_timeout),
+            router,
+        }
     }
 }
 
-impl Answering for Paths {
-    async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Response {
-        let mut response = match deciding::Path::of(&request) {
-            Some(path) => self.deciding.answer(path, request, peer).await,
-            // In a box: it is large, and rarely asked.
-            None => Box::pin(self.telling.answer(request, peer)).await,
+impl HttpHandler for HttpService {
+    async fn handle(&self, request: Request<Incoming>, peer: SocketAddr) -> Response {
+        let mut response = match Endpoint::from_request(&request) {
+            Some(endpoint) => self.endpoints.handle(endpoint, request, peer).await,
+            // Boxed, because this future is large and rarely used.
+            None => Box::pin(self.router.handle(request, peer)).await,
         };
-        farewell::say(&self.service, &mut response);
+        if self.service.health().is_draining() {
+            announce_close(&mut response);
+        }
         response
     }
 }
 
-/// All paths that do not decide. `openapi` describes them.
-fn telling() -> [(&'static str, MethodRouter<Arc<Service>>); 3] {
+/// Adds `Connection: close`, so that the client opens another connection for its next request. If the connection closed
+/// without it, the client could not know whether its last request was processed.
+fn announce_close(response: &mut Response) {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+}
+
+/// Returns all paths that do not return decisions. Each is described in [`openapi`].
+fn information_routes() -> [(&'static str, MethodRouter<Arc<Service>>); 3] {
     [
-        ("/v1/openapi.json", get(openapi::served())),
+        ("/v1/openapi.json", get(openapi::handler())),
         ("/healthz", get(health::healthz)),
         ("/readyz", get(health::readyz)),
     ]
@@ -101,11 +115,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_path_is_described_and_no_other() {
+    fn openapi_describes_exactly_all_paths() {
         let document = openapi::document();
         let described: BTreeSet<&str> =
             document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
-        let paths = deciding::Path::ALL.into_iter().map(deciding::Path::as_str);
-        assert_eq!(described, paths.chain(telling().map(|(path, _)| path)).collect());
+        let paths = Endpoint::ALL.into_iter().map(Endpoint::as_str);
+        assert_eq!(described, paths.chain(information_routes().map(|(path, _)| path)).collect());
     }
 }

@@ -1,5 +1,6 @@
-//! `/v1/openapi.json`: what this API takes and answers, as OpenAPI 3.1. The schemas are made from
-//! the types that read and write, so neither can say what the other does not know.
+//! `/v1/openapi.json`: the OpenAPI 3.1 document of this API.
+//!
+//! The schemas are generated from the types that parse requests and write responses, so both always agree.
 
 mod auth;
 mod json;
@@ -11,154 +12,159 @@ use axum::http::{HeaderName, header};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use super::answer::Answer;
-use super::ask::{Ask, ReportAsk};
+use super::check_request::{CheckRequest, ReportRequest};
 use super::problem::{PROBLEM_JSON, ProblemBody};
+use super::response::CheckResponse;
 use crate::health::Readiness;
 
-type Served = ([(HeaderName, &'static str); 1], Bytes);
+type OpenApiResponse = ([(HeaderName, &'static str); 1], Bytes);
 
-/// A handler of the description, which is written once.
-pub fn served() -> impl Fn() -> Ready<Served> + Clone + Send + Sync + 'static {
+/// Returns a handler that serves the document, which is generated once.
+pub fn handler() -> impl Fn() -> Ready<OpenApiResponse> + Clone + Send + Sync + 'static {
     let bytes = Bytes::from(document().to_string());
     move || ready(([(header::CONTENT_TYPE, "application/json")], bytes.clone()))
 }
 
-/// The description.
+/// Generates the document.
 pub fn document() -> Value {
     let settings = || {
         SchemaSettings::draft2020_12()
             .with(|settings| settings.definitions_path = "/components/schemas".into())
     };
-    let mut read = settings().for_deserialize().into_generator();
-    let mut written = settings().for_serialize().into_generator();
-    let ask = read.subschema_for::<Ask<'_>>();
-    let report = read.subschema_for::<ReportAsk<'_>>();
-    let answer = written.subschema_for::<Answer<'_>>();
-    let readiness = written.subschema_for::<Readiness>();
-    let problem = written.subschema_for::<ProblemBody<'_>>();
-    let auth = auth::described(&mut read, &mut written);
+    let mut input_schemas = settings().for_deserialize().into_generator();
+    let mut output_schemas = settings().for_serialize().into_generator();
+    let check = input_schemas.subschema_for::<CheckRequest<'_>>();
+    let report = input_schemas.subschema_for::<ReportRequest<'_>>();
+    let decision = output_schemas.subschema_for::<CheckResponse<'_>>();
+    let readiness = output_schemas.subschema_for::<Readiness>();
+    let problem = output_schemas.subschema_for::<ProblemBody<'_>>();
+    let auth = auth::path_item(&mut input_schemas, &mut output_schemas);
     json!({
         "openapi": "3.1.0",
         "info": {
             "title": "slidegate",
-            "description": "Asks a policy whether a request may pass now. Whatever is wrong with \
-                a question is answered by a problem (RFC 9457); an unknown path by 404, another \
-                method by 405.",
+            "description": "Decides by a policy whether a request is allowed now. Invalid requests get a \
+                problem (RFC 9457): 404 for an unknown path, 405 for a method that the path does not \
+                accept.",
             "version": env!("CARGO_PKG_VERSION"),
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
         "servers": [{ "url": "/" }],
-        "paths": paths([ask.as_value(), report.as_value()], answer.as_value(), readiness.as_value(), &auth),
+        "paths": paths([check.as_value(), report.as_value()], decision.as_value(), readiness.as_value(), &auth),
         "components": {
-            "schemas": schemas([read, written]),
-            "headers": headers(),
-            "responses": problems(problem.as_value()),
+            "schemas": take_schemas([input_schemas, output_schemas]),
+            "headers": header_descriptions(),
+            "responses": problem_responses(problem.as_value()),
         },
     })
 }
 
-fn paths([ask, report]: [&Value; 2], answer: &Value, readiness: &Value, auth: &Value) -> Value {
+fn paths([check, report]: [&Value; 2], decision: &Value, readiness: &Value, auth: &Value) -> Value {
     json!({
-        "/v1/check": { "post": decide(
+        "/v1/check": { "post": decision_operation(
             "check",
-            "Whether this request may pass. If it may, its cost is charged.",
-            ask,
-            answer,
+            "Decides about a request. If it is allowed, its cost is charged.",
+            check,
+            decision,
         ) },
-        "/v1/peek": { "post": decide(
+        "/v1/peek": { "post": decision_operation(
             "peek",
-            "What check would say. Nothing is charged.",
-            ask,
-            answer,
+            "Returns the decision of check. Charges nothing.",
+            check,
+            decision,
         ) },
         "/v1/report": { "post": {
             "operationId": "report",
             "summary": "Records units that have been consumed, also above max. Never denies.",
-            "description": "Charges the rules whose cost the body has: those that state no cost by \
-                `cost`, and those with a named cost by `costs`. Rules with a constant cost are \
-                skipped. `limits` has every limit that was charged.",
+            "description": "Charges the rules whose cost is in the body: rules that state no cost by \
+                `cost`, rules with a named cost by `costs`. Rules with a constant cost are \
+                skipped. `limits` contains every limit that was charged.",
             "requestBody": {
                 "required": true,
-                "content": { "application/json": { "schema": report, "examples": reports() } },
+                "content": { "application/json": { "schema": report, "examples": report_examples() } },
             },
-            "responses": responses(json!({ "200": decision(
-                "The units are recorded; where the store does not answer, see `degraded`.",
+            "responses": with_problem_responses(json!({ "200": decision_response(
+                "The units are recorded. If the store was unavailable, `degraded` is true.",
                 &[],
-                answer,
-                &reported(),
+                decision,
+                &report_response_example(),
             ) })),
         } },
         "/v1/auth": auth,
-        "/json": { "post": json::operation(responses) },
+        "/json": { "post": json::operation(with_problem_responses) },
         "/v1/openapi.json": { "get": {
             "operationId": "openapi",
             "summary": "This description.",
-            "responses": responses(json!({ "200": {
+            "responses": with_problem_responses(json!({ "200": {
                 "description": "An OpenAPI 3.1 document.",
                 "content": { "application/json": { "schema": { "type": "object" } } },
             } })),
         } },
         "/readyz": { "get": {
             "operationId": "readyz",
-            "summary": "Whether the server should be asked, and why not.",
-            "responses": responses(json!({
-                "200": readiness_told("It should.", readiness),
-                "503": readiness_told("It is about to stop, or needs its store, which does not answer.", readiness),
+            "summary": "Returns whether the server is ready for requests, and the reasons.",
+            "responses": with_problem_responses(json!({
+                "200": readiness_response("The server is ready.", readiness),
+                "503": readiness_response("The server is about to stop, or needs its store, which is unavailable.", readiness),
             })),
         } },
         "/healthz": { "get": {
             "operationId": "healthz",
-            "summary": "Whether the server is alive.",
-            "responses": responses(json!({ "200": {
-                "description": "It is.",
+            "summary": "Returns whether the server is alive.",
+            "responses": with_problem_responses(json!({ "200": {
+                "description": "The server is alive.",
                 "content": { "text/plain": { "schema": { "const": "ok" } } },
             } })),
         } },
     })
 }
 
-fn readiness_told(description: &str, readiness: &Value) -> Value {
+fn readiness_response(description: &str, readiness: &Value) -> Value {
     json!({ "description": description, "content": { "application/json": { "schema": readiness } } })
 }
 
-fn schemas(generators: [SchemaGenerator; 2]) -> Map<String, Value> {
+fn take_schemas(generators: [SchemaGenerator; 2]) -> Map<String, Value> {
     generators.into_iter().flat_map(|mut generator| generator.take_definitions(true)).collect()
 }
 
-fn decide(id: &str, summary: &str, ask: &Value, answer: &Value) -> Value {
+fn decision_operation(id: &str, summary: &str, request: &Value, decision: &Value) -> Value {
     json!({
         "operationId": id,
         "summary": summary,
-        "description": "The body is read as JSON, whatever the content type says.",
+        "description": "The body is parsed as JSON, whatever its content type.",
         "requestBody": {
             "required": true,
-            "content": { "application/json": { "schema": ask, "examples": asks() } },
+            "content": { "application/json": { "schema": request, "examples": check_examples() } },
         },
-        "responses": responses(json!({
-            "200": decision(
-                "The request may pass.",
+        "responses": with_problem_responses(json!({
+            "200": decision_response(
+                "The request is allowed.",
                 &["RateLimit-Policy", "RateLimit"],
-                answer,
-                &allowed(),
+                decision,
+                &allowed_example(),
             ),
-            "429": decision(
+            "429": decision_response(
                 "The request is denied. A rule may have another status, its `deny_status`.",
                 &["RateLimit-Policy", "RateLimit", "Retry-After"],
-                answer,
-                &denied(),
+                decision,
+                &denied_example(),
             ),
-            "503": decision(
-                "The store of counts does not answer, and a rule says to deny meanwhile.",
+            "503": decision_response(
+                "The store is unavailable, and a rule denies requests without it.",
                 &[],
-                answer,
-                &refused(),
+                decision,
+                &store_unavailable_example(),
             ),
         })),
     })
 }
 
-fn decision(description: &str, headers: &[&str], answer: &Value, example: &Value) -> Value {
+fn decision_response(
+    description: &str,
+    headers: &[&str],
+    decision: &Value,
+    example: &Value,
+) -> Value {
     let headers: Map<_, _> = headers
         .iter()
         .map(|name| ((*name).to_owned(), json!({ "$ref": format!("#/components/headers/{name}") })))
@@ -166,44 +172,44 @@ fn decision(description: &str, headers: &[&str], answer: &Value, example: &Value
     json!({
         "description": description,
         "headers": headers,
-        "content": { "application/json": { "schema": answer, "example": example } },
+        "content": { "application/json": { "schema": decision, "example": example } },
     })
 }
 
-/// Problems that any request may have, beside the responses of an operation.
-const PROBLEMS: [(&str, &str); 4] = [
-    ("400", "The request makes no sense; the detail says where."),
-    ("408", "The body did not come in time."),
+/// Problems that every operation may return.
+const COMMON_PROBLEMS: [(&str, &str); 4] = [
+    ("400", "The request is invalid; the detail names the position."),
+    ("408", "The body did not arrive in time."),
     ("413", "The body is over 1 MiB."),
     ("431", "The head is over 64 KiB or has over 500 headers."),
 ];
 
-fn responses(mut own: Value) -> Value {
-    for (status, _) in PROBLEMS {
+fn with_problem_responses(mut own: Value) -> Value {
+    for (status, _) in COMMON_PROBLEMS {
         own[status] = json!({ "$ref": format!("#/components/responses/{status}") });
     }
     own
 }
 
-fn problems(schema: &Value) -> Map<String, Value> {
+fn problem_responses(schema: &Value) -> Map<String, Value> {
     let problem = |(status, description): (&str, &str)| {
         let content = json!({ PROBLEM_JSON: { "schema": schema } });
         (status.to_owned(), json!({ "description": description, "content": content }))
     };
-    PROBLEMS.map(problem).into_iter().collect()
+    COMMON_PROBLEMS.map(problem).into_iter().collect()
 }
 
-fn headers() -> Value {
+fn header_descriptions() -> Value {
     json!({
         "RateLimit-Policy": {
-            "description": "Every limit that applies and was asked, as \
-                draft-ietf-httpapi-ratelimit-headers writes it. Missing if there is none, and where \
-                another style of headers is chosen.",
+            "description": "Every limit that applies and was evaluated, in the format of \
+                draft-ietf-httpapi-ratelimit-headers. Missing if there is none, or if the server uses \
+                another style of headers.",
             "schema": { "type": "string" },
             "example": r#""per-client.10s";q=5;w=10, "everybody";q=1000;w=1"#,
         },
         "RateLimit": {
-            "description": "How the limit stands that the decision hangs on. Missing with RateLimit-Policy.",
+            "description": "The status of the limit that determined the decision. Missing if RateLimit-Policy is missing.",
             "schema": { "type": "string" },
             "example": r#""per-client.10s";r=4;t=10"#,
         },
@@ -215,14 +221,14 @@ fn headers() -> Value {
     })
 }
 
-fn asks() -> Value {
+fn check_examples() -> Value {
     json!({
         "usual": {
             "summary": "One unit for one client.",
             "value": { "attributes": { "client": "alice" } },
         },
         "whole": {
-            "summary": "Everything that can be said.",
+            "summary": "All fields.",
             "value": {
                 "domain": "api",
                 "attributes": { "tenant": "acme", "path": "/exports/7" },
@@ -233,7 +239,7 @@ fn asks() -> Value {
     })
 }
 
-fn reports() -> Value {
+fn report_examples() -> Value {
     json!({
         "tokens": {
             "summary": "1800 tokens of one client.",
@@ -242,7 +248,7 @@ fn reports() -> Value {
     })
 }
 
-fn reported() -> Value {
+fn report_response_example() -> Value {
     json!({
         "allowed": true,
         "reason": null,
@@ -265,7 +271,7 @@ fn reported() -> Value {
     })
 }
 
-fn allowed() -> Value {
+fn allowed_example() -> Value {
     json!({
         "allowed": true,
         "reason": null,
@@ -288,7 +294,7 @@ fn allowed() -> Value {
     })
 }
 
-fn refused() -> Value {
+fn store_unavailable_example() -> Value {
     json!({
         "allowed": false,
         "reason": "store_unavailable",
@@ -302,7 +308,7 @@ fn refused() -> Value {
     })
 }
 
-fn denied() -> Value {
+fn denied_example() -> Value {
     json!({
         "allowed": false,
         "reason": "limit_exceeded",

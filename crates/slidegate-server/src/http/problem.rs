@@ -1,4 +1,6 @@
-//! The one place that makes an error a response: problem+json (RFC 9457).
+//! Errors as responses: problem+json (RFC 9457).
+//!
+//! This is the only place that turns an error into a response.
 
 use std::error::Error;
 use std::time::Duration;
@@ -8,99 +10,101 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{MAX_BODY, MAX_HEAD, MAX_HEADERS};
-use crate::watch::metrics::Answered;
+use super::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS};
+use crate::watch::metrics::RequestResult;
 
 /// The media type of a problem.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
-/// Why there is no decision.
+/// The reason why a request has no decision.
 #[derive(Debug)]
 pub struct Problem {
     status: StatusCode,
     detail: String,
-    /// The methods that there are, for the header Allow.
+    /// Methods for the `Allow` header.
     allow: Option<&'static str>,
-    ends_connection: bool,
+    closes_connection: bool,
 }
 
 impl Problem {
     fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into(), allow: None, ends_connection: false }
+        Self { status, detail: detail.into(), allow: None, closes_connection: false }
     }
 
-    /// The request makes no sense.
+    /// Creates a problem with status 400.
     pub fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    /// The fault is ours.
+    /// Creates a problem with status 500.
     pub fn internal(error: impl Error) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
     }
 
-    /// The body has too many bytes.
+    /// Creates a problem with status 413: the body is too large.
     pub fn too_large() -> Self {
-        let detail = format!("the body is over {MAX_BODY} bytes, which is the most it may have");
+        let detail = format!("the body is over {MAX_BODY_BYTES} bytes, the maximum");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
 
-    /// The body did not come in time.
-    pub fn too_slow(patience: Duration) -> Self {
-        let detail = format!("the body did not come whole within {patience:?}: send it faster");
-        Self::new(StatusCode::REQUEST_TIMEOUT, detail).ending_connection()
+    /// Creates a problem with status 408: the body did not arrive within `client_timeout`.
+    pub fn body_timeout(client_timeout: Duration) -> Self {
+        let detail = format!("the body did not arrive within {client_timeout:?}; send it faster");
+        Self::new(StatusCode::REQUEST_TIMEOUT, detail).closing_connection()
     }
 
-    /// The body ends early, or its chunks make no sense.
+    /// Creates a problem with status 400: the body ends early, or its chunks are malformed.
     pub fn unreadable(error: impl Error) -> Self {
-        // The outer error only says that there is one.
+        // The outer error does not contain the cause.
         let mut reason: &dyn Error = &error;
         while let Some(source) = reason.source() {
             reason = source;
         }
         let detail = format!(
-            "the body cannot be read: {reason}; its bytes must be as many as content-length says, \
-             or come in well-formed chunks"
+            "the body cannot be read: {reason}; its length must equal content-length, or its \
+             chunks must be well-formed"
         );
-        Self::bad_request(detail).ending_connection()
+        Self::bad_request(detail).closing_connection()
     }
 
-    /// The head cannot be read as HTTP. None if this status says something else.
-    pub fn of_head(status: StatusCode) -> Option<Self> {
+    /// Creates a problem for a head that cannot be parsed. Returns `None` if the status has a different meaning.
+    pub fn from_head_status(status: StatusCode) -> Option<Self> {
         let detail = match status {
-            StatusCode::BAD_REQUEST => "this is no HTTP/1.1 request: its first line, a header's \
-                name or value, content-length or transfer-encoding is malformed"
-                .to_owned(),
-            StatusCode::URI_TOO_LONG => format!("the path is over {MAX_HEAD} bytes"),
+            StatusCode::BAD_REQUEST => {
+                "this is not an HTTP/1.1 request: the first line, a header name \
+                or value, content-length or transfer-encoding is malformed"
+                    .to_owned()
+            }
+            StatusCode::URI_TOO_LONG => format!("the path is over {MAX_HEAD_BYTES} bytes"),
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
-                format!("the head has over {MAX_HEAD} bytes or over {MAX_HEADERS} headers")
+                format!("the head has over {MAX_HEAD_BYTES} bytes or over {MAX_HEADERS} headers")
             }
             _ => return None,
         };
-        Some(Self::new(status, detail).ending_connection())
+        Some(Self::new(status, detail).closing_connection())
     }
 
-    /// For when what the client sends next could not be told from the rest of this.
-    pub fn ending_connection(self) -> Self {
-        Self { ends_connection: true, ..self }
+    /// Closes the connection after the response, because the start of the next request is unknown.
+    pub fn closing_connection(self) -> Self {
+        Self { closes_connection: true, ..self }
     }
 
-    /// For a path that knows these methods only.
-    pub fn allowing(self, methods: &'static str) -> Self {
+    /// Adds an `Allow` header with these methods.
+    pub fn with_allow(self, methods: &'static str) -> Self {
         Self { allow: Some(methods), ..self }
     }
 
-    /// The status that goes with it.
+    /// Returns the status of the response.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// How the request was answered.
-    pub fn answered(&self) -> Answered {
-        if self.status.is_client_error() { Answered::Invalid } else { Answered::Error }
+    /// Returns the result for metrics.
+    pub fn result(&self) -> RequestResult {
+        if self.status.is_client_error() { RequestResult::Invalid } else { RequestResult::Error }
     }
 
-    /// The problem as JSON.
+    /// Serializes the problem as JSON.
     pub fn json(&self) -> Vec<u8> {
         let body = ProblemBody {
             r#type: "about:blank",
@@ -108,41 +112,40 @@ impl Problem {
             status: self.status.as_u16(),
             detail: &self.detail,
         };
-        // Text and a number always serialize. Were it not so, the status alone would have to do.
+        // Strings and numbers always serialize. If they did not, the status would have to suffice.
         serde_json::to_vec(&body).unwrap_or_default()
     }
 }
 
-/// Why a request was not decided (RFC 9457).
+/// The reason why a request has no decision (RFC 9457).
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Problem")]
 pub struct ProblemBody<'p> {
-    /// `about:blank`: the status says what kind of problem it is.
+    /// Always `about:blank`: the status identifies the kind of problem.
     r#type: &'p str,
-    /// The status in words.
+    /// The status as text.
     title: &'p str,
     /// The status of the response.
     #[schemars(range(min = 400, max = 599))]
     status: u16,
-    /// What is wrong, and what would be right.
+    /// The cause, and how to correct it.
     detail: &'p str,
 }
 
-/// For a path that leads nowhere.
+/// Responds with 404 to an unknown path.
 pub async fn not_found(uri: Uri) -> Problem {
-    nothing_at(&uri, "GET /v1/openapi.json lists what there is")
+    not_found_with_hint(&uri, "GET /v1/openapi.json lists all paths")
 }
 
-/// The same; `instead` says where to look.
-pub fn nothing_at(uri: &Uri, instead: &str) -> Problem {
-    let detail = format!("there is nothing at `{}`: {instead}", uri.path());
+/// Creates a problem with status 404 and a hint where to look.
+pub fn not_found_with_hint(uri: &Uri, hint: &str) -> Problem {
+    let detail = format!("path `{}` does not exist; {hint}", uri.path());
     Problem::new(StatusCode::NOT_FOUND, detail)
 }
 
-/// For a path that knows other methods; a router adds `Allow`.
+/// Responds with 405 to a method that the path does not accept. A router adds the `Allow` header.
 pub async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
-    let detail =
-        format!("`{}` does not take {method}: the header Allow says what it takes", uri.path());
+    let detail = format!("`{}` does not accept {method}; see the Allow header", uri.path());
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
 }
 
@@ -154,7 +157,7 @@ impl IntoResponse for Problem {
         if let Some(methods) = self.allow {
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
         }
-        if self.ends_connection {
+        if self.closes_connection {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response

@@ -1,4 +1,4 @@
-//! HTTP/1.1 on a connection.
+//! HTTP/1.1 connections.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -16,24 +16,24 @@ use hyper_util::server::graceful::GracefulConnection;
 use tower::ServiceExt;
 
 use super::stream::ClientStream;
-use super::{MAX_HEAD, MAX_HEADERS};
+use super::{MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::connections::{ClientIo, Protocol};
 
-/// Bytes of a connection that are read ahead, at most: more than a head.
-const READ_BUFFER: usize = 2 * MAX_HEAD;
+/// Maximum size of the read buffer of a connection in bytes, larger than a head.
+const MAX_READ_BUFFER_BYTES: usize = 2 * MAX_HEAD_BYTES;
 
-/// What answers requests.
-pub trait Answering: Send + Sync + 'static {
-    /// The answer to a request that this peer has sent.
-    fn answer(
+/// A handler of HTTP requests.
+pub trait HttpHandler: Send + Sync + 'static {
+    /// Responds to a request of this peer.
+    fn handle(
         &self,
         request: Request<Incoming>,
         peer: SocketAddr,
     ) -> impl Future<Output = Response> + Send;
 }
 
-impl Answering for Router {
-    async fn answer(&self, request: Request<Incoming>, _: SocketAddr) -> Response {
+impl HttpHandler for Router {
+    async fn handle(&self, request: Request<Incoming>, _: SocketAddr) -> Response {
         match self.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
@@ -41,52 +41,53 @@ impl Answering for Router {
     }
 }
 
-/// HTTP/1.1, and what answers.
-pub struct Http<A> {
+/// The HTTP/1.1 protocol with a request handler.
+pub struct HttpProtocol<H> {
     http: http1::Builder,
-    answering: Arc<A>,
+    handler: Arc<H>,
 }
 
-impl<A> Clone for Http<A> {
+impl<H> Clone for HttpProtocol<H> {
     fn clone(&self) -> Self {
-        Self { http: self.http.clone(), answering: self.answering.clone() }
+        Self { http: self.http.clone(), handler: self.handler.clone() }
     }
 }
 
-impl<A> Http<A> {
-    /// `patience` is how long a head may take, and how long a connection may be idle.
-    pub fn new(answering: A, patience: Duration) -> Self {
+impl<H> HttpProtocol<H> {
+    /// Creates the protocol. `client_timeout` bounds the time to read a head, and the time that a connection may be
+    /// idle.
+    pub fn new(handler: H, client_timeout: Duration) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
-            // From when a head can be read until it has been: it bounds idle connections too.
-            .header_read_timeout(patience)
-            .max_header_size(MAX_HEAD)
+            // Starts when the connection waits for a head, so it bounds idle connections too.
+            .header_read_timeout(client_timeout)
+            .max_header_size(MAX_HEAD_BYTES)
             .max_headers(MAX_HEADERS)
-            .max_buf_size(READ_BUFFER)
-            // A client may send its last request, say that it is the last, and then read its answers.
+            .max_buf_size(MAX_READ_BUFFER_BYTES)
+            // A client may close its sending side after its last request, and then read the responses.
             .half_close(true);
-        Self { http, answering: Arc::new(answering) }
+        Self { http, handler: Arc::new(handler) }
     }
 
     /// Closes each connection after its first response.
-    pub fn closing(mut self) -> Self {
+    pub fn without_keep_alive(mut self) -> Self {
         self.http.keep_alive(false);
         self
     }
 }
 
-impl<A: Answering> Protocol for Http<A> {
+impl<H: HttpHandler> Protocol for HttpProtocol<H> {
     fn connection(
         &self,
         io: ClientIo,
         peer: SocketAddr,
     ) -> impl GracefulConnection<Error = hyper::Error> + Send + 'static {
-        let answering = self.answering.clone();
-        let answer = service_fn(move |request| {
-            let answering = answering.clone();
-            // In a box, since hyper moves it several times.
-            Box::pin(async move { Ok::<_, Infallible>(answering.answer(request, peer).await) })
+        let handler = self.handler.clone();
+        let service = service_fn(move |request| {
+            let handler = handler.clone();
+            // Boxed, because hyper moves the future several times.
+            Box::pin(async move { Ok::<_, Infallible>(handler.handle(request, peer).await) })
         });
-        self.http.serve_connection(TokioIo::new(ClientStream::new(io)), answer)
+        self.http.serve_connection(TokioIo::new(ClientStream::new(io)), service)
     }
 }

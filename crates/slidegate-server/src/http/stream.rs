@@ -1,4 +1,4 @@
-//! A client's connection as hyper sees it: what hyper refuses by itself is told why.
+//! A client connection that adds bodies to the error responses of hyper.
 
 use std::future::Future;
 use std::io;
@@ -10,37 +10,37 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-use super::refusal;
+use super::hyper_errors;
 use crate::connections::ClientIo;
 
-/// How long to go on reading what a refused client sends. A connection that is closed with bytes
-/// unread is reset, and the client's system may then throw away the answer.
-const LINGER: Duration = Duration::from_secs(1);
+/// Time to keep reading after an error response. A connection that is closed with unread bytes is reset, and the
+/// client's system may then discard the response.
+const LINGER_TIME: Duration = Duration::from_secs(1);
 
-/// A connection that explains refusals.
+/// A connection that replaces the empty error responses of hyper with problem+json.
 pub struct ClientStream {
     client: ClientIo,
-    refused: Option<Refused>,
+    error_response: Option<ErrorResponse>,
 }
 
-struct Refused {
-    answer: Vec<u8>,
+struct ErrorResponse {
+    bytes: Vec<u8>,
     sent: usize,
     linger: Pin<Box<Sleep>>,
 }
 
 impl ClientStream {
-    /// Nothing refused yet.
+    /// Wraps a client connection.
     pub fn new(client: ClientIo) -> Self {
-        Self { client, refused: None }
+        Self { client, error_response: None }
     }
 
-    fn poll_send_refusal(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(Refused { answer, sent, .. }) = &mut self.refused else {
+    fn poll_send_error_response(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(ErrorResponse { bytes, sent, .. }) = &mut self.error_response else {
             return Poll::Ready(Ok(()));
         };
-        while *sent < answer.len() {
-            match ready!(self.client.as_mut().poll_write(cx, &answer[*sent..]))? {
+        while *sent < bytes.len() {
+            match ready!(self.client.as_mut().poll_write(cx, &bytes[*sent..]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 written => *sent += written,
             }
@@ -49,7 +49,9 @@ impl ClientStream {
     }
 
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(Refused { linger, .. }) = &mut self.refused else { return Poll::Ready(()) };
+        let Some(ErrorResponse { linger, .. }) = &mut self.error_response else {
+            return Poll::Ready(());
+        };
         loop {
             if linger.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(());
@@ -74,27 +76,31 @@ impl AsyncRead for ClientStream {
     }
 }
 
-/// Not vectored: hyper then hands over head and body in one piece, in which a refusal shows.
+/// Not vectored: hyper then passes head and body in one piece, in which an error response can be recognized.
 impl AsyncWrite for ClientStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if let Some(answer) = refusal::explained(bytes) {
-            self.refused = Some(Refused { answer, sent: 0, linger: Box::pin(sleep(LINGER)) });
+        if let Some(response) = hyper_errors::with_problem_body(bytes) {
+            self.error_response = Some(ErrorResponse {
+                bytes: response,
+                sent: 0,
+                linger: Box::pin(sleep(LINGER_TIME)),
+            });
             return Poll::Ready(Ok(bytes.len()));
         }
         self.client.as_mut().poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_send_refusal(cx))?;
+        ready!(self.poll_send_error_response(cx))?;
         self.client.as_mut().poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_send_refusal(cx))?;
+        ready!(self.poll_send_error_response(cx))?;
         ready!(self.client.as_mut().poll_shutdown(cx))?;
         self.poll_linger(cx).map(Ok)
     }

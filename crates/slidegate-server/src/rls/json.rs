@@ -1,4 +1,4 @@
-//! The messages as JSON, as Protocol Buffers define it.
+//! Rate limit messages in the JSON mapping of Protocol Buffers.
 
 mod request;
 
@@ -12,44 +12,44 @@ use thiserror::Error;
 use self::request::{Object, RequestJson};
 use super::{DESCRIPTORS, RateLimitRequest, RateLimitResponse};
 
-/// Why there is no message, or no JSON of one.
+/// The reason why JSON cannot be parsed or written.
 #[derive(Debug, Error)]
 pub enum JsonError {
-    /// The text is no such message.
+    /// The text is not a valid message.
     #[error("{0}")]
-    Wrong(#[from] serde_json::Error),
-    /// The fault is ours.
-    #[error("the messages cannot be told as JSON: {0}")]
-    Ours(String),
+    Invalid(#[from] serde_json::Error),
+    /// The server cannot convert the message.
+    #[error("cannot convert the message to JSON: {0}")]
+    Internal(String),
 }
 
 static POOL: LazyLock<Result<DescriptorPool, DescriptorError>> =
     LazyLock::new(|| DescriptorPool::decode(DESCRIPTORS));
 
-/// Reads a request. Its JSON is that of Protocol Buffers, with one difference: text that is not Unicode (bytes that are
-/// not UTF-8, or half of a surrogate pair) is taken as it is, since clients choose the values.
-pub fn read(text: &[u8]) -> Result<RateLimitRequest, JsonError> {
+/// Parses a request. Unlike the JSON mapping of Protocol Buffers, accepts text that is not Unicode (bytes that are not
+/// UTF-8, or half of a surrogate pair), since clients choose the values.
+pub fn parse(text: &[u8]) -> Result<RateLimitRequest, JsonError> {
     let Object(request): Object<RequestJson> = serde_json::from_slice(text)?;
     Ok(request.into())
 }
 
-/// Writes a response.
-pub fn write(response: &RateLimitResponse) -> Result<Vec<u8>, JsonError> {
+/// Serializes a response.
+pub fn serialize(response: &RateLimitResponse) -> Result<Vec<u8>, JsonError> {
     let mut message = DynamicMessage::new(descriptor("RateLimitResponse")?);
-    message.transcode_from(response).map_err(ours)?;
+    message.transcode_from(response).map_err(internal_error)?;
     let mut text = Vec::new();
     message.serialize(&mut Serializer::new(&mut text))?;
     Ok(text)
 }
 
 fn descriptor(name: &str) -> Result<MessageDescriptor, JsonError> {
-    let pool = POOL.as_ref().map_err(ours)?;
+    let pool = POOL.as_ref().map_err(internal_error)?;
     let found = pool.get_message_by_name(&format!("envoy.service.ratelimit.v3.{name}"));
-    found.ok_or_else(|| ours(format!("there is no {name}")))
+    found.ok_or_else(|| internal_error(format!("unknown message `{name}`")))
 }
 
-fn ours(error: impl ToString) -> JsonError {
-    JsonError::Ours(error.to_string())
+fn internal_error(error: impl ToString) -> JsonError {
+    JsonError::Internal(error.to_string())
 }
 
 #[cfg(test)]
@@ -63,30 +63,30 @@ mod tests {
     };
 
     #[test]
-    fn a_request_is_read_by_either_of_its_names_and_nothing_else() {
-        let read = |text: &str| read(text.as_bytes());
-        let both = [
+    fn request_accepts_both_field_names_only() {
+        let parse = |text: &str| parse(text.as_bytes());
+        let spellings = [
             r#"{"domain":"d","hitsAddend":2,"descriptors":[{"entries":[{"key":"k","value":"v"}],
                 "limit":{"requestsPerUnit":3,"unit":"WEEK"},"hitsAddend":"4","isNegativeHits":true}]}"#,
             r#"{"domain":"d","hits_addend":2,"descriptors":[{"entries":[{"key":"k","value":"v"}],
                 "limit":{"requests_per_unit":3,"unit":7},"hits_addend":4,"is_negative_hits":true}]}"#,
         ];
-        let [one, other] = both.map(|text| read(text).unwrap());
+        let [one, other] = spellings.map(|text| parse(text).unwrap());
         assert_eq!(one, other);
         assert_eq!((one.hits_addend, one.descriptors[0].hits_addend), (2, Some(4)));
-        let whole = both[1]
+        let with_floats = spellings[1]
             .replace("hits_addend\":4", "hits_addend\":4.0")
             .replace("unit\":7", "unit\":7.0");
-        assert_eq!(one, read(&whole).unwrap());
-        let half = read(r#"{"descriptors":[{"hitsAddend":4.5}]}"#).unwrap_err().to_string();
-        assert!(half.contains("line 1 column"), "{half}");
-        for wrong in ["", "{", "[]", "{} {}", r#"{"nothing":1}"#, r#"{"domain":7}"#] {
-            assert!(matches!(read(wrong), Err(JsonError::Wrong(_))), "{wrong}");
+        assert_eq!(one, parse(&with_floats).unwrap());
+        let fraction = parse(r#"{"descriptors":[{"hitsAddend":4.5}]}"#).unwrap_err().to_string();
+        assert!(fraction.contains("line 1 column"), "{fraction}");
+        for invalid in ["", "{", "[]", "{} {}", r#"{"nothing":1}"#, r#"{"domain":7}"#] {
+            assert!(matches!(parse(invalid), Err(JsonError::Invalid(_))), "{invalid}");
         }
     }
 
     #[test]
-    fn a_response_is_written_without_what_it_does_not_say() {
+    fn response_omits_unset_fields() {
         let limit =
             RateLimit { requests_per_unit: 5, unit: 2, name: "a".into(), unit_multiplier: Some(3) };
         let status = DescriptorStatus {
@@ -97,7 +97,8 @@ mod tests {
         };
         let response =
             RateLimitResponse { overall_code: 2, statuses: vec![status], ..Default::default() };
-        let text: serde_json::Value = serde_json::from_slice(&write(&response).unwrap()).unwrap();
+        let text: serde_json::Value =
+            serde_json::from_slice(&serialize(&response).unwrap()).unwrap();
         let limit =
             json!({ "requestsPerUnit": 5, "unit": "MINUTE", "name": "a", "unitMultiplier": 3 });
         let status =

@@ -1,63 +1,65 @@
-//! Envoy's rate limit service, version 3: its messages, what is asked in them, and what they answer. Knows
-//! no transport: gRPC and `POST /json` ask here.
+//! Envoy's rate limit service, version 3: its messages and their decisions.
+//!
+//! This module is independent of the transport. gRPC and `POST /json` both use it. `build.rs` generates the message
+//! types from `proto/`.
 
-mod answer;
-mod ask;
 pub mod json;
+mod request;
+mod response;
 mod unit;
 
 use slidegate::Ruling;
 use thiserror::Error;
 
-use self::ask::Ask;
-pub use self::ask::MAX_DESCRIPTORS;
 pub use self::json::JsonError;
 use self::messages::envoy::service::ratelimit::v3;
-use crate::decisions::{Decisions, Question};
-use crate::watch::metrics::Answered;
+pub use self::request::MAX_DESCRIPTORS;
+use self::request::ParsedRequest;
+use crate::request_handler::{RequestHandler, RequestScope};
+use crate::watch::metrics::RequestResult;
 
 pub use self::v3::{RateLimitRequest, RateLimitResponse};
 
-/// The types of the messages, made from `proto/`.
+/// Message types generated from `proto/`.
 #[allow(missing_docs, clippy::all, reason = "generated")]
 mod messages {
     include!(concat!(env!("OUT_DIR"), "/messages.rs"));
 }
 
-/// The files of the messages, as a `FileDescriptorSet`.
+/// The message definitions as a `FileDescriptorSet`.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// The name of the service.
 pub const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
-/// The request makes no sense.
+/// A request that is not valid.
 #[derive(Debug, Error)]
 #[error("{0}")]
-pub struct Invalid(String);
+pub struct InvalidRequest(String);
 
-/// What is answered, and how that is counted.
-pub struct Reply {
+/// A response message and the result under which it is counted.
+pub struct CountedMessage {
     pub message: RateLimitResponse,
-    pub answered: Answered,
+    pub result: RequestResult,
 }
 
-/// Decides what a message asks: all of its descriptors as one.
+/// Decides about all descriptors of a message as one request.
 pub async fn decide(
-    face: &Decisions,
-    question: &Question<'_>,
+    handler: &RequestHandler,
+    scope: &RequestScope<'_>,
     message: RateLimitRequest,
-) -> Result<Reply, Invalid> {
-    let ask = Ask::read(message)?;
-    let ruling = question.check(ask.domain(), &ask.request()).await;
-    let message = answer::message(ask.descriptors(), &ruling, face.answers());
-    Ok(Reply { message, answered: answered(&ruling) })
+) -> Result<CountedMessage, InvalidRequest> {
+    let request = ParsedRequest::parse(message)?;
+    let ruling = scope.check(request.domain(), &request.to_gate_request()).await;
+    let message = response::build(request.descriptor_count(), &ruling, handler.renderer());
+    Ok(CountedMessage { message, result: classify(&ruling) })
 }
 
-fn answered(ruling: &Ruling) -> Answered {
+fn classify(ruling: &Ruling) -> RequestResult {
     let decision = ruling.decision();
     match decision.is_allowed() {
-        true => Answered::Allowed,
-        false if decision.is_refused() => Answered::Refused,
-        false => Answered::Denied,
+        true => RequestResult::Allowed,
+        false if decision.is_store_unavailable() => RequestResult::StoreUnavailable,
+        false => RequestResult::Denied,
     }
 }

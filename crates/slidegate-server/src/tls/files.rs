@@ -1,4 +1,4 @@
-//! The files of TLS, and what may be wrong with them.
+//! Files with certificates and keys, and errors in them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,24 +8,24 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use thiserror::Error;
 
-/// Where certificates and keys are.
+/// Paths of the certificate and key files.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
     pub cert: PathBuf,
     pub key: PathBuf,
-    /// Whose certificates clients must show, if they must.
+    /// The authorities that sign client certificates. If set, clients must present a certificate.
     pub client_ca: Option<PathBuf>,
 }
 
-/// What the files say.
+/// The contents of all files.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Texts {
+pub struct TlsFileContents {
     cert: Vec<u8>,
     key: Vec<u8>,
     client_ca: Option<Vec<u8>>,
 }
 
-/// Why there is no TLS: the flag, the file, and what is wrong with it. No text of a file.
+/// The reason why TLS cannot be used: the flag, the file and the problem. Never contains text of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{flag}: {}: {problem}", path.display())]
 pub struct TlsError {
@@ -34,76 +34,96 @@ pub struct TlsError {
     problem: String,
 }
 
-const CERT: &str = "--tls-cert (SLIDEGATE_TLS_CERT)";
-const KEY: &str = "--tls-key (SLIDEGATE_TLS_KEY)";
-const CLIENT_CA: &str = "--tls-client-ca (SLIDEGATE_TLS_CLIENT_CA)";
+const CERT_FLAG: &str = "--tls-cert (SLIDEGATE_TLS_CERT)";
+const KEY_FLAG: &str = "--tls-key (SLIDEGATE_TLS_KEY)";
+const CLIENT_CA_FLAG: &str = "--tls-client-ca (SLIDEGATE_TLS_CLIENT_CA)";
 
 impl TlsFiles {
-    /// All of them.
+    /// Returns the paths of all files.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        let certain = [self.cert.as_path(), self.key.as_path()];
-        certain.into_iter().chain(self.client_ca.as_deref())
+        let required = [self.cert.as_path(), self.key.as_path()];
+        required.into_iter().chain(self.client_ca.as_deref())
     }
 
-    /// Reads them.
-    pub fn texts(&self) -> Result<Texts, TlsError> {
-        Ok(Texts {
-            cert: text(CERT, &self.cert)?,
-            key: text(KEY, &self.key)?,
-            client_ca: self.client_ca.as_ref().map(|path| text(CLIENT_CA, path)).transpose()?,
+    /// Reads all files.
+    pub fn read_contents(&self) -> Result<TlsFileContents, TlsError> {
+        Ok(TlsFileContents {
+            cert: read_file(CERT_FLAG, &self.cert)?,
+            key: read_file(KEY_FLAG, &self.key)?,
+            client_ca: self
+                .client_ca
+                .as_ref()
+                .map(|path| read_file(CLIENT_CA_FLAG, path))
+                .transpose()?,
         })
     }
 
-    /// The server's own certificates.
-    pub(super) fn chain(&self, texts: &Texts) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-        certificates(CERT, &self.cert, &texts.cert)
+    /// Parses the server's certificate chain.
+    pub(super) fn certificate_chain(
+        &self,
+        contents: &TlsFileContents,
+    ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        parse_certificates(CERT_FLAG, &self.cert, &contents.cert)
     }
 
-    /// Its key.
-    pub(super) fn key(&self, texts: &Texts) -> Result<PrivateKeyDer<'static>, TlsError> {
-        PrivateKeyDer::from_pem_slice(&texts.key)
-            .map_err(|error| wrong(KEY, &self.key, format!("no private key in PEM: {error}")))
+    /// Parses the server's private key.
+    pub(super) fn private_key(
+        &self,
+        contents: &TlsFileContents,
+    ) -> Result<PrivateKeyDer<'static>, TlsError> {
+        PrivateKeyDer::from_pem_slice(&contents.key).map_err(|error| {
+            file_error(KEY_FLAG, &self.key, format!("no private key in PEM: {error}"))
+        })
     }
 
-    /// Who signs the certificates of clients, if they need one.
-    pub(super) fn roots(&self, texts: &Texts) -> Result<Option<RootCertStore>, TlsError> {
-        let (Some(path), Some(text)) = (&self.client_ca, &texts.client_ca) else { return Ok(None) };
+    /// Parses the authorities that sign client certificates, if clients must present one.
+    pub(super) fn client_roots(
+        &self,
+        contents: &TlsFileContents,
+    ) -> Result<Option<RootCertStore>, TlsError> {
+        let (Some(path), Some(text)) = (&self.client_ca, &contents.client_ca) else {
+            return Ok(None);
+        };
         let mut roots = RootCertStore::empty();
-        for certificate in certificates(CLIENT_CA, path, text)? {
-            roots.add(certificate).map_err(|error| wrong(CLIENT_CA, path, error.to_string()))?;
+        for certificate in parse_certificates(CLIENT_CA_FLAG, path, text)? {
+            roots
+                .add(certificate)
+                .map_err(|error| file_error(CLIENT_CA_FLAG, path, error.to_string()))?;
         }
         Ok(Some(roots))
     }
 
-    /// Certificate and key are not for each other, or not for us.
+    /// Returns the error for a certificate and key that do not match or are not supported.
     pub(super) fn pair_error(&self, error: &rustls::Error) -> TlsError {
-        let problem = format!("it cannot be used with --tls-key {}: {error}", self.key.display());
-        wrong(CERT, &self.cert, problem)
+        let problem = format!("cannot be used with --tls-key {}: {error}", self.key.display());
+        file_error(CERT_FLAG, &self.cert, problem)
     }
 
-    /// The authorities cannot be used.
+    /// Returns the error for unusable certificate authorities.
     pub(super) fn client_ca_error(&self, problem: String) -> TlsError {
-        wrong(CLIENT_CA, self.client_ca.as_deref().unwrap_or(Path::new("")), problem)
+        file_error(CLIENT_CA_FLAG, self.client_ca.as_deref().unwrap_or(Path::new("")), problem)
     }
 }
 
-fn text(flag: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
-    fs::read(path).map_err(|error| wrong(flag, path, format!("cannot be read: {error}")))
+fn read_file(flag: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
+    fs::read(path).map_err(|error| file_error(flag, path, format!("cannot be read: {error}")))
 }
 
-fn certificates(
+fn parse_certificates(
     flag: &'static str,
     path: &Path,
     text: &[u8],
 ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
     match found {
-        Ok(found) if found.is_empty() => Err(wrong(flag, path, "no certificate in PEM".into())),
+        Ok(found) if found.is_empty() => {
+            Err(file_error(flag, path, "no certificate in PEM".into()))
+        }
         Ok(found) => Ok(found),
-        Err(error) => Err(wrong(flag, path, format!("no certificates in PEM: {error}"))),
+        Err(error) => Err(file_error(flag, path, format!("no certificates in PEM: {error}"))),
     }
 }
 
-fn wrong(flag: &'static str, path: &Path, problem: String) -> TlsError {
+fn file_error(flag: &'static str, path: &Path, problem: String) -> TlsError {
     TlsError { flag, path: path.to_owned(), problem }
 }

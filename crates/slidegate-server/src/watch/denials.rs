@@ -49,7 +49,8 @@ impl Denials {
             Some(standing) => self.tell(&standing, applied, degraded, unlogged),
             None => {
                 let domain = applied.matches().next().map(|one| one.rule().domain());
-                let because = ruling.decision().is_refused().then_some("the store did not answer");
+                let because =
+                    ruling.decision().is_store_unavailable().then_some("the store did not answer");
                 info!(domain, because, degraded, unlogged, "denied");
             }
         }
@@ -68,9 +69,9 @@ impl Denials {
         degraded: bool,
         unlogged: u64,
     ) {
-        let asked_by = standing.asked_by(applied);
-        let key = asked_by.map(|one| self.key(one).to_string()).filter(|key| !key.is_empty());
-        let cost = asked_by.and_then(|one| one.hits().next()).map(|hit| hit.cost);
+        let find_match = standing.find_match(applied);
+        let key = find_match.map(|one| self.key(one).to_string()).filter(|key| !key.is_empty());
+        let cost = find_match.and_then(|one| one.hits().next()).map(|hit| hit.cost);
         let observed = standing.is_observed();
         info!(
             domain = standing.rule.domain(),
@@ -89,9 +90,9 @@ impl Denials {
     }
 
     /// Whose counts, as people read it: `tenant=acme,ip=192.0.2.7`.
-    fn key(&self, asked_by: &Match<'_>) -> impl fmt::Display {
+    fn key(&self, find_match: &Match<'_>) -> impl fmt::Display {
         fmt::from_fn(move |f| {
-            for (nth, (name, value)) in asked_by.identity().enumerate() {
+            for (nth, (name, value)) in find_match.identity().enumerate() {
                 write!(f, "{}{name}=", if nth > 0 { "," } else { "" })?;
                 match self.redact.show(name, value) {
                     Shown::Value(value) => write_value(f, &value.to_string())?,

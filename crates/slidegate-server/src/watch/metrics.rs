@@ -39,7 +39,7 @@ pub struct Metrics {
     unmatched: Family<DomainLabels, Often>,
     pub unknown_domain_requests: Counter,
     requests: Family<RequestLabels, Often>,
-    request_seconds: Family<FaceLabels, Seconds>,
+    request_seconds: Family<ListenerLabels, Seconds>,
     pub degraded_decisions: Counter,
     reloads: Family<ReloadLabels, Counter>,
     pub policy_stale: Gauge,
@@ -58,8 +58,8 @@ pub struct LimitCounters {
 
 /// What is counted of one face.
 #[derive(Clone)]
-pub struct FaceMetrics {
-    results: [Often; Answered::ALL.len()],
+pub struct ListenerMetrics {
+    results: [Often; RequestResult::ALL.len()],
     seconds: Seconds,
 }
 
@@ -98,11 +98,11 @@ struct StoreGauges {
 
 /// How a request was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answered {
+pub enum RequestResult {
     Allowed,
     Denied,
     /// The store did not answer, and a rule says to deny then.
-    Refused,
+    StoreUnavailable,
     /// It made no sense.
     Invalid,
     /// The fault is ours.
@@ -119,7 +119,7 @@ pub enum Reloaded {
 
 /// Where requests come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Face {
+pub enum ListenerKind {
     Http,
     Grpc,
 }
@@ -151,7 +151,7 @@ struct RequestLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct FaceLabels {
+struct ListenerLabels {
     protocol: &'static str,
 }
 
@@ -171,17 +171,17 @@ struct ReloadLabels {
     result: &'static str,
 }
 
-impl Answered {
+impl RequestResult {
     /// Every way, in the order of the variants.
     pub const ALL: [Self; 5] =
-        [Self::Allowed, Self::Denied, Self::Refused, Self::Invalid, Self::Error];
+        [Self::Allowed, Self::Denied, Self::StoreUnavailable, Self::Invalid, Self::Error];
 
     /// Its name, as users script against it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
             Self::Denied => "denied",
-            Self::Refused => "store_unavailable",
+            Self::StoreUnavailable => "store_unavailable",
             Self::Invalid => "invalid",
             Self::Error => "error",
         }
@@ -198,7 +198,7 @@ impl Reloaded {
     }
 }
 
-impl Face {
+impl ListenerKind {
     fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -299,14 +299,14 @@ impl Metrics {
     }
 
     /// What is counted of a face.
-    pub fn face(&self, face: Face) -> FaceMetrics {
-        let protocol = face.name();
-        let result = |result: Answered| {
+    pub fn listener(&self, kind: ListenerKind) -> ListenerMetrics {
+        let protocol = kind.name();
+        let result = |result: RequestResult| {
             self.requests.get_or_create(&RequestLabels { protocol, result: result.name() }).clone()
         };
-        FaceMetrics {
-            results: Answered::ALL.map(result),
-            seconds: self.request_seconds.get_or_create(&FaceLabels { protocol }).clone(),
+        ListenerMetrics {
+            results: RequestResult::ALL.map(result),
+            seconds: self.request_seconds.get_or_create(&ListenerLabels { protocol }).clone(),
         }
     }
 
@@ -351,14 +351,14 @@ impl LimitCounters {
     }
 }
 
-impl FaceMetrics {
+impl ListenerMetrics {
     /// Counts an answer.
-    pub fn answered(&self, result: Answered) {
+    pub fn count_result(&self, result: RequestResult) {
         self.results[result as usize].inc();
     }
 
     /// Counts how long an answer took.
-    pub fn took(&self, time: Duration) {
+    pub fn observe_duration(&self, time: Duration) {
         self.seconds.observe(time);
     }
 }

@@ -156,16 +156,16 @@ impl Gathered {
         let mut told = (usize::MAX, 0_u8);
         for standing in ruling.limits() {
             let Some(verdict) = Verdict::of(&standing, decision.is_allowed()) else { continue };
-            if let Some(counters) = tallies.limits.get(standing.limit.place()) {
+            if let Some(counters) = tallies.limits.get(standing.limit.index()) {
                 counters.count(verdict);
             }
             let Some(kind) = kind(verdict) else { continue };
-            if told.0 != standing.matched() {
-                told = (standing.matched(), 0);
+            if told.0 != standing.match_index() {
+                told = (standing.match_index(), 0);
             }
             let first = told.1 & (1 << kind as u8) == 0;
             told.1 |= 1 << kind as u8;
-            if let Some(asked) = standing.asked_by(applied).filter(|_| first) {
+            if let Some(asked) = standing.find_match(applied).filter(|_| first) {
                 self.top.count(kind, standing.rule, || asked.identity(), 1, now());
             }
         }

@@ -61,13 +61,13 @@ fn explain_reports_matches_counts_and_missing_units() {
     assert_eq!(counts(seconds), (json!(3), json!(1)));
     assert_eq!((&seconds["now"]["fits"], &seconds["to_pass"]), (&json!(true), &Value::Null));
     let to_pass = hour["to_pass"].as_str().unwrap();
-    assert!(to_pass.starts_with("one more unit has to become free: in "), "{to_pass}");
+    assert!(to_pass.starts_with("needs 1 more unit: free in "), "{to_pass}");
     assert!(to_pass.contains(" min "), "{to_pass}");
     assert_eq!(explained["retry_after_ms"], hour["now"]["retry_after_ms"]);
     assert_eq!(rules[1]["no_match_reason"], "route is `/users/{id}`, and must be `/login`");
     assert_eq!(
         (&rules[2]["limits"][0]["observed"], &rules[3]["no_match_reason"]),
-        (&json!(true), &json!("it is switched off"))
+        (&json!(true), &json!("the rule is switched off"))
     );
 }
 
@@ -94,7 +94,7 @@ fn explained_retry_after_is_exact() {
     assert_eq!(explained["rules"][0]["override"], "override `pro`");
     let limit = &explained["rules"][0]["limits"][0];
     let to_pass = limit["to_pass"].as_str().unwrap();
-    assert!(to_pass.starts_with("2 more units have to become free: in "), "{to_pass}");
+    assert!(to_pass.starts_with("needs 2 more units: free in "), "{to_pass}");
     let clock = SystemClock::new();
     let wait = Duration::from_millis(explained["retry_after_ms"].as_u64().unwrap());
     assert!(wait > Duration::ZERO && wait <= Duration::from_secs(2));
@@ -111,10 +111,10 @@ fn explained_cost_above_max_has_no_retry_after() {
     let server = Server::start_with_admin(POLICY, &[]);
     let costly = explain(&server, &check_body(json!({ "tenant": "acme" }), 4));
     let limit = &costly["rules"][0]["limits"][0];
-    assert_eq!(limit["to_pass"], "it never passes at this cost: at most 3 fit");
+    assert_eq!(limit["to_pass"], "never allowed at this cost: at most 3 fit");
     assert_eq!(
         (&costly["summary"], &costly["retry_after_ms"]),
-        (&json!("denied by per-tenant.1h, for ever"), &Value::Null)
+        (&json!("denied by per-tenant.1h, permanently"), &Value::Null)
     );
 }
 
@@ -126,18 +126,18 @@ fn explain_command_prints_server_response() {
     let (text, errors) = run_explain(&server, &["tenant=acme", "path=/nowhere"]);
     assert_eq!(errors, "");
     let expected = "\
-its path is of none of `routes`
+path matches none of `routes`
 per-tenant: applies
   per-tenant.1h: 3/1h sliding_log: fits, 2 of 3 used
     counted as default:per-tenant:1h:{tenant=acme}
   per-tenant.2s: 4/2s sliding_log: fits, 2 of 4 used
     counted as default:per-tenant:2s:{tenant=acme}
-login: does not apply: there is no route, and it must be `/login`
+login: does not apply: route is missing, and must be `/login`
 watched: applies
-  watched: 1/1h sliding_window: does not fit, 1 of 1 used (only watches)
+  watched: 1/1h sliding_window: does not fit, 1 of 1 used (observes only)
 ";
     assert!(text.starts_with(expected), "{text}");
-    assert!(text.ends_with("allowed: per-tenant.1h has the least left\n"), "{text}");
+    assert!(text.ends_with("allowed: per-tenant.1h is closest to its limit\n"), "{text}");
 }
 
 /// The attributes are not sorted, and a rule matches one order only.
@@ -163,7 +163,7 @@ of-plan: does not apply: […]
 of-user: applies
   of-user: 9/1h sliding_window: fits, 0 of 9 used
     counted as default:of-user:1h:{user=ann}
-allowed: of-plan has the least left
+allowed: of-plan is closest to its limit
 ";
     let without_reasons = |text: &str| {
         let line = |line: &str| match line.split_once("does not apply: ") {
@@ -207,7 +207,7 @@ fn invalid_explain_requests_report_reason() {
     assert!(error("https://127.0.0.1:1", &["a=b"]).contains("over plain HTTP, such as http://"));
     assert!(error("http://127.0.0.1:1", &["a=b"]).contains("does not answer: "));
     let http_url = format!("http://{}", server.address());
-    assert!(error(&http_url, &["a=b"]).contains("says 404: there is nothing at `/v1/explain`"));
+    assert!(error(&http_url, &["a=b"]).contains("says 404: path `/v1/explain` does not exist"));
     let response = Client::with_address(server.admin()).post("/v1/explain", "[]");
     assert_eq!(
         (response.status, response.header("content-type")),
@@ -233,7 +233,9 @@ rules:
     assert_eq!(explained["rules"][0]["limits"][0]["now"]["used"], 0);
     assert_eq!(explained["rules"][1]["limits"][0]["now"], Value::Null);
     let (text, _) = run_explain(&server, &["--domain", "shut"]);
-    assert!(text.contains("not asked, since the store does not answer"), "{text}");
-    assert!(text.ends_with("denied: the store does not answer, and a rule denies all meanwhile\n"));
+    assert!(text.contains("not read: the store is unavailable"), "{text}");
+    assert!(
+        text.ends_with("denied: the store is unavailable, and a rule denies requests without it\n")
+    );
     redis.resume();
 }

@@ -88,13 +88,13 @@ fn unreachable_store_is_logged_and_not_reachable() {
     for (server, status) in [(&default_server, 200), (&strict_server, 503)] {
         let ready = Client::new(server).call("GET", "/readyz");
         assert_eq!((ready.status, &ready.json()["store"]["reachable"]), (status, &json!(false)));
-        if !server.startup_log().concat().contains("Redis was never reached so far") {
-            server.wait_for_log("Redis was never reached so far");
+        if !server.startup_log().concat().contains("Redis has not been reachable so far") {
+            server.wait_for_log("Redis has not been reachable so far");
         }
     }
     redis.restart();
     wait_until_ready(&strict_server);
-    strict_server.wait_for_log("Redis is reached for the first time");
+    strict_server.wait_for_log("connected to Redis for the first time");
     assert_eq!(
         Client::new(&strict_server).call("GET", "/readyz").json()["store"]["reachable"],
         true
@@ -124,7 +124,7 @@ fn lost_store_fails_readiness_only_if_needed() {
             }
         };
         assert_eq!((ready.status, ready.json()["ready"] == true), (status, status == 200));
-        server.wait_for_log("not asked any more");
+        server.wait_for_log("circuit breaker opened");
     }
     redis.resume();
     // Without any request, because a server that is not ready receives none.

@@ -89,7 +89,7 @@ fn keys_parameter_limits_listed_keys() {
             Client::with_address(server.admin()).call("GET", &format!("/v1/top{invalid}"));
         assert_eq!(response.status, 400, "{invalid}");
         assert!(
-            response.body.contains("the only query is keys=N, from 1 to 64"),
+            response.body.contains("query: only keys=N is supported, with N from 1 to 64"),
             "{}",
             response.body
         );

@@ -71,12 +71,9 @@ fn invalid_body_is_400_with_location() {
         (text("{\"attributes\":{\"a\":1}}"), "integer `1`, expected a string"),
         (text("{\"attributes\":{\"a\":null}}"), "null, expected a string"),
         (text("{\"attributes\":{\"a\":{}}}"), "map, expected a string"),
-        (text("{\"attributes\":{\"a\":\"1\",\"a\":\"2\"}}"), "attribute `a` stands here twice"),
+        (text("{\"attributes\":{\"a\":\"1\",\"a\":\"2\"}}"), "duplicate attribute `a`"),
         (text("{\"domain\":7,\"attributes\":{}}"), "integer `7`, expected a string"),
-        (
-            body_with_attributes(65).replace("name-64", "name-63"),
-            "attribute `name-63` stands here twice",
-        ),
+        (body_with_attributes(65).replace("name-64", "name-63"), "duplicate attribute `name-63`"),
         (body_with_cost("-1"), cost_expected),
         (body_with_cost("1.5"), cost_expected),
         (body_with_cost("-1.0"), cost_expected),
@@ -171,7 +168,7 @@ fn unknown_path_is_404() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
     for path in ["/", "/v1", "/v1/check/", "/v2/check"] {
-        let detail = format!("there is nothing at `{path}`");
+        let detail = format!("path `{path}` does not exist");
         assert_problem(&client.call("GET", path), 404, "Not Found", &detail);
     }
 }
@@ -190,7 +187,7 @@ fn wrong_method_is_405_with_allow_header() {
     ];
     for (method, path, right) in cases {
         let response = client.call(method, path);
-        let detail = format!("`{path}` does not take {method}");
+        let detail = format!("`{path}` does not accept {method}");
         assert_problem(&response, 405, "Method Not Allowed", &detail);
         assert_eq!(response.header("allow"), Some(right));
     }

@@ -11,7 +11,7 @@ use crate::common::Server;
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/h] }]";
 const POST: &str = "POST /v1/check HTTP/1.1\r\nhost: x\r\n";
-const NOT_HTTP: &str = "this is no HTTP/1.1 request";
+const NOT_HTTP: &str = "this is not an HTTP/1.1 request";
 
 /// Asserts that the next response is this problem, and that the connection closes.
 #[track_caller]

@@ -73,7 +73,7 @@ fn malformed_costs_are_bad_requests() {
         (
             "/v1/peek",
             r#"{"attributes":{},"costs":{"tokens":1,"tokens":2}}"#.to_owned(),
-            "cost `tokens` stands here twice",
+            "duplicate cost `tokens`",
         ),
     ] {
         assert_problem(&client.post(path, body), 400, "Bad Request", detail);

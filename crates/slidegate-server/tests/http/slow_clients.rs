@@ -46,7 +46,7 @@ fn stalled_body_is_408() {
     let mut connection = RawConnection::connect(server.address());
     connection.write("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 17\r\n\r\n{");
     let response = connection.read_response();
-    assert_problem(&response, 408, "Request Timeout", "the body did not come whole within 1s");
+    assert_problem(&response, 408, "Request Timeout", "the body did not arrive within 1s");
     assert_eq!(response.header("connection"), Some("close"));
     connection.assert_closes();
 }
@@ -109,7 +109,7 @@ fn server_out_of_file_descriptors_recovers() {
     command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
     let server = Server::spawn(&mut with_open_file_limit(24, &command));
     let mut many = Vec::from([(); 40].map(|()| RawConnection::connect(server.address())));
-    server.wait_for_log("cannot take a connection");
+    server.wait_for_log("cannot accept a connection");
     // One line per second: the server pauses between attempts.
     assert_eq!(server.next_log(Duration::from_millis(500)), None);
     many[0].write(HEALTH_CHECK);

@@ -38,7 +38,7 @@ pub fn heard_and_told(store: &str) -> (bool, String) {
 
 #[test]
 fn no_log_has_a_password_that_is_right_or_wrong() {
-    let redis = Redis::with(&GUARDED);
+    let redis = Redis::with_args(&GUARDED);
     let at = format!("127.0.0.1:{}", redis.port());
     for (store, is_right) in [
         (format!("redis://:{PASSWORD}@{at}"), true),

@@ -92,7 +92,7 @@ fn a_unix_socket_will_do() {
     let socket = TempFile::new(".sock", "");
     let path = socket.path().to_str().unwrap();
     std::fs::remove_file(path).unwrap();
-    let _redis = Redis::with(&["--unixsocket", path]);
+    let _redis = Redis::with_args(&["--unixsocket", path]);
     let policy = "rules: [{ name: a, limits: [3/h] }]";
     let server = start(policy, &format!("unix://{path}"), &[]);
     let answer = Client::new(&server).check(&json!({"attributes": {}})).json();

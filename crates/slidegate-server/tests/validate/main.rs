@@ -175,13 +175,13 @@ fn a_request_is_explained_rule_by_rule() {
     assert_eq!(
         explain(&["path=/v1/search?q=a=b", "method=POST", "ip=2001:db8::1"]),
         "\
-its path gives it the route `/v1/search`
+path matches route `/v1/search`
 search: applies
-  search.1s: 10/1s sliding_log: fits, 0 of 10 used (only watches)
+  search.1s: 10/1s sliding_log: fits, 0 of 10 used (observes only)
     counted as default:search:1s:{ip=(2001:db8::/64)}
-  search.1m: 600/1m sliding_log: fits, 0 of 600 used (only watches)
+  search.1m: 600/1m sliding_log: fits, 0 of 600 used (observes only)
     counted as default:search:1m:{ip=(2001:db8::/64)}
-allowed: nothing limits it
+allowed: no enforced limit applies
 "
     );
     assert_eq!(
@@ -189,19 +189,19 @@ allowed: nothing limits it
         "\
 search: applies, by override 2
   search: nothing passes: does not fit, 0 of 0 used
-    it never passes, unless the policy changes
+    never allowed by this policy
     counted as default:search:denied:{api_key=k}
-denied by search, for ever
+denied by search, permanently
 "
     );
     assert_eq!(
         explain(&["route=/v1/search", "method=POST", "key_type=live"]),
-        "search: applies, by override `live`: everything passes\nallowed: nothing limits it\n"
+        "search: applies, by override `live`: everything passes\nallowed: no enforced limit applies\n"
     );
     for (attributes, why) in [
         (["path=/x", "method=GET"], "method is `GET`, and must be `POST`"),
-        (["path=/x", "a=b"], "there is no method, and it must be `POST`"),
-        (["route=/v1/search", "method=POST"], "there is no api_key or ip, per which it counts"),
+        (["path=/x", "a=b"], "method is missing, and must be `POST`"),
+        (["route=/v1/search", "method=POST"], "api_key or ip, listed in `per`, is missing"),
     ] {
         let told = explain(&attributes);
         assert!(told.contains(&format!("search: does not apply: {why}\n")), "{told}");
@@ -209,10 +209,10 @@ denied by search, for ever
     let inside = explain(&["route=/v1/search", "method=POST", "ip=10.1.2.3"]);
     assert!(inside.contains("ip is `10.1.2.3`, and must not be `10.0.0.0/8`"), "{inside}");
     let llm = explain(&["--domain", "llm", "--cost", "5000", "user=u"]);
-    assert!(llm.contains("tokens.day: 1000/1d sliding_buckets: does not fit, 0 of 1000 used, charged always\n    it never passes at this cost: at most 1000 fit\n    counted"));
+    assert!(llm.contains("tokens.day: 1000/1d sliding_buckets: does not fit, 0 of 1000 used, charged always\n    never allowed at this cost: at most 1000 fit\n    counted"));
     assert!(
         explain(&["--domain", "llm"])
-            .ends_with("counted as llm:tokens:missing:{}\ndenied by tokens, for ever\n")
+            .ends_with("counted as llm:tokens:missing:{}\ndenied by tokens, permanently\n")
     );
 }
 

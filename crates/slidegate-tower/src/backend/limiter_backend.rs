@@ -42,10 +42,10 @@ impl<S, K> LimiterBackend<S, K> {
     ) -> Option<Ruling> {
         match options.on_store_error {
             OnStoreError::Allow => None,
-            OnStoreError::Deny => Some(self.limiter.ruling(Decision::refused())),
+            OnStoreError::Deny => Some(self.limiter.ruling(Decision::store_unavailable())),
             OnStoreError::Local => {
                 let decision = Decision::from(self.local_share.check_cost(key, cost));
-                Some(self.local_share.ruling(decision.degraded()))
+                Some(self.local_share.ruling(decision.into_degraded()))
             }
         }
     }

@@ -105,7 +105,7 @@ async fn limiter_counts_in_memory_by_default() {
 async fn limiter_enforces_its_share_in_memory() {
     let instances = NonZeroU32::new(4).unwrap();
     for fixture in fixtures_with_outage() {
-        let limiter = fixture.limiter(8, DAY).named("all").expecting_instances(instances);
+        let limiter = fixture.limiter(8, DAY).named("all").with_instances(instances);
         let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny);
         let http = serve(hello_router().layer(layer)).await;
         for status in [200, 200, 429] {

@@ -1,4 +1,7 @@
-//! Requests of which some descriptors give units back.
+//! Requests with descriptors that refund units.
+//!
+//! Such a request takes two steps: its refunds are applied first, whether or not the rest is denied; then the rest is
+//! charged. The outcomes are merged in the order of the policy, and a refund never binds the decision.
 
 use smallvec::SmallVec;
 
@@ -8,80 +11,83 @@ use crate::outcome::Outcome;
 use crate::policy::MatchedRules;
 use crate::store::{ChargeResult, Outcomes, Receipt, Store, StoreError, SyncStore};
 
-type Hits<'h> = SmallVec<[Hit<'h>; 3]>;
+type HitList<'h> = SmallVec<[Hit<'h>; 3]>;
 
-/// The hits of a request, apart. What gives back is done first and always; the others are decided.
-struct Parts<'h> {
-    all: Hits<'h>,
-    /// Which of them give back.
+/// The hits of a request, split into refunds and charges.
+struct SplitHits<'h> {
+    all: HitList<'h>,
+    /// Whether the hit at this index in `all` is a refund.
     is_refund: SmallVec<[bool; 8]>,
-    given: Hits<'h>,
-    asked: Hits<'h>,
+    refunds: HitList<'h>,
+    charges: HitList<'h>,
 }
 
-impl<'h> Parts<'h> {
-    fn of(applied: &'h MatchedRules<'_>) -> Self {
-        let all = applied.hits();
-        let is_refund: SmallVec<_> = applied.gives_back_each().collect();
-        let part = |wanted| {
-            let both = all.iter().zip(&is_refund);
-            both.filter(|(_, gives)| **gives == wanted).map(|(hit, _)| *hit).collect()
+impl<'h> SplitHits<'h> {
+    fn new(matched: &'h MatchedRules<'_>) -> Self {
+        let all = matched.hits();
+        let is_refund: SmallVec<_> = matched.refund_flags().collect();
+        let select = |refunds: bool| {
+            let pairs = all.iter().zip(&is_refund);
+            pairs.filter(|(_, is_refund)| **is_refund == refunds).map(|(hit, _)| *hit).collect()
         };
-        Self { given: part(true), asked: part(false), is_refund, all }
+        Self { refunds: select(true), charges: select(false), is_refund, all }
     }
 
-    /// One decision again, each outcome in its place.
-    fn decision(&self, given: Outcomes, taken: ChargeResult) -> Decision {
-        let (mut given, mut asked) = (given.into_iter(), taken.outcomes.into_iter());
-        let outcomes = self.is_refund.iter().filter_map(|gives| match gives {
-            // It denies nothing, however its counter stands.
-            true => given.next().map(Outcome::charged),
-            false => asked.next(),
+    /// Merges the outcomes of both steps, in the order of the hits, into one decision.
+    fn decision(&self, refunded: Outcomes, charged: ChargeResult) -> Decision {
+        let (mut refunds, mut charges) = (refunded.into_iter(), charged.outcomes.into_iter());
+        let outcomes = self.is_refund.iter().filter_map(|is_refund| match is_refund {
+            // A refund denies nothing, whatever the state of its counter.
+            true => refunds.next().map(Outcome::charged),
+            false => charges.next(),
         });
-        Decision::of_taken(&self.all, ChargeResult { outcomes: outcomes.collect(), ..taken })
+        Decision::from_charge(&self.all, ChargeResult { outcomes: outcomes.collect(), ..charged })
     }
 }
 
-/// Takes what a request costs, after it has given back.
+/// Applies the refunds of a request, then charges its other hits.
 pub(super) async fn take<S: Store>(
     store: &S,
-    applied: &MatchedRules<'_>,
+    matched: &MatchedRules<'_>,
 ) -> Result<Decision, StoreError> {
-    let parts = Parts::of(applied);
-    let given = store.refund(&parts.given).await?;
-    let taken = match parts.asked.is_empty() {
+    let hits = SplitHits::new(matched);
+    let refunded = store.refund(&hits.refunds).await?;
+    let charged = match hits.charges.is_empty() {
         true => {
             ChargeResult { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() }
         }
-        false => store.take(&parts.asked).await?,
+        false => store.take(&hits.charges).await?,
     };
-    Ok(parts.decision(given, taken))
+    Ok(hits.decision(refunded, charged))
 }
 
-/// [`take`] without waiting.
+/// Does the same as [`take`], without waiting.
 #[cold]
-pub(super) fn take_now<S: SyncStore + ?Sized>(store: &S, applied: &MatchedRules<'_>) -> Decision {
-    let parts = Parts::of(applied);
-    let given = store.refund_now(&parts.given);
-    parts.decision(given, store.take_now(&parts.asked))
+pub(super) fn take_now<S: SyncStore + ?Sized>(store: &S, matched: &MatchedRules<'_>) -> Decision {
+    let hits = SplitHits::new(matched);
+    let refunded = store.refund_now(&hits.refunds);
+    hits.decision(refunded, store.take_now(&hits.charges))
 }
 
-/// The hits of a request as they are looked at: to see where something would be given back, one unit is asked for.
-pub(super) fn looks<'h>(applied: &'h MatchedRules<'_>) -> Hits<'h> {
-    let mut hits = applied.hits();
-    for (hit, _) in hits.iter_mut().zip(applied.gives_back_each()).filter(|(_, gives)| *gives) {
+/// Returns the hits for a peek. A refund becomes a hit that requires one unit, so that the peek returns the state of
+/// its counter.
+pub(super) fn peek_hits<'h>(matched: &'h MatchedRules<'_>) -> HitList<'h> {
+    let mut hits = matched.hits();
+    let pairs = hits.iter_mut().zip(matched.refund_flags());
+    for (hit, _) in pairs.filter(|(_, is_refund)| *is_refund) {
         (hit.cost, hit.required) = (0, 1);
     }
     hits
 }
 
-/// What was seen of them.
-pub(super) fn seen(
-    applied: &MatchedRules<'_>,
+/// Makes a decision from the outcomes of a peek at [`peek_hits`].
+pub(super) fn decide_peek(
+    matched: &MatchedRules<'_>,
     hits: &[Hit<'_>],
     mut outcomes: Outcomes,
 ) -> Decision {
-    let given = outcomes.iter_mut().zip(applied.gives_back_each()).filter(|(_, gives)| *gives);
-    given.for_each(|(outcome, _)| *outcome = outcome.charged());
-    Decision::of_peeked(hits, outcomes)
+    let pairs = outcomes.iter_mut().zip(matched.refund_flags());
+    let refunds = pairs.filter(|(_, is_refund)| *is_refund);
+    refunds.for_each(|(outcome, _)| *outcome = outcome.charged());
+    Decision::from_peek(hits, outcomes)
 }

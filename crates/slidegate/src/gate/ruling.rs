@@ -1,4 +1,4 @@
-//! A decision, told by the rules that it comes from.
+//! A decision with the rules of the policy that led to it.
 
 use std::sync::Arc;
 
@@ -7,70 +7,71 @@ use smallvec::SmallVec;
 use crate::decision::Decision;
 use crate::hit::Veto;
 use crate::outcome::Outcome;
-use crate::policy::{Chosen, Match, MatchedRules, Mode, Origin, Origins, Rule, RuleLimit};
+use crate::policy::{Match, MatchedRules, Mode, Origin, Origins, Rule, RuleLimit, SettingsSource};
 use crate::reason::Reason;
 
-/// A decision, and the rules that it comes from.
+/// A decision with the rules that led to it.
 #[derive(Clone, Debug)]
 pub struct Ruling {
-    /// Those of the policy, with the limits that were enforced.
+    /// The rules of the policy, with the limits that were enforced.
     rules: Arc<[Rule]>,
     origins: Origins,
     decision: Decision,
 }
 
-/// How one limit of one rule stands after a decision.
+/// The status of one limit of one rule after a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitStatus<'r> {
     /// The rule.
     pub rule: &'r Rule,
     /// The limit of the rule.
     pub limit: &'r RuleLimit,
-    /// What the store said of it.
+    /// The outcome that the store returned for the limit.
     pub outcome: &'r Outcome,
-    /// Whether it denies the request if it does not fit.
+    /// Whether the limit denies the request if the cost does not fit.
     pub veto: Veto,
-    /// The place in [`MatchedRules::matches`] of what asked for it.
-    matched: u32,
+    /// Index in [`MatchedRules::matches`] of the match that the limit belongs to.
+    match_index: u32,
     descriptor: u32,
     is_refund: bool,
     is_reported: bool,
 }
 
 impl<'r> LimitStatus<'r> {
-    /// The limit's name in headers: that of the rule, or `rule.id` where several limits hold.
+    /// Returns the name of the limit in headers: the name of the rule, or `rule.id` if several limits of the rule
+    /// apply.
     pub fn policy_name(&self) -> &'r str {
         self.limit.policy_name()
     }
 
-    /// The place in [`MatchedRules::matches`] of what asked for it.
-    pub fn matched(&self) -> usize {
-        self.matched as usize
+    /// Returns the index in [`MatchedRules::matches`] of the match that the limit belongs to.
+    pub fn match_index(&self) -> usize {
+        self.match_index as usize
     }
 
-    /// The place of the descriptor that it stands for, among those of the request.
+    /// Returns the index of the descriptor in the request.
     pub fn descriptor(&self) -> usize {
         self.descriptor as usize
     }
 
-    /// What asked for it. Good only among what the decision was about.
-    pub fn asked_by<'a, 'm>(&self, applied: &'a MatchedRules<'m>) -> Option<&'a Match<'m>> {
-        applied.matches().nth(self.matched())
+    /// Returns the match that the limit belongs to. `matched` must be the rules from which the decision was made.
+    pub fn find_match<'a, 'm>(&self, matched: &'a MatchedRules<'m>) -> Option<&'a Match<'m>> {
+        matched.matches().nth(self.match_index())
     }
 
-    /// Whether it only watches: it never denies.
+    /// Returns whether the limit is only observed: it never denies.
     pub fn is_observed(&self) -> bool {
         self.veto == Veto::Never && !self.is_refund && !self.is_reported
     }
 
-    /// Whether units were [given back](crate::Descriptor::as_refund) to it: then nothing was asked of it, and
-    /// what is said of it is how it stands.
+    /// Returns whether units of the limit were [refunded](crate::Descriptor::as_refund). Its outcome is then the state
+    /// of the counter after the refund.
     pub fn is_refund(&self) -> bool {
         self.is_refund
     }
 
-    /// Whether it denies the request. A [joint](Veto::Jointly) limit does so only if no other joint limit fits, so for those
-    /// it means that it would.
+    /// Returns whether the limit denies the request. A [joint](Veto::Jointly) limit denies only if no other joint limit
+    /// fits; for a joint limit, this is whether the cost does not fit.
     pub fn is_denying(&self) -> bool {
         self.veto != Veto::Never && !self.outcome.fits()
     }
@@ -78,7 +79,7 @@ impl<'r> LimitStatus<'r> {
 
 /// Returns the veto of a rule that is fixed in code.
 #[inline]
-fn veto_of(rule: &Rule) -> Veto {
+fn rule_veto(rule: &Rule) -> Veto {
     match rule.settings().mode() {
         Mode::Observe => Veto::Never,
         _ => Veto::Alone,
@@ -90,72 +91,72 @@ impl Ruling {
         Self { rules, origins, decision }
     }
 
-    /// A decision by limits that are fixed in code, of which there is one rule.
+    /// Creates the ruling of a limiter, whose limits are fixed in code as a single rule.
     #[inline(always)]
-    pub(crate) fn fixed(rules: Arc<[Rule]>, decision: Decision) -> Self {
-        let veto = veto_of(&rules[0]);
+    pub(crate) fn from_limiter(rules: Arc<[Rule]>, decision: Decision) -> Self {
+        let veto = rule_veto(&rules[0]);
         let mut hits = SmallVec::new();
-        // A decision may be another limiter's.
-        let asked = decision.outcomes().len().min(rules[0].settings().limits().len());
-        for limit in 0..asked as u16 {
+        // The decision may come from another limiter, with another number of limits.
+        let count = decision.outcomes().len().min(rules[0].settings().limits().len());
+        for limit in 0..count as u16 {
             hits.push(Origin::fixed(limit, veto));
         }
         Self::new(rules, Origins { hits, rare: None }, decision)
     }
 
-    /// What limits that are fixed in code say of a request without a key: they deny it, unless they observe.
+    /// Creates the ruling of a limiter about a request without a key: a denial, unless the limiter only observes.
     pub(crate) fn without_key(rules: Arc<[Rule]>) -> Self {
-        let veto = veto_of(&rules[0]);
+        let veto = rule_veto(&rules[0]);
         let hits = SmallVec::from_iter([Origin::without_key(veto)]);
-        Self::new(rules, Origins { hits, rare: None }, Decision::never(veto))
+        Self::new(rules, Origins { hits, rare: None }, Decision::without_capacity(veto))
     }
 
-    /// The decision.
+    /// Returns the decision.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// How every limit stands that applies, in the order of the policy; without those that the store did not
-    /// have to ask.
+    /// Returns the status of every limit that applies, in the order of the policy. Limits that the store did not have
+    /// to evaluate are left out.
     pub fn limits(&self) -> impl Iterator<Item = LimitStatus<'_>> {
-        self.standings().filter(|standing| standing.outcome.is_known())
+        self.limit_statuses().filter(|status| status.outcome.is_known())
     }
 
-    /// Whether it speaks of the same limits as another ruling, so that headers call them by the same names and
-    /// figures.
-    pub fn has_limits_of(&self, other: &Self) -> bool {
-        let known = |ruling: &Self| ruling.decision.outcomes().iter().all(Outcome::is_known);
-        let is_plain = |ruling: &Self| ruling.origins.rare.is_none() && known(ruling);
+    /// Returns whether another ruling has the same limits, so that both have the same policy header. May return `false`
+    /// for rulings with the same limits.
+    pub fn has_same_limits(&self, other: &Self) -> bool {
+        let all_known = |ruling: &Self| ruling.decision.outcomes().iter().all(Outcome::is_known);
+        let is_plain = |ruling: &Self| ruling.origins.rare.is_none() && all_known(ruling);
         Arc::ptr_eq(&self.rules, &other.rules)
             && self.origins.hits == other.origins.hits
             && is_plain(self)
             && is_plain(other)
     }
 
-    /// Whether a rule that lets all pass applies to the descriptor at a place.
+    /// Returns whether an unlimited rule applies to the descriptor with this index.
     pub fn is_unlimited(&self, descriptor: usize) -> bool {
         let rare = self.origins.rare.as_ref();
-        rare.is_some_and(|rare| rare.unlimited.iter().any(|&place| place as usize == descriptor))
+        rare.is_some_and(|rare| rare.unlimited.iter().any(|&index| index as usize == descriptor))
     }
 
-    fn standings(&self) -> impl Iterator<Item = LimitStatus<'_>> {
-        let both = self.origins.hits.iter().zip(self.decision.outcomes());
-        both.map(|(origin, outcome)| self.standing(origin, outcome))
+    fn limit_statuses(&self) -> impl Iterator<Item = LimitStatus<'_>> {
+        let pairs = self.origins.hits.iter().zip(self.decision.outcomes());
+        pairs.map(|(origin, outcome)| self.limit_status(origin, outcome))
     }
 
     #[inline]
-    fn standing<'r>(&'r self, origin: &Origin, outcome: &'r Outcome) -> LimitStatus<'r> {
+    fn limit_status<'r>(&'r self, origin: &Origin, outcome: &'r Outcome) -> LimitStatus<'r> {
         let rule = &self.rules[origin.rule as usize];
-        let nth = usize::from(origin.limit);
+        let index = usize::from(origin.limit);
         let limit = match &self.origins.rare {
-            Some(rare) if origin.is_requested => &rare.requested[nth],
-            _ => &rule.limits(origin.chosen)[nth],
+            Some(rare) if origin.is_requested => &rare.requested[index],
+            _ => &rule.limits(origin.settings_source)[index],
         };
-        let Origin { veto, matched, descriptor, is_refund, is_reported, .. } = *origin;
-        LimitStatus { rule, limit, outcome, veto, matched, descriptor, is_refund, is_reported }
+        let Origin { veto, matched: match_index, descriptor, is_refund, is_reported, .. } = *origin;
+        LimitStatus { rule, limit, outcome, veto, match_index, descriptor, is_refund, is_reported }
     }
 
-    /// Returns why the request is denied; `None` if it is allowed.
+    /// Returns the reason for a denial; `None` if the request is allowed.
     ///
     /// ```
     /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Reason, Request};
@@ -174,40 +175,40 @@ impl Ruling {
         if self.decision.is_allowed() {
             return None;
         }
-        if self.decision.is_refused() {
+        if self.decision.is_store_unavailable() {
             return Some(Reason::StoreUnavailable);
         }
-        let Some((origin, bound)) = self.bound() else {
+        let Some((origin, binding)) = self.binding_with_origin() else {
             return Some(Reason::LimitExceeded);
         };
-        Some(match (origin.chosen, bound.outcome.retry_after()) {
-            (Chosen::Missing, _) => Reason::MissingAttribute,
-            _ if bound.limit.limit().capacity() == 0 => Reason::Banned,
+        Some(match (origin.settings_source, binding.outcome.retry_after()) {
+            (SettingsSource::Missing, _) => Reason::MissingAttribute,
+            _ if binding.limit.limit().capacity() == 0 => Reason::Banned,
             (_, None) => Reason::CostExceedsMax,
             (_, Some(_)) => Reason::LimitExceeded,
         })
     }
 
-    /// Returns the HTTP status: 200 if the request is allowed. For a denial, the [`deny_status`](Rule::deny_status) of the
-    /// rule of the binding limit, 429 by default, or 503 if the store is unavailable.
+    /// Returns the HTTP status: 200 if the request is allowed. For a denial, the [`deny_status`](Rule::deny_status) of
+    /// the binding limit's rule, 429 by default, or 503 if the store is unavailable.
     pub fn status(&self) -> u16 {
         if self.decision.is_allowed() {
             return 200;
         }
-        if self.decision.is_refused() {
+        if self.decision.is_store_unavailable() {
             return 503;
         }
-        self.binding().and_then(|bound| bound.rule.deny_status()).unwrap_or(429)
+        self.binding().and_then(|binding| binding.rule.deny_status()).unwrap_or(429)
     }
 
-    /// The limit that the decision hangs on; none if no rule applies, or the store was not asked for any limit.
+    /// Returns the binding limit; `None` if no rule applies or the store did not evaluate any limit.
     pub fn binding(&self) -> Option<LimitStatus<'_>> {
-        self.bound().map(|(_, standing)| standing)
+        self.binding_with_origin().map(|(_, status)| status)
     }
 
-    fn bound(&self) -> Option<(&Origin, LimitStatus<'_>)> {
-        let nth = self.decision.binding()?;
-        let origin = self.origins.hits.get(nth)?;
-        Some((origin, self.standing(origin, self.decision.outcomes().get(nth)?)))
+    fn binding_with_origin(&self) -> Option<(&Origin, LimitStatus<'_>)> {
+        let index = self.decision.binding()?;
+        let origin = self.origins.hits.get(index)?;
+        Some((origin, self.limit_status(origin, self.decision.outcomes().get(index)?)))
     }
 }

@@ -11,11 +11,12 @@ use crate::settle::{Settlement, was_charged};
 use crate::store::{Receipt, Store, StoreError, SyncStore, is_charged};
 
 impl<S: Store> Gate<S> {
-    /// Corrects the charges of an allowed request to `cost`, once that is known: reverts what was too much, or charges the
-    /// rest, even above max. The key then stays denied until enough has left the window. A denied request has no cost.
+    /// Corrects the charges of an allowed request to `cost`, once that is known: reverts the excess, or charges the
+    /// rest, even above max. The key is then denied until enough units have left the window. A denied request has no
+    /// cost.
     ///
-    /// Charges of rules that [state their cost](crate::RuleCost) stay as they are. All descriptors of the request must have
-    /// had the same cost; each has the new one afterwards.
+    /// Charges of rules that [state their cost](crate::RuleCost) are not changed. All descriptors of the request must
+    /// have had the same cost; each has the new one afterwards.
     ///
     /// ```
     /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
@@ -26,66 +27,75 @@ impl<S: Store> Gate<S> {
     /// let gate = Gate::new(policy, MemoryStore::new());
     /// let request = Request::new("default", Descriptor::new([("user", "ann")]).cost(100)); // an estimate
     /// let ruling = gate.check(&request).await;
-    /// gate.settle(&request, ruling.decision(), 1_500).await?;                              // it was more
+    /// gate.settle(&request, ruling.decision(), 1_500).await?;                              // the actual cost
     /// assert!(!gate.check(&request).await.decision().is_allowed());
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// If the store did not answer.
+    /// If the store did not respond.
     pub async fn settle(
         &self,
         request: &Request<'_>,
         decision: &Decision,
         cost: u64,
     ) -> Result<(), StoreError> {
-        let asked = request.descriptors().first().map_or(0, |descriptor| descriptor.plain_cost());
-        match Settlement::of(decision, asked, cost) {
-            Settlement::Nothing => Ok(()),
-            Settlement::Revert { units, of } => {
-                let applied = self.applied_to(request, decision);
-                let receipt = receipt_of_request_costs(&applied, decision).part(units, of);
-                self.give_back_part(decision, &receipt).await
+        let charged = request.descriptors().first().map_or(0, |descriptor| descriptor.plain_cost());
+        match Settlement::new(decision, charged, cost) {
+            Settlement::Unchanged => Ok(()),
+            Settlement::Revert { units, charged } => {
+                let matched = self.match_as_decided(request, decision);
+                let receipt = request_cost_receipt(&matched, decision).fraction(units, charged);
+                self.revert_receipt(decision, &receipt).await
             }
-            Settlement::Charge(extra) => self.charge_more(&request.costing(extra), decision).await,
+            Settlement::Charge(extra) => {
+                self.charge_extra(&request.with_plain_cost(extra), decision).await
+            }
         }
     }
 
-    /// Returns how the policy applied to a request when it was decided.
-    fn applied_to<'r>(&'r self, request: &'r Request<'_>, decision: &Decision) -> MatchedRules<'r> {
-        let applied = self.policy.apply(request);
+    /// Returns the rules from which a request was decided.
+    fn match_as_decided<'r>(
+        &'r self,
+        request: &'r Request<'_>,
+        decision: &Decision,
+    ) -> MatchedRules<'r> {
+        let matched = self.policy.apply(request);
         match decision.is_degraded() {
-            true => applied.without_store(&self.own_rules, self.instances),
-            false => applied,
+            true => matched.without_store(&self.local_rules, self.instances),
+            false => matched,
         }
     }
 
-    async fn charge_more(
+    /// Charges the cost of `request`, above max if necessary, to the limits that `decision` charged.
+    async fn charge_extra(
         &self,
         request: &Request<'_>,
         decision: &Decision,
     ) -> Result<(), StoreError> {
-        let applied = self.applied_to(request, decision);
-        let hits = applied.hits();
-        let all = hits.iter().zip(decision.outcomes()).zip(applied.has_request_cost_each());
-        let charged = all.filter(|((hit, outcome), is_own)| *is_own && was_charged(hit, outcome));
+        let matched = self.match_as_decided(request, decision);
+        let hits = matched.hits();
+        let all = hits.iter().zip(decision.outcomes()).zip(matched.request_cost_flags());
+        let charged = all.filter(|((hit, outcome), has_request_cost)| {
+            *has_request_cost && was_charged(hit, outcome)
+        });
         let hits: SmallVec<[Hit<'_>; 3]> = charged.map(|((hit, _), _)| hit.reported()).collect();
         if hits.is_empty() {
             return Ok(());
         }
         if decision.is_degraded() {
-            self.fallback.decide(|counts| counts.take_now(&hits), |taken| &taken.outcomes);
+            self.fallback.decide(|counts| counts.take_now(&hits), |result| &result.outcomes);
             return Ok(());
         }
-        self.heard(self.store.take(&hits).await).map(drop)
+        self.record_result(self.store.take(&hits).await).map(drop)
     }
 
-    /// Records units that have been consumed, also above max; the counters then deny until enough has left the window. It
-    /// never denies.
+    /// Records units that have been consumed, also above max; the counters then deny until enough units have left the
+    /// window. A report is never denied.
     ///
-    /// It charges the rules whose cost the descriptors carry: those that state no cost if [`cost`] was called, and those
-    /// of a [named cost]. Rules with a constant cost are skipped.
+    /// Charges the rules whose cost the descriptors carry: rules without a cost of their own if [`cost`] was called,
+    /// and rules with a [named cost]. Rules with a constant cost are skipped.
     ///
     /// [`cost`]: crate::Descriptor::cost
     /// [named cost]: crate::Descriptor::with_cost
@@ -115,21 +125,21 @@ impl<S: Store> Gate<S> {
         self.report_matched(self.policy.apply(request)).await
     }
 
-    /// [`report`](Self::report), where it is known already how [the policy](Self::policy) applies.
-    pub async fn report_matched<'r>(&'r self, applied: MatchedRules<'r>) -> Ruling {
-        self.check_matched(&applied.reported()).await
+    /// Records consumption like [`report`](Self::report), given the rules of [the policy](Self::policy) that apply.
+    pub async fn report_matched<'r>(&'r self, matched: MatchedRules<'r>) -> Ruling {
+        self.check_matched(&matched.reported()).await
     }
 }
 
-/// Returns the charges of rules that state no cost of their own.
-fn receipt_of_request_costs(applied: &MatchedRules<'_>, decision: &Decision) -> Receipt {
-    let hits = applied.hits();
+/// Returns the charges of the rules that charge the cost of the request.
+fn request_cost_receipt(matched: &MatchedRules<'_>, decision: &Decision) -> Receipt {
+    let hits = matched.hits();
     let all = (hits.iter().zip(decision.outcomes()))
-        .zip(applied.has_request_cost_each().zip(applied.gives_back_each()));
+        .zip(matched.request_cost_flags().zip(matched.refund_flags()));
     let charged = all.filter(|((hit, outcome), (_, is_refund))| {
         !is_refund && outcome.is_known() && is_charged(hit, decision.is_allowed(), outcome)
     });
-    let both = charged.zip(&decision.receipt().charges);
-    let own = both.filter(|((_, (has_request_cost, _)), _)| *has_request_cost);
-    Receipt { charges: own.map(|(_, charge)| charge.clone()).collect() }
+    let pairs = charged.zip(&decision.receipt().charges);
+    let charges = pairs.filter(|((_, (has_request_cost, _)), _)| *has_request_cost);
+    Receipt { charges: charges.map(|(_, charge)| charge.clone()).collect() }
 }

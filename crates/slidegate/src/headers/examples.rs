@@ -1,18 +1,20 @@
-//! The examples of the drafts, as facts: what our model can express we write byte for byte in the
-//! canonical form; the rest we read as the drafts mean it. The independent parser is the referee.
+//! Tests with the examples of the drafts.
+//!
+//! Examples that this crate can express are written byte for byte in their canonical form. All others are parsed, to
+//! show that they have the same grammar. The parser is an independent implementation.
 
 use sfv::{FieldType, List, ListEntry, Parser};
 
 use super::*;
 use crate::test_util::{self, ScriptedOutcome};
 
-/// The canonical form of a list, by the independent parser.
+/// Returns the canonical form of a list, by the independent parser.
 fn canonical(list: &str) -> String {
     Parser::new(list).parse::<List>().unwrap().serialize().unwrap()
 }
 
-fn written(style: Style, policy: &str, said: &[ScriptedOutcome]) -> Vec<Header> {
-    let ruling = test_util::ruling(policy, said);
+fn write_scripted(style: Style, policy: &str, outcomes: &[ScriptedOutcome]) -> Vec<Header> {
+    let ruling = test_util::scripted_ruling(policy, outcomes);
     super::write(style, &ruling, Timestamp::default(), JitterSample::NONE)
 }
 
@@ -20,29 +22,30 @@ fn value<'h>(headers: &'h [Header], name: &str) -> Option<&'h str> {
     headers.iter().find(|header| header.0 == name).map(|header| &*header.1)
 }
 
-const FREE: ScriptedOutcome = ScriptedOutcome::Fits { remaining: 1_000_000, reset_us: 1_000_000 };
+const MANY_LEFT: ScriptedOutcome =
+    ScriptedOutcome::Fits { remaining: 1_000_000, reset_us: 1_000_000 };
 
 const fn fits(remaining: u32, seconds: u64) -> ScriptedOutcome {
     ScriptedOutcome::Fits { remaining, reset_us: seconds * 1_000_000 }
 }
 
 const fn denied(seconds: u64) -> ScriptedOutcome {
-    // The reset is later, so that the two cannot be confused.
+    // The reset is later than the wait, so that a test fails if one replaces the other.
     ScriptedOutcome::Denied {
         remaining: 0,
         reset_us: 3_600_000_000,
-        wait_us: Some(seconds * 1_000_000),
+        retry_after_us: Some(seconds * 1_000_000),
     }
 }
 
-/// `(name, quota)` of rules of one limit each.
-fn rules(limits: &[(&str, &str)]) -> String {
+/// Returns a policy with one rule for each `(name, quota)`.
+fn policy_yaml(limits: &[(&str, &str)]) -> String {
     let rules = limits.iter().map(|(name, quota)| format!("{{ name: {name}, limits: [{quota}] }}"));
     format!("rules: [{}]", rules.collect::<Vec<_>>().join(", "))
 }
 
-/// Limits, what the store says of them, the draft's `RateLimit-Policy` if it gives one, its `RateLimit`
-/// if it gives one.
+/// The limits of an example, their outcomes, and the values of `RateLimit-Policy` and `RateLimit` in the draft, if it
+/// contains them.
 type Example = (
     &'static [(&'static str, &'static str)],
     &'static [ScriptedOutcome],
@@ -50,14 +53,14 @@ type Example = (
     Option<&'static str>,
 );
 
-/// Those of the -10 that our model can express.
+/// Examples of draft -10 that this crate can express.
 #[rustfmt::skip]
 const EXPRESSIBLE: [Example; 13] = [
     // Section 3, 3.2, 4
-    (&[("burst", "100/60s"), ("daily", "1000/1d")], &[FREE, FREE],
+    (&[("burst", "100/60s"), ("daily", "1000/1d")], &[MANY_LEFT, MANY_LEFT],
         Some(r#""burst";q=100;w=60,"daily";q=1000;w=86400"#), None),
-    (&[("default", "100/10s")], &[FREE], Some(r#""default";q=100;w=10"#), None),
-    (&[("permin", "50/min"), ("perhr", "1000/h")], &[FREE, FREE],
+    (&[("default", "100/10s")], &[MANY_LEFT], Some(r#""default";q=100;w=10"#), None),
+    (&[("permin", "50/min"), ("perhr", "1000/h")], &[MANY_LEFT, MANY_LEFT],
         Some(r#""permin";q=50;w=60,"perhr";q=1000;w=3600"#), None),
     (&[("default", "100/min")], &[fits(50, 30)], None, Some(r#""default";r=50;t=30"#)),
     // 7, 8.5
@@ -82,9 +85,9 @@ const EXPRESSIBLE: [Example; 13] = [
 ];
 
 #[test]
-fn what_the_draft_shows_and_we_can_mean_we_write_alike() {
-    for (limits, said, policies, limit) in EXPRESSIBLE {
-        let headers = written(Style::Ietf, &rules(limits), said);
+fn expressible_draft_examples_are_written_identically() {
+    for (limits, outcomes, policies, limit) in EXPRESSIBLE {
+        let headers = write_scripted(Style::Ietf, &policy_yaml(limits), outcomes);
         for (name, expected) in [("ratelimit-policy", policies), ("ratelimit", limit)] {
             if let Some(expected) = expected {
                 assert_eq!(value(&headers, name), Some(&*canonical(expected)));
@@ -94,15 +97,16 @@ fn what_the_draft_shows_and_we_can_mean_we_write_alike() {
 }
 
 #[test]
-fn the_throttled_response_of_the_draft_has_its_retry_after() {
-    let headers = written(Style::Ietf, &rules(&[("default", "100/min")]), &[denied(5)]);
+fn throttled_draft_response_has_retry_after() {
+    let headers =
+        write_scripted(Style::Ietf, &policy_yaml(&[("default", "100/min")]), &[denied(5)]);
     // The draft writes it as the date five seconds later.
     assert_eq!(value(&headers, "retry-after"), Some("5"));
 }
 
-/// What we never write, with the reason. `None` where the parser's canonical form is the same text.
+/// Examples that this crate never writes: the reason, the text, and its canonical form if that differs.
 #[rustfmt::skip]
-const ONLY_READ: [(&str, &str, Option<&str>); 9] = [
+const ONLY_PARSED: [(&str, &str, Option<&str>); 9] = [
     ("partition key", r#""peruser";q=100;w=60;pk=:cHsdsRa894==:"#,
         Some(r#""peruser";q=100;w=60;pk=:cHsdsRa89w==:"#)),
     ("partition key and unit",
@@ -118,43 +122,46 @@ const ONLY_READ: [(&str, &str, Option<&str>); 9] = [
 ];
 
 #[test]
-fn what_the_draft_shows_and_we_never_write_is_read_as_the_same_grammar() {
-    for (why, example, expected) in ONLY_READ {
-        assert_eq!(canonical(example), expected.unwrap_or(example), "{why}");
+fn other_draft_examples_have_same_grammar() {
+    for (reason, example, expected) in ONLY_PARSED {
+        assert_eq!(canonical(example), expected.unwrap_or(example), "{reason}");
     }
 }
 
 #[test]
-fn the_drafts_examples_without_quotes_are_tokens_which_its_own_text_forbids() {
+fn unquoted_draft_examples_are_tokens() {
+    // The text of the draft requires strings.
     let list: List = Parser::new("quota;q=100;w=1").parse().unwrap();
     let ListEntry::Item(item) = &list[0] else { panic!("no item") };
     assert!(item.bare_item.as_token().is_some());
-    let ours = &written(Style::Ietf, &rules(&[("quota", "100/s")]), &[FREE])[0].1;
-    assert_eq!(ours, r#""quota";q=100;w=1"#);
+    let written =
+        &write_scripted(Style::Ietf, &policy_yaml(&[("quota", "100/s")]), &[MANY_LEFT])[0].1;
+    assert_eq!(written, r#""quota";q=100;w=1"#);
 }
 
 #[test]
-fn the_examples_of_the_third_draft_round_trip() {
-    for (limits, said, expected) in [
-        (&[("a", "100/10s")][..], &[FREE][..], "100, 100;w=10"),
+fn draft03_examples_round_trip() {
+    for (limits, outcomes, expected) in [
+        (&[("a", "100/10s")][..], &[MANY_LEFT][..], "100, 100;w=10"),
         (
             &[("a", "10/s"), ("b", "50/m"), ("c", "1000/h"), ("d", "5000/d")],
-            &[fits(1, 1), FREE, FREE, FREE],
+            &[fits(1, 1), MANY_LEFT, MANY_LEFT, MANY_LEFT],
             "10, 10;w=1, 50;w=60, 1000;w=3600, 5000;w=86400",
         ),
-        // It gives a limit without its window as well; we have that for windows under a second.
-        (&[("a", "100/100ms")], &[FREE], "100"),
+        // The draft also has limits without a window; this crate writes them for windows below one second.
+        (&[("a", "100/100ms")], &[MANY_LEFT], "100"),
     ] {
-        let headers = written(Style::Draft03, &rules(limits), said);
+        let headers = write_scripted(Style::Draft03, &policy_yaml(limits), outcomes);
         assert_eq!(value(&headers, "ratelimit-limit"), Some(expected));
         assert_eq!(canonical(expected), expected);
     }
 }
 
 #[test]
-fn the_documents_show_what_every_style_writes() {
+fn documentation_shows_headers_of_every_style() {
     let document = include_str!("../../../../docs/HTTP.md");
-    let ruling = test_util::ruling(&rules(&[("per-tenant", "100/min")]), &[fits(99, 60)]);
+    let ruling =
+        test_util::scripted_ruling(&policy_yaml(&[("per-tenant", "100/min")]), &[fits(99, 60)]);
     let now = Timestamp::from_secs(1_750_000_020);
     for style in Style::ALL {
         let headers = super::write(style, &ruling, now, JitterSample::NONE);

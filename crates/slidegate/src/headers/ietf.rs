@@ -1,43 +1,48 @@
-//! draft-ietf-httpapi-ratelimit-headers-10: structured fields (RFC 9651), Lists of Strings with
-//! parameters. Later drafts may rename the parameters; this is the only place to change.
+//! The style of draft-ietf-httpapi-ratelimit-headers-10: structured fields (RFC 9651), Lists of Strings with
+//! parameters.
+//!
+//! Later drafts may rename the parameters, which are written only here.
 
-use super::{HeaderContext, Line, RETRY_AFTER, Tell, integer, shown, text, window};
+use super::{
+    HeaderContext, HeaderSink, HeaderText, RETRY_AFTER, clamp_integer, decimal, visible_limits,
+    window_seconds,
+};
 use crate::gate::{LimitStatus, Ruling};
 
 pub const NAMES: [&str; 3] = ["ratelimit-policy", "ratelimit", RETRY_AFTER];
 
-pub fn policies(ruling: &Ruling) -> Line {
-    let mut policies = Line::default();
-    for (nth, standing) in shown(ruling).enumerate() {
-        if nth > 0 {
+pub fn write_policies(ruling: &Ruling) -> HeaderText {
+    let mut policies = HeaderText::default();
+    for (index, status) in visible_limits(ruling).enumerate() {
+        if index > 0 {
             policies.push(", ");
         }
-        push_policy(&mut policies, &standing);
+        push_policy(&mut policies, &status);
     }
     policies
 }
 
-pub fn write(answer: &HeaderContext<'_>, tell: Tell<'_>) {
-    let mut limit = Line::default();
-    push_name(&mut limit, &answer.binding);
-    limit.push(";r=").push(text!(answer.remaining()));
-    if let Some(reset_in) = answer.reset_in() {
-        limit.push(";t=").push(text!(reset_in));
+pub fn write_status(context: &HeaderContext<'_>, on_header: HeaderSink<'_>) {
+    let mut limit = HeaderText::default();
+    push_name(&mut limit, &context.binding);
+    limit.push(";r=").push(decimal!(context.remaining()));
+    if let Some(reset_in) = context.reset_in() {
+        limit.push(";t=").push(decimal!(reset_in));
     }
-    tell(1, limit.text());
+    on_header(1, limit.as_str());
 }
 
-/// One item of `RateLimit-Policy`.
-fn push_policy(policies: &mut Line, standing: &LimitStatus<'_>) {
-    push_name(policies, standing);
-    policies.push(";q=").push(text!(integer(standing.limit.limit().quota().max())));
-    if let Some(window) = window(standing) {
-        policies.push(";w=").push(text!(window));
+/// Appends one item of `RateLimit-Policy`.
+fn push_policy(policies: &mut HeaderText, status: &LimitStatus<'_>) {
+    push_name(policies, status);
+    policies.push(";q=").push(decimal!(clamp_integer(status.limit.limit().quota().max())));
+    if let Some(window) = window_seconds(status) {
+        policies.push(";w=").push(decimal!(window));
     }
 }
 
-/// Names need no escape: they are of `[a-z0-9._-]`.
+/// Appends the quoted name of a limit. Names need no escaping: they consist of `[a-z0-9._-]`.
 #[inline]
-fn push_name(item: &mut Line, standing: &LimitStatus<'_>) {
-    item.push("\"").push(standing.policy_name()).push("\"");
+fn push_name(item: &mut HeaderText, status: &LimitStatus<'_>) {
+    item.push("\"").push(status.policy_name()).push("\"");
 }

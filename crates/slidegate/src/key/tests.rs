@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn writes_what_peers_confuse_apart() {
+fn ambiguous_values_are_escaped() {
     let write = |values: &[&str; 2]| {
         let scope = Scope::new("d", "r", "1s", &["a", "b"]);
         Key::new(&scope, &values.map(Value::Text)).to_string()
@@ -13,10 +13,10 @@ fn writes_what_peers_confuse_apart() {
     assert_eq!(write(&["é{}%", ""]), "d:r:1s:{a=%C3%A9%7B%7D%25,b=}");
 }
 
-fn slotted(slot_by: &[usize]) -> Scope {
-    let terms = RedisOptions::new(&Limit::denied());
-    let terms = if slot_by.is_empty() { terms } else { terms.with_slot_by(slot_by).unwrap() };
-    Scope::new("d", "r", "1s", &["tenant", "route", "ip"]).with_redis(terms)
+fn scope_with_slot_by(slot_by: &[usize]) -> Scope {
+    let options = RedisOptions::new(&Limit::denied());
+    let options = if slot_by.is_empty() { options } else { options.with_slot_by(slot_by).unwrap() };
+    Scope::new("d", "r", "1s", &["tenant", "route", "ip"]).with_redis(options)
 }
 
 const VALUES: [Value<'_>; 3] = [
@@ -26,66 +26,68 @@ const VALUES: [Value<'_>; 3] = [
 ];
 
 #[test]
-fn what_the_slot_depends_on_is_written_as_the_rule_that_counts_per_it_writes_it() {
-    let placed =
-        |slot_by: &[usize]| Key::new(&slotted(slot_by), &VALUES).placed_identity().to_string();
-    assert_eq!(placed(&[0]), "{tenant=a:b},route=r%3As,ip=(%3A%3A/64)");
-    assert_eq!(placed(&[2]), "{ip=(::/64)},tenant=a%3Ab,route=r%3As");
-    assert_eq!(placed(&[1, 0]), "{route=r:s,tenant=a:b},ip=(%3A%3A/64)");
+fn hash_tag_equals_identity_of_its_values() {
+    let tagged = |slot_by: &[usize]| {
+        Key::new(&scope_with_slot_by(slot_by), &VALUES).hash_tagged_identity().to_string()
+    };
+    assert_eq!(tagged(&[0]), "{tenant=a:b},route=r%3As,ip=(%3A%3A/64)");
+    assert_eq!(tagged(&[2]), "{ip=(::/64)},tenant=a%3Ab,route=r%3As");
+    assert_eq!(tagged(&[1, 0]), "{route=r:s,tenant=a:b},ip=(%3A%3A/64)");
     for slot_by in [&[0][..], &[2], &[1, 0], &[0, 2], &[2, 0, 1]] {
         let names = ["tenant", "route", "ip"];
-        let names: Vec<_> = slot_by.iter().map(|&place| names[place]).collect();
-        let values: Vec<_> = slot_by.iter().map(|&place| VALUES[place]).collect();
+        let names: Vec<_> = slot_by.iter().map(|&index| names[index]).collect();
+        let values: Vec<_> = slot_by.iter().map(|&index| VALUES[index]).collect();
         let other = Scope::new("d", "other", "1m", &names);
         let other = Key::new(&other, &values).identity().to_string();
-        let own = placed(slot_by);
-        assert_eq!(own.split_inclusive('}').next(), Some(&*other));
+        let tagged_key = tagged(slot_by);
+        assert_eq!(tagged_key.split_inclusive('}').next(), Some(&*other));
     }
 }
 
 #[test]
-fn terms_and_parts_change_only_where_the_key_is_placed() {
+fn redis_options_change_only_hash_tags() {
     let plain = Scope::new("d", "r", "1s", &["tenant", "route", "ip"]);
     let secret = std::hash::RandomState::new();
-    let known = |key: Key<'_>| {
+    let forms = |key: Key<'_>| {
         let (rule, limit) = (key.rule().to_string(), key.limit().to_string());
         let identity = key.identity().to_string();
         (key.to_string(), rule, limit, identity, key.stable_hash(), key.fingerprint(&secret, 7))
     };
     let plain_key = Key::new(&plain, &VALUES);
-    assert_eq!(plain_key.placed_identity().to_string(), plain_key.identity().to_string());
-    let placed = [slotted(&[]), slotted(&[0]), slotted(&[1, 0])].map(|scope| {
-        let key = Key::new(&scope, &VALUES);
-        assert_eq!(known(key), known(plain_key));
-        assert_eq!(known(key.with_part(3)), known(plain_key));
-        [key, key.with_part(3)].map(|key| key.placed_identity().to_string())
-    });
-    assert_eq!(placed[0][0], plain_key.identity().to_string());
-    assert_eq!(placed[1][1], "{tenant=a:b#3},route=r%3As,ip=(%3A%3A/64)");
-    // A key without names has no part, and no place of its own.
+    assert_eq!(plain_key.hash_tagged_identity().to_string(), plain_key.identity().to_string());
+    let tagged = [scope_with_slot_by(&[]), scope_with_slot_by(&[0]), scope_with_slot_by(&[1, 0])]
+        .map(|scope| {
+            let key = Key::new(&scope, &VALUES);
+            assert_eq!(forms(key), forms(plain_key));
+            assert_eq!(forms(key.with_part(3)), forms(plain_key));
+            [key, key.with_part(3)].map(|key| key.hash_tagged_identity().to_string())
+        });
+    assert_eq!(tagged[0][0], plain_key.identity().to_string());
+    assert_eq!(tagged[1][1], "{tenant=a:b#3},route=r%3As,ip=(%3A%3A/64)");
+    // A hashed key has neither a sub-key nor a hash tag.
     let hashed = Key::hashed(1, 2).with_part(3);
     assert_eq!((hashed.part(), hashed.share(), hashed.redis()), (None, None, None));
-    assert_eq!(hashed.placed_identity().to_string(), hashed.identity().to_string());
+    assert_eq!(hashed.hash_tagged_identity().to_string(), hashed.identity().to_string());
 }
 
 #[test]
-fn a_part_has_its_share_and_a_key_without_one_the_whole_limit() {
+fn sub_key_has_share_of_limit() {
     let limit: Limit = "10/s".parse().unwrap();
-    let terms = RedisOptions::new(&limit).with_split(4).unwrap();
-    let scope = Scope::new("d", "r", "1s", &["a"]).with_redis(terms.clone());
+    let options = RedisOptions::new(&limit).with_split(4).unwrap();
+    let scope = Scope::new("d", "r", "1s", &["a"]).with_redis(options.clone());
     let key = Key::new(&scope, &[Value::Text("x")]);
-    assert_eq!((key.redis(), key.part(), key.share()), (Some(&terms), None, None));
+    assert_eq!((key.redis(), key.part(), key.share()), (Some(&options), None, None));
     let max = |part| key.with_part(part).share().unwrap().quota().max();
     assert_eq!([0, 1, 2, 3].map(max), [3, 3, 2, 2]);
     assert_eq!(key.with_part(3).part(), Some(3));
-    assert_eq!(Key::new(&slotted(&[0]), &VALUES).with_part(3).share(), None);
+    assert_eq!(Key::new(&scope_with_slot_by(&[0]), &VALUES).with_part(3).share(), None);
 }
 
-/// What is written into it.
+/// A hasher that records the written bytes.
 #[derive(Default)]
-struct Recorder(Vec<u8>);
+struct RecordingHasher(Vec<u8>);
 
-impl Hasher for Recorder {
+impl Hasher for RecordingHasher {
     fn write(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
@@ -95,15 +97,15 @@ impl Hasher for Recorder {
     }
 }
 
-fn fed(values: &[Value<'_>]) -> Vec<u8> {
-    let mut recorder = Recorder::default();
-    values.iter().for_each(|value| value.feed(&mut recorder));
+fn hashed_bytes(values: &[Value<'_>]) -> Vec<u8> {
+    let mut recorder = RecordingHasher::default();
+    values.iter().for_each(|value| value.write_to(&mut recorder));
     recorder.0
 }
 
-/// Nodes of different versions share their counts by these numbers: whoever changes one ends that.
+/// Nodes of different versions share counts by fingerprints, so they must not change.
 #[test]
-fn a_fingerprint_is_the_same_in_every_version() {
+fn fingerprint_is_the_same_in_every_version() {
     let fingerprint = |scope: &Scope, values: &[Value<'_>]| {
         let limit: Limit = "100/min".parse().unwrap();
         Key::new(scope, values).fingerprint(&fnv::FnvBuildHasher::default(), limit.shape())
@@ -117,8 +119,8 @@ fn a_fingerprint_is_the_same_in_every_version() {
         fingerprint(&Scope::new("default", "all", "1m", &[""; 0]), &[]),
         0x6fa8_0796_70b6_1531
     );
-    assert_eq!(fed(&["é".into(), site])[..3], [0xC3, 0xA9, 0xFF]);
-    assert_eq!(fed(&[site]), *b"\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\0\x40\xFE");
+    assert_eq!(hashed_bytes(&["é".into(), site])[..3], [0xC3, 0xA9, 0xFF]);
+    assert_eq!(hashed_bytes(&[site]), *b"\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\0\x40\xFE");
 }
 
 #[test]
@@ -126,12 +128,12 @@ fn ipv4_value_is_its_text() {
     for text in ["192.0.2.7", "0.0.0.0", "255.255.255.255"] {
         let (address, written) = (Value::Ipv4(text.parse().unwrap()), Value::Text(text));
         assert_eq!((address, address.to_string()), (written, text.to_owned()));
-        assert_eq!(fed(&[address]), fed(&[written]));
-        let scope = slotted(&[0]);
+        assert_eq!(hashed_bytes(&[address]), hashed_bytes(&[written]));
+        let scope = scope_with_slot_by(&[0]);
         let keys = [address, written].map(|value| {
             let values = ["a".into(), value, value];
             let key = Key::new(&scope, &values);
-            (key.to_string(), key.placed_identity().to_string(), key.stable_hash())
+            (key.to_string(), key.hash_tagged_identity().to_string(), key.stable_hash())
         });
         assert_eq!(keys[0], keys[1]);
     }
@@ -140,23 +142,24 @@ fn ipv4_value_is_its_text() {
 }
 
 #[test]
-fn a_key_stays_small() {
+fn key_size_is_bounded() {
     assert!(size_of::<Key<'_>>() <= 4 * size_of::<usize>());
 }
 
-fn value() -> impl Strategy<Value = (Option<String>, u128, u8)> {
-    // Networks whose octets are those of ends and texts.
+fn any_value() -> impl Strategy<Value = (Option<String>, u128, u8)> {
+    // Networks with octets that also occur in texts and as end markers.
     let octets = proptest::collection::vec(prop_oneof![Just(0xFF), Just(0xFE), Just(b'a')], 16);
-    let octets = octets
-        .prop_map(|octets: Vec<u8>| octets.iter().fold(0, |all, &one| all << 8 | u128::from(one)));
+    let octets = octets.prop_map(|octets: Vec<u8>| {
+        octets.iter().fold(0, |bits, &octet| bits << 8 | u128::from(octet))
+    });
     (proptest::option::of("a{0,18}"), octets, 0..=128u8)
 }
 
 proptest! {
     #[test]
-    fn different_values_are_hashed_as_different_bytes(
-        one in proptest::array::uniform3(value()),
-        two in proptest::array::uniform3(value()),
+    fn different_values_have_different_hash_input(
+        left in proptest::array::uniform3(any_value()),
+        right in proptest::array::uniform3(any_value()),
     ) {
         fn values(values: &[(Option<String>, u128, u8); 3]) -> [Value<'_>; 3] {
             values.each_ref().map(|(text, octets, prefix)| match text {
@@ -164,43 +167,43 @@ proptest! {
                 None => Value::Network(Ipv6Net::new_assert((*octets).into(), *prefix)),
             })
         }
-        prop_assert_eq!(values(&one) == values(&two), fed(&values(&one)) == fed(&values(&two)));
+        prop_assert_eq!(values(&left) == values(&right), hashed_bytes(&values(&left)) == hashed_bytes(&values(&right)));
     }
 
     #[test]
-    fn placed_keys_of_different_values_or_parts_are_written_differently(
-        one in (proptest::array::uniform3("[ab:,={}%#/é]{0,3}"), proptest::option::of(0..3u16)),
-        two in (proptest::array::uniform3("[ab:,={}%#/é]{0,3}"), proptest::option::of(0..3u16)),
+    fn hash_tagged_identity_is_injective(
+        left in (proptest::array::uniform3("[ab:,={}%#/é]{0,3}"), proptest::option::of(0..3u16)),
+        right in (proptest::array::uniform3("[ab:,={}%#/é]{0,3}"), proptest::option::of(0..3u16)),
         slot_by in proptest::sample::subsequence(vec![0, 1, 2], 0..=3).prop_shuffle(),
     ) {
-        let scope = slotted(&slot_by);
+        let scope = scope_with_slot_by(&slot_by);
         let write = |(values, part): &([String; 3], Option<u16>)| {
             let values = values.each_ref().map(|value| Value::Text(value));
             let key = Key::new(&scope, &values);
-            part.map_or(key, |part| key.with_part(part)).placed_identity().to_string()
+            part.map_or(key, |part| key.with_part(part)).hash_tagged_identity().to_string()
         };
-        prop_assert_eq!(one == two, write(&one) == write(&two));
-        // Redis takes for the slot what stands in the first braces: there are no others.
-        prop_assert_eq!(write(&one).matches(['{', '}']).count(), 2);
+        prop_assert_eq!(left == right, write(&left) == write(&right));
+        // Redis computes the slot from the first pair of braces; there must be only one.
+        prop_assert_eq!(write(&left).matches(['{', '}']).count(), 2);
     }
 
     #[test]
-    fn different_parts_are_written_differently(
-        one in proptest::array::uniform5("[ab:,={}%/é*]{0,3}"),
-        two in proptest::array::uniform5("[ab:,={}%/é*]{0,3}"),
+    fn key_text_is_injective(
+        left in proptest::array::uniform5("[ab:,={}%/é*]{0,3}"),
+        right in proptest::array::uniform5("[ab:,={}%/é*]{0,3}"),
     ) {
         let write = |parts: &[String; 5]| {
             let [domain, rule, limit, name, value] = parts;
             let scope = Scope::new(domain, rule, limit, &[name]);
             Key::new(&scope, &[Value::Text(value)]).to_string()
         };
-        prop_assert_eq!(one == two, write(&one) == write(&two));
+        prop_assert_eq!(left == right, write(&left) == write(&right));
     }
 }
 
-/// Instances of different versions share counts by these texts: a change of one starts its count again.
+/// Instances of different versions share counts by these texts: changing a text resets its count.
 #[test]
-fn long_and_non_utf8_values_are_written_as_documented() {
+fn long_and_binary_values_match_documentation() {
     let documented = include_str!("../../../../docs/POLICY.md");
     let (long, longest) = ("a".repeat(1025), "a".repeat(1024));
     for (value, written) in [
@@ -233,7 +236,7 @@ fn prefix_ends_between_characters() {
 }
 
 proptest! {
-    /// Whatever clients send, a written key has a bounded length, and other values have another text.
+    /// A written key has a bounded length for all values, and different values have different texts.
     #[test]
     fn written_key_is_bounded_and_injective(
         texts in proptest::collection::vec("[a*{}é,=]{0,8}", 3),
@@ -241,18 +244,18 @@ proptest! {
         slot_by in proptest::sample::subsequence(vec![0, 1, 2], 0..=3),
         changed in 0usize..3,
     ) {
-        let scope = slotted(&slot_by);
-        let texts: Vec<String> = texts.iter().zip(repeats).map(|(text, times)| text.repeat(times)).collect();
+        let scope = scope_with_slot_by(&slot_by);
+        let texts: Vec<String> = texts.iter().zip(repeats).map(|(text, count)| text.repeat(count)).collect();
         let values: Vec<Value<'_>> = texts.iter().map(|text| Value::from(&**text)).collect();
         let key = Key::new(&scope, &values);
-        let (identity, placed) = (key.identity().to_string(), key.placed_identity().to_string());
+        let (identity, tagged) = (key.identity().to_string(), key.hash_tagged_identity().to_string());
         prop_assert!(identity.len() <= MAX_WRITTEN_BYTES + 2, "{}", identity.len());
-        prop_assert!(placed.len() <= 2 * MAX_WRITTEN_BYTES + 3, "{}", placed.len());
+        prop_assert!(tagged.len() <= 2 * MAX_WRITTEN_BYTES + 3, "{}", tagged.len());
         let other_text = texts[changed].clone() + "!";
         let mut other_values = values.clone();
         other_values[changed] = Value::from(&*other_text);
         let other = Key::new(&scope, &other_values);
         prop_assert_ne!(identity, other.identity().to_string());
-        prop_assert_ne!(placed, other.placed_identity().to_string());
+        prop_assert_ne!(tagged, other.hash_tagged_identity().to_string());
     }
 }

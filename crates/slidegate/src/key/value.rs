@@ -1,4 +1,4 @@
-//! One value of a key, bounded in length.
+//! Values of keys, with a bounded length.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -11,30 +11,30 @@ use sha2::{Digest, Sha256};
 
 use super::{END_OF_DIGEST, END_OF_NETWORK, END_OF_TEXT};
 
-/// Longest text, in bytes, that is a key's value as it is; a longer one is shortened.
+/// Maximum length of a text value, in bytes. A longer text is shortened.
 pub const MAX_VALUE_BYTES: usize = 1024;
 
-/// Longest beginning of a shortened value, in bytes.
-const PREFIX_BYTES: usize = 64;
+/// Maximum length of the prefix of a shortened value, in bytes.
+const MAX_PREFIX_BYTES: usize = 64;
 
-/// Bytes of SHA-256 that a digest keeps: 128 bits.
+/// Length of a digest in bytes: the first 128 bits of SHA-256.
 pub(super) const DIGEST_BYTES: usize = 16;
 
-/// One value of a key: a text, or the form that stands for several or long texts.
+/// One value of a key: a text, or a form for networks and long values.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
-    /// An attribute's value as it is. [`from`](Value::from) shortens long ones.
+    /// The unchanged value of an attribute. [`from`](Value::from) shortens long values.
     Text(&'a str),
-    /// An IPv4 address, the same value as its text.
+    /// An IPv4 address. Equal to its text.
     Ipv4(Ipv4Addr),
-    /// All addresses of a network, as one.
+    /// All addresses of a network, as one value.
     Network(Ipv6Net),
     /// A value that is longer than [`MAX_VALUE_BYTES`] or is not UTF-8.
     Shortened(ShortenedValue<'a>),
 }
 
-/// The beginning of a value and a digest of all of its bytes, so that clients cannot choose how long keys get. It is
-/// the same in every process and version.
+/// The prefix of a value and a digest of all of its bytes. It bounds the length of keys, whatever values clients send,
+/// and is the same in every process and version.
 ///
 /// ```
 /// use slidegate::{ShortenedValue, Value};
@@ -50,22 +50,23 @@ pub struct ShortenedValue<'a> {
 }
 
 impl<'a> ShortenedValue<'a> {
-    /// Shortens a value of these bytes. `text` is how they are shown.
+    /// Shortens a value. `text` is the text of `bytes`.
     pub(crate) fn new(text: &'a str, bytes: &[u8]) -> Self {
         Self::with_digest(text, digest(bytes))
     }
 
+    /// Creates a shortened value from its text and the digest of its bytes.
     pub(crate) fn with_digest(text: &'a str, digest: [u8; DIGEST_BYTES]) -> Self {
-        Self { prefix: &text[..text.floor_char_boundary(PREFIX_BYTES)], digest }
+        Self { prefix: &text[..text.floor_char_boundary(MAX_PREFIX_BYTES)], digest }
     }
 
-    /// Returns the beginning of the value: at most 64 bytes, whole characters.
+    /// Returns the prefix of the value: at most 64 bytes, whole characters.
     pub fn prefix(&self) -> &'a str {
         self.prefix
     }
 
-    /// Returns the digest as it is written: `sha256-` and the first 128 bits of SHA-256 over the value's bytes, in
-    /// 32 hexadecimal digits.
+    /// Returns the text of the digest: `sha256-` and the first 128 bits of SHA-256 over the value's bytes, in 32
+    /// hexadecimal digits.
     pub fn digest(&self) -> impl fmt::Display + use<> {
         let digest = self.digest;
         fmt::from_fn(move |f| {
@@ -82,7 +83,7 @@ pub(crate) fn digest(bytes: &[u8]) -> [u8; DIGEST_BYTES] {
     first
 }
 
-/// For people: `prefix…(sha256-…)`.
+/// Writes the human-readable form, `prefix…(sha256-…)`.
 impl fmt::Display for ShortenedValue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}…({})", self.prefix, self.digest())
@@ -90,8 +91,8 @@ impl fmt::Display for ShortenedValue<'_> {
 }
 
 impl<'a> Value<'a> {
-    /// Returns the value of bytes that may not be UTF-8. `text` is how they are shown: the same with a replacement
-    /// for each invalid sequence. Bytes that are UTF-8 are the text.
+    /// Creates a value from bytes that may not be UTF-8. `text` is the same with a replacement character for each
+    /// invalid sequence. Bytes that are valid UTF-8 become a text value.
     pub fn from_bytes(text: &'a str, bytes: &[u8]) -> Self {
         match bytes == text.as_bytes() {
             true => text.into(),
@@ -99,7 +100,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Bytes of its text, before any of them is escaped.
+    /// Returns the length of the text in bytes, before escaping.
     pub(super) fn text_bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -108,15 +109,16 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Feeds the same bytes in every process, in as few writes as possible: every decision does it.
+    /// Writes the value to a hasher: the same bytes in every process, in as few writes as possible, because every
+    /// decision does it.
     #[inline]
-    pub(super) fn feed(&self, hasher: &mut impl Hasher) {
+    pub(super) fn write_to(&self, hasher: &mut impl Hasher) {
         match self {
             Self::Text(text) => {
                 hasher.write(text.as_bytes());
                 hasher.write_u8(END_OF_TEXT);
             }
-            Self::Ipv4(address) => Value::Text(&ipv4_text(*address)).feed(hasher),
+            Self::Ipv4(address) => Value::Text(&ipv4_text(*address)).write_to(hasher),
             Self::Network(network) => {
                 hasher.write(&network.addr().octets());
                 hasher.write_u8(network.prefix_len());
@@ -133,13 +135,13 @@ impl<'a> Value<'a> {
 impl PartialEq for Value<'_> {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Text(one), Self::Text(other)) => one == other,
+            (Self::Text(left), Self::Text(right)) => left == right,
             (Self::Text(text), Self::Ipv4(address)) | (Self::Ipv4(address), Self::Text(text)) => {
                 **text == *ipv4_text(*address)
             }
-            (Self::Ipv4(one), Self::Ipv4(other)) => one == other,
-            (Self::Network(one), Self::Network(other)) => one == other,
-            (Self::Shortened(one), Self::Shortened(other)) => one == other,
+            (Self::Ipv4(left), Self::Ipv4(right)) => left == right,
+            (Self::Network(left), Self::Network(right)) => left == right,
+            (Self::Shortened(left), Self::Shortened(right)) => left == right,
             (Self::Network(_) | Self::Shortened(_), _)
             | (_, Self::Network(_) | Self::Shortened(_)) => false,
         }
@@ -150,14 +152,14 @@ impl Eq for Value<'_> {}
 
 impl Hash for Value<'_> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        self.feed(hasher);
+        self.write_to(hasher);
     }
 }
 
-/// Returns the text of an address, as it is written everywhere.
+/// Returns the canonical text of an address.
 fn ipv4_text(address: Ipv4Addr) -> ArrayString<15> {
     let mut text = ArrayString::new();
-    // It has room for the longest.
+    // The longest address has 15 characters.
     let _ = write!(text, "{address}");
     text
 }
@@ -172,7 +174,7 @@ impl<'a> From<&'a str> for Value<'a> {
     }
 }
 
-/// For people, not for keys.
+/// Writes the human-readable form, without escaping. [`Key`](crate::Key) writes the form for keys.
 impl fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

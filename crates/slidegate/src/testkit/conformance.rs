@@ -1,4 +1,4 @@
-//! One suite for every store: the same random traces as the model, equal outcomes field by field.
+//! The conformance suite for stores: random traces, run on the store and on the model, must have equal outcomes.
 
 use std::fmt;
 
@@ -9,107 +9,108 @@ use crate::key::{Key, Scope, Value};
 use crate::store::{ChargeResult, Outcomes, Receipt, Store, StoreError, SyncStore};
 
 use super::model::ModelStore;
-use super::trace::{Plan, Step, Tracer};
+use super::trace::{HitPlan, Step, TraceGenerator};
 
-pub use super::trace::MAX_BACK;
+pub use super::trace::MAX_BACKWARD_STEP;
 
-/// How a store differs from the model.
+/// The first difference between a store and the model.
 #[derive(Debug)]
-pub struct Difference {
-    /// The seed of the trace; the same seed gives the same trace.
+pub struct Mismatch {
+    /// Seed of the trace. The same seed generates the same trace.
     pub seed: u64,
-    /// The step at which it showed.
+    /// Index of the step with the difference.
     pub step: usize,
-    /// What the store did, and what the model.
-    pub what: String,
+    /// Results of the store and of the model.
+    pub description: String,
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "seed {}, step {}: {}", self.seed, self.step, self.what)
+        write!(f, "seed {}, step {}: {}", self.seed, self.step, self.description)
     }
 }
 
-/// What a suite has tried.
+/// Counts of the operations in a trace, to check that it is representative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tried {
-    /// Requests decided.
+pub struct TraceStats {
+    /// Requests that were decided.
     pub decisions: usize,
-    /// Of these, allowed.
+    /// Requests that were allowed.
     pub allowed: usize,
-    /// Hits that did not fit, and would later.
+    /// Hits that did not fit, and would fit later.
     pub waits: usize,
-    /// Requests whose units were taken off again without a receipt.
+    /// Requests that refunded units.
     pub refunds: usize,
-    /// Calls that the store did not answer.
+    /// Calls that failed.
     pub failures: usize,
 }
 
-/// Runs one trace of `steps` steps over limits of `algorithms` through a store, which must be empty and
-/// read `clock`, and through the model.
+/// Runs a random trace of `steps` steps, with limits of `algorithms`, on a store and on the model. The store must be
+/// empty and read `clock`.
 ///
-/// A store may fail. If it was not reached, nothing may have been charged; if it did not answer in time,
-/// all of the request or nothing.
+/// Calls to the store may fail. An unavailable store must not have charged anything; after a timeout, it must have
+/// charged the whole request or nothing.
 ///
 /// # Errors
-/// The first difference.
-pub async fn hold<S: Store>(
+/// The first difference between the store and the model.
+pub async fn run_trace<S: Store>(
     store: &S,
     clock: &ManualClock,
     algorithms: &[Algorithm],
     seed: u64,
     steps: usize,
-) -> Result<Tried, Difference> {
-    let mut tracer = Tracer::new(seed, algorithms);
-    clock.set(tracer.now());
-    let mut run = Run {
+) -> Result<TraceStats, Mismatch> {
+    let mut generator = TraceGenerator::new(seed, algorithms);
+    clock.set(generator.now());
+    let mut run = TraceRun {
         store,
         model: ModelStore::new(clock.clone()),
-        values: (0..tracer.keys()).map(|key| format!("key {key}")).collect(),
-        scope: Scope::new("domain", "rule", "limit", &["who"]),
+        values: (0..generator.keys()).map(|key| format!("key {key}")).collect(),
+        scope: Scope::new("domain", "rule", "limit", &["key"]),
         receipts: Vec::new(),
-        tried: Tried::default(),
+        stats: TraceStats::default(),
     };
     for step in 0..steps {
-        let heard = match tracer.step() {
+        let result = match generator.step() {
             Step::SetClock(now) => {
                 clock.set(now);
                 Ok(Outcomes::new())
             }
             Step::Take(plans) => run.take(&plans).await,
-            Step::TakeMany(asks) => run.take_many(&asks).await,
+            Step::TakeMany(requests) => run.take_many(&requests).await,
             Step::Peek(plans) => run.peek(&plans).await,
-            Step::Revert(ago, tenths) => run.revert(ago, tenths).await,
+            Step::Revert(age, tenths) => run.revert(age, tenths).await,
             Step::Refund(plans) => run.refund(&plans).await,
             Step::Reset(plans) => run.reset(&plans).await,
         };
-        match heard {
-            Ok(outcomes) => tracer.listen(&outcomes),
-            Err(what) => return Err(Difference { seed, step, what }),
+        match result {
+            Ok(outcomes) => generator.add_promises(&outcomes),
+            Err(description) => return Err(Mismatch { seed, step, description }),
         }
     }
-    Ok(run.tried)
+    Ok(run.stats)
 }
 
-struct Run<'s, S> {
+/// The state of a running trace.
+struct TraceRun<'s, S> {
     store: &'s S,
     model: ModelStore,
     values: Vec<String>,
     scope: Scope,
-    /// Those of the store, and those of the model.
+    /// Receipts of the store and of the model, for each charged request.
     receipts: Vec<(Receipt, Receipt)>,
-    tried: Tried,
+    stats: TraceStats,
 }
 
-/// Hits that borrow from their plans.
-struct Hits<'p> {
+/// Owner of the values that the hits of a request borrow.
+struct BoundHits<'p> {
     scope: &'p Scope,
     values: Vec<[Value<'p>; 1]>,
-    plans: &'p [Plan],
+    plans: &'p [HitPlan],
 }
 
-impl Hits<'_> {
-    fn all(&self) -> Vec<Hit<'_>> {
+impl BoundHits<'_> {
+    fn hits(&self) -> Vec<Hit<'_>> {
         let hits = self.plans.iter().zip(&self.values).map(|(plan, value)| Hit {
             key: Key::new(self.scope, value),
             limit: &plan.limit,
@@ -122,108 +123,118 @@ impl Hits<'_> {
     }
 }
 
-fn same<T: PartialEq + fmt::Debug>(what: &str, store: &T, model: &T) -> Result<(), String> {
+fn expect_equal<T: PartialEq + fmt::Debug>(
+    description: &str,
+    store: &T,
+    model: &T,
+) -> Result<(), String> {
     match store == model {
         true => Ok(()),
-        false => Err(format!("{what}: the store has {store:?}, the model {model:?}")),
+        false => Err(format!("{description}: the store has {store:?}, the model {model:?}")),
     }
 }
 
-/// Whether a store may fail so, and be asked once more.
-fn may_fail(error: StoreError) -> Result<(), String> {
+/// Returns an error unless the call may be retried: a store must not fail with other errors.
+fn check_retryable(error: StoreError) -> Result<(), String> {
     match error {
         StoreError::Unavailable(_) | StoreError::TimedOut(_) | StoreError::BreakerOpen => Ok(()),
         StoreError::Unsupported(_) => Err(error.to_string()),
     }
 }
 
-impl<S: Store> Run<'_, S> {
-    fn aim<'p>(&'p self, plans: &'p [Plan]) -> Hits<'p> {
+impl<S: Store> TraceRun<'_, S> {
+    /// Resolves the keys of planned hits.
+    fn bind<'p>(&'p self, plans: &'p [HitPlan]) -> BoundHits<'p> {
         let values = plans.iter().map(|plan| [self.values[plan.key].as_str().into()]).collect();
-        Hits { scope: &self.scope, values, plans }
+        BoundHits { scope: &self.scope, values, plans }
     }
 
-    async fn take(&mut self, plans: &[Plan]) -> Result<Outcomes, String> {
-        let hits = self.aim(plans);
-        let hits = hits.all();
+    async fn take(&mut self, plans: &[HitPlan]) -> Result<Outcomes, String> {
+        let bound = self.bind(plans);
+        let hits = bound.hits();
         match self.store.take(&hits).await {
-            Ok(taken) => {
+            Ok(result) => {
                 let model = self.model.take_now(&hits);
-                self.compare(plans, taken, model)
+                self.compare(plans, result, model)
             }
             Err(StoreError::TimedOut(_)) => {
-                let outcomes = self.find_out(&hits).await?;
-                self.tried.failures += 1;
+                let outcomes = self.resolve_timeout(&hits).await?;
+                self.stats.failures += 1;
                 Ok(outcomes)
             }
-            Err(error) => self.failed(error),
+            Err(error) => self.count_failure(error),
         }
     }
 
-    /// A call that did nothing. A store may fail, but it is asked by no algorithms but those that it bears.
-    fn failed(&mut self, error: StoreError) -> Result<Outcomes, String> {
-        self.tried.failures += 1;
-        may_fail(error).map(|()| Outcomes::new())
+    /// Counts a call that failed without an effect. Fails if the store does not support the limit, since the suite uses
+    /// only algorithms that the store supports.
+    fn count_failure(&mut self, error: StoreError) -> Result<Outcomes, String> {
+        self.stats.failures += 1;
+        check_retryable(error).map(|()| Outcomes::new())
     }
 
-    /// After a time-out all was charged, or nothing. Two states can look alike in what they answer, so
-    /// both stores forget these keys before they go on.
-    async fn find_out(&self, hits: &[Hit<'_>]) -> Result<Outcomes, String> {
-        let found = self.peek_until_answered(hits).await?;
+    /// Checks that a request that timed out was charged completely or not at all. Resets its keys in both stores,
+    /// because two different states can have equal outcomes.
+    async fn resolve_timeout(&self, hits: &[Hit<'_>]) -> Result<Outcomes, String> {
+        let found = self.peek_with_retries(hits).await?;
         if found != self.model.peek_now(hits) {
             self.model.take_now(hits);
-            same(&format!("{hits:?} after a time-out"), &found, &self.model.peek_now(hits))?;
+            expect_equal(&format!("{hits:?} after a timeout"), &found, &self.model.peek_now(hits))?;
         }
         while let Err(error) = self.store.reset(hits).await {
-            may_fail(error)?;
+            check_retryable(error)?;
         }
         self.model.reset_now(hits);
         Ok(found)
     }
 
-    async fn peek_until_answered(&self, hits: &[Hit<'_>]) -> Result<Outcomes, String> {
+    async fn peek_with_retries(&self, hits: &[Hit<'_>]) -> Result<Outcomes, String> {
         loop {
             match self.store.peek(hits).await {
                 Ok(outcomes) => return Ok(outcomes),
-                Err(error) => may_fail(error)?,
+                Err(error) => check_retryable(error)?,
             }
         }
     }
 
-    async fn take_many(&mut self, asks: &[Vec<Plan>]) -> Result<Outcomes, String> {
-        let aimed: Vec<Hits<'_>> = asks.iter().map(|plans| self.aim(plans)).collect();
-        let hits: Vec<Vec<Hit<'_>>> = aimed.iter().map(Hits::all).collect();
+    async fn take_many(&mut self, requests: &[Vec<HitPlan>]) -> Result<Outcomes, String> {
+        let bound: Vec<BoundHits<'_>> = requests.iter().map(|plans| self.bind(plans)).collect();
+        let hits: Vec<Vec<Hit<'_>>> = bound.iter().map(BoundHits::hits).collect();
         let slices: Vec<&[Hit<'_>]> = hits.iter().map(Vec::as_slice).collect();
-        // A batch that fails is known to have done nothing, or the suite could not go on.
-        let taken = match self.store.take_many(&slices).await {
-            Ok(taken) => taken,
-            Err(error) => return self.failed(error),
+        // The suite requires that a failed batch has no effect, because it cannot determine a partial one.
+        let results = match self.store.take_many(&slices).await {
+            Ok(results) => results,
+            Err(error) => return self.count_failure(error),
         };
         let mut model = Vec::new();
-        self.model.take_many_now(&slices, |taken| model.push(taken));
-        same("answers to a batch", &taken.len(), &model.len())?;
+        self.model.take_many_now(&slices, |result| model.push(result));
+        expect_equal("results of a batch", &results.len(), &model.len())?;
         let mut outcomes = Outcomes::new();
-        for ((plans, taken), model) in asks.iter().zip(taken).zip(model) {
-            outcomes.extend(self.compare(plans, taken, model)?);
+        for ((plans, result), model) in requests.iter().zip(results).zip(model) {
+            outcomes.extend(self.compare(plans, result, model)?);
         }
         Ok(outcomes)
     }
 
     fn compare(
         &mut self,
-        plans: &[Plan],
+        plans: &[HitPlan],
         store: ChargeResult,
         model: ChargeResult,
     ) -> Result<Outcomes, String> {
-        same(&format!("allowed, {plans:?}"), &store.allowed, &model.allowed)?;
-        same(&format!("outcomes, {plans:?}"), &store.outcomes, &model.outcomes)?;
+        expect_equal(&format!("allowed, {plans:?}"), &store.allowed, &model.allowed)?;
+        expect_equal(&format!("outcomes, {plans:?}"), &store.outcomes, &model.outcomes)?;
         let charged = |receipt: &Receipt| -> Vec<_> {
             receipt.charges.iter().map(|charge| (charge.charged_at, charge.cost)).collect()
         };
-        same(&format!("receipts, {plans:?}"), &charged(&store.receipt), &charged(&model.receipt))?;
-        self.tried.decisions += 1;
-        self.tried.allowed += usize::from(store.allowed);
-        self.tried.waits += (store.outcomes.iter())
+        expect_equal(
+            &format!("receipts, {plans:?}"),
+            &charged(&store.receipt),
+            &charged(&model.receipt),
+        )?;
+        self.stats.decisions += 1;
+        self.stats.allowed += usize::from(store.allowed);
+        self.stats.waits += (store.outcomes.iter())
             .filter(|outcome| !outcome.fits() && outcome.retry_after().is_some())
             .count();
         if !store.receipt.is_empty() {
@@ -232,52 +243,52 @@ impl<S: Store> Run<'_, S> {
         Ok(store.outcomes)
     }
 
-    async fn peek(&self, plans: &[Plan]) -> Result<Outcomes, String> {
-        let hits = self.aim(plans);
-        let hits = hits.all();
-        let found = self.peek_until_answered(&hits).await?;
-        same(&format!("a peek, {plans:?}"), &found, &self.model.peek_now(&hits))?;
+    async fn peek(&self, plans: &[HitPlan]) -> Result<Outcomes, String> {
+        let bound = self.bind(plans);
+        let hits = bound.hits();
+        let found = self.peek_with_retries(&hits).await?;
+        expect_equal(&format!("a peek, {plans:?}"), &found, &self.model.peek_now(&hits))?;
         Ok(found)
     }
 
-    async fn revert(&mut self, ago: usize, tenths: Option<u64>) -> Result<Outcomes, String> {
-        let Some(nth) = self.receipts.len().checked_sub(ago + 1) else {
+    async fn revert(&mut self, age: usize, tenths: Option<u64>) -> Result<Outcomes, String> {
+        let Some(index) = self.receipts.len().checked_sub(age + 1) else {
             return Ok(Outcomes::new());
         };
-        let (store, model) = self.receipts.swap_remove(nth);
+        let (store, model) = self.receipts.swap_remove(index);
         let part = |receipt: Receipt| match tenths {
-            Some(tenths) => receipt.part(tenths, 10),
+            Some(tenths) => receipt.fraction(tenths, 10),
             None => receipt,
         };
         let (store, model) = (part(store), part(model));
         match self.store.revert(&store).await {
             Ok(()) => self.model.revert_now(&model),
-            Err(error) => return self.failed(error),
+            Err(error) => return self.count_failure(error),
         }
         Ok(Outcomes::new())
     }
 
-    async fn refund(&mut self, plans: &[Plan]) -> Result<Outcomes, String> {
-        let hits = self.aim(plans);
-        let hits = hits.all();
+    async fn refund(&mut self, plans: &[HitPlan]) -> Result<Outcomes, String> {
+        let bound = self.bind(plans);
+        let hits = bound.hits();
         match self.store.refund(&hits).await {
             Ok(outcomes) => {
                 let model = self.model.refund_now(&hits);
-                same(&format!("a refund, {plans:?}"), &outcomes, &model)?;
-                self.tried.refunds += 1;
+                expect_equal(&format!("a refund, {plans:?}"), &outcomes, &model)?;
+                self.stats.refunds += 1;
                 Ok(outcomes)
             }
-            // Known to have done nothing, or the suite could not go on.
-            Err(error) => self.failed(error),
+            // The suite requires that a failed refund has no effect.
+            Err(error) => self.count_failure(error),
         }
     }
 
-    async fn reset(&mut self, plans: &[Plan]) -> Result<Outcomes, String> {
-        let hits = self.aim(plans);
-        let hits = hits.all();
+    async fn reset(&mut self, plans: &[HitPlan]) -> Result<Outcomes, String> {
+        let bound = self.bind(plans);
+        let hits = bound.hits();
         match self.store.reset(&hits).await {
             Ok(()) => self.model.reset_now(&hits),
-            Err(error) => return self.failed(error),
+            Err(error) => return self.count_failure(error),
         }
         Ok(Outcomes::new())
     }

@@ -1,9 +1,8 @@
-//! A store that is awkward on purpose, as one across a network is: counters live in slots that cannot be
-//! charged in one step, calls fail before or after they have charged, batches go slot by slot, and no
-//! call answers at once.
+//! A store with the difficulties of a remote one: its counters are in slots that cannot be charged in one step, calls
+//! fail before or after they have charged, batches are split by slot, and no call completes immediately.
 //!
-//! A request over several slots peeks all of them, then takes slot by slot, and gives back what it took
-//! if one denies after all.
+//! A request over several slots peeks at all of them, then charges slot by slot, and reverts its charges if a slot
+//! denies after all.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,18 +20,18 @@ use crate::store::{
 
 use super::model::{ModelStore, counter_name};
 
-/// How often, in percent, a call fails.
+/// Percentages of calls that fail.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// Not reached: nothing is charged.
+    /// Calls that do not reach the store: nothing is charged.
     pub unavailable: u32,
-    /// No answer in time, and nothing charged.
+    /// Calls that time out before anything is charged.
     pub lost_before: u32,
-    /// No answer in time, but charged.
+    /// Calls that time out after they were charged.
     pub lost_after: u32,
 }
 
-/// The awkward store. Clones are one store, seen from several instances.
+/// The faulty store. Clones share its counters and faults, like several instances with one store.
 #[derive(Clone)]
 pub struct FaultyStore {
     slots: Arc<[ModelStore]>,
@@ -40,31 +39,31 @@ pub struct FaultyStore {
     rng: Arc<Mutex<Rng>>,
 }
 
-/// Hits of a request that live in one slot, and their places in the request.
-struct Part<'h> {
+/// The hits of a request in one slot, and their indices in the request.
+struct SlotPart<'h> {
     slot: usize,
-    places: Vec<usize>,
+    indices: Vec<usize>,
     hits: Vec<Hit<'h>>,
 }
 
-/// What each part is answered, slot by slot, in the order of so many hits.
-async fn in_order(
+/// Runs `call` for each part and returns the outcomes in the order of the hits.
+async fn call_in_order(
     hits: usize,
-    parts: &[Part<'_>],
-    answer: impl Fn(&Part<'_>) -> Outcomes,
+    parts: &[SlotPart<'_>],
+    call: impl Fn(&SlotPart<'_>) -> Outcomes,
 ) -> Outcomes {
     let mut outcomes = vec![None; hits];
     for part in parts {
-        Yield::default().await;
-        for (&place, outcome) in part.places.iter().zip(answer(part)) {
-            outcomes[place] = Some(outcome);
+        YieldOnce::default().await;
+        for (&index, outcome) in part.indices.iter().zip(call(part)) {
+            outcomes[index] = Some(outcome);
         }
     }
     outcomes.into_iter().flatten().collect()
 }
 
 impl FaultyStore {
-    /// A store of so many slots on the given clock.
+    /// Creates an empty store with this number of slots. `seed` determines the calls that fail.
     pub fn new(clock: &ManualClock, slots: usize, faults: Faults, seed: u64) -> Self {
         Self {
             slots: (0..slots).map(|_| ModelStore::new(clock.clone())).collect(),
@@ -73,7 +72,7 @@ impl FaultyStore {
         }
     }
 
-    /// From now on calls fail so often.
+    /// Sets the percentages of calls that fail from now on.
     pub fn set_faults(&self, faults: Faults) {
         *self.faults.lock() = faults;
     }
@@ -82,109 +81,110 @@ impl FaultyStore {
         *self.faults.lock()
     }
 
-    fn slot_of(&self, hit: &Hit<'_>) -> usize {
+    fn slot_index(&self, hit: &Hit<'_>) -> usize {
         counter_name(hit).bytes().map(usize::from).sum::<usize>() % self.slots.len()
     }
 
-    fn parts<'h>(&self, hits: &[Hit<'h>]) -> Vec<Part<'h>> {
-        let mut parts: Vec<Part<'h>> = Vec::new();
-        for (place, hit) in hits.iter().enumerate() {
-            let slot = self.slot_of(hit);
-            let nth = parts.iter().position(|part| part.slot == slot).unwrap_or_else(|| {
-                parts.push(Part { slot, places: Vec::new(), hits: Vec::new() });
+    fn parts<'h>(&self, hits: &[Hit<'h>]) -> Vec<SlotPart<'h>> {
+        let mut parts: Vec<SlotPart<'h>> = Vec::new();
+        for (index, hit) in hits.iter().enumerate() {
+            let slot = self.slot_index(hit);
+            let part = parts.iter().position(|part| part.slot == slot).unwrap_or_else(|| {
+                parts.push(SlotPart { slot, indices: Vec::new(), hits: Vec::new() });
                 parts.len() - 1
             });
-            parts[nth].places.push(place);
-            parts[nth].hits.push(*hit);
+            parts[part].indices.push(index);
+            parts[part].hits.push(*hit);
         }
         parts
     }
 
-    fn chance(&self, percent: u32) -> bool {
+    /// Returns `true` with the given probability.
+    fn draw(&self, percent: u32) -> bool {
         self.rng.lock().u32(..100) < percent
     }
 
-    fn may_be_unavailable(&self) -> Result<(), StoreError> {
-        match self.chance(self.faults().unavailable) {
-            true => Err(StoreError::Unavailable("as arranged".into())),
+    fn fail_randomly(&self) -> Result<(), StoreError> {
+        match self.draw(self.faults().unavailable) {
+            true => Err(StoreError::Unavailable("injected fault".into())),
             false => Ok(()),
         }
     }
 
-    /// One call to one slot; it alone can leave the caller without knowing what was charged.
-    async fn call(&self, part: &Part<'_>) -> Result<ChargeResult, StoreError> {
-        Yield::default().await;
-        let lost = || Err(StoreError::TimedOut("as arranged".into()));
-        if self.chance(self.faults().lost_before) {
-            return lost();
+    /// Charges the hits of one slot. Only this call can time out, which leaves the caller without the result.
+    async fn call(&self, part: &SlotPart<'_>) -> Result<ChargeResult, StoreError> {
+        YieldOnce::default().await;
+        let time_out = || Err(StoreError::TimedOut("injected fault".into()));
+        if self.draw(self.faults().lost_before) {
+            return time_out();
         }
-        let taken = self.slots[part.slot].take_now(&part.hits);
-        if self.chance(self.faults().lost_after) { lost() } else { Ok(taken) }
+        let result = self.slots[part.slot].take_now(&part.hits);
+        if self.draw(self.faults().lost_after) { time_out() } else { Ok(result) }
     }
 
-    /// A request over several slots.
-    async fn take_parts(&self, hits: &[Hit<'_>], parts: &[Part<'_>]) -> ChargeResult {
+    /// Charges a request over several slots.
+    async fn take_parts(&self, hits: &[Hit<'_>], parts: &[SlotPart<'_>]) -> ChargeResult {
         let mut outcomes = self.peek_parts(hits.len(), parts).await;
         let mut allowed = admits(hits, &outcomes);
         let mut charges = Vec::new();
         for part in parts {
-            Yield::default().await;
+            YieldOnce::default().await;
             let slot = &self.slots[part.slot];
             if !allowed {
                 charges.extend(charge_denied(slot, part, &mut outcomes));
                 continue;
             }
-            // Joint hits are decided together with those of other slots, below.
+            // Joint hits may be in several slots; they are decided below, after all slots.
             let mut hits = part.hits.clone();
             for hit in hits.iter_mut().filter(|hit| hit.veto == Veto::Jointly) {
                 hit.veto = Veto::Never;
             }
-            let taken = slot.take_now(&hits);
-            for (&place, outcome) in part.places.iter().zip(&taken.outcomes) {
-                outcomes[place] = *outcome;
+            let result = slot.take_now(&hits);
+            for (&index, outcome) in part.indices.iter().zip(&result.outcomes) {
+                outcomes[index] = *outcome;
             }
-            let charged = (part.places.iter().copied().zip(&hits).zip(&taken.outcomes))
-                .filter(|((_, hit), outcome)| is_charged(hit, taken.allowed, outcome))
-                .map(|((place, _), _)| place);
-            charges.extend(charged.zip(taken.receipt.charges));
-            allowed &= taken.allowed;
+            let charged = (part.indices.iter().copied().zip(&hits).zip(&result.outcomes))
+                .filter(|((_, hit), outcome)| is_charged(hit, result.allowed, outcome))
+                .map(|((index, _), _)| index);
+            charges.extend(charged.zip(result.receipt.charges));
+            allowed &= result.allowed;
         }
         allowed = allowed && admits(hits, &outcomes);
-        // In the order of the hits, as a store without slots would have charged them.
-        charges.sort_by_key(|(place, _)| *place);
-        let (kept, undone): (Vec<_>, Vec<_>) = charges.into_iter().partition(|(place, _)| {
-            // Somebody was faster: what the slots before have charged is undone.
-            allowed || hits[*place].charge == ChargeWhen::Always
+        // Receipts are in the order of the hits, as in a store without slots.
+        charges.sort_by_key(|(index, _)| *index);
+        let (kept, excess): (Vec<_>, Vec<_>) = charges.into_iter().partition(|(index, _)| {
+            // If another request took the capacity after the peek, the charges of earlier slots are reverted.
+            allowed || hits[*index].charge == ChargeWhen::Always
         });
         let receipt_of = |charges: Vec<(usize, Charge)>| Receipt {
             charges: charges.into_iter().map(|(_, charge)| charge).collect(),
         };
-        self.give_back_all(&receipt_of(undone)).await;
+        self.revert_all(&receipt_of(excess)).await;
         ChargeResult { allowed, outcomes, receipt: receipt_of(kept) }
     }
 
-    async fn peek_parts(&self, hits: usize, parts: &[Part<'_>]) -> Outcomes {
-        in_order(hits, parts, |part| self.slots[part.slot].peek_now(&part.hits)).await
+    async fn peek_parts(&self, hits: usize, parts: &[SlotPart<'_>]) -> Outcomes {
+        call_in_order(hits, parts, |part| self.slots[part.slot].peek_now(&part.hits)).await
     }
 
-    /// A slot that has not charged any of it has nothing to give back.
-    async fn give_back_all(&self, receipt: &Receipt) {
+    /// Reverts a receipt in all slots. Slots ignore charges of counters that they do not have.
+    async fn revert_all(&self, receipt: &Receipt) {
         for slot in &*self.slots {
-            Yield::default().await;
+            YieldOnce::default().await;
             slot.revert_now(receipt);
         }
     }
 
-    /// Takes the waiting requests of a batch, slot by slot.
+    /// Charges the waiting requests of a batch, slot by slot.
     fn flush(
         &self,
         waiting: &mut Vec<(usize, usize)>,
-        asks: &[&[Hit<'_>]],
-        into: &mut [Option<ChargeResult>],
+        requests: &[&[Hit<'_>]],
+        results: &mut [Option<ChargeResult>],
     ) {
         waiting.sort_unstable();
-        for (slot, nth) in waiting.drain(..) {
-            into[nth] = Some(self.slots[slot].take_now(asks[nth]));
+        for (slot, index) in waiting.drain(..) {
+            results[index] = Some(self.slots[slot].take_now(requests[index]));
         }
     }
 }
@@ -193,7 +193,7 @@ impl Store for FaultyStore {
     type Kind = crate::store::Asynchronous;
 
     async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        self.may_be_unavailable()?;
+        self.fail_randomly()?;
         let parts = self.parts(hits);
         match &parts[..] {
             [part] => self.call(part).await,
@@ -201,59 +201,59 @@ impl Store for FaultyStore {
         }
     }
 
-    /// Requests of one slot go together; one over several slots waits for those before it, and those
-    /// after it wait for it.
-    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
-        self.may_be_unavailable()?;
-        let mut taken: Vec<Option<ChargeResult>> = vec![None; asks.len()];
+    /// Charges requests of one slot together. A request over several slots is charged after all earlier requests and
+    /// before all later ones.
+    async fn take_many(&self, requests: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
+        self.fail_randomly()?;
+        let mut results: Vec<Option<ChargeResult>> = vec![None; requests.len()];
         let mut waiting = Vec::new();
-        for (nth, hits) in asks.iter().enumerate() {
+        for (index, hits) in requests.iter().enumerate() {
             let parts = self.parts(hits);
             if let [part] = &parts[..] {
-                waiting.push((part.slot, nth));
+                waiting.push((part.slot, index));
                 continue;
             }
-            self.flush(&mut waiting, asks, &mut taken);
-            taken[nth] = Some(self.take_parts(hits, &parts).await);
+            self.flush(&mut waiting, requests, &mut results);
+            results[index] = Some(self.take_parts(hits, &parts).await);
         }
-        self.flush(&mut waiting, asks, &mut taken);
-        Ok(taken.into_iter().flatten().collect())
+        self.flush(&mut waiting, requests, &mut results);
+        Ok(results.into_iter().flatten().collect())
     }
 
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        self.may_be_unavailable()?;
+        self.fail_randomly()?;
         Ok(self.peek_parts(hits.len(), &self.parts(hits)).await)
     }
 
     async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        self.may_be_unavailable()?;
-        self.give_back_all(receipt).await;
+        self.fail_randomly()?;
+        self.revert_all(receipt).await;
         Ok(())
     }
 
     async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        self.may_be_unavailable()?;
-        let each = |part: &Part<'_>| self.slots[part.slot].refund_now(&part.hits);
-        Ok(in_order(hits.len(), &self.parts(hits), each).await)
+        self.fail_randomly()?;
+        let refund = |part: &SlotPart<'_>| self.slots[part.slot].refund_now(&part.hits);
+        Ok(call_in_order(hits.len(), &self.parts(hits), refund).await)
     }
 
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
-        self.may_be_unavailable()?;
+        self.fail_randomly()?;
         for part in self.parts(hits) {
-            Yield::default().await;
+            YieldOnce::default().await;
             self.slots[part.slot].reset_now(&part.hits);
         }
         Ok(())
     }
 }
 
-/// Lets others go first, once.
+/// A future that yields once to other tasks.
 #[derive(Default)]
-struct Yield {
+struct YieldOnce {
     has_yielded: bool,
 }
 
-impl Future for Yield {
+impl Future for YieldOnce {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -265,20 +265,20 @@ impl Future for Yield {
     }
 }
 
-/// Charges those hits of a denied request that are always charged. Whether they fitted has been seen together with the
-/// other hits.
+/// Charges the hits of a denied request that are always charged. `outcomes` of a peek at all hits determine whether
+/// each hit fits, and are updated.
 fn charge_denied(
     slot: &ModelStore,
-    part: &Part<'_>,
+    part: &SlotPart<'_>,
     outcomes: &mut Outcomes,
 ) -> Vec<(usize, Charge)> {
     let mut charges = Vec::new();
-    for (&place, hit) in part.places.iter().zip(&part.hits) {
-        if is_charged(hit, false, &outcomes[place]) {
-            let taken = slot.take_now(&[*hit]);
-            let after = slot.peek_now(&[hit.requiring(1)])[0];
-            outcomes[place] = after.charged_after(&outcomes[place]);
-            charges.extend(taken.receipt.charges.into_iter().map(|charge| (place, charge)));
+    for (&index, hit) in part.indices.iter().zip(&part.hits) {
+        if is_charged(hit, false, &outcomes[index]) {
+            let result = slot.take_now(&[*hit]);
+            let after = slot.peek_now(&[hit.with_required(1)])[0];
+            outcomes[index] = after.charged_after(&outcomes[index]);
+            charges.extend(result.receipt.charges.into_iter().map(|charge| (index, charge)));
         }
     }
     charges

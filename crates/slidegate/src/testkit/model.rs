@@ -1,7 +1,6 @@
-//! The reference: the algorithms over plain maps, one request after another, nothing ever forgotten.
+//! The reference model: a store that keeps every counter in a map and decides one request at a time.
 //!
-//! It follows the words of the design step by step, and shares nothing with a real store but the
-//! algorithms.
+//! It implements the specification directly, and shares only the algorithms with real stores.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -15,7 +14,7 @@ use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::outcome::Outcome;
 use crate::store::{Charge, ChargeResult, CounterId, Outcomes, Receipt, SyncStore};
 
-/// The state of each counter by its full name.
+/// The states of all counters, by full name.
 type States = HashMap<Box<str>, Box<dyn Any + Send>>;
 
 /// The reference store.
@@ -25,18 +24,19 @@ pub struct ModelStore {
 }
 
 impl ModelStore {
-    /// An empty store that reads the given clock.
+    /// Creates an empty store that reads `clock`.
     pub fn new(clock: ManualClock) -> Self {
         Self { clock, states: Mutex::default() }
     }
 }
 
-/// What a store must tell apart, in full.
+/// Returns the full name of the counter of a hit. Hits with different names must have separate counters.
 pub(super) fn counter_name(hit: &Hit<'_>) -> Box<str> {
     format!("{} {}", hit.key, hit.limit.shape_text()).into()
 }
 
-fn own_time(clock: &ManualClock, hit: &Hit<'_>) -> Timestamp {
+/// Returns the current time on the clock of the counter, which is shifted by the phase of the key.
+fn counter_time(clock: &ManualClock, hit: &Hit<'_>) -> Timestamp {
     Timestamp::from_micros(clock.now().as_micros() + hit.limit.phase_us(&hit.key))
 }
 
@@ -44,7 +44,7 @@ fn state_of<'s, C: Counter>(_: &C, states: &'s mut States, name: &str) -> &'s mu
     let state = states.entry(name.into()).or_insert_with(|| Box::new(C::State::default()));
     match state.downcast_mut() {
         Some(state) => state,
-        None => unreachable!("a counter's name holds its algorithm"),
+        None => unreachable!("the name of a counter contains its algorithm"),
     }
 }
 
@@ -69,24 +69,24 @@ fn charge(
 ) -> (Timestamp, u64) {
     with_counter!(counter, counter => {
         let state = state_of(&counter, states, name);
-        let units = counter.chargeable(state, now, cost);
-        (counter.charge(state, now, units).at, units)
+        let units = counter.chargeable_units(state, now, cost);
+        (counter.charge(state, now, units).charged_at, units)
     })
 }
 
 impl ModelStore {
-    /// Each hit's outcome, given what the hits before it would charge.
+    /// Returns the outcome of each hit, including the units that earlier hits of the request would charge.
     fn peek_all(&self, states: &mut States, hits: &[Hit<'_>]) -> Outcomes {
         let mut pending: HashMap<Box<str>, u64> = HashMap::new();
         let mut outcomes = Outcomes::new();
         for hit in hits {
             let name = counter_name(hit);
-            let before = pending.entry(name.clone()).or_default();
-            let required = before.saturating_add(hit.required);
+            let pending_units = pending.entry(name.clone()).or_default();
+            let required = pending_units.saturating_add(hit.required);
             let outcome =
-                peek(states, hit.limit.counter(), &name, own_time(&self.clock, hit), required);
+                peek(states, hit.limit.counter(), &name, counter_time(&self.clock, hit), required);
             if hit.charge != ChargeWhen::IfAdmittedAndFits || outcome.fits() {
-                *before = before.saturating_add(hit.cost);
+                *pending_units = pending_units.saturating_add(hit.cost);
             }
             outcomes.push(outcome);
         }
@@ -99,29 +99,29 @@ impl SyncStore for ModelStore {
         let states = &mut *self.states.lock();
         let mut outcomes = self.peek_all(states, hits);
         let fitting = |veto: Veto| {
-            let both = hits.iter().zip(&outcomes).filter(move |(hit, _)| hit.veto == veto);
-            both.map(|(_, outcome)| outcome.fits())
+            let pairs = hits.iter().zip(&outcomes).filter(move |(hit, _)| hit.veto == veto);
+            pairs.map(|(_, outcome)| outcome.fits())
         };
         let has_joint = fitting(Veto::Jointly).next().is_some();
         let allowed = fitting(Veto::Alone).all(|fits| fits)
             && (!has_joint || fitting(Veto::Jointly).any(|fits| fits));
         let mut receipt = Receipt::default();
         for (hit, outcome) in hits.iter().zip(&mut outcomes) {
-            let wanted = match hit.charge {
+            let is_charged = match hit.charge {
                 ChargeWhen::IfAdmitted => allowed,
                 ChargeWhen::IfAdmittedAndFits => allowed && outcome.fits(),
                 ChargeWhen::Always => true,
             };
-            if !wanted || hit.cost == 0 {
+            if !is_charged || hit.cost == 0 {
                 continue;
             }
             let (counter, name) = (hit.limit.counter(), counter_name(hit));
-            let now = own_time(&self.clock, hit);
+            let now = counter_time(&self.clock, hit);
             let (charged_at, cost) = charge(states, counter, &name, now, hit.cost);
             let after = peek(states, counter, &name, now, 1);
             *outcome = match (outcome.fits(), after.retry_after()) {
                 (true, _) => after.charged(),
-                // Denied, yet one unit fits: the wait is the shortest that there is.
+                // The hit was denied, but one unit fits: the wait is the minimum, 1 us.
                 (false, Some(Duration::ZERO)) => Outcome::new(
                     u32::try_from(after.remaining()).unwrap_or(u32::MAX),
                     after.reset_after(),
@@ -139,8 +139,8 @@ impl SyncStore for ModelStore {
         ChargeResult { allowed, outcomes, receipt }
     }
 
-    fn take_many_now(&self, asks: &[&[Hit<'_>]], answer: impl FnMut(ChargeResult)) {
-        asks.iter().map(|hits| self.take_now(hits)).for_each(answer);
+    fn take_many_now(&self, requests: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult)) {
+        requests.iter().map(|hits| self.take_now(hits)).for_each(on_result);
     }
 
     fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes {
@@ -163,7 +163,7 @@ impl SyncStore for ModelStore {
     fn refund_now(&self, hits: &[Hit<'_>]) -> Outcomes {
         let states = &mut *self.states.lock();
         let refund = |hit: &Hit<'_>| {
-            let (name, now) = (counter_name(hit), own_time(&self.clock, hit));
+            let (name, now) = (counter_name(hit), counter_time(&self.clock, hit));
             with_counter!(hit.limit.counter(), counter => {
                 let state = state_of(&counter, states, &name);
                 counter.refund(state, now, hit.cost);

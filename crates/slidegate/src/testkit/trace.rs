@@ -1,4 +1,4 @@
-//! Random traces, drawn towards boundaries.
+//! Random traces of requests, with an emphasis on boundary cases.
 
 use std::time::Duration;
 
@@ -11,13 +11,14 @@ use crate::limit::Limit;
 use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, MAX_WINDOW, Quota};
 
-/// How far the clock of a trace may step back. A store that forgets has to wait that much longer.
-pub const MAX_BACK: Duration = Duration::from_millis(50);
+/// Maximum backward step of the clock in a trace. A store must keep a counter for at least
+/// this time after it has expired.
+pub const MAX_BACKWARD_STEP: Duration = Duration::from_millis(50);
 
-/// The latest moment of a trace, in 2103: scripts may count microseconds in doubles and seconds in 32 bits.
-const LATEST_US: u64 = 4_200_000_000_000_000;
+/// Latest time of a trace, in the year 2103: scripts may use doubles for microseconds and 32 bits for seconds.
+const MAX_TIME_US: u64 = 4_200_000_000_000_000;
 
-/// Windows with ticks of every size, and some that are no whole number of ticks.
+/// Windows with ticks of every size, including some that are not a whole number of ticks.
 const WINDOWS_US: [u64; 12] = [
     1_000,
     10_000,
@@ -36,19 +37,19 @@ const WINDOWS_US: [u64; 12] = [
 /// One step of a trace.
 pub(super) enum Step {
     SetClock(Timestamp),
-    Take(Vec<Plan>),
-    TakeMany(Vec<Vec<Plan>>),
-    Peek(Vec<Plan>),
-    /// The receipt of so many takes ago, whole or so many tenths of it.
+    Take(Vec<HitPlan>),
+    TakeMany(Vec<Vec<HitPlan>>),
+    Peek(Vec<HitPlan>),
+    /// Reverts the receipt with this index, counted from the newest: all of it, or this number of tenths.
     Revert(usize, Option<u64>),
-    /// Takes the costs off, whatever was charged.
-    Refund(Vec<Plan>),
-    Reset(Vec<Plan>),
+    /// Refunds the costs of the hits.
+    Refund(Vec<HitPlan>),
+    Reset(Vec<HitPlan>),
 }
 
-/// A hit, by the number of its key.
+/// A planned hit, with the number of its key.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(super) struct HitPlan {
     pub(super) key: usize,
     pub(super) limit: Limit,
     pub(super) cost: u64,
@@ -57,22 +58,23 @@ pub(super) struct Plan {
     pub(super) charge: ChargeWhen,
 }
 
-pub(super) struct Tracer {
+/// Generates the steps of a random trace.
+pub(super) struct TraceGenerator {
     rng: Rng,
     limits: Vec<Limit>,
     keys: usize,
     now: Timestamp,
-    /// Moments that something said would matter.
-    awaited: Vec<Timestamp>,
+    /// Up to eight times at which recent outcomes promised a change.
+    promised_times: Vec<Timestamp>,
 }
 
-impl Tracer {
-    /// A trace over limits of the given algorithms.
+impl TraceGenerator {
+    /// Creates the generator of a trace with limits of these algorithms.
     pub(super) fn new(seed: u64, algorithms: &[Algorithm]) -> Self {
         let mut rng = Rng::with_seed(seed);
         let limits = (0..rng.usize(1..=4)).map(|_| draw_limit(&mut rng, algorithms)).collect();
         let now = Timestamp::from_micros(1_700_000_000_000_000 + rng.u64(..10_000_000_000_000));
-        Self { limits, keys: rng.usize(1..=4), now, awaited: Vec::new(), rng }
+        Self { limits, keys: rng.usize(1..=4), now, promised_times: Vec::new(), rng }
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -83,39 +85,41 @@ impl Tracer {
         self.keys
     }
 
-    /// Notes what outcomes say of the future, so that the trace goes there.
-    pub(super) fn listen(&mut self, outcomes: &[Outcome]) {
+    /// Records the retry and reset times of outcomes, so that later steps test them.
+    pub(super) fn add_promises(&mut self, outcomes: &[Outcome]) {
         for outcome in outcomes {
             let waits = [outcome.retry_after(), Some(outcome.reset_after())];
-            // A level that leaks one unit a year is not waited for.
+            // Very long waits are ignored, such as the wait for a token bucket that leaks one unit per year.
             let soon = waits.into_iter().flatten().filter(|wait| *wait < 10 * MAX_WINDOW);
-            self.awaited.extend(soon.map(|wait| self.now.after(wait)));
+            self.promised_times.extend(soon.map(|wait| self.now.after(wait)));
         }
-        let old = self.awaited.len().saturating_sub(8);
-        self.awaited.drain(..old);
+        let old = self.promised_times.len().saturating_sub(8);
+        self.promised_times.drain(..old);
     }
 
     pub(super) fn step(&mut self) -> Step {
         match self.rng.u32(..100) {
-            0..=34 => Step::SetClock(self.next_moment()),
-            35..=75 => Step::Take(self.hits()),
-            76..=79 => Step::Refund(self.hits()),
-            80..=85 => Step::TakeMany((0..self.rng.usize(..=5)).map(|_| self.hits()).collect()),
-            86..=91 => Step::Peek(self.hits()),
-            92..=97 => Step::Revert(self.rng.usize(..3), self.part()),
-            98 => Step::Reset(self.hits()),
+            0..=34 => Step::SetClock(self.draw_time()),
+            35..=75 => Step::Take(self.draw_hits()),
+            76..=79 => Step::Refund(self.draw_hits()),
+            80..=85 => {
+                Step::TakeMany((0..self.rng.usize(..=5)).map(|_| self.draw_hits()).collect())
+            }
+            86..=91 => Step::Peek(self.draw_hits()),
+            92..=97 => Step::Revert(self.rng.usize(..3), self.draw_tenths()),
+            98 => Step::Reset(self.draw_hits()),
             _ => {
-                // The policy changes a max; the counts stay.
-                let nth = self.rng.usize(..self.limits.len());
-                self.limits[nth] = draw_max(&mut self.rng, &self.limits[nth]);
+                // A policy change: the max changes, and the counts remain.
+                let index = self.rng.usize(..self.limits.len());
+                self.limits[index] = draw_max(&mut self.rng, &self.limits[index]);
                 Step::SetClock(self.now)
             }
         }
     }
 
-    fn next_moment(&mut self) -> Timestamp {
-        let nth = self.rng.usize(..self.limits.len());
-        let window_us = self.limits[nth].quota().window_us();
+    fn draw_time(&mut self) -> Timestamp {
+        let index = self.rng.usize(..self.limits.len());
+        let window_us = self.limits[index].quota().window_us();
         let now_us = self.now.as_micros();
         let draw = self.rng.u32(..20);
         let us = match draw {
@@ -123,33 +127,33 @@ impl Tracer {
             2..=3 => now_us + 1,
             4..=6 => now_us + self.rng.u64(..=window_us / 10),
             7 => now_us + self.rng.u64(..=window_us * 2),
-            // Around the ends of windows and of tenths of them.
+            // At the ends of windows and of tenths of windows, or 1 us before.
             8..=9 => next_multiple(now_us, window_us) - self.rng.u64(..=1),
             10 => next_multiple(now_us, window_us / 10) - self.rng.u64(..=1),
-            11 => now_us - self.rng.u64(..=MAX_BACK.as_micros() as u64),
+            11 => now_us - self.rng.u64(..=MAX_BACKWARD_STEP.as_micros() as u64),
             12 => now_us + window_us * self.rng.u64(3..100),
-            // Where an outcome promised something, and just before.
-            _ => match self.rng.choice(&self.awaited) {
+            // At a promised time, or 1 us before.
+            _ => match self.rng.choice(&self.promised_times) {
                 Some(moment) if moment.as_micros() > now_us => {
                     moment.as_micros() - self.rng.u64(..=1)
                 }
                 _ => now_us + self.rng.u64(..1_000),
             },
         };
-        self.now = Timestamp::from_micros(us.min(LATEST_US));
+        self.now = Timestamp::from_micros(us.min(MAX_TIME_US));
         self.now
     }
 
-    fn part(&mut self) -> Option<u64> {
+    fn draw_tenths(&mut self) -> Option<u64> {
         self.rng.bool().then(|| self.rng.u64(..=10))
     }
 
-    fn hits(&mut self) -> Vec<Plan> {
+    fn draw_hits(&mut self) -> Vec<HitPlan> {
         let hits = if self.rng.bool() { 1 } else { self.rng.usize(..=5) };
-        (0..hits).map(|_| self.hit()).collect()
+        (0..hits).map(|_| self.draw_hit()).collect()
     }
 
-    fn hit(&mut self) -> Plan {
+    fn draw_hit(&mut self) -> HitPlan {
         let limit = self.limits[self.rng.usize(..self.limits.len())];
         let capacity = limit.capacity();
         let cost = match self.rng.u32(..16) {
@@ -164,14 +168,14 @@ impl Tracer {
             _ if self.rng.u32(..8) == 0 => u64::MAX - self.rng.u64(..2),
             _ => 3,
         };
-        // Mostly combinations that rules have, and any of them now and then.
+        // Mostly combinations that rules produce, sometimes any other.
         let (veto, charge) = match self.rng.u32(..14) {
             0..=6 => (Veto::Alone, ChargeWhen::IfAdmitted),
             7..=8 => (Veto::Never, ChargeWhen::IfAdmittedAndFits),
             9 => (Veto::Never, ChargeWhen::Always),
             10 => (Veto::Alone, ChargeWhen::Always),
             11..=12 => (Veto::Jointly, ChargeWhen::IfAdmittedAndFits),
-            _ => (self.veto(), self.charge()),
+            _ => (self.draw_veto(), self.draw_charge()),
         };
         let required = match self.rng.u32(..8) {
             0 => 0,
@@ -179,14 +183,14 @@ impl Tracer {
             2 if self.rng.u32(..8) == 0 => u64::MAX,
             _ => cost.max(1),
         };
-        Plan { key: self.rng.usize(..self.keys), limit, cost, required, veto, charge }
+        HitPlan { key: self.rng.usize(..self.keys), limit, cost, required, veto, charge }
     }
 
-    fn veto(&mut self) -> Veto {
+    fn draw_veto(&mut self) -> Veto {
         [Veto::Alone, Veto::Jointly, Veto::Never][self.rng.usize(..3)]
     }
 
-    fn charge(&mut self) -> ChargeWhen {
+    fn draw_charge(&mut self) -> ChargeWhen {
         let all = [ChargeWhen::IfAdmitted, ChargeWhen::IfAdmittedAndFits, ChargeWhen::Always];
         all[self.rng.usize(..3)]
     }
@@ -214,28 +218,28 @@ fn draw_limit(rng: &mut Rng, algorithms: &[Algorithm]) -> Limit {
         }
         other => other,
     };
-    build(draw_units(rng, algorithm), window, algorithm)
+    build_limit(draw_units(rng, algorithm), window, algorithm)
 }
 
-/// The same limit with another max.
+/// Returns the limit with another max.
 fn draw_max(rng: &mut Rng, limit: &Limit) -> Limit {
     let algorithm = limit.algorithm();
-    build(draw_units(rng, algorithm), limit.quota().window(), algorithm)
+    build_limit(draw_units(rng, algorithm), limit.quota().window(), algorithm)
 }
 
 fn draw_units(rng: &mut Rng, algorithm: Algorithm) -> u64 {
-    let most = match algorithm {
+    let max = match algorithm {
         Algorithm::SlidingLog => 1_000,
         _ => MAX_UNITS,
     };
-    let draws = [0, 1, 2, 3, 5, 10, 17, 100, 1_000, most - 1, most];
+    let draws = [0, 1, 2, 3, 5, 10, 17, 100, 1_000, max - 1, max];
     draws[rng.usize(..draws.len())]
 }
 
-fn build(max: u64, window: Duration, algorithm: Algorithm) -> Limit {
+fn build_limit(max: u64, window: Duration, algorithm: Algorithm) -> Limit {
     let limit = Quota::new(max, window).map_err(Into::into);
     match limit.and_then(|quota| Limit::new(quota, algorithm)) {
         Ok(limit) => limit,
-        Err(error) => unreachable!("the tracer draws only limits that can be: {error}"),
+        Err(error) => unreachable!("the generator draws only valid limits: {error}"),
     }
 }

@@ -1,4 +1,4 @@
-//! `/v1/cluster`: which nodes there are, how they keep up, and what has slipped through.
+//! `/v1/cluster`: the members of the cluster, their replication state, and the overshoot of limits.
 
 use std::sync::Arc;
 
@@ -6,58 +6,66 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use serde::Serialize;
-use slidegate_cluster::{Overshoot, SHARES, Status};
+use slidegate_cluster::{ClusterStatus, OVERSHOOT_BOUNDS_PERMILLE, OvershootHistogram};
 
-use crate::http::problem::{Problem, nothing_at};
+use crate::http::problem::{Problem, not_found_with_hint};
 use crate::service::Service;
 use crate::wire::Node;
 
-/// How the cluster stands, as this node sees it.
+/// The state of the cluster from the view of this node.
 #[derive(Serialize)]
-pub struct Cluster {
+pub struct ClusterStatusBody {
     #[serde(flatten)]
-    status: Status,
-    /// Requests that were denied since others had not acknowledged enough.
+    status: ClusterStatus,
+    /// Requests that were denied because other nodes had not acknowledged enough updates.
     capped: u64,
-    /// Counts that went beyond max, by how far.
-    overshoot: Vec<Share>,
+    /// Counters that exceeded max, by their excess as a share of max.
+    overshoot: Vec<OvershootBucket>,
 }
 
-/// How often counts went beyond max by a share of it.
+/// One bucket of the overshoot histogram.
 #[derive(Debug, PartialEq, Serialize)]
-struct Share {
-    /// By no more than this part of max, and by more than that of the one before. Null: by any more.
+struct OvershootBucket {
+    /// The largest excess in this bucket, as a share of max. Each bucket begins above the bound of the previous one.
+    /// Null for the last bucket, which has no upper bound.
     le: Option<f64>,
     count: u64,
 }
 
-/// What there is to tell; 404 if the store is no cluster.
+/// Returns the state of the cluster, or 404 if the store is not a cluster.
 pub async fn cluster(
     State(service): State<Arc<Service>>,
     uri: Uri,
-) -> Result<Json<Cluster>, Problem> {
-    let ruled = service.ruled();
-    let store = ruled.store();
-    store.node().and_then(Cluster::of).map(Json).ok_or_else(|| no_cluster(&uri, store.kind()))
+) -> Result<Json<ClusterStatusBody>, Problem> {
+    let policy = service.active_policy();
+    let store = policy.store();
+    store
+        .node()
+        .and_then(ClusterStatusBody::from_node)
+        .map(Json)
+        .ok_or_else(|| not_clustered(&uri, store.kind()))
 }
 
-impl Cluster {
-    fn of(node: &Node) -> Option<Self> {
-        let status = Status::clone(&*node.status()?);
-        let overshoot = shares(node.counters().overshoot());
-        Some(Self { status, capped: node.capped(), overshoot })
+impl ClusterStatusBody {
+    fn from_node(node: &Node) -> Option<Self> {
+        let status = ClusterStatus::clone(&*node.status()?);
+        let overshoot = overshoot_buckets(node.counters().overshoot());
+        Some(Self { status, capped: node.unsynced_denials(), overshoot })
     }
 }
 
-fn shares(overshoot: &Overshoot) -> Vec<Share> {
-    let ends = SHARES.iter().map(|share| Some(*share as f64 / 1e3)).chain([None]);
-    let (counts, _) = overshoot.read();
-    ends.zip(counts).map(|(le, count)| Share { le, count }).collect()
+fn overshoot_buckets(overshoot: &OvershootHistogram) -> Vec<OvershootBucket> {
+    let upper_bounds =
+        OVERSHOOT_BOUNDS_PERMILLE.iter().map(|share| Some(*share as f64 / 1e3)).chain([None]);
+    let (counts, _) = overshoot.snapshot();
+    upper_bounds.zip(counts).map(|(le, count)| OvershootBucket { le, count }).collect()
 }
 
-fn no_cluster(uri: &Uri, kind: &str) -> Problem {
-    let why = format!("the store is `{kind}`, which is no cluster: that is `--store cluster://`");
-    nothing_at(uri, &why)
+fn not_clustered(uri: &Uri, kind: &str) -> Problem {
+    let hint = format!(
+        "the store is `{kind}`, not a cluster; start a cluster node with `--store cluster://`"
+    );
+    not_found_with_hint(uri, &hint)
 }
 
 #[cfg(test)]
@@ -65,10 +73,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_share_has_an_end_but_the_last() {
-        let shares = shares(&Overshoot::default());
-        assert_eq!(shares.len(), SHARES.len() + 1);
-        assert_eq!(shares[0], Share { le: Some(0.001), count: 0 });
-        assert_eq!(shares[SHARES.len()], Share { le: None, count: 0 });
+    fn overshoot_last_bucket_is_unbounded() {
+        let buckets = overshoot_buckets(&OvershootHistogram::default());
+        assert_eq!(buckets.len(), OVERSHOOT_BOUNDS_PERMILLE.len() + 1);
+        assert_eq!(buckets[0], OvershootBucket { le: Some(0.001), count: 0 });
+        assert_eq!(
+            buckets[OVERSHOOT_BOUNDS_PERMILLE.len()],
+            OvershootBucket { le: None, count: 0 }
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! `/metrics`, in the format that the scraper likes best.
+//! `/metrics`, in the format that the scraper prefers.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,23 +11,23 @@ use crate::http::problem::Problem;
 use crate::service::Service;
 use crate::watch::metrics::Format;
 
-/// All metrics.
+/// Returns all metrics as text.
 pub async fn metrics(
     State(service): State<Arc<Service>>,
     headers: HeaderMap,
 ) -> Result<([(HeaderName, &'static str); 1], String), Problem> {
-    let format = negotiate(&headers);
-    let ruled = service.ruled();
-    let (store, cluster) = (ruled.store_figures(), ruled.store().cluster_figures());
-    // Whoever can reach this path has an admin address, and then there are metrics.
+    let format = negotiate_format(&headers);
+    let policy = service.active_policy();
+    let (store, cluster) = (policy.store_figures(), policy.store().cluster_figures());
+    // This path exists only on the admin listener, and with that listener metrics are always collected.
     let text = service.watch().metrics().map(|metrics| metrics.write(format, store, cluster));
     let text = text.transpose().map_err(Problem::internal)?.unwrap_or_default();
     Ok(([(header::CONTENT_TYPE, format.content_type())], text))
 }
 
-/// OpenMetrics for those that prefer it; the older format for all others, also for who says nothing, or
-/// nonsense.
-fn negotiate(headers: &HeaderMap) -> Format {
+/// Returns OpenMetrics for scrapers that prefer it. Returns the older Prometheus format for all others, also if the
+/// `Accept` header is missing or malformed.
+fn negotiate_format(headers: &HeaderMap) -> Format {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let accepted = accepted.collect::<Vec<_>>().join(",");
     let Ok(accept) = Accept::from_str(&accepted) else { return Format::Prometheus };
@@ -48,13 +48,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scraper_gets_the_format_that_it_prefers() {
+    fn accept_header_selects_preferred_format() {
         let format = |accept: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::ACCEPT, HeaderValue::from_str(accept).unwrap());
-            negotiate(&headers)
+            negotiate_format(&headers)
         };
-        // As Prometheus 2 and 3 ask.
+        // The Accept headers of Prometheus 2 and 3.
         let two = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
         let three = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,*/*;q=0.1";
         assert_eq!(format(two), Format::OpenMetrics);
@@ -64,6 +64,6 @@ mod tests {
         for other in ["*/*", "text/html", "", ";;,", "application/json"] {
             assert_eq!(format(other), Format::Prometheus, "{other}");
         }
-        assert_eq!(negotiate(&HeaderMap::new()), Format::Prometheus);
+        assert_eq!(negotiate_format(&HeaderMap::new()), Format::Prometheus);
     }
 }

@@ -1,42 +1,56 @@
-//! The face of operators: how it goes, and why. Nobody else may reach it.
+//! The admin listener: metrics, top keys, explanations, cluster state and health.
+//!
+//! It has no authentication, so only operators may reach it. To add a path, add a route to [`router`].
 
 mod cluster;
-mod explain;
 mod metrics;
 mod top;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
 use axum::http::Uri;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
+use axum::{Json, Router};
 
+use super::check_request::ExplainRequest;
 use super::problem::Problem;
 use super::{body, health, problem};
+use crate::explain::Explanation;
 use crate::service::Service;
 
-/// Every path of the admin address. `patience` is how long a body may take.
-pub fn router(service: Arc<Service>, patience: Duration) -> Router {
+/// Returns the router of the admin listener. `client_timeout` bounds the time to read a request body.
+pub fn router(service: Arc<Service>, client_timeout: Duration) -> Router {
     Router::new()
         .route("/metrics", get(metrics::metrics))
         .route("/v1/top", get(top::top))
-        .route("/v1/explain", post(explain::explain))
+        .route("/v1/explain", post(explain))
         .route("/v1/cluster", get(cluster::cluster))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .fallback(not_found)
         .method_not_allowed_fallback(problem::method_not_allowed)
-        .layer(from_fn_with_state(patience, body::read_whole))
+        .layer(from_fn_with_state(client_timeout, body::buffer_body))
         .with_state(service)
 }
 
-/// For a path that leads nowhere.
+/// Explains the decision about a request, rule by rule. Charges nothing.
+async fn explain(
+    State(service): State<Arc<Service>>,
+    body: Bytes,
+) -> Result<Json<Explanation>, Problem> {
+    let request = ExplainRequest::parse(&body)?;
+    Ok(Json(service.explain(&request.to_gate_request()).await))
+}
+
+/// Responds with 404 to an unknown path.
 async fn not_found(uri: Uri) -> Problem {
-    problem::nothing_at(
+    problem::not_found_with_hint(
         &uri,
-        "operators ask /metrics, /v1/top, /v1/explain, /v1/cluster, /healthz and /readyz here; whether a \
-         request may pass is asked at the address of --http",
+        "this listener serves /metrics, /v1/top, /v1/explain, /v1/cluster, /healthz and /readyz; decisions are \
+         served at the address of --http",
     )
 }

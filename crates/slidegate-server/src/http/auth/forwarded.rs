@@ -1,4 +1,4 @@
-//! The request that a proxy describes in headers, as attributes.
+//! Attributes of the request that a proxy describes in headers.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -8,69 +8,75 @@ use clap::ValueEnum;
 use slidegate::{Descriptor, Request};
 use slidegate_tower::extract::normalize_path;
 
-use crate::service::NamedHeaders;
+use crate::service::PolicyHeaders;
 
 const FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
 const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// What a client's header counts as if the client repeats it.
+/// The treatment of client headers that occur more than once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RepeatedHeaders {
-    /// Its first value.
+    /// Use the first value.
     First,
-    /// Absent, unless all its values are the same.
+    /// Treat the header as absent, unless all values are equal.
     Absent,
 }
 
 /// The request that a proxy describes.
-pub struct Forwarded<'h> {
-    attributes: Vec<Attribute<'h>>,
+pub struct ForwardedRequest<'h> {
+    attributes: Vec<ForwardedAttribute<'h>>,
 }
 
-struct Attribute<'h> {
+struct ForwardedAttribute<'h> {
     name: &'h str,
-    /// With a replacement for each sequence that is not UTF-8.
+    /// The value, with a replacement character for each sequence that is not UTF-8.
     text: Cow<'h, str>,
-    /// The bytes of a value that is not UTF-8.
+    /// The original bytes of a value that is not UTF-8.
     bytes: Option<&'h [u8]>,
 }
 
-impl<'h> Forwarded<'h> {
-    /// Reads the headers of a trusted proxy for a client at `ip`: those that describe the request, and of the client's
-    /// own those that the policy names. A header that is missing or empty yields no attribute.
-    pub fn read(
+impl<'h> ForwardedRequest<'h> {
+    /// Reads the headers of a trusted proxy for a client at `ip`: the headers that describe the request, and the client
+    /// headers that the policy names. A header that is missing or empty yields no attribute.
+    pub fn from_headers(
         headers: &'h HeaderMap,
         ip: IpAddr,
-        named: &'h NamedHeaders,
+        policy_headers: &'h PolicyHeaders,
         repeated: RepeatedHeaders,
     ) -> Self {
-        // The last value is the proxy's own, if it adds to those of its client.
-        let last = |name: HeaderName| {
+        // A proxy that appends to headers of its client writes the last value.
+        let last_value = |name: HeaderName| {
             headers.get_all(name).iter().next_back().map(|value| value.as_bytes())
         };
-        let described = [
-            ("method", last(FORWARDED_METHOD)),
-            ("path", last(FORWARDED_URI)),
-            ("host", last(FORWARDED_HOST)),
+        let request_headers = [
+            ("method", last_value(FORWARDED_METHOD)),
+            ("path", last_value(FORWARDED_URI)),
+            ("host", last_value(FORWARDED_HOST)),
         ];
-        let named = named
+        let client_headers = policy_headers
             .iter()
             .map(|(attribute, name)| (&**attribute, client_value(headers, name, repeated)));
-        let mut attributes = Vec::with_capacity(1 + described.len() + named.len());
-        attributes.push(Attribute { name: "ip", text: ip.to_string().into(), bytes: None });
-        let present =
-            described.into_iter().chain(named).filter_map(|(name, bytes)| Some((name, bytes?)));
+        let mut attributes = Vec::with_capacity(1 + request_headers.len() + client_headers.len());
+        attributes.push(ForwardedAttribute {
+            name: "ip",
+            text: ip.to_string().into(),
+            bytes: None,
+        });
+        let present = request_headers
+            .into_iter()
+            .chain(client_headers)
+            .filter_map(|(name, bytes)| Some((name, bytes?)));
         let present = present.filter(|(_, bytes)| !bytes.is_empty());
-        attributes.extend(present.map(|(name, bytes)| Attribute::new(name, bytes)));
+        attributes.extend(present.map(|(name, bytes)| ForwardedAttribute::new(name, bytes)));
         Self { attributes }
     }
 
-    /// One unit for it.
-    pub fn request<'r>(&'r self, domain: &'r str) -> Request<'r> {
+    /// Returns the request for the gate, with a cost of one unit.
+    pub fn to_gate_request<'r>(&'r self, domain: &'r str) -> Request<'r> {
         let pairs = self.attributes.iter().map(|attribute| (attribute.name, &*attribute.text));
         let mut descriptor = Descriptor::new(pairs);
-        for Attribute { name, bytes, .. } in &self.attributes {
+        for ForwardedAttribute { name, bytes, .. } in &self.attributes {
             if let Some(bytes) = bytes {
                 descriptor = descriptor.with_bytes(name, bytes);
             }
@@ -79,7 +85,7 @@ impl<'h> Forwarded<'h> {
     }
 }
 
-impl<'h> Attribute<'h> {
+impl<'h> ForwardedAttribute<'h> {
     fn new(name: &'h str, bytes: &'h [u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
         let bytes = matches!(text, Cow::Owned(_)).then_some(bytes);
@@ -112,20 +118,21 @@ mod tests {
 
     use super::*;
 
-    const NAMED: [&str; 2] = ["x-api-key", "x-forwarded-proto"];
+    const POLICY_HEADERS: [&str; 2] = ["x-api-key", "x-forwarded-proto"];
 
-    /// The attributes of a client at 192.0.2.7 whose proxy sends these headers.
+    /// Returns the attributes for a client at 192.0.2.7 whose proxy sends these headers.
     fn attributes_by(repeated: RepeatedHeaders, lines: &[(&str, &[u8])]) -> Vec<(String, String)> {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
             headers.append(name, HeaderValue::from_bytes(value).unwrap());
         }
-        let named =
-            NAMED.map(|name| (format!("header.{name}").into(), HeaderName::from_static(name)));
-        let named: NamedHeaders = named.into();
-        let forwarded = Forwarded::read(&headers, [192, 0, 2, 7].into(), &named, repeated);
-        let request = forwarded.request("default");
+        let named = POLICY_HEADERS
+            .map(|name| (format!("header.{name}").into(), HeaderName::from_static(name)));
+        let named: PolicyHeaders = named.into();
+        let forwarded =
+            ForwardedRequest::from_headers(&headers, [192, 0, 2, 7].into(), &named, repeated);
+        let request = forwarded.to_gate_request("default");
         let pairs = request.descriptors()[0].iter();
         pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
@@ -134,7 +141,7 @@ mod tests {
         attributes_by(RepeatedHeaders::First, lines)
     }
 
-    /// The address, and these.
+    /// Returns the expected attributes: the client address, followed by `expected`.
     fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
         let expected = [("ip", "192.0.2.7")].iter().chain(expected);
         expected.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
@@ -161,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn header_unnamed_by_policy_is_not_read() {
+    fn header_not_in_policy_is_ignored() {
         assert_eq!(attributes(&[("Cookie", b"a=b"), ("X-Other", b"c")]), pairs(&[]));
     }
 
@@ -174,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_header_counts_as_first_proxy_header_as_last() {
+    fn repeated_client_header_first_proxy_header_last() {
         let found = attributes(&[
             ("X-Forwarded-Uri", b"/forged"),
             ("X-Forwarded-Uri", b"/real"),

@@ -1,52 +1,54 @@
-//! `/json`, whose messages are defined by Protocol Buffers and not by types that know JSON.
+//! The description of `/json`.
+//!
+//! Its schemas are written by hand, since its messages are defined by Protocol Buffers.
 
 use serde_json::{Value, json};
 
 use crate::rls::MAX_DESCRIPTORS;
 
-/// The operation; `responses` adds what any request may be answered.
-pub fn operation(responses: impl Fn(Value) -> Value) -> Value {
+/// Returns the operation. `with_problem_responses` adds the problems that every operation may return.
+pub fn operation(with_problem_responses: impl Fn(Value) -> Value) -> Value {
     json!({
         "operationId": "json",
-        "summary": "What Envoy's rate limit service is asked over gRPC, as JSON.",
+        "summary": "Envoy's rate limit service over HTTP, with JSON messages.",
         "description": "RateLimitRequest and RateLimitResponse of envoy.service.ratelimit.v3, in the JSON of \
-            Protocol Buffers: names may also be written with underscores, numbers as strings.",
+            Protocol Buffers: field names may be written with underscores, and numbers as strings.",
         "requestBody": {
             "required": true,
-            "content": { "application/json": { "schema": request(), "example": example() } },
+            "content": { "application/json": { "schema": request_schema(), "example": example() } },
         },
-        "responses": responses(json!({
-            "200": answer("The request may pass.", "OK"),
-            "429": answer("The request is denied; rawBody is a problem in base64.", "OVER_LIMIT"),
+        "responses": with_problem_responses(json!({
+            "200": response("The request is allowed.", "OK"),
+            "429": response("The request is denied; rawBody is a problem in base64.", "OVER_LIMIT"),
         })),
     })
 }
 
-fn request() -> Value {
+fn request_schema() -> Value {
     json!({
         "type": "object",
         "required": ["descriptors"],
         "additionalProperties": false,
         "properties": {
-            "domain": text(),
+            "domain": string_or_null(),
             "descriptors": {
                 "type": "array",
                 "minItems": 1,
                 "maxItems": MAX_DESCRIPTORS,
-                "items": descriptor(),
+                "items": descriptor_schema(),
             },
-            "hitsAddend": units(32),
+            "hitsAddend": unsigned_integer(32),
         },
     })
 }
 
-fn descriptor() -> Value {
+fn descriptor_schema() -> Value {
     let entry = json!({
         "type": "object",
         "additionalProperties": false,
-        "properties": { "key": text(), "value": text() },
+        "properties": { "key": string_or_null(), "value": string_or_null() },
     });
-    let mut limits: Vec<Value> = UNITS.iter().map(limit).collect();
+    let mut limits: Vec<Value> = UNITS.iter().map(limit_schema).collect();
     limits.push(json!({ "type": "null" }));
     json!({
         "type": "object",
@@ -54,13 +56,13 @@ fn descriptor() -> Value {
         "properties": {
             "entries": { "type": ["array", "null"], "items": entry },
             "limit": { "anyOf": limits },
-            "hitsAddend": units(64),
+            "hitsAddend": unsigned_integer(64),
             "isNegativeHits": { "type": ["boolean", "null"] },
         },
     })
 }
 
-/// Units of a limit: name, number, and how many fit into the longest window.
+/// Units of a limit: name, number, and the largest multiplier within the longest window.
 const UNITS: [(&str, u32, u32); 7] = [
     ("SECOND", 1, 366 * 86_400),
     ("MINUTE", 2, 366 * 1_440),
@@ -72,9 +74,9 @@ const UNITS: [(&str, u32, u32); 7] = [
 ];
 
 /// Returns the schema of a limit in one unit.
-fn limit(&(name, number, most): &(&str, u32, u32)) -> Value {
+fn limit_schema(&(name, number, max_multiplier): &(&str, u32, u32)) -> Value {
     // A string has fewer digits than the largest number, except for 1.
-    let pattern = match most.ilog10() {
+    let pattern = match max_multiplier.ilog10() {
         0 => "^1$".to_owned(),
         digits => format!("^[1-9][0-9]{{0,{}}}$", digits - 1),
     };
@@ -83,10 +85,10 @@ fn limit(&(name, number, most): &(&str, u32, u32)) -> Value {
         "required": ["unit"],
         "additionalProperties": false,
         "properties": {
-            "requestsPerUnit": units(32),
+            "requestsPerUnit": unsigned_integer(32),
             "unit": { "enum": [name, number] },
             "unitMultiplier": { "anyOf": [
-                { "type": "integer", "minimum": 1, "maximum": most },
+                { "type": "integer", "minimum": 1, "maximum": max_multiplier },
                 { "type": "string", "pattern": pattern },
                 { "type": "null" },
             ] },
@@ -94,22 +96,22 @@ fn limit(&(name, number, most): &(&str, u32, u32)) -> Value {
     })
 }
 
-fn text() -> Value {
+fn string_or_null() -> Value {
     json!({ "type": ["string", "null"] })
 }
 
-/// A number of so many bits, as Protocol Buffers take it.
-fn units(bits: u32) -> Value {
-    // What is larger no number of JSON tells exactly; whoever means so many writes a string.
-    let most = (1_u64 << bits.min(53)) - 1;
+/// Returns the schema of an unsigned integer in the JSON of Protocol Buffers.
+fn unsigned_integer(bits: u32) -> Value {
+    // JSON numbers are exact up to 53 bits. Clients must write larger values as strings.
+    let max = (1_u64 << bits.min(53)) - 1;
     json!({ "anyOf": [
-        { "type": "integer", "minimum": 0, "maximum": most },
+        { "type": "integer", "minimum": 0, "maximum": max },
         { "type": "string", "pattern": "^[0-9]{1,9}$" },
         { "type": "null" },
     ] })
 }
 
-fn answer(description: &str, code: &str) -> Value {
+fn response(description: &str, code: &str) -> Value {
     let header = json!({
         "type": "object",
         "required": ["key", "value"],
@@ -121,7 +123,7 @@ fn answer(description: &str, code: &str) -> Value {
         "additionalProperties": false,
         "properties": {
             "overallCode": { "const": code },
-            "statuses": { "type": "array", "items": status() },
+            "statuses": { "type": "array", "items": status_schema() },
             "responseHeadersToAdd": { "type": "array", "items": header },
             "rawBody": { "type": "string", "contentEncoding": "base64" },
         },
@@ -132,7 +134,7 @@ fn answer(description: &str, code: &str) -> Value {
     })
 }
 
-fn status() -> Value {
+fn status_schema() -> Value {
     let units = || json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX });
     json!({
         "type": "object",

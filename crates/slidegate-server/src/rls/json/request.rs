@@ -1,4 +1,6 @@
-//! A request as JSON. Not read by reflection, which takes text that is not Unicode for an error.
+//! Deserializes requests from JSON.
+//!
+//! Written by hand instead of by reflection, which rejects text that is not Unicode.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,16 +16,16 @@ use crate::rls::messages::envoy::extensions::common::ratelimit::v3::rate_limit_d
 };
 use crate::rls::messages::envoy::r#type::v3::RateLimitUnit;
 
-/// A JSON object. Derived code would also take an array for the fields in their order.
+/// A JSON object. Derived code would also accept an array with the fields in their order.
 pub struct Object<T>(pub T);
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct RequestJson {
-    domain: Option<Bytes>,
+    domain: Option<ByteString>,
     descriptors: Option<Vec<Object<DescriptorJson>>>,
     #[serde(alias = "hits_addend")]
-    hits_addend: Option<Units<{ u32::MAX as u64 }>>,
+    hits_addend: Option<BoundedInteger<{ u32::MAX as u64 }>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -32,7 +34,7 @@ struct DescriptorJson {
     entries: Option<Vec<Object<EntryJson>>>,
     limit: Option<Object<LimitJson>>,
     #[serde(alias = "hits_addend")]
-    hits_addend: Option<Units<{ u64::MAX }>>,
+    hits_addend: Option<BoundedInteger<{ u64::MAX }>>,
     #[serde(alias = "is_negative_hits")]
     is_negative_hits: Option<bool>,
 }
@@ -40,68 +42,71 @@ struct DescriptorJson {
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct EntryJson {
-    key: Option<Bytes>,
-    value: Option<Bytes>,
+    key: Option<ByteString>,
+    value: Option<ByteString>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct LimitJson {
     #[serde(alias = "requests_per_unit")]
-    requests_per_unit: Option<Units<{ u32::MAX as u64 }>>,
-    unit: Option<Unit>,
+    requests_per_unit: Option<BoundedInteger<{ u32::MAX as u64 }>>,
+    unit: Option<UnitNumber>,
     #[serde(alias = "unit_multiplier")]
-    unit_multiplier: Option<Units<{ u32::MAX as u64 }>>,
+    unit_multiplier: Option<BoundedInteger<{ u32::MAX as u64 }>>,
 }
 
-/// A string of any bytes.
-struct Bytes(Vec<u8>);
+/// A JSON string that may contain any bytes.
+struct ByteString(Vec<u8>);
 
-/// A whole number up to `MAX`, as a number or as a string of digits.
-struct Units<const MAX: u64>(u64);
+/// A whole number up to `MAX`, written as a number or as a string of digits.
+struct BoundedInteger<const MAX: u64>(u64);
 
-/// A unit by name or number.
-struct Unit(i32);
+/// A unit, written as its name or number.
+struct UnitNumber(i32);
 
 impl From<RequestJson> for RateLimitRequest {
     fn from(json: RequestJson) -> Self {
         let descriptors = json.descriptors.unwrap_or_default();
         Self {
-            domain: bytes(json.domain),
+            domain: bytes_or_empty(json.domain),
             descriptors: descriptors.into_iter().map(|Object(json)| json.into()).collect(),
-            hits_addend: json.hits_addend.map_or(0, |Units(units)| units as u32),
+            hits_addend: json.hits_addend.map_or(0, |BoundedInteger(units)| units as u32),
         }
     }
 }
 
 impl From<DescriptorJson> for RateLimitDescriptor {
     fn from(json: DescriptorJson) -> Self {
-        let entry =
-            |Object(EntryJson { key, value })| Entry { key: bytes(key), value: bytes(value) };
+        let entry = |Object(EntryJson { key, value })| Entry {
+            key: bytes_or_empty(key),
+            value: bytes_or_empty(value),
+        };
         let limit =
             |Object(LimitJson { requests_per_unit, unit, unit_multiplier })| RateLimitOverride {
-                requests_per_unit: requests_per_unit.map_or(0, |Units(units)| units as u32),
-                unit: unit.map_or(0, |Unit(unit)| unit),
-                unit_multiplier: unit_multiplier.map(|Units(units)| units as u32),
+                requests_per_unit: requests_per_unit
+                    .map_or(0, |BoundedInteger(units)| units as u32),
+                unit: unit.map_or(0, |UnitNumber(unit)| unit),
+                unit_multiplier: unit_multiplier.map(|BoundedInteger(units)| units as u32),
             };
         Self {
             entries: json.entries.unwrap_or_default().into_iter().map(entry).collect(),
             limit: json.limit.map(limit),
-            hits_addend: json.hits_addend.map(|Units(units)| units),
+            hits_addend: json.hits_addend.map(|BoundedInteger(units)| units),
             is_negative_hits: json.is_negative_hits.unwrap_or_default(),
         }
     }
 }
 
-fn bytes(text: Option<Bytes>) -> Vec<u8> {
-    text.map_or(Vec::new(), |Bytes(bytes)| bytes)
+fn bytes_or_empty(text: Option<ByteString>) -> Vec<u8> {
+    text.map_or(Vec::new(), |ByteString(bytes)| bytes)
 }
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields<T>(PhantomData<T>);
+        struct ObjectVisitor<T>(PhantomData<T>);
 
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
             type Value = Object<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -113,51 +118,51 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
             }
         }
 
-        deserializer.deserialize_map(Fields(PhantomData))
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
     }
 }
 
-impl<'de> Deserialize<'de> for Bytes {
+impl<'de> Deserialize<'de> for ByteString {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct AnyText;
+        struct ByteStringVisitor;
 
-        impl Visitor<'_> for AnyText {
-            type Value = Bytes;
+        impl Visitor<'_> for ByteStringVisitor {
+            type Value = ByteString;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a string")
             }
 
-            fn visit_bytes<E: Error>(self, text: &[u8]) -> Result<Bytes, E> {
-                Ok(Bytes(text.to_owned()))
+            fn visit_bytes<E: Error>(self, text: &[u8]) -> Result<ByteString, E> {
+                Ok(ByteString(text.to_owned()))
             }
         }
 
-        deserializer.deserialize_bytes(AnyText)
+        deserializer.deserialize_bytes(ByteStringVisitor)
     }
 }
 
-impl<'de, const MAX: u64> Deserialize<'de> for Units<MAX> {
+impl<'de, const MAX: u64> Deserialize<'de> for BoundedInteger<MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Whole<const MAX: u64>;
+        struct BoundedIntegerVisitor<const MAX: u64>;
 
-        impl<const MAX: u64> Visitor<'_> for Whole<MAX> {
-            type Value = Units<MAX>;
+        impl<const MAX: u64> Visitor<'_> for BoundedIntegerVisitor<MAX> {
+            type Value = BoundedInteger<MAX>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "a whole number from 0 to {MAX}")
             }
 
-            fn visit_u64<E: Error>(self, units: u64) -> Result<Units<MAX>, E> {
+            fn visit_u64<E: Error>(self, units: u64) -> Result<BoundedInteger<MAX>, E> {
                 if units > MAX {
                     return Err(E::invalid_value(Unexpected::Unsigned(units), &self));
                 }
-                Ok(Units(units))
+                Ok(BoundedInteger(units))
             }
 
-            /// JSON has one kind of number: 4.0 is 4.
-            fn visit_f64<E: Error>(self, units: f64) -> Result<Units<MAX>, E> {
-                /// Up to here, floating-point numbers are exact.
+            /// Accepts 4.0 as 4: JSON has only one kind of number.
+            fn visit_f64<E: Error>(self, units: f64) -> Result<BoundedInteger<MAX>, E> {
+                /// Floating-point numbers are exact up to this value.
                 const MAX_EXACT: f64 = (1_u64 << 53) as f64;
                 if units.fract() != 0.0 || !(0.0..=MAX_EXACT).contains(&units) {
                     return Err(E::invalid_value(Unexpected::Float(units), &self));
@@ -165,7 +170,7 @@ impl<'de, const MAX: u64> Deserialize<'de> for Units<MAX> {
                 self.visit_u64(units as u64)
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Units<MAX>, E> {
+            fn visit_str<E: Error>(self, text: &str) -> Result<BoundedInteger<MAX>, E> {
                 let digits = text.bytes().all(|byte| byte.is_ascii_digit());
                 match text.parse() {
                     Ok(units) if digits => self.visit_u64(units),
@@ -174,40 +179,41 @@ impl<'de, const MAX: u64> Deserialize<'de> for Units<MAX> {
             }
         }
 
-        deserializer.deserialize_any(Whole)
+        deserializer.deserialize_any(BoundedIntegerVisitor)
     }
 }
 
-impl<'de> Deserialize<'de> for Unit {
+impl<'de> Deserialize<'de> for UnitNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NameOrNumber;
+        struct UnitVisitor;
 
-        impl Visitor<'_> for NameOrNumber {
-            type Value = Unit;
+        impl Visitor<'_> for UnitVisitor {
+            type Value = UnitNumber;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a unit from SECOND to WEEK, or its number")
             }
 
-            /// A number that is no unit is refused with the descriptor's position, as over gRPC.
-            fn visit_u64<E: Error>(self, number: u64) -> Result<Unit, E> {
-                Ok(Unit(i32::try_from(number).unwrap_or(i32::MAX)))
+            /// Accepts any number. Unknown units are rejected later, with the position of their descriptor, as over
+            /// gRPC.
+            fn visit_u64<E: Error>(self, number: u64) -> Result<UnitNumber, E> {
+                Ok(UnitNumber(i32::try_from(number).unwrap_or(i32::MAX)))
             }
 
-            fn visit_f64<E: Error>(self, number: f64) -> Result<Unit, E> {
+            fn visit_f64<E: Error>(self, number: f64) -> Result<UnitNumber, E> {
                 if number.fract() != 0.0 {
                     return Err(E::invalid_value(Unexpected::Float(number), &self));
                 }
-                Ok(Unit(number as i32))
+                Ok(UnitNumber(number as i32))
             }
 
-            fn visit_str<E: Error>(self, name: &str) -> Result<Unit, E> {
+            fn visit_str<E: Error>(self, name: &str) -> Result<UnitNumber, E> {
                 let unit = RateLimitUnit::from_str_name(name);
                 let unit = unit.ok_or_else(|| E::invalid_value(Unexpected::Str(name), &self))?;
-                Ok(Unit(unit.into()))
+                Ok(UnitNumber(unit.into()))
             }
         }
 
-        deserializer.deserialize_any(NameOrNumber)
+        deserializer.deserialize_any(UnitVisitor)
     }
 }

@@ -9,8 +9,8 @@ use opentelemetry_sdk::trace::{SdkTracer, Span};
 use slidegate::{Ruling, StoreError};
 
 use super::{TraceParent, Traces};
-use crate::decisions::Told;
-use crate::watch::metrics::Answered;
+use crate::request_handler::ClassifyResponse;
+use crate::watch::metrics::RequestResult;
 
 /// The span of a decision; nothing, if it is not traced.
 pub struct DecisionSpan(Option<Context>);
@@ -49,12 +49,12 @@ impl DecisionSpan {
     }
 
     /// Tells how it was answered, and ends the span.
-    pub fn answered(&self, answer: &impl Told) {
+    pub fn answered(&self, answer: &impl ClassifyResponse) {
         let Some(context) = &self.0 else { return };
-        let (span, answered) = (context.span(), answer.answered());
+        let (span, answered) = (context.span(), answer.result());
         span.set_attribute(KeyValue::new("slidegate.outcome", answered.name()));
-        span.set_attribute(answer.code());
-        if matches!(answered, Answered::Refused | Answered::Error) {
+        span.set_attribute(answer.status_attribute());
+        if matches!(answered, RequestResult::StoreUnavailable | RequestResult::Error) {
             span.set_status(Status::error(answered.name()));
         }
         span.end();

@@ -1,0 +1,136 @@
+//! Texts for explanations.
+
+use std::time::Duration;
+
+use slidegate::policy::NoMatchReason;
+use slidegate::{Limit, LimitStatus, Ruling};
+
+use crate::words;
+
+/// Returns the reason why a rule does not apply.
+pub fn describe_no_match(reason: &NoMatchReason<'_>) -> String {
+    match reason {
+        NoMatchReason::ConditionNotMet { attribute, expected, found } => match found {
+            Some(found) => format!("{attribute} is `{found}`, and {}", words::must(expected)),
+            None => format!("{attribute} is missing, and {}", words::must(expected)),
+        },
+        NoMatchReason::MissingAttribute(entry) => {
+            let names: Vec<&str> = entry.names().collect();
+            format!("{}, listed in `per`, is missing", names.join(" or "))
+        }
+        NoMatchReason::UnnamedAttribute(name) => {
+            format!("the descriptor has {name}, which the rule does not name")
+        }
+        NoMatchReason::OtherAttributeNames(names) => {
+            format!(
+                "the rule applies only to descriptors with exactly {}, in this order",
+                names.join(", ")
+            )
+        }
+        NoMatchReason::RequestedLimitsOnly => {
+            "the rule applies only to descriptors that contain a limit and match no other rule"
+                .into()
+        }
+        NoMatchReason::Replaced(other) => format!("{other} applies and replaces it"),
+        _ => "the rule is switched off".into(),
+    }
+}
+
+/// Returns the limit in the notation of policies.
+pub fn describe_limit(limit: &Limit) -> String {
+    match limit.capacity() {
+        0 => "nothing passes".into(),
+        _ => limit.to_string(),
+    }
+}
+
+/// Returns the condition under which the required units become free; `None` if they are free.
+pub fn describe_requirement(limit_status: &LimitStatus<'_>, required: u64) -> Option<String> {
+    let (limit, outcome) = (limit_status.limit.limit(), limit_status.outcome);
+    if outcome.fits() {
+        return None;
+    }
+    Some(match outcome.retry_after() {
+        None if limit.capacity() == 0 => "never allowed by this policy".into(),
+        None => format!("never allowed at this cost: at most {} fit", limit.capacity()),
+        Some(wait) => {
+            let wait = format_wait(wait);
+            match required.saturating_sub(outcome.remaining()) {
+                0 => format!("the counter is above its limit for {wait}"),
+                1 => {
+                    format!(
+                        "needs 1 more unit: free in {wait} unless another request takes it first"
+                    )
+                }
+                units => format!(
+                    "needs {units} more units: free in {wait} unless other requests take them first"
+                ),
+            }
+        }
+    })
+}
+
+/// Returns a summary of the decision.
+pub fn describe_ruling(ruling: &Ruling) -> String {
+    let decision = ruling.decision();
+    let summary = match (decision.is_allowed(), ruling.binding()) {
+        (true, None) => "allowed: no enforced limit applies".into(),
+        (true, Some(limit)) => format!("allowed: {} is closest to its limit", limit.policy_name()),
+        (false, Some(limit)) => {
+            let wait = decision.retry_after().map(|wait| format!(", for {}", format_wait(wait)));
+            format!(
+                "denied by {}{}",
+                limit.policy_name(),
+                wait.as_deref().unwrap_or(", permanently")
+            )
+        }
+        (false, None) => {
+            "denied: the store is unavailable, and a rule denies requests without it".into()
+        }
+    };
+    match decision.is_degraded() && !decision.is_store_unavailable() {
+        true => format!("{summary} (the store is unavailable: counted by this instance alone)"),
+        false => summary,
+    }
+}
+
+/// Formats a wait for people. Rounds up, so that it is never too short.
+fn format_wait(wait: Duration) -> String {
+    let tenths = wait.as_micros().div_ceil(100_000);
+    let seconds = wait.as_micros().div_ceil(1_000_000);
+    match seconds {
+        0..120 => format!("{}.{} s", tenths / 10, tenths % 10),
+        120..7_200 => format!("{} min {} s", seconds / 60, seconds % 60),
+        7_200..172_800 => {
+            let minutes = seconds.div_ceil(60);
+            format!("{} h {} min", minutes / 60, minutes % 60)
+        }
+        _ => {
+            let hours = seconds.div_ceil(3_600);
+            format!("{} d {} h", hours / 24, hours % 24)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_is_rounded_up() {
+        for (us, expected) in [
+            (1, "0.1 s"),
+            (100_000, "0.1 s"),
+            (100_001, "0.2 s"),
+            (119_000_000, "119.0 s"),
+            (119_000_001, "2 min 0 s"),
+            (3_599_000_001, "60 min 0 s"),
+            (7_200_000_000, "2 h 0 min"),
+            (7_260_000_001, "2 h 2 min"),
+            (172_800_000_000, "2 d 0 h"),
+            (176_400_000_001, "2 d 2 h"),
+        ] {
+            assert_eq!(format_wait(Duration::from_micros(us)), expected, "{us}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Writes check responses as JSON.
+//!
+//! serde inspects every character of every field name, which takes as long as the decision itself. A test compares the
+//! output with serde's.
+
+use std::io;
+
+use slidegate::Reason;
+
+use super::{CheckResponse, LimitBody, LimitStatusBody};
+
+/// Appends JSON to a buffer.
+struct JsonWriter<'o>(&'o mut Vec<u8>);
+
+impl CheckResponse<'_> {
+    /// Appends the response to `json`.
+    pub fn write(&self, json: &mut Vec<u8>) -> io::Result<()> {
+        let mut writer = JsonWriter(json);
+        writer.write_raw(r#"{"allowed":"#);
+        writer.write_bool(self.allowed);
+        writer.write_raw(r#","reason":"#);
+        writer.write_option(self.reason.map(Reason::name), JsonWriter::write_string)?;
+        writer.write_raw(r#","rule":"#);
+        writer.write_option(self.rule, JsonWriter::write_string)?;
+        writer.write_raw(r#","limit":"#);
+        writer.write_option(self.limit.as_ref(), |writer, limit| limit.write(writer))?;
+        writer.write_raw(r#","remaining":"#);
+        writer.write_option(self.remaining, JsonWriter::write_number)?;
+        writer.write_raw(r#","reset_after_ms":"#);
+        writer.write_option(self.reset_after_ms, JsonWriter::write_number)?;
+        writer.write_raw(r#","retry_after_ms":"#);
+        writer.write_option(self.retry_after_ms, JsonWriter::write_number)?;
+        writer.write_raw(r#","degraded":"#);
+        writer.write_bool(self.degraded);
+        writer.write_raw(r#","limits":["#);
+        for (index, limit_status) in self.limits.iter().enumerate() {
+            writer.write_raw(if index == 0 { "" } else { "," });
+            limit_status.write(&mut writer)?;
+        }
+        writer.write_raw("]}");
+        Ok(())
+    }
+}
+
+impl LimitStatusBody<'_> {
+    fn write(&self, writer: &mut JsonWriter<'_>) -> io::Result<()> {
+        writer.write_raw(r#"{"rule":"#);
+        writer.write_string(self.rule)?;
+        writer.write_raw(r#","limit":"#);
+        self.limit.write(writer)?;
+        writer.write_raw(r#","algorithm":"#);
+        writer.write_string(self.algorithm)?;
+        writer.write_raw(r#","allowed":"#);
+        writer.write_bool(self.allowed);
+        writer.write_raw(r#","observed":"#);
+        writer.write_bool(self.observed);
+        writer.write_raw(r#","remaining":"#);
+        writer.write_number(self.remaining)?;
+        writer.write_raw(r#","reset_after_ms":"#);
+        writer.write_number(self.reset_after_ms)?;
+        writer.write_raw(r#","retry_after_ms":"#);
+        writer.write_option(self.retry_after_ms, JsonWriter::write_number)?;
+        writer.write_raw("}");
+        Ok(())
+    }
+}
+
+impl LimitBody<'_> {
+    fn write(&self, writer: &mut JsonWriter<'_>) -> io::Result<()> {
+        writer.write_raw(r#"{"name":"#);
+        writer.write_string(self.name)?;
+        writer.write_raw(r#","max":"#);
+        writer.write_number(self.max)?;
+        writer.write_raw(r#","window_ms":"#);
+        writer.write_number(self.window_ms)?;
+        writer.write_raw("}");
+        Ok(())
+    }
+}
+
+impl JsonWriter<'_> {
+    fn write_raw(&mut self, json: &str) {
+        self.0.extend_from_slice(json.as_bytes());
+    }
+
+    fn write_bool(&mut self, value: bool) {
+        self.write_raw(if value { "true" } else { "false" });
+    }
+
+    fn write_number(&mut self, number: u64) -> io::Result<()> {
+        self.write_raw(itoa::Buffer::new().format(number));
+        Ok(())
+    }
+
+    fn write_string(&mut self, text: &str) -> io::Result<()> {
+        if text.bytes().any(|byte| byte < b' ' || byte == b'"' || byte == b'\\') {
+            return Ok(serde_json::to_writer(&mut *self.0, text)?);
+        }
+        self.write_raw("\"");
+        self.write_raw(text);
+        self.write_raw("\"");
+        Ok(())
+    }
+
+    fn write_option<T>(
+        &mut self,
+        value: Option<T>,
+        write: impl FnOnce(&mut Self, T) -> io::Result<()>,
+    ) -> io::Result<()> {
+        match value {
+            Some(value) => write(self, value),
+            None => {
+                self.write_raw("null");
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A rule name, a limit name, and the values of a status.
+    type RandomStatus = (String, String, [bool; 2], [u64; 4], Option<u64>);
+
+    fn limit_status(random: &RandomStatus) -> LimitStatusBody<'_> {
+        let (rule, name, [allowed, observed], [max, window_ms, remaining, reset_after_ms], wait) =
+            random;
+        LimitStatusBody {
+            rule,
+            limit: LimitBody { name, max: *max, window_ms: *window_ms },
+            algorithm: "sliding_window",
+            allowed: *allowed,
+            observed: *observed,
+            remaining: *remaining,
+            reset_after_ms: *reset_after_ms,
+            retry_after_ms: *wait,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn output_equals_serde_output(
+            statuses in vec(any::<RandomStatus>(), 0..3),
+            allowed: bool,
+            degraded: bool,
+        ) {
+            let binding = statuses.first().map(limit_status);
+            let response = CheckResponse {
+                allowed,
+                reason: (!allowed).then_some(Reason::LimitExceeded),
+                rule: binding.as_ref().map(|limit_status| limit_status.rule),
+                remaining: binding.as_ref().map(|limit_status| limit_status.remaining),
+                reset_after_ms: binding.as_ref().map(|limit_status| limit_status.reset_after_ms),
+                retry_after_ms: binding.as_ref().and_then(|limit_status| limit_status.retry_after_ms),
+                limit: binding.map(|limit_status| limit_status.limit),
+                degraded,
+                limits: statuses.iter().map(limit_status).collect(),
+            };
+            let mut json = Vec::new();
+            response.write(&mut json).unwrap();
+            prop_assert_eq!(String::from_utf8(json).unwrap(), serde_json::to_string(&response).unwrap());
+        }
+    }
+}

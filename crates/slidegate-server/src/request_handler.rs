@@ -1,0 +1,150 @@
+//! The parts that all decision endpoints of a listener share: the service, rendering, metrics and tracing.
+//!
+//! An endpoint begins a [`RequestScope`] for each request, decides and renders within it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use opentelemetry::KeyValue;
+use quanta::Instant;
+use slidegate::{Request, Ruling};
+
+use crate::http::ResponseRenderer;
+use crate::service::{ActivePolicy, Service};
+use crate::watch::metrics::{ListenerKind, ListenerMetrics, RequestResult};
+use crate::watch::traces::{DecisionSpan, TraceParent};
+
+const TRACEPARENT: &str = "traceparent";
+
+/// The service, renderer and metrics of one listener.
+pub struct RequestHandler {
+    service: Arc<Service>,
+    renderer: ResponseRenderer,
+    metrics: Option<ListenerMetrics>,
+}
+
+/// The trace of the caller. Empty if tracing is disabled.
+pub struct TraceContext(Option<TraceParent>);
+
+/// A request in progress, with its timer and its span, if tracing is enabled.
+pub struct RequestScope<'d> {
+    handler: &'d RequestHandler,
+    span: DecisionSpan,
+    _timer: Option<Timer<'d>>,
+}
+
+/// Records the elapsed time when it is dropped.
+struct Timer<'d>(&'d ListenerMetrics, Instant);
+
+/// A response that metrics and traces can classify.
+pub trait ClassifyResponse {
+    /// Returns the result for metrics.
+    fn result(&self) -> RequestResult;
+
+    /// Returns the status of the response as a span attribute.
+    fn status_attribute(&self) -> KeyValue;
+}
+
+impl RequestHandler {
+    /// Creates the handler of a listener.
+    pub fn new(service: Arc<Service>, renderer: ResponseRenderer, kind: ListenerKind) -> Self {
+        let metrics = service.watch().metrics().map(|metrics| metrics.listener(kind));
+        Self { service, renderer, metrics }
+    }
+
+    /// Returns the active policy.
+    pub fn active_policy(&self) -> Arc<ActivePolicy> {
+        self.service.active_policy()
+    }
+
+    /// Returns the renderer of responses.
+    pub fn renderer(&self) -> &ResponseRenderer {
+        &self.renderer
+    }
+
+    /// Returns the metrics of the listener, if they are collected.
+    pub fn metrics(&self) -> Option<&ListenerMetrics> {
+        self.metrics.as_ref()
+    }
+
+    /// Returns the trace context in the headers of a caller.
+    pub fn trace_context(&self, headers: &HeaderMap) -> TraceContext {
+        let is_tracing = self.service.watch().traces().is_some();
+        TraceContext(is_tracing.then(|| trusted_parent(headers)))
+    }
+
+    /// Returns the trace context of a forwarded request. The end client may have written its headers, so they decide
+    /// sampling only with `--trust-traceparent`.
+    pub fn forwarded_trace_context(&self, headers: &HeaderMap) -> TraceContext {
+        let traces = self.service.watch().traces();
+        TraceContext(traces.map(|traces| match traces.trusts_forwarded() {
+            true => trusted_parent(headers),
+            false => TraceParent::untrusted(header_values(headers, TRACEPARENT)),
+        }))
+    }
+
+    /// Begins a request. Must be called after the whole request has arrived, so that a slow client does not count as
+    /// latency. `name` is the name of the span.
+    pub fn begin(&self, name: &'static str, trace: TraceContext) -> RequestScope<'_> {
+        RequestScope {
+            handler: self,
+            span: DecisionSpan::begin(self.service.watch().traces(), name, trace.0),
+            _timer: self.metrics.as_ref().map(|metrics| Timer(metrics, Instant::now())),
+        }
+    }
+}
+
+impl RequestScope<'_> {
+    /// Decides about a request, and charges its cost if every limit allows it.
+    pub async fn check(&self, domain: &str, request: &Request<'_>) -> Ruling {
+        self.record(domain, self.handler.service.check(request).await)
+    }
+
+    /// Like [`check`](Self::check), with a policy that the caller has already loaded.
+    pub async fn check_with_policy(
+        &self,
+        policy: &ActivePolicy,
+        domain: &str,
+        request: &Request<'_>,
+    ) -> Ruling {
+        self.record(domain, self.handler.service.check_with_policy(policy, request).await)
+    }
+
+    /// Returns the decision that [`check`](Self::check) would return. Charges nothing.
+    pub async fn peek(&self, domain: &str, request: &Request<'_>) -> Ruling {
+        self.record(domain, self.handler.service.peek(request).await)
+    }
+
+    /// Records units that have been consumed. Never denies.
+    pub async fn report(&self, domain: &str, request: &Request<'_>) -> Ruling {
+        self.record(domain, self.handler.service.report(request).await)
+    }
+
+    fn record(&self, domain: &str, ruling: Ruling) -> Ruling {
+        self.span.ruled(domain, &ruling);
+        ruling
+    }
+
+    /// Runs `work` within the span, and ends the span with the response. `work` is pinned by the caller, because a move
+    /// would store the future twice.
+    pub async fn run<R: ClassifyResponse>(&self, work: Pin<&mut impl Future<Output = R>>) -> R {
+        let response = self.span.around(work).await;
+        self.span.answered(&response);
+        response
+    }
+}
+
+impl Drop for Timer<'_> {
+    fn drop(&mut self) {
+        self.0.observe_duration(self.1.elapsed());
+    }
+}
+
+fn trusted_parent(headers: &HeaderMap) -> TraceParent {
+    TraceParent::trusted(header_values(headers, TRACEPARENT), header_values(headers, "tracestate"))
+}
+
+fn header_values<'h>(headers: &'h HeaderMap, name: &str) -> impl Iterator<Item = &'h str> {
+    headers.get_all(name).into_iter().map(|value| value.to_str().unwrap_or_default())
+}

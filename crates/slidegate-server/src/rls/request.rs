@@ -1,0 +1,288 @@
+//! Converts request messages to requests for the gate.
+//!
+//! Envoy allows a request if the call fails, and clients choose the contents of many entries. So no key, value, domain
+//! or number of entries makes a call fail. Values that the caller configures, such as units, are validated.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use slidegate::{Descriptor, MAX_UNITS, MAX_VALUE_BYTES, Quota, Request, Value};
+
+use super::messages::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use super::messages::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+    Entry, RateLimitOverride,
+};
+use super::messages::envoy::service::ratelimit::v3::RateLimitRequest;
+use super::{InvalidRequest, unit};
+
+/// Maximum number of descriptors of a request. Envoy creates one for each `actions` of a route, so clients cannot
+/// influence their number.
+pub const MAX_DESCRIPTORS: usize = 1024;
+
+/// Maximum number of entries that are compared pairwise to find repeated names.
+const FEW_ENTRIES: usize = 16;
+
+/// A validated request.
+pub struct ParsedRequest {
+    domain: String,
+    descriptors: Vec<ParsedDescriptor>,
+}
+
+/// A validated descriptor.
+struct ParsedDescriptor {
+    /// Names and values in their order. Each name occurs once.
+    entries: Vec<(String, String)>,
+    /// Positions of entries whose values are not UTF-8, with their original bytes.
+    bytes: Vec<(usize, Vec<u8>)>,
+    cost: DescriptorCost,
+    is_refund: bool,
+    /// The limit that the descriptor contains.
+    limit: Option<Quota>,
+}
+
+/// The cost of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DescriptorCost {
+    /// The cost that the rule states, 1 by default.
+    Default,
+    /// The `hits_addend` of the message.
+    Message(u64),
+    /// The `hits_addend` of the descriptor: units that have been consumed already.
+    Descriptor(u64),
+}
+
+impl ParsedRequest {
+    /// Parses a message.
+    pub fn parse(message: RateLimitRequest) -> Result<Self, InvalidRequest> {
+        let count = message.descriptors.len();
+        if count == 0 {
+            return Err(InvalidRequest("the request has no descriptors; send at least one".into()));
+        }
+        if count > MAX_DESCRIPTORS {
+            let error = format!(
+                "the request has {count} descriptors: at most {MAX_DESCRIPTORS} are allowed"
+            );
+            return Err(InvalidRequest(error));
+        }
+        let cost = match message.hits_addend {
+            0 => DescriptorCost::Default,
+            units => DescriptorCost::Message(units.into()),
+        };
+        let descriptors = message.descriptors.into_iter().enumerate();
+        let descriptors =
+            descriptors.map(|(index, descriptor)| ParsedDescriptor::parse(index, descriptor, cost));
+        Ok(Self {
+            domain: decode_name(message.domain),
+            descriptors: descriptors.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Returns the domain whose rules apply.
+    pub fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// Returns the number of descriptors.
+    pub fn descriptor_count(&self) -> usize {
+        self.descriptors.len()
+    }
+
+    /// Returns the request for the gate.
+    pub fn to_gate_request(&self) -> Request<'_> {
+        let descriptors = self.descriptors.iter().map(ParsedDescriptor::to_descriptor);
+        Request::with_descriptors(&self.domain, descriptors)
+    }
+}
+
+impl ParsedDescriptor {
+    /// Parses the descriptor at `index`. `cost` is the cost of the whole message.
+    fn parse(
+        index: usize,
+        descriptor: RateLimitDescriptor,
+        cost: DescriptorCost,
+    ) -> Result<Self, InvalidRequest> {
+        let mut bytes = Vec::new();
+        let entries = descriptor.entries.into_iter().enumerate();
+        let entries = entries.map(|(position, Entry { key, value })| {
+            (
+                decode_name(key),
+                String::from_utf8(value).unwrap_or_else(|error| {
+                    let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
+                    bytes.push((position, error.into_bytes()));
+                    text
+                }),
+            )
+        });
+        let mut entries: Vec<_> = entries.collect();
+        number_repeated_names(&mut entries);
+        Ok(Self {
+            entries,
+            bytes,
+            cost: descriptor.hits_addend.map_or(cost, DescriptorCost::Descriptor),
+            is_refund: descriptor.is_negative_hits,
+            limit: descriptor.limit.map(|limit| parse_quota(index, limit)).transpose()?,
+        })
+    }
+
+    fn to_descriptor(&self) -> Descriptor<'_> {
+        let attributes = self.entries.iter().map(|(name, value)| (&**name, &**value));
+        let mut descriptor = Descriptor::new(attributes).exact();
+        descriptor = match self.cost {
+            DescriptorCost::Default => descriptor,
+            DescriptorCost::Message(units) => descriptor.with_hits_addend(units),
+            DescriptorCost::Descriptor(units) => descriptor.with_hits_addend(units).consumed(),
+        };
+        for (position, bytes) in &self.bytes {
+            descriptor = descriptor.with_bytes(&self.entries[*position].0, bytes);
+        }
+        if self.is_refund {
+            descriptor = descriptor.as_refund();
+        }
+        match self.limit {
+            Some(limit) => descriptor.with_limit(limit),
+            None => descriptor,
+        }
+    }
+}
+
+/// Returns the text of a key or a domain. Shortens it like a value if it is too long or not UTF-8; such a name cannot
+/// occur in a policy.
+fn decode_name(bytes: Vec<u8>) -> String {
+    match String::from_utf8(bytes) {
+        Ok(text) if text.len() <= MAX_VALUE_BYTES => text,
+        Ok(text) => shorten(&text, text.as_bytes()),
+        Err(error) => shorten(&String::from_utf8_lossy(error.as_bytes()), error.as_bytes()),
+    }
+}
+
+fn shorten(text: &str, bytes: &[u8]) -> String {
+    match Value::from_bytes(text, bytes) {
+        Value::Shortened(value) => format!("{}({})", value.prefix(), value.digest()),
+        other => other.to_string(),
+    }
+}
+
+/// Renames the second entry of a name to `name#2`, and so on, since each attribute name occurs once. Skips numbers for
+/// which the new name is the key of another entry.
+fn number_repeated_names(entries: &mut [(String, String)]) {
+    let is_repeated = |(index, (key, _)): (usize, &(String, String))| {
+        entries[..index].iter().any(|(other, _)| other == key)
+    };
+    if entries.len() <= FEW_ENTRIES && !entries.iter().enumerate().any(is_repeated) {
+        return;
+    }
+    // The last number of each key; 0 until the key occurs.
+    let keys = entries.iter().map(|(key, _)| (key.clone(), 0));
+    let mut last: HashMap<String, usize> = keys.collect();
+    for (key, _) in entries {
+        let mut number = last.get(key).copied().unwrap_or_default() + 1;
+        let mut numbered = key.clone();
+        while number > 1 {
+            numbered = format!("{key}#{number}");
+            if !last.contains_key(&numbered) {
+                break;
+            }
+            number += 1;
+        }
+        last.insert(std::mem::replace(key, numbered), number);
+    }
+}
+
+/// Parses the limit in the descriptor at `index`.
+fn parse_quota(index: usize, limit: RateLimitOverride) -> Result<Quota, InvalidRequest> {
+    let RateLimitOverride { requests_per_unit, unit, unit_multiplier } = limit;
+    let invalid = |problem: &str| InvalidRequest(format!("descriptors[{index}].limit {problem}"));
+    let Some(window) = unit::window_of_unit(unit) else {
+        return Err(invalid(&format!("has unit {unit}; the units SECOND to WEEK are 1 to 7")));
+    };
+    let units = unit_multiplier.unwrap_or(1);
+    if units == 0 {
+        return Err(invalid("has unit_multiplier 0; the minimum is 1"));
+    }
+    let max = u64::from(requests_per_unit).min(MAX_UNITS);
+    let window = window.checked_mul(units).unwrap_or(Duration::MAX);
+    Quota::new(max, window).map_err(|error| invalid(&format!("is invalid: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(entries: &[(&str, &str)]) -> Vec<String> {
+        let entry = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        let mut entries: Vec<_> = entries.iter().map(entry).collect();
+        number_repeated_names(&mut entries);
+        entries.into_iter().map(|(key, _)| key).collect()
+    }
+
+    #[test]
+    fn repeated_names_are_numbered_in_order() {
+        assert_eq!(keys(&[("a", "1"), ("b", "2")]), ["a", "b"]);
+        assert_eq!(
+            keys(&[("a", "1"), ("b", "1"), ("a", "2"), ("a", "2"), ("b", "1")]),
+            ["a", "b", "a#2", "a#3", "b#2"]
+        );
+        assert_eq!(
+            keys(&[("a#2", "1"), ("a", "1"), ("a", "2"), ("a", "3"), ("a#2", "2")]),
+            ["a#2", "a", "a#3", "a#4", "a#2#2"]
+        );
+        assert_eq!(keys(&[("a", "1"), ("a", "2"), ("a#2", "1")]), ["a", "a#3", "a#2"]);
+        let many = vec![("a", ""); 100_000];
+        assert_eq!(keys(&many).last().unwrap(), "a#100000");
+    }
+
+    fn message(descriptor: RateLimitDescriptor) -> RateLimitRequest {
+        RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor], hits_addend: 0 }
+    }
+
+    #[test]
+    fn limit_saturates_and_every_unit_has_window() {
+        let limit = |requests_per_unit, unit| {
+            let limit = RateLimitOverride { requests_per_unit, unit, unit_multiplier: None };
+            let limit = Some(limit);
+            ParsedRequest::parse(message(RateLimitDescriptor { limit, ..Default::default() }))
+                .map(|request| request.descriptors[0].limit)
+        };
+        let quota = |text: &str| Some(text.parse::<Quota>().unwrap());
+        assert_eq!(limit(u32::MAX, 1).unwrap(), quota("536870912/s"));
+        assert_eq!(limit(7, 5).unwrap(), quota("7/30d"));
+        assert_eq!(limit(7, 6).unwrap(), quota("7/365d"));
+        assert_eq!(limit(0, 7).unwrap(), quota("0/w"));
+        for unknown in [0, 8, -1] {
+            let error = limit(1, unknown).err().unwrap().to_string();
+            assert!(error.starts_with("descriptors[0].limit has unit"), "{error}");
+        }
+    }
+
+    #[test]
+    fn unit_multiplier_multiplies_window() {
+        let limit = |unit, unit_multiplier| {
+            let limit = RateLimitOverride { requests_per_unit: 10, unit, unit_multiplier };
+            let descriptor = RateLimitDescriptor { limit: Some(limit), ..Default::default() };
+            ParsedRequest::parse(message(descriptor)).map(|request| request.descriptors[0].limit)
+        };
+        let quota = |text: &str| Some(text.parse::<Quota>().unwrap());
+        assert_eq!(limit(1, Some(30)).unwrap(), quota("10/30s"));
+        assert_eq!(limit(3, Some(1)).unwrap(), quota("10/h"));
+        for (unit, units, expected) in
+            [(1, 0, "has unit_multiplier 0"), (6, u32::MAX, "is invalid")]
+        {
+            let error = limit(unit, Some(units)).err().unwrap().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn descriptor_hits_addend_overrides_message() {
+        let cost = |request: u32, descriptor: Option<u64>| {
+            let descriptor = RateLimitDescriptor { hits_addend: descriptor, ..Default::default() };
+            let message = RateLimitRequest { hits_addend: request, ..message(descriptor) };
+            ParsedRequest::parse(message).unwrap().descriptors[0].cost
+        };
+        use DescriptorCost::{Default as NoCost, Descriptor, Message};
+        assert_eq!(cost(0, None), NoCost);
+        assert_eq!(cost(5, None), Message(5));
+        assert_eq!(cost(5, Some(0)), Descriptor(0));
+        assert_eq!(cost(0, Some(7)), Descriptor(7));
+    }
+}

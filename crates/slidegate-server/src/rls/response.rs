@@ -1,0 +1,141 @@
+//! Converts decisions to response messages.
+
+use std::time::Duration;
+
+use slidegate::headers::Header;
+use slidegate::{JitterSample, LimitStatus, Problem, Ruling};
+
+use super::messages::envoy::config::core::v3::HeaderValue;
+use super::messages::envoy::service::ratelimit::v3::RateLimitResponse;
+use super::messages::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code, DescriptorStatus, RateLimit,
+};
+use super::unit;
+use crate::http::ResponseRenderer;
+
+/// Builds the response for a request with this number of descriptors.
+pub fn build(
+    descriptors: usize,
+    ruling: &Ruling,
+    renderer: &ResponseRenderer,
+) -> RateLimitResponse {
+    // One draw, so that headers, statuses and body state the same wait.
+    let jitter = renderer.draw_jitter();
+    let headers = renderer.rate_limit_headers(ruling, jitter);
+    // Envoy chooses the status of a denial itself, 429 by default.
+    let problem = Problem::from_ruling(ruling).map(|problem| {
+        match ruling.decision().is_store_unavailable() {
+            true => problem,
+            false => problem.with_status(429),
+        }
+    });
+    let content_type = problem.as_ref().map(|_| ("content-type", Problem::CONTENT_TYPE.to_owned()));
+    // Strings and numbers always serialize. If they did not, Envoy would send its own body.
+    let body = problem.and_then(|problem| serde_json::to_vec(&problem).ok());
+    RateLimitResponse {
+        overall_code: code(!ruling.decision().is_allowed()),
+        statuses: statuses(descriptors, ruling, jitter),
+        response_headers_to_add: headers
+            .into_iter()
+            .chain(content_type)
+            .map(header_value)
+            .collect(),
+        raw_body: body.unwrap_or_default(),
+        ..RateLimitResponse::default()
+    }
+}
+
+fn code(is_over_limit: bool) -> i32 {
+    let code = if is_over_limit { Code::OverLimit } else { Code::Ok };
+    code as i32
+}
+
+fn header_value((key, value): Header) -> HeaderValue {
+    HeaderValue { key: key.to_owned(), value, raw_value: Vec::new() }
+}
+
+fn statuses(descriptors: usize, ruling: &Ruling, jitter: JitterSample) -> Vec<DescriptorStatus> {
+    let decision = ruling.decision();
+    // A denial for lack of a store applies to all descriptors.
+    if decision.is_store_unavailable() {
+        let over_limit = DescriptorStatus { code: code(true), ..DescriptorStatus::default() };
+        return vec![over_limit; descriptors];
+    }
+    let mut binding: Vec<Option<LimitStatus<'_>>> = vec![None; descriptors];
+    for limit_status in ruling.limits() {
+        let Some(current) = binding.get_mut(limit_status.descriptor()) else { continue };
+        if current.as_ref().is_none_or(|current| takes_precedence(&limit_status, current)) {
+            *current = Some(limit_status);
+        }
+    }
+    // Jitter spreads retries, so an allowed request gets exact durations.
+    let jitter = if decision.is_allowed() { JitterSample::NONE } else { jitter };
+    let descriptor_status = |(index, binding): (usize, &Option<LimitStatus<'_>>)| match binding {
+        Some(limit_status) => build_descriptor_status(limit_status, jitter),
+        None => DescriptorStatus {
+            code: code(false),
+            limit_remaining: if ruling.is_unlimited(index) { u32::MAX } else { 0 },
+            ..DescriptorStatus::default()
+        },
+    };
+    binding.iter().enumerate().map(descriptor_status).collect()
+}
+
+/// Returns whether `one` determines the status of a descriptor rather than `other`. A limit in which the request does
+/// not fit precedes one in which it does. Of two that deny, the longer wait counts; of two that allow, the smaller
+/// remaining share.
+fn takes_precedence(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> bool {
+    let (fits, other_fits) = (one.outcome.fits(), other.outcome.fits());
+    if fits != other_fits {
+        return other_fits;
+    }
+    if fits {
+        return weighted_remaining(one, other) < weighted_remaining(other, one);
+    }
+    // A limit in which the request never fits has the longest wait.
+    let wait = |limit_status: &LimitStatus<'_>| {
+        limit_status.outcome.retry_after().unwrap_or(Duration::MAX)
+    };
+    wait(one) > wait(other)
+}
+
+/// Returns the remaining units of `one`, scaled by the capacity of `other`, to compare remaining shares without
+/// division.
+fn weighted_remaining(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> u64 {
+    let capacity = |limit_status: &LimitStatus<'_>| limit_status.limit.limit().capacity();
+    one.outcome.remaining().min(capacity(one)).saturating_mul(capacity(other))
+}
+
+fn build_descriptor_status(
+    limit_status: &LimitStatus<'_>,
+    jitter: JitterSample,
+) -> DescriptorStatus {
+    let LimitStatus { limit, outcome, .. } = limit_status;
+    let quota = limit.limit().quota();
+    let (unit, units) = unit::unit_of_window(quota.window());
+    let wait = match outcome.fits() {
+        true => Some(outcome.reset_after()),
+        false => outcome.retry_after().map(|wait| jitter.extend(wait)),
+    };
+    DescriptorStatus {
+        code: code(!outcome.fits()),
+        current_limit: Some(RateLimit {
+            requests_per_unit: saturating_u32(quota.max()),
+            unit,
+            name: limit_status.policy_name().to_owned(),
+            unit_multiplier: (units > 1).then_some(units),
+        }),
+        limit_remaining: saturating_u32(outcome.remaining()),
+        duration_until_reset: wait.map(round_up_to_seconds),
+    }
+}
+
+fn saturating_u32(units: u64) -> u32 {
+    u32::try_from(units).unwrap_or(u32::MAX)
+}
+
+/// Rounds up to whole seconds, because Envoy discards fractions.
+fn round_up_to_seconds(duration: Duration) -> prost_types::Duration {
+    let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
+    prost_types::Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
+}

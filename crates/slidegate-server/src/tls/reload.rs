@@ -1,0 +1,143 @@
+//! Reloads certificates when their files change, and on SIGHUP.
+//!
+//! Only complete and valid files replace the current certificates.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+use tokio::signal::unix::Signal;
+use tracing::{error, info};
+
+use super::{LoadedCertificates, Tls, TlsError, TlsFileContents};
+use crate::reload::FileWatch;
+
+/// Pause between two reads. The files are used if both reads are equal.
+const SETTLE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Maximum number of reads while the contents keep changing. The last read is then used.
+const MAX_SETTLE_READS: usize = 40;
+
+/// Pause before rejected files are read again: a certificate and its key are not replaced at the same moment.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// An event that triggers a reload.
+enum ReloadTrigger {
+    Hangup,
+    File(notify::Result<notify::Event>),
+}
+
+/// Reloads the files on its own thread.
+struct CertificateReloader {
+    tls: Arc<Tls>,
+    triggers: Receiver<ReloadTrigger>,
+    watches: Vec<FileWatch>,
+    /// The result of the last read, if it could not be used.
+    last_rejected: Option<Result<TlsFileContents, TlsError>>,
+}
+
+impl Tls {
+    /// Starts to reload certificates when their files change, and on SIGHUP.
+    pub fn reload_on_change(self: &Arc<Self>, hangup: Signal) -> io::Result<()> {
+        let (sender, triggers) = mpsc::channel();
+        let watch = |path| {
+            let sender = sender.clone();
+            // The receiver is dropped only when the process ends.
+            FileWatch::new(path, move |event| drop(sender.send(ReloadTrigger::File(event))))
+        };
+        let watches = self.files.paths().map(watch).collect::<io::Result<_>>()?;
+        // The files may have changed before the watches were set up.
+        drop(sender.send(ReloadTrigger::Hangup));
+        tokio::spawn(forward_hangups(hangup, sender));
+        let reloader =
+            CertificateReloader { tls: self.clone(), triggers, watches, last_rejected: None };
+        thread::Builder::new().name("tls".into()).spawn(|| reloader.run())?;
+        Ok(())
+    }
+}
+
+async fn forward_hangups(mut hangup: Signal, triggers: Sender<ReloadTrigger>) {
+    while hangup.recv().await.is_some() && triggers.send(ReloadTrigger::Hangup).is_ok() {}
+}
+
+impl CertificateReloader {
+    fn run(mut self) {
+        loop {
+            let has_changed = match self.next_trigger() {
+                Ok(trigger) => self.affects_files(trigger) | self.drain_triggers(),
+                Err(RecvTimeoutError::Timeout) => true,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            if has_changed {
+                self.reload();
+            }
+        }
+    }
+
+    fn next_trigger(&self) -> Result<ReloadTrigger, RecvTimeoutError> {
+        match self.last_rejected {
+            Some(_) => self.triggers.recv_timeout(RETRY_INTERVAL),
+            None => Ok(self.triggers.recv()?),
+        }
+    }
+
+    /// Returns whether the files may have changed.
+    fn affects_files(&mut self, trigger: ReloadTrigger) -> bool {
+        match trigger {
+            ReloadTrigger::Hangup => true,
+            ReloadTrigger::File(event) => {
+                self.watches.iter_mut().fold(false, |changed, watch| watch.sees(&event) | changed)
+            }
+        }
+    }
+
+    /// Processes all queued triggers. Returns whether the files may have changed.
+    fn drain_triggers(&mut self) -> bool {
+        let mut has_changed = false;
+        while let Ok(trigger) = self.triggers.try_recv() {
+            has_changed |= self.affects_files(trigger);
+        }
+        has_changed
+    }
+
+    fn reload(&mut self) {
+        let read = self.read_settled();
+        if read.as_ref().is_ok_and(|contents| *contents == self.tls.current.load().contents) {
+            self.last_rejected = None;
+            return;
+        }
+        let loaded = read
+            .clone()
+            .and_then(|contents| LoadedCertificates::from_contents(&self.tls.files, contents));
+        match loaded {
+            Ok(certificates) => {
+                self.tls.current.store(Arc::new(certificates));
+                self.last_rejected = None;
+                info!("TLS certificates reloaded; new connections use them");
+            }
+            Err(_) if self.last_rejected.as_ref() == Some(&read) => {}
+            Err(error) => {
+                self.last_rejected = Some(read);
+                error!("{error}");
+                error!("TLS certificate reload failed; keeping the current certificates");
+            }
+        }
+    }
+
+    /// Reads the files until two reads are equal and no file is being written, at most [`MAX_SETTLE_READS`] times.
+    fn read_settled(&mut self) -> Result<TlsFileContents, TlsError> {
+        let mut previous = self.tls.files.read_contents();
+        for _ in 1..MAX_SETTLE_READS {
+            thread::sleep(SETTLE_INTERVAL);
+            self.drain_triggers();
+            let now = self.tls.files.read_contents();
+            if now == previous && !self.watches.iter().any(FileWatch::is_being_written) {
+                return now;
+            }
+            previous = now;
+        }
+        previous
+    }
+}

@@ -1,0 +1,38 @@
+//! A buffer for header values.
+
+use arrayvec::ArrayString;
+
+/// Bytes without an allocation: enough for three limits with names of usual length.
+const INLINE_BYTES: usize = 128;
+
+/// The value of a header. Values of usual length are not allocated on the heap.
+#[derive(Clone, Debug, Default)]
+pub struct HeaderText {
+    inline: ArrayString<INLINE_BYTES>,
+    /// The whole value, if it does not fit inline.
+    heap: String,
+}
+
+impl HeaderText {
+    #[inline]
+    pub(super) fn push(&mut self, text: &str) -> &mut Self {
+        if !self.heap.is_empty() || self.inline.try_push_str(text).is_err() {
+            self.push_to_heap(text);
+        }
+        self
+    }
+
+    /// Returns the value.
+    #[inline]
+    pub fn as_str(&self) -> &str {
+        if self.heap.is_empty() { &self.inline } else { &self.heap }
+    }
+
+    #[cold]
+    fn push_to_heap(&mut self, text: &str) {
+        if self.heap.is_empty() {
+            self.heap.push_str(&self.inline);
+        }
+        self.heap.push_str(text);
+    }
+}

@@ -1,0 +1,45 @@
+//! The styles with three fields for limit, remaining units and reset.
+//!
+//! draft-ietf-httpapi-ratelimit-headers-03 lists all limits after the binding one, and its reset is in seconds from
+//! now. The `X-` headers are older than any draft; their reset is a Unix time, as in the API of GitHub.
+
+use super::{
+    HeaderContext, HeaderSink, HeaderText, RETRY_AFTER, clamp_integer, decimal, visible_limits,
+    window_seconds,
+};
+
+pub const DRAFT03_NAMES: [&str; 4] =
+    ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset", RETRY_AFTER];
+
+pub const X_NAMES: [&str; 4] =
+    ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", RETRY_AFTER];
+
+pub fn write_draft03(context: &HeaderContext<'_>, on_header: HeaderSink<'_>) {
+    on_header(0, draft03_limits(context).as_str());
+    on_header(1, decimal!(context.remaining()));
+    if let Some(seconds) = context.reset_in() {
+        on_header(2, decimal!(seconds));
+    }
+}
+
+pub fn write_x(context: &HeaderContext<'_>, on_header: HeaderSink<'_>) {
+    on_header(0, decimal!(context.max()));
+    on_header(1, decimal!(context.remaining()));
+    if let Some(second) = context.reset_at() {
+        on_header(2, decimal!(second));
+    }
+}
+
+/// Returns the value of `RateLimit-Limit`, such as `100, 100;w=60, 5000;w=3600`. A limit must have a `w`, so limits
+/// with windows below one second are left out.
+fn draft03_limits(context: &HeaderContext<'_>) -> HeaderText {
+    let mut limits = HeaderText::default();
+    limits.push(decimal!(context.max()));
+    for status in visible_limits(context.ruling) {
+        let max = clamp_integer(status.limit.limit().quota().max());
+        if let Some(window) = window_seconds(&status) {
+            limits.push(", ").push(decimal!(max)).push(";w=").push(decimal!(window));
+        }
+    }
+    limits
+}
