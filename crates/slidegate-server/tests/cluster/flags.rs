@@ -118,7 +118,7 @@ fn the_key_is_shown_nowhere() {
             &rule(9, 1),
             &[&FREE[..], &given, &["--log-level", "trace"]].concat(),
         );
-        let told = server.starting().concat();
+        let told = server.startup_log().concat();
         assert!(!told.contains(secret), "{told}");
     }
 }

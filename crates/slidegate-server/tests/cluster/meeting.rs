@@ -54,7 +54,7 @@ fn alone_a_node_is_a_cluster_of_one() {
     let flags =
         ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0", "--cluster-node-name", "only"];
     let server = Server::start_with_admin(&rule(50, 1), &flags);
-    assert!(server.listening().contains("store=cluster://"), "{}", server.listening());
+    assert!(server.listening_log().contains("store=cluster://"), "{}", server.listening_log());
     let node = Node::of(server);
     assert_eq!(node.allows("default", 60), 50, "it waits for nobody");
     let status = node.status();
@@ -80,7 +80,7 @@ fn a_name_with_a_port_that_was_free_is_a_seed_too() {
 #[test]
 fn a_server_without_a_cluster_says_so() {
     let server = Server::start_with_admin(&rule(9, 1), &[]);
-    let admin = Client::at(server.admin());
+    let admin = Client::with_address(server.admin());
     let answer = admin.call("GET", "/v1/cluster");
     assert_eq!(answer.status, 404);
     let detail = answer.json()["detail"].as_str().unwrap().to_owned();

@@ -116,7 +116,7 @@ pub struct Said {
 
 impl Node {
     pub fn of(server: Server) -> Self {
-        let (client, admin) = (Client::of(&server), Client::at(server.admin()));
+        let (client, admin) = (Client::new(&server), Client::with_address(server.admin()));
         Self { server: Mutex::new(server), client, admin }
     }
 

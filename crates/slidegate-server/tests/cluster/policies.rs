@@ -44,7 +44,7 @@ fn a_policy_that_nodes_cannot_count_does_not_replace_one_that_they_can() {
     let told = server.wait_for_log("cannot count by `sliding_log`");
     assert!(told.contains(":3:25: "), "{told}");
     server.wait_for_log("policy reload failed");
-    let ready = Client::of(&server).call("GET", "/readyz").json();
+    let ready = Client::new(&server).call("GET", "/readyz").json();
     assert_eq!(ready["policy"]["rules"], 1);
     assert!(ready["policy"]["problem"].as_str().unwrap().contains("sliding_log"), "{ready}");
     fs::write(server.policy(), "rules: [{ name: a, limits: [4/h] }]").unwrap();

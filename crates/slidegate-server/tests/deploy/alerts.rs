@@ -95,7 +95,7 @@ fn alerts_and_their_tests_name_only_documented_metrics() {
 
 #[test]
 fn prometheus_evaluates_every_rule() {
-    let prometheus = Prometheus::scraping(&[exporter::start()]);
+    let prometheus = Prometheus::start(&[exporter::start()]);
     let evaluated = prometheus.rules();
     assert_eq!(evaluated.len(), rules().len());
     for rule in &evaluated {

@@ -60,7 +60,7 @@ fn sent(expression: &str) -> String {
 
 #[test]
 fn prometheus_answers_every_panel_and_every_variable() {
-    let prometheus = Prometheus::scraping(&[exporter::start()]);
+    let prometheus = Prometheus::start(&[exporter::start()]);
     for panel in panels() {
         for (expression, legend) in targets(&panel) {
             let expression = sent(expression);

@@ -87,6 +87,6 @@ fn the_log_tells_where_counts_live() {
         [("memory", "store=memory".to_owned()), (&redis.address(), format!("{}0", redis.address()))]
     {
         let server = Server::start_with(POLICY, &["--store", store]);
-        assert!(server.listening().ends_with(&told), "{}", server.listening());
+        assert!(server.listening_log().ends_with(&told), "{}", server.listening_log());
     }
 }

@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use crate::client::{Answer, Client};
+use crate::client::{Client, HttpResponse};
 use crate::common::Server;
 use crate::server::Redis;
 
 /// So many requests that some ask and some do not, whatever is drawn.
 const MANY: usize = 300;
 
-fn ask(client: &Client) -> (Answer, Value) {
+fn ask(client: &Client) -> (HttpResponse, Value) {
     let answer = client.check(&json!({"attributes": {"tenant": "acme"}}));
     let json = answer.json();
     assert_eq!(json["degraded"], false, "{json}");
@@ -29,7 +29,7 @@ fn who_was_not_asked_for_is_told_no_more_than_that_he_may_pass() {
         redis: { sample: 10% } }]";
     for style in ["ietf", "draft03", "x"] {
         let server = start(&redis, policy, &["--headers", style]);
-        let client = Client::of(&server);
+        let client = Client::new(&server);
         let mut asked = 0;
         for _ in 0..MANY {
             let (answer, json) = ask(&client);
@@ -67,7 +67,7 @@ fn a_sampled_rule_is_told_of_beside_others_only_when_it_was_asked_for() {
       - { name: a, per: [tenant], limits: [100/h], redis: { sample: 10% } }
       - { name: b, per: [tenant], limits: [100000/h] }";
     let server = start(&redis, policy, &[]);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let (mut both, mut one) = (0, 0);
     for _ in 0..2_000 {
         let (answer, json) = ask(&client);

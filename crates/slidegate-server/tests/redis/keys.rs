@@ -26,7 +26,7 @@ fn hostile_headers_make_no_long_keys() {
     let redis = Redis::start();
     let flags = ["--store", &redis.address(), "--redis-timeout", "30s"];
     let server = Server::start_with(POLICY, &flags);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     for value in [vec![b'*'; 15_000], vec![b'*'; 1_024], vec![0xff; 1_024], vec![b'a'; 1_025]] {
         let headers = iter::zip(["a", "b", "c"], iter::repeat(&*value));
         let request =

@@ -31,7 +31,7 @@ fn start(redis: &Redis) -> (Server, Client) {
     // A denial that is known needs no Redis.
     let flags = [&flags[..], &["--deny-cache-ttl", "0s", "--log-denials", "0"]].concat();
     let server = Server::start_with(POLICY, &flags);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     (server, client)
 }
 

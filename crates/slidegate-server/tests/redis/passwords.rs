@@ -24,9 +24,9 @@ pub fn heard_and_told(store: &str) -> (bool, String) {
     command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
     command.args(["--log-level", "trace", "--redis-timeout", "2s"]).env("SLIDEGATE_STORE", store);
     let server = Server::spawn(command.stdout(Stdio::null()));
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let answers = [(); 6].map(|()| client.check(&json!({"attributes": {}})));
-    let mut told = server.listening().to_owned();
+    let mut told = server.listening_log().to_owned();
     answers.iter().for_each(|answer| told += &answer.body);
     server.signal("TERM");
     while let Some(line) = server.next_log(Duration::from_secs(10)) {

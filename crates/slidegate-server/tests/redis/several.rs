@@ -23,9 +23,13 @@ const PATIENT: [&str; 2] = ["--redis-timeout", "30s"];
 fn decide_together(address: &str, shown: &str) {
     let servers = [(); 2]
         .map(|()| Server::start_with(POLICY, &[&["--store", address], &PATIENT[..]].concat()));
-    let clients = servers.each_ref().map(Client::of);
+    let clients = servers.each_ref().map(Client::new);
     for server in &servers {
-        assert!(server.listening().ends_with(&format!("store={shown}")), "{}", server.listening());
+        assert!(
+            server.listening_log().ends_with(&format!("store={shown}")),
+            "{}",
+            server.listening_log()
+        );
     }
     for tenant in ["acme", "bolt", "cog", "dynamo", "echo"] {
         let ask = |nth: usize, route: &str| {
@@ -99,15 +103,15 @@ fn who_is_not_there_does_not_keep_the_server_from_starting() {
         "redis+sentinel://127.0.0.1:1,no-such-host.invalid:1/service",
     ] {
         let server = Server::start_with(POLICY, &["--store", store, "--redis-timeout", "50ms"]);
-        assert!(server.listening().ends_with(store), "{}", server.listening());
+        assert!(server.listening_log().ends_with(store), "{}", server.listening_log());
         let ask = json!({"attributes": {"tenant": "acme", "route": "/a"}});
-        let answer = Client::of(&server).check(&ask);
+        let answer = Client::new(&server).check(&ask);
         assert_eq!((answer.status, &answer.json()["degraded"]), (200, &json!(true)));
-        (0..6).for_each(|_| drop(Client::of(&server).check(&ask)));
-        if !server.starting().concat().contains("not asked") {
+        (0..6).for_each(|_| drop(Client::new(&server).check(&ask)));
+        if !server.startup_log().concat().contains("not asked") {
             server.wait_for_log("not asked");
         }
-        assert_eq!(Client::of(&server).call("GET", "/readyz").json()["store"]["reachable"], false);
+        assert_eq!(Client::new(&server).call("GET", "/readyz").json()["store"]["reachable"], false);
         server.signal("TERM");
         while server.next_log(Duration::from_secs(10)).is_some() {}
         assert_eq!(server.exit_code(), Some(0));

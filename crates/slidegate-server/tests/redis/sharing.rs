@@ -23,7 +23,7 @@ fn allowed_of_a_storm(servers: &[Server], requests: usize) -> usize {
     let addresses = &servers.iter().map(Server::address).collect::<Vec<_>>();
     let start = &Barrier::new(CONNECTIONS);
     let storm = move |nth: usize| {
-        let client = Client::at(addresses[nth % addresses.len()]);
+        let client = Client::with_address(addresses[nth % addresses.len()]);
         let ask = json!({"attributes": {"tenant": "acme"}});
         start.wait();
         let answers = (0..requests / CONNECTIONS).map(|_| client.check(&ask));
@@ -68,7 +68,7 @@ fn databases_and_prefixes_keep_counts_apart() {
     let ask = json!({"attributes": {"tenant": "acme"}});
     for left in [2, 1, 0] {
         for server in [&one, &other, &elsewhere] {
-            assert_eq!(Client::of(server).check(&ask).json()["remaining"], left);
+            assert_eq!(Client::new(server).check(&ask).json()["remaining"], left);
         }
     }
     let mut keys = redis.keys();
@@ -83,7 +83,7 @@ fn counts_outlive_the_server() {
     let ask = json!({"attributes": {"tenant": "acme"}});
     for left in [2, 1, 0] {
         let server = start(policy, &redis.address(), &[]);
-        assert_eq!(Client::of(&server).check(&ask).json()["remaining"], left);
+        assert_eq!(Client::new(&server).check(&ask).json()["remaining"], left);
     }
 }
 
@@ -95,6 +95,6 @@ fn a_unix_socket_will_do() {
     let _redis = Redis::with_args(&["--unixsocket", path]);
     let policy = "rules: [{ name: a, limits: [3/h] }]";
     let server = start(policy, &format!("unix://{path}"), &[]);
-    let answer = Client::of(&server).check(&json!({"attributes": {}})).json();
+    let answer = Client::new(&server).check(&json!({"attributes": {}})).json();
     assert_eq!((&answer["remaining"], &answer["degraded"]), (&json!(2), &json!(false)));
 }

@@ -101,7 +101,7 @@ pub struct Followed {
 
 impl Followed {
     pub fn by(server: Server) -> Self {
-        let (client, admin) = (Client::of(&server), Client::at(server.admin()));
+        let (client, admin) = (Client::new(&server), Client::with_address(server.admin()));
         Self { server, client, admin }
     }
 

@@ -11,7 +11,7 @@ use std::{env, thread};
 use serde_json::Value;
 use slidegate::{Clock, Policy, SystemClock};
 
-use crate::client::{Raw, raw_check};
+use crate::client::{RawConnection, raw_check};
 use crate::folder::{Folder, Followed};
 
 const EVERY: Duration = Duration::from_millis(50);
@@ -104,7 +104,7 @@ impl Seen {
 
 /// One connection's requests, tenant after tenant, until it is over.
 fn ask(address: SocketAddr, connection: usize, over: &AtomicBool) -> Seen {
-    let (mut raw, mut seen) = (Raw::connect(address), Seen::default());
+    let (mut raw, mut seen) = (RawConnection::connect(address), Seen::default());
     for tenant in 0.. {
         let body = format!(r#"{{"attributes":{{"tenant":"{connection}-{tenant}"}}}}"#);
         let request = raw_check(&body);
@@ -113,7 +113,7 @@ fn ask(address: SocketAddr, connection: usize, over: &AtomicBool) -> Seen {
                 return seen;
             }
             raw.write(&request);
-            let (status, answer) = raw.response();
+            let (status, answer) = raw.read_status_and_body();
             seen.see(nth, status, &serde_json::from_str(&answer).unwrap());
         }
     }

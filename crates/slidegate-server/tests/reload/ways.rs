@@ -144,21 +144,21 @@ fn a_request_that_is_under_way_is_not_failed() {
     let folder = Folder::with(&policy(5));
     let followed = folder.serve(&[]);
     let body = r#"{"attributes":{"tenant":"acme"}}"#;
-    let mut connection = crate::client::Raw::connect(followed.server.address());
+    let mut connection = crate::client::RawConnection::connect(followed.server.address());
     connection.write(format!(
         "POST /v1/check HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
         body.len()
     ));
-    assert_eq!(connection.response().0, 100);
+    assert_eq!(connection.read_status_and_body().0, 100);
     connection.write(&body[..10]);
     folder.put(&policy(7));
     followed.await_change();
     connection.write(&body[10..]);
-    let (status, answer) = connection.response();
+    let (status, answer) = connection.read_status_and_body();
     assert_eq!(status, 200);
     assert!(answer.contains(r#""remaining":6"#), "{answer}");
     connection.write(crate::client::raw_check(body));
-    assert_eq!(connection.response().0, 200);
+    assert_eq!(connection.read_status_and_body().0, 200);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn without_a_watch_sighup_is_left() {
     command.arg(plain.get_program()).args(["serve", "--http", "127.0.0.1:0", "--policy"]);
     let addresses = ["--admin", "127.0.0.1:0", "--grpc", "none"];
     let server = Server::spawn(command.arg(folder.policy()).args(addresses));
-    let warning = server.starting().concat();
+    let warning = server.startup_log().concat();
     assert!(warning.contains("WARN") && warning.ends_with("on SIGHUP only"), "{warning}");
     let followed = Followed::by(server);
     assert_eq!(followed.left(), Some(4));

@@ -59,8 +59,8 @@ fn rest(server: &Server) -> Vec<String> {
 #[test]
 fn a_line_of_json_is_an_object_whatever_users_send() {
     let server = start(&JSON);
-    let client = Client::of(&server);
-    let listening = parsed(server.listening());
+    let client = Client::new(&server);
+    let listening = parsed(server.listening_log());
     assert_eq!((&listening["level"], &listening["rules"]), (&json!("INFO"), &json!(1)));
     assert!(listening["timestamp"].as_str().unwrap().parse::<Timestamp>().is_ok());
     for value in HOSTILE {
@@ -97,7 +97,7 @@ fn a_line_of_json_is_an_object_whatever_users_send() {
 #[test]
 fn a_line_of_text_stays_one_whatever_users_send() {
     let server = start(&[]);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     for value in HOSTILE {
         ask(&client, value);
         let line = server.next_log(Duration::from_secs(30)).unwrap();
@@ -111,11 +111,11 @@ fn a_line_of_text_stays_one_whatever_users_send() {
 #[test]
 fn a_flood_of_denials_is_a_few_lines_that_account_for_all() {
     let server = Server::start_with(POLICY, &["--log-denials", "5", JSON[0], JSON[1]]);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let second = |line: &Value| {
         line["timestamp"].as_str().unwrap().parse::<Timestamp>().unwrap().as_second()
     };
-    let begun = second(&parsed(server.listening()));
+    let begun = second(&parsed(server.listening_log()));
     let (mut lines, mut accounted, mut nth) = (0, 0, 0_u64);
     let mut seconds = BTreeSet::new();
     while seconds.len() < 3 {
@@ -137,7 +137,7 @@ fn a_flood_of_denials_is_a_few_lines_that_account_for_all() {
 #[test]
 fn redacted_keys_are_hashes_that_stand_for_the_same_value() {
     let server = start(&["--redact-keys", JSON[0], JSON[1]]);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let key = |tenant: &str| {
         ask(&client, tenant);
         let line = denial(&server);
@@ -154,7 +154,7 @@ fn redacted_keys_are_hashes_that_stand_for_the_same_value() {
 fn what_a_rule_that_only_watches_would_have_denied_is_logged_as_that() {
     let policy = "rules: [{ name: watched, limits: [1/h], algorithm: sliding_log, mode: observe }]";
     let server = Server::start_with(policy, &JSON);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     for _ in 0..2 {
         assert_eq!(client.check(&json!({"attributes": {}})).status, 200);
     }
@@ -174,7 +174,7 @@ fn a_denial_for_the_lack_of_a_store_says_so() {
     let store = format!("redis://{nobody}");
     let server = Server::start_with(policy, &["--store", &store, JSON[0], JSON[1]]);
     let asked = json!({"domain": "api", "attributes": {}});
-    assert_eq!(Client::of(&server).check(&asked).status, 503);
+    assert_eq!(Client::new(&server).check(&asked).status, 503);
     let line = denial(&server);
     assert_eq!(
         (&line["message"], &line["because"], &line["domain"], &line["degraded"]),
@@ -185,7 +185,7 @@ fn a_denial_for_the_lack_of_a_store_says_so() {
 #[test]
 fn no_denial_is_logged_where_none_may_be() {
     let server = Server::start_with(POLICY, &["--log-denials", "0"]);
-    ask(&Client::of(&server), "a");
+    ask(&Client::new(&server), "a");
     let rest = rest(&server);
     assert!(!rest.iter().any(|line| line.contains("denied")), "{rest:#?}");
 }
@@ -201,7 +201,7 @@ fn unknown_domains(server: &Server) -> Vec<Value> {
 #[test]
 fn unknown_domains_are_logged_once_a_minute() {
     let server = Server::start_with(POLICY, &JSON);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     let domain = format!("a\"\n{}", "x".repeat(125));
     for nth in 0..100 {
         let domain = if nth == 0 { domain.clone() } else { nth.to_string() };
@@ -219,7 +219,7 @@ fn unknown_domains_are_logged_once_a_minute() {
 fn known_domains_without_match_are_not_logged() {
     let policy = "rules: [{ name: a, when: { path: /a }, limits: [1/s] }]";
     let server = Server::start_with(policy, &JSON);
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     assert_eq!(client.check(&json!({ "attributes": {} })).status, 200);
     assert_eq!(unknown_domains(&server), Vec::<serde_json::Value>::new());
 }
@@ -231,7 +231,12 @@ fn policy_warnings_are_logged_at_start_and_reload() {
     let server = Server::start_with(&policy(1), &[]);
     let place = format!("{}:3:11: the client chooses `api_key`", server.policy().display());
     let is_warning = |line: &&String| line.contains(" WARN ") && line.contains(&place);
-    assert_eq!(server.starting().iter().filter(is_warning).count(), 1, "{:#?}", server.starting());
+    assert_eq!(
+        server.startup_log().iter().filter(is_warning).count(),
+        1,
+        "{:#?}",
+        server.startup_log()
+    );
     std::fs::write(server.policy(), policy(2)).unwrap();
     server.wait_for_log("the policy has changed");
     let rest = rest(&server);

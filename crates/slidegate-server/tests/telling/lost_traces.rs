@@ -16,7 +16,7 @@ const FLAGS: [&str; 4] = ["--trace-sample", "100%", "--shutdown-grace", "1s"];
 
 /// Asks far more than there is room for, and has every answer; then ends the server.
 fn goes_on(server: Server, told: &str) {
-    let client = Client::of(&server);
+    let client = Client::new(&server);
     for nth in 0..200 {
         let answer = client.post("/v1/check", format!(r#"{{"attributes":{{"tenant":"{nth}"}}}}"#));
         assert_eq!(answer.status, 200);

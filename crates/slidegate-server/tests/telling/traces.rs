@@ -10,7 +10,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use ureq::http::Request;
 
-use crate::client::{Answer, Client};
+use crate::client::{Client, HttpResponse};
 use crate::collector::{Collector, Manner, attribute};
 use crate::common::{Server, TempFile, slidegate};
 
@@ -33,12 +33,12 @@ pub fn traced(url: &str, flags: &[&str], environment: &[(&str, &str)]) -> Server
     Server::spawn(command.envs(environment.iter().copied()))
 }
 
-fn ask(server: &Server, path: &str, body: &str, headers: &[(&str, &str)]) -> Answer {
+fn ask(server: &Server, path: &str, body: &str, headers: &[(&str, &str)]) -> HttpResponse {
     let mut request = Request::post(path);
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    Client::of(server).send(request.body(body.as_bytes().to_vec()).unwrap())
+    Client::new(server).send(request.body(body.as_bytes().to_vec()).unwrap())
 }
 
 fn caller(flags: &str) -> String {
