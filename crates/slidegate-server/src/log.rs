@@ -19,7 +19,7 @@ pub struct LogSettings {
 }
 
 /// Logs to standard error from now on.
-pub fn to_stderr(settings: LogSettings) -> Result<(), SetGlobalDefaultError> {
+pub fn init(settings: LogSettings) -> Result<(), SetGlobalDefaultError> {
     let log = tracing_subscriber::fmt()
         .with_max_level(settings.level)
         .with_target(false)

@@ -1,8 +1,8 @@
 //! Reads the policy again when its file changes, and on SIGHUP. Only a policy that is whole and right ever
 //! replaces another.
 
-mod trail;
-mod watch;
+mod watched_paths;
+mod file_watcher;
 
 use std::io;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use std::{mem, thread};
 use tokio::signal::unix::Signal;
 use tracing::{error, info, warn};
 
-use crate::policy_changes;
+use crate::policy_diff;
 use crate::policy_file::{Meaning, PolicyFile, PolicySource, Texts};
 use crate::service::Service;
-use crate::watch::metrics::Reloaded;
+use crate::telemetry::metrics::ReloadResult;
 
-pub use self::watch::FileWatch;
+pub use self::file_watcher::FileWatcher;
 
 /// Lines of the log about one reload, of what changed or of what is wrong.
 const MAX_LINES: usize = 50;
@@ -47,7 +47,7 @@ type Reading = Result<Texts, Vec<String>>;
 struct Reader {
     service: Arc<Service>,
     wakes: Receiver<Wake>,
-    watch: FileWatch,
+    watch: FileWatcher,
     /// The policy that holds, and its texts.
     held: PolicyFile,
     last: Reading,
@@ -60,7 +60,7 @@ struct Reader {
 /// From now on the service follows the policy file from which its policy was read.
 pub fn start(file: PolicyFile, service: Arc<Service>, hangup: Signal) -> io::Result<()> {
     let (sender, wakes) = mpsc::channel();
-    let watch = FileWatch::new(file.source.path(), {
+    let watch = FileWatcher::new(file.source.path(), {
         let sender = sender.clone();
         // Nobody reads any more only when the process ends.
         move |event| drop(sender.send(Wake::File(event)))
@@ -124,7 +124,7 @@ impl Reader {
     fn note(&mut self, wake: Wake) {
         match wake {
             Wake::Hangup => self.asked = true,
-            Wake::File(event) => self.changed |= self.watch.sees(&event),
+            Wake::File(event) => self.changed |= self.watch.on_event(&event),
         }
     }
 
@@ -183,20 +183,20 @@ impl Reader {
     }
 
     fn keep(&self) {
-        self.service.record_reload(Reloaded::Unchanged, None);
+        self.service.record_reload(ReloadResult::Unchanged, None);
         info!("the policy is as it was");
     }
 
     fn replace(&mut self, texts: Texts, meaning: Meaning) {
         let Meaning { policy, notes } = meaning;
-        let changes = policy_changes::between(&self.held.policy, &policy);
+        let changes = policy_diff::between(&self.held.policy, &policy);
         // Also where nothing is told: the order of rules is that of answers.
         self.service.replace_policy(&policy);
         (self.held.texts, self.held.policy) = (texts, policy);
         if changes.is_empty() {
             return self.keep();
         }
-        self.service.record_reload(Reloaded::Changed, None);
+        self.service.record_reload(ReloadResult::Changed, None);
         info!("the policy has changed: {}", changes.summary());
         in_log(&changes.lines, |line| info!("{line}"));
         tell(&notes);
@@ -212,7 +212,7 @@ impl Reader {
             [first, more @ ..] => format!("{first} (and {} more)", more.len()),
             [] => String::new(),
         };
-        self.service.record_reload(Reloaded::Failed, Some(problem));
+        self.service.record_reload(ReloadResult::Failed, Some(problem));
         in_log(wrong, |line| error!("{line}"));
         error!("policy reload failed; keeping the current policy");
     }

@@ -8,7 +8,7 @@ use slidegate::{Clock, Descriptor, Gate, ManualClock, MemoryStore, Policy, Reque
 
 use super::line::{self, Line};
 use super::order::{Moment, Order};
-use super::source::{Next, Source};
+use super::source::{Next, LogSource};
 use super::tally::Tally;
 
 /// Whatever stood behind that many bytes of a line that nobody understands helps nobody.
@@ -28,7 +28,7 @@ pub struct Replay<'a> {
 
 /// How to replay.
 #[derive(Clone, Copy)]
-pub struct Options {
+pub struct ReplayOptions {
     /// So many keys are counted at once.
     pub max_keys: usize,
     /// Lines are put in order within that span of the log's time.
@@ -38,7 +38,7 @@ pub struct Options {
 }
 
 /// A line that is not understood.
-pub struct Unparsable {
+pub struct UnparsableLine {
     /// The line's number in its log, from 1.
     pub number: u64,
     /// Why, and how the line begins.
@@ -47,8 +47,8 @@ pub struct Unparsable {
 
 impl<'a> Replay<'a> {
     /// Tries the rules of a domain.
-    pub fn new(policy: &'a Policy, domain: &'a str, options: Options) -> Self {
-        let Options { max_keys, reorder, demand } = options;
+    pub fn new(policy: &'a Policy, domain: &'a str, options: ReplayOptions) -> Self {
+        let ReplayOptions { max_keys, reorder, demand } = options;
         Self {
             policy,
             domain,
@@ -66,7 +66,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Replays one log, and tells of each line that is not understood.
-    pub fn log(&mut self, log: &mut Source, mut tell: impl FnMut(Unparsable)) -> io::Result<()> {
+    pub fn log(&mut self, log: &mut LogSource, mut tell: impl FnMut(UnparsableLine)) -> io::Result<()> {
         for number in 1.. {
             let reason = match log.next_line()? {
                 Next::End => break,
@@ -75,7 +75,7 @@ impl<'a> Replay<'a> {
             };
             if let Err(reason) = reason {
                 self.tally.unparsable += 1;
-                tell(Unparsable { number, reason });
+                tell(UnparsableLine { number, reason });
             }
         }
         Ok(())
@@ -159,7 +159,7 @@ mod tests {
             for (limit, may_allow, may_deny, most) in PROMISES {
                 let yaml = format!("rules: [ {{ name: all, per: [ip], limits: [{limit}] }} ]");
                 let policy = Policy::from_yaml(&yaml).unwrap();
-                let options = Options { max_keys: 1000, reorder: Duration::ZERO, demand: false };
+                let options = ReplayOptions { max_keys: 1000, reorder: Duration::ZERO, demand: false };
                 let mut replay = Replay::new(&policy, "default", options);
                 let mut now = 100;
                 for (ip, step, late) in &asked {

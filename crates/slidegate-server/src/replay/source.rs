@@ -16,12 +16,12 @@ const LONGEST_LINE: usize = 64 * 1024;
 const BUFFER: usize = 128 * 1024;
 
 /// One log, line by line.
-pub struct Source {
+pub struct LogSource {
     reader: Box<dyn BufRead>,
     line: Vec<u8>,
 }
 
-/// What [`Source::next_line`] found.
+/// What [`LogSource::next_line`] found.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next<'a> {
     /// A line, without its line end.
@@ -31,7 +31,7 @@ pub enum Next<'a> {
     End,
 }
 
-impl Source {
+impl LogSource {
     /// Opens a log; `-` is standard input.
     pub fn open(path: &Path, progress: &ProgressBar) -> io::Result<Self> {
         if is_stdin(path) {
@@ -103,7 +103,7 @@ mod tests {
 
     /// The lines of a log; of one that is too long, nothing.
     fn lines(log: &[u8]) -> Vec<Option<Vec<u8>>> {
-        let mut source = Source::new(Cursor::new(log.to_vec()), &ProgressBar::hidden()).unwrap();
+        let mut source = LogSource::new(Cursor::new(log.to_vec()), &ProgressBar::hidden()).unwrap();
         std::iter::from_fn(|| match source.next_line().unwrap() {
             Next::Line(line) => Some(Some(line.to_vec())),
             Next::TooLong => Some(None),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{Report, table};
+use super::{ReplayReport, table};
 use crate::replay::accuracy::{Accuracy, Deviation, Peak};
 
 /// A limit against an exact log of each of its keys.
@@ -63,7 +63,7 @@ impl fmt::Display for WorstWindow {
 }
 
 /// The table of all rules, and what it means.
-pub fn write(f: &mut fmt::Formatter<'_>, report: &Report<'_>) -> fmt::Result {
+pub fn write(f: &mut fmt::Formatter<'_>, report: &ReplayReport<'_>) -> fmt::Result {
     let row = |name: &str, deviation: &DeviationReport, worst: String| {
         let counts = [deviation.false_allows, deviation.false_denies].map(|n| n.to_string());
         let [allows, denies] = counts;
@@ -90,7 +90,7 @@ pub fn write(f: &mut fmt::Formatter<'_>, report: &Report<'_>) -> fmt::Result {
     write_cuts(f, report)
 }
 
-fn write_cuts(f: &mut fmt::Formatter<'_>, report: &Report<'_>) -> fmt::Result {
+fn write_cuts(f: &mut fmt::Formatter<'_>, report: &ReplayReport<'_>) -> fmt::Result {
     if report.uncounted_by_key > 0 {
         let left_out = report.uncounted_by_key;
         writeln!(f, "({left_out} requests of keys beyond --max-keys are not compared.)")?;

@@ -20,7 +20,7 @@ use super::tally::{Counts, LimitTally, Tally};
 
 /// What a policy would have done to the requests of the logs. Its fields are those of `--json`.
 #[derive(Debug, Serialize)]
-pub struct Report<'a> {
+pub struct ReplayReport<'a> {
     requests: u64,
     allowed: u64,
     denied: u64,
@@ -77,7 +77,7 @@ struct DeniedKey<'a> {
     count: Count,
 }
 
-impl<'a> Report<'a> {
+impl<'a> ReplayReport<'a> {
     /// Tells of the rules of one domain, and of at most `top` denied keys.
     pub fn new(policy: &'a Policy, domain: &str, tally: &'a Tally, top: usize) -> Self {
         let rules = policy.rules().iter().zip(&tally.rules);
@@ -110,7 +110,7 @@ impl<'a> Report<'a> {
     }
 
     /// The same, suggesting limits for the rules.
-    pub fn suggesting(
+    pub fn with_suggestions(
         self,
         policy: &'a Policy,
         domain: &str,
@@ -134,7 +134,7 @@ impl<'a> LimitReport<'a> {
             limit: LimitName {
                 name: own.id(),
                 max: quota.max(),
-                window_ms: millis_up(quota.window()),
+                window_ms: ceil_millis(quota.window()),
             },
             algorithm: limit.algorithm().name(),
             counts: *counts,
@@ -159,7 +159,7 @@ impl<'a> DeniedKey<'a> {
     }
 }
 
-fn millis_up(span: Duration) -> u64 {
+fn ceil_millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
@@ -173,7 +173,7 @@ fn as_map<S: Serializer>(pairs: &[(&str, &str)], serializer: S) -> Result<S::Ok,
     serializer.collect_map(pairs.iter().copied())
 }
 
-impl fmt::Display for Report<'_> {
+impl fmt::Display for ReplayReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_summary(f)?;
         if !self.rules.is_empty() {
@@ -187,7 +187,7 @@ impl fmt::Display for Report<'_> {
     }
 }
 
-impl Report<'_> {
+impl ReplayReport<'_> {
     fn write_summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let none = || "-".to_owned();
         let rows = [

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use slidegate::Policy;
 
-use super::{millis_up, snippet, table};
+use super::{ceil_millis, snippet, table};
 use crate::replay::suggest::{self, Choice, Headroom, Suggestion};
 use crate::replay::tally::Tally;
 
@@ -98,7 +98,7 @@ impl WindowSuggestion {
     fn new(Suggestion { window, choices, .. }: &Suggestion) -> Self {
         Self {
             name: snippet::window_name(*window),
-            window_ms: millis_up(*window),
+            window_ms: ceil_millis(*window),
             window: *window,
             choices: choices.iter().map(ChoiceReport::new).collect(),
         }

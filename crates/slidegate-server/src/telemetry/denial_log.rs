@@ -7,25 +7,25 @@ use slidegate::policy::{Match, MatchedRules};
 use slidegate::{Clock, LimitStatus, Ruling, SystemClock};
 use tracing::info;
 
-use super::pace::Pace;
-use super::redact::{Redact, Shown};
-use super::verdict::Verdict;
-use crate::millis::millis_up;
+use super::pace::LogThrottle;
+use super::redact::{Redactor, RedactedValue};
+use super::verdict::LimitResult;
+use crate::durations::ceil_millis;
 
 /// Bytes that a value may have in the log.
 const MAX_VALUE: usize = 128;
 
 /// Logs denials, so many in each second.
-pub struct Denials {
-    pace: Pace,
-    redact: Redact,
+pub struct DenialLog {
+    pace: LogThrottle,
+    redact: Redactor,
     clock: SystemClock,
 }
 
-impl Denials {
+impl DenialLog {
     /// At most so many in one second; none if that is zero.
-    pub fn new(per_second: u16, redact: Redact) -> Option<Self> {
-        let pace = Pace::new(per_second, Duration::from_secs(1));
+    pub fn new(per_second: u16, redact: Redactor) -> Option<Self> {
+        let pace = LogThrottle::new(per_second, Duration::from_secs(1));
         (per_second > 0).then(|| Self { pace, redact, clock: SystemClock::new() })
     }
 
@@ -36,7 +36,7 @@ impl Denials {
             self.denied(applied, ruling);
         }
         for standing in ruling.limits().filter(LimitStatus::is_observed) {
-            if Verdict::of(&standing, decision.is_allowed()) == Some(Verdict::Observed) {
+            if LimitResult::of(&standing, decision.is_allowed()) == Some(LimitResult::Observed) {
                 self.observed(&standing, applied, decision.is_degraded());
             }
         }
@@ -78,8 +78,8 @@ impl Denials {
             limit = standing.limit.id(),
             key,
             cost,
-            retry_after_ms = standing.outcome.retry_after().map(millis_up),
-            reset_after_ms = millis_up(standing.outcome.reset_after()),
+            retry_after_ms = standing.outcome.retry_after().map(ceil_millis),
+            reset_after_ms = ceil_millis(standing.outcome.reset_after()),
             observed,
             degraded,
             unlogged,
@@ -94,8 +94,8 @@ impl Denials {
             for (nth, (name, value)) in asked_by.identity().enumerate() {
                 write!(f, "{}{name}=", if nth > 0 { "," } else { "" })?;
                 match self.redact.show(name, value) {
-                    Shown::Value(value) => write_value(f, &value.to_string())?,
-                    hash @ Shown::Hash(_) => write!(f, "{hash}")?,
+                    RedactedValue::Value(value) => write_value(f, &value.to_string())?,
+                    hash @ RedactedValue::Hash(_) => write!(f, "{hash}")?,
                 }
             }
             Ok(())
@@ -122,31 +122,31 @@ mod tests {
 
     use super::*;
 
-    fn key(redact: &Redact, tenant: &str, ip: &str) -> String {
+    fn key(redact: &Redactor, tenant: &str, ip: &str) -> String {
         let policy = Policy::from_yaml("rules: [{ name: a, per: [tenant, ip], limits: [1/s] }]");
         let policy = policy.unwrap();
         let request = Request::new("default", Descriptor::new([("ip", ip), ("tenant", tenant)]));
         let applied = policy.apply(&request);
-        Denials::new(1, redact.clone()).unwrap().key(applied.matches().next().unwrap()).to_string()
+        DenialLog::new(1, redact.clone()).unwrap().key(applied.matches().next().unwrap()).to_string()
     }
 
     #[test]
     fn a_key_reads_as_one_has_it_and_no_value_looks_like_two() {
         assert_eq!(
-            key(&Redact::default(), "ac me=ö\n", "192.0.2.7"),
+            key(&Redactor::default(), "ac me=ö\n", "192.0.2.7"),
             "tenant=ac me=ö\n,ip=192.0.2.7"
         );
-        assert_eq!(key(&Redact::default(), "a,ip=1%", "2"), "tenant=a%2Cip=1%25,ip=2");
+        assert_eq!(key(&Redactor::default(), "a,ip=1%", "2"), "tenant=a%2Cip=1%25,ip=2");
         let long = format!("{}ä", "x".repeat(127));
         assert_eq!(
-            key(&Redact::default(), &long, "2"),
+            key(&Redactor::default(), &long, "2"),
             format!("tenant={}…,ip=2", "x".repeat(127))
         );
     }
 
     #[test]
     fn a_redacted_key_has_hashes_only_of_whole_values() {
-        let redact = Redact::new(true);
+        let redact = Redactor::new(true);
         let key = |tenant: &str| key(&redact, tenant, "same");
         let (one, other) = ("x".repeat(1024), "x".repeat(1023) + "y");
         assert_eq!(

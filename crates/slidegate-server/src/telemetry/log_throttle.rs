@@ -6,7 +6,7 @@ use std::time::Duration;
 use slidegate::Timestamp;
 
 /// Lets at most so many through in each stretch of time, and counts the others. It takes no lock.
-pub struct Pace {
+pub struct LogThrottle {
     most: u16,
     stretch_us: u64,
     /// The stretch that is under way, and in the lowest bits how many it has let through.
@@ -16,7 +16,7 @@ pub struct Pace {
 
 const LINE_BITS: u32 = 16;
 
-impl Pace {
+impl LogThrottle {
     /// At most so many in each stretch.
     pub fn new(most: u16, stretch: Duration) -> Self {
         let stretch_us = u64::try_from(stretch.as_micros()).unwrap_or(u64::MAX).max(1);
@@ -55,9 +55,9 @@ mod tests {
     #[test]
     fn so_many_pass_in_each_second_and_the_next_says_how_many_did_not() {
         let clock = ManualClock::at(Timestamp::from_secs(1_700_000_000));
-        let pace = Pace::new(2, SECOND);
-        let next = |millis| {
-            clock.advance(Duration::from_millis(millis));
+        let pace = LogThrottle::new(2, SECOND);
+        let next = |durations| {
+            clock.advance(Duration::from_millis(durations));
             pace.next(clock.now())
         };
         assert_eq!([next(0), next(0), next(1), next(998)], [Some(0), Some(0), None, None]);
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_goes_back_opens_nothing() {
-        let pace = Pace::new(1, SECOND);
+        let pace = LogThrottle::new(1, SECOND);
         assert_eq!(pace.next(Timestamp::from_secs(9)), Some(0));
         assert_eq!(pace.next(Timestamp::from_secs(8)), None);
         assert_eq!(pace.next(Timestamp::from_secs(10)), Some(1));
@@ -75,13 +75,13 @@ mod tests {
 
     #[test]
     fn none_passes_where_none_may() {
-        let pace = Pace::new(0, SECOND);
+        let pace = LogThrottle::new(0, SECOND);
         assert_eq!([1, 2, 3].map(|at| pace.next(Timestamp::from_secs(at))), [None; 3]);
     }
 
     #[test]
     fn of_many_at_once_none_is_lost_and_not_one_too_many_passes() {
-        let pace = Pace::new(3, SECOND);
+        let pace = LogThrottle::new(3, SECOND);
         let now = Timestamp::from_secs(1);
         let flood = || (0..5_000).filter_map(|_| pace.next(now)).map(|before| (1, before));
         let count = || flood().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));

@@ -4,7 +4,7 @@ use slidegate::{LimitStatus, Veto};
 
 /// A limit's own verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum LimitResult {
     /// The request fits, and passed.
     Allowed,
     /// The same, and more than 80 % of the limit is used.
@@ -15,7 +15,7 @@ pub enum Verdict {
     Observed,
 }
 
-impl Verdict {
+impl LimitResult {
     /// None if the request fits, and another limit denied it; or if units were given back.
     pub fn of(standing: &LimitStatus<'_>, is_allowed: bool) -> Option<Self> {
         if standing.is_refund() {
@@ -58,10 +58,10 @@ rules:
         let next = || {
             let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
             let allowed = ruling.decision().is_allowed();
-            let verdicts = ruling.limits().map(|standing| Verdict::of(&standing, allowed));
+            let verdicts = ruling.limits().map(|standing| LimitResult::of(&standing, allowed));
             <[_; 2]>::try_from(verdicts.collect::<Vec<_>>()).unwrap()
         };
-        use Verdict::{Allowed, Denied, Near, Observed};
+        use LimitResult::{Allowed, Denied, Near, Observed};
         assert_eq!(next(), [Some(Allowed), Some(Allowed)]);
         assert_eq!(next(), [Some(Allowed), Some(Allowed)]);
         assert_eq!(next(), [Some(Allowed), Some(Near)]);
@@ -85,12 +85,12 @@ rules:
         let next = || {
             let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
             let allowed = ruling.decision().is_allowed();
-            let verdicts = ruling.limits().map(|standing| Verdict::of(&standing, allowed));
+            let verdicts = ruling.limits().map(|standing| LimitResult::of(&standing, allowed));
             verdicts.collect::<Vec<_>>()
         };
-        assert_eq!(next(), [Some(Verdict::Near), Some(Verdict::Allowed)]);
-        assert_eq!(next(), [Some(Verdict::Observed), Some(Verdict::Near)]);
-        assert_eq!(next(), [Some(Verdict::Denied), Some(Verdict::Denied)]);
+        assert_eq!(next(), [Some(LimitResult::Near), Some(LimitResult::Allowed)]);
+        assert_eq!(next(), [Some(LimitResult::Observed), Some(LimitResult::Near)]);
+        assert_eq!(next(), [Some(LimitResult::Denied), Some(LimitResult::Denied)]);
     }
 
     #[test]
@@ -101,7 +101,7 @@ rules:
             let back = Descriptor::new([]).cost(cost).as_refund();
             let ruling = gate.check_now(&Request::new("default", back));
             assert_eq!(ruling.limits().count(), 2);
-            assert!(ruling.limits().all(|standing| Verdict::of(&standing, true).is_none()));
+            assert!(ruling.limits().all(|standing| LimitResult::of(&standing, true).is_none()));
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Who watches what is decided. Nothing here changes an answer.
 
-mod denials;
+mod denial_log;
 pub mod metrics;
-mod pace;
+mod log_throttle;
 pub mod redact;
-mod seconds;
+mod duration_histogram;
 mod store;
-mod striped;
+mod stripes;
 pub mod top;
 pub mod traces;
 mod unmatched;
@@ -17,85 +17,85 @@ use std::collections::HashMap;
 use slidegate::policy::MatchedRules;
 use slidegate::{Clock, Policy, Ruling, SystemClock, Timestamp};
 
-pub use self::denials::Denials;
+pub use self::denial_log::DenialLog;
 pub use self::metrics::Metrics;
-pub use self::pace::Pace;
-pub use self::redact::Redact;
-pub use self::store::Watched;
-pub use self::top::Top;
-pub use self::traces::Traces;
+pub use self::log_throttle::LogThrottle;
+pub use self::redact::Redactor;
+pub use self::store::InstrumentedStore;
+pub use self::top::TopKeys;
+pub use self::traces::DecisionTracer;
 
 use self::metrics::{LimitCounters, UnmatchedCounter};
-use self::top::{Kind, Report};
-use self::unmatched::UnknownDomains;
-use self::verdict::Verdict;
+use self::top::{TopList, TopReport};
+use self::unmatched::UnknownDomainLog;
+use self::verdict::LimitResult;
 
 /// Keys of each rule that are counted in each minute.
 const TOP_KEYS: usize = 64;
 
 /// Sees what is decided: gathers what the admin address tells, and tells the log and a collector of traces.
-pub struct Watch {
+pub struct Telemetry {
     clock: SystemClock,
-    gathered: Option<Gathered>,
-    denials: Option<Denials>,
-    traces: Option<Traces>,
-    unknown_domains: UnknownDomains,
+    collectors: Option<Collectors>,
+    denial_log: Option<DenialLog>,
+    traces: Option<DecisionTracer>,
+    unknown_domains: UnknownDomainLog,
 }
 
 /// What the admin address tells.
-struct Gathered {
+struct Collectors {
     metrics: Metrics,
-    top: Top,
+    top: TopKeys,
 }
 
 /// The counters of one policy.
-pub struct Tallies {
+pub struct PolicyMetrics {
     /// Indexed by the place of the limit; empty if no metrics are gathered.
     limits: Box<[LimitCounters]>,
     /// Requests to which no rule applied, by domain: every domain of the policy, and no other.
     unmatched: HashMap<Box<str>, Option<UnmatchedCounter>>,
 }
 
-impl Watch {
+impl Telemetry {
     /// Nothing seen yet, and nobody who sees.
     pub fn new() -> Self {
         Self {
             clock: SystemClock::new(),
-            gathered: None,
-            denials: None,
+            collectors: None,
+            denial_log: None,
             traces: None,
-            unknown_domains: UnknownDomains::new(),
+            unknown_domains: UnknownDomainLog::new(),
         }
     }
 
     /// The same with what the admin address tells; values are shown as `redact` does.
-    pub fn gathering(self, metrics: Metrics, redact: Redact) -> Self {
-        let top = Top::new(TOP_KEYS, redact, self.clock.now());
-        Self { gathered: Some(Gathered { metrics, top }), ..self }
+    pub fn with_metrics(self, metrics: Metrics, redact: Redactor) -> Self {
+        let top = TopKeys::new(TOP_KEYS, redact, self.clock.now());
+        Self { collectors: Some(Collectors { metrics, top }), ..self }
     }
 
     /// The same with denials in the log, and with traces.
-    pub fn telling(self, denials: Option<Denials>, traces: Option<Traces>) -> Self {
-        Self { denials, traces, ..self }
+    pub fn with_denial_log_and_traces(self, denial_log: Option<DenialLog>, traces: Option<DecisionTracer>) -> Self {
+        Self { denial_log, traces, ..self }
     }
 
     /// The metrics, if they are gathered.
     pub fn metrics(&self) -> Option<&Metrics> {
-        self.gathered.as_ref().map(|gathered| &gathered.metrics)
+        self.collectors.as_ref().map(|collectors| &collectors.metrics)
     }
 
     /// Who is limited most: so many keys of each rule.
-    pub fn top(&self, most: usize) -> Option<Report> {
-        self.gathered.as_ref().map(|gathered| gathered.top.report(most, self.clock.now()))
+    pub fn top(&self, most: usize) -> Option<TopReport> {
+        self.collectors.as_ref().map(|collectors| collectors.top.report(most, self.clock.now()))
     }
 
     /// The traces, if there are any.
-    pub fn traces(&self) -> Option<&Traces> {
+    pub fn traces(&self) -> Option<&DecisionTracer> {
         self.traces.as_ref()
     }
 
     /// Where to count what a policy decides. What was counted under another policy goes on.
-    pub fn tallies(&self, policy: &Policy) -> Tallies {
+    pub fn policy_metrics(&self, policy: &Policy) -> PolicyMetrics {
         let metrics = self.metrics();
         let limits = metrics
             .into_iter()
@@ -103,31 +103,31 @@ impl Watch {
         let unmatched = policy
             .domains()
             .map(|domain| (domain.into(), metrics.map(|metrics| metrics.unmatched(domain))));
-        Tallies { limits: limits.collect(), unmatched: unmatched.collect() }
+        PolicyMetrics { limits: limits.collect(), unmatched: unmatched.collect() }
     }
 
     /// Records the decision about a request of a domain, to which `applied` applied.
-    pub fn decided(
+    pub fn record_decision(
         &self,
-        tallies: &Tallies,
+        policy_metrics: &PolicyMetrics,
         domain: &str,
         applied: &MatchedRules<'_>,
         ruling: &Ruling,
     ) {
         if applied.matches().next().is_none() {
-            self.unmatched(tallies, domain);
+            self.unmatched(policy_metrics, domain);
         }
-        if let Some(gathered) = &self.gathered {
-            gathered.count(tallies, applied, ruling, || self.clock.now());
+        if let Some(collectors) = &self.collectors {
+            collectors.count(policy_metrics, applied, ruling, || self.clock.now());
         }
-        if let Some(denials) = &self.denials {
-            denials.decided(applied, ruling);
+        if let Some(denial_log) = &self.denial_log {
+            denial_log.record_decision(applied, ruling);
         }
     }
 
     /// Records a request to which no rule applied. Only domains of the policy are labels.
-    fn unmatched(&self, tallies: &Tallies, domain: &str) {
-        match tallies.unmatched.get(domain) {
+    fn unmatched(&self, policy_metrics: &PolicyMetrics, domain: &str) {
+        match policy_metrics.unmatched.get(domain) {
             Some(Some(counter)) => drop(counter.inc()),
             Some(None) => {}
             None => {
@@ -140,10 +140,10 @@ impl Watch {
     }
 }
 
-impl Gathered {
+impl Collectors {
     fn count(
         &self,
-        tallies: &Tallies,
+        policy_metrics: &PolicyMetrics,
         applied: &MatchedRules<'_>,
         ruling: &Ruling,
         now: impl Fn() -> Timestamp,
@@ -155,8 +155,8 @@ impl Gathered {
         // Of one who asks, a rule counts each kind once, however many of its limits say so.
         let mut told = (usize::MAX, 0_u8);
         for standing in ruling.limits() {
-            let Some(verdict) = Verdict::of(&standing, decision.is_allowed()) else { continue };
-            if let Some(counters) = tallies.limits.get(standing.limit.place()) {
+            let Some(verdict) = LimitResult::of(&standing, decision.is_allowed()) else { continue };
+            if let Some(counters) = policy_metrics.limits.get(standing.limit.place()) {
                 counters.count(verdict);
             }
             let Some(kind) = kind(verdict) else { continue };
@@ -173,11 +173,11 @@ impl Gathered {
 }
 
 /// What a key is counted for.
-fn kind(verdict: Verdict) -> Option<Kind> {
+fn kind(verdict: LimitResult) -> Option<TopList> {
     match verdict {
-        Verdict::Allowed => None,
-        Verdict::Near => Some(Kind::Near),
-        Verdict::Denied => Some(Kind::Denied),
-        Verdict::Observed => Some(Kind::Observed),
+        LimitResult::Allowed => None,
+        LimitResult::Near => Some(TopList::Near),
+        LimitResult::Denied => Some(TopList::Denied),
+        LimitResult::Observed => Some(TopList::Observed),
     }
 }

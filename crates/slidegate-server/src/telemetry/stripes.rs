@@ -10,7 +10,7 @@ const STRIPES: usize = 8;
 
 /// One of something for each of some threads, in cache lines of its own.
 #[derive(Debug, Default)]
-pub struct Striped<T>([Stripe<T>; STRIPES]);
+pub struct Stripes<T>([Stripe<T>; STRIPES]);
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -23,7 +23,7 @@ thread_local! {
     };
 }
 
-impl<T> Striped<T> {
+impl<T> Stripes<T> {
     /// That of this thread.
     pub fn own(&self) -> &T {
         // A thread that ends has none any more, and may use anybody's.
@@ -37,7 +37,7 @@ impl<T> Striped<T> {
 }
 
 /// Says what the number was by this part of it.
-impl counter::Atomic<u64> for Striped<AtomicU64> {
+impl counter::Atomic<u64> for Stripes<AtomicU64> {
     fn inc(&self) -> u64 {
         self.inc_by(1)
     }
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn nothing_that_any_thread_adds_is_lost() {
-        let number = Striped::<AtomicU64>::default();
+        let number = Stripes::<AtomicU64>::default();
         thread::scope(|scope| {
             for _ in 0..3 * STRIPES {
                 scope.spawn(|| (0..1_000).for_each(|_| _ = number.inc_by(2)));

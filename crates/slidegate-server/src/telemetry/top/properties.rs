@@ -97,20 +97,20 @@ fn policy(rules: usize) -> Policy {
     Policy::from_yaml(&format!("rules:\n{rules}")).unwrap()
 }
 
-fn top(capacity: usize) -> Top {
-    Top::new(capacity, Redact::default(), Timestamp::from_secs(0))
+fn top(capacity: usize) -> TopKeys {
+    TopKeys::new(capacity, Redactor::default(), Timestamp::from_secs(0))
 }
 
 fn at(seconds: u64) -> Timestamp {
     Timestamp::from_secs(seconds)
 }
 
-fn deny(top: &Top, rule: &Rule, value: &str, now: u64) {
-    top.count(Kind::Denied, rule, || iter::once(("a", value.into())), 1, at(now));
+fn deny(top: &TopKeys, rule: &Rule, value: &str, now: u64) {
+    top.count(TopList::Denied, rule, || iter::once(("a", value.into())), 1, at(now));
 }
 
 /// Values and counts of the first rule's denials.
-fn denied(top: &Top, now: u64) -> Vec<(String, u64)> {
+fn denied(top: &TopKeys, now: u64) -> Vec<(String, u64)> {
     let rules = top.report(10, at(now)).rules;
     let keys = rules.into_iter().take(1).flat_map(|rule| rule.denied);
     keys.map(|key| (key.key[0].1.clone(), key.count)).collect()
@@ -129,13 +129,13 @@ fn a_report_is_this_json() {
     let tenant = |kind, name: &str, cost| {
         top.count(kind, tenants, || iter::once(("tenant", name.into())), cost, at(30));
     };
-    tenant(Kind::Denied, "acme", 12);
-    tenant(Kind::Denied, "globex", 2);
-    tenant(Kind::Near, "globex", 3);
-    tenant(Kind::Denied, "initech", 1);
+    tenant(TopList::Denied, "acme", 12);
+    tenant(TopList::Denied, "globex", 2);
+    tenant(TopList::Near, "globex", 3);
+    tenant(TopList::Denied, "initech", 1);
     let network = Value::Network("2001:db8::/64".parse().unwrap());
     let login = || [("user", "eve".into()), ("ip", network)].into_iter();
-    top.count(Kind::Denied, logins, login, 16, at(30));
+    top.count(TopList::Denied, logins, login, 16, at(30));
     assert_eq!(
         serde_json::to_string(&top.report(10, at(42))).unwrap(),
         concat!(
@@ -154,7 +154,7 @@ fn a_report_is_this_json() {
 #[test]
 fn what_would_have_been_denied_is_told_apart() {
     let (top, policy) = (top(4), policy(1));
-    top.count(Kind::Observed, &policy.rules()[0], || iter::once(("a", "x".into())), 1, at(0));
+    top.count(TopList::Observed, &policy.rules()[0], || iter::once(("a", "x".into())), 1, at(0));
     let json = serde_json::to_value(top.report(10, at(0))).unwrap();
     let rule = &json["rules"][0];
     assert_eq!(
@@ -192,15 +192,15 @@ fn who_comes_late_is_counted_in_the_minute_in_which_it_was_denied() {
 
 #[test]
 fn a_report_tells_how_far_back_it_reaches() {
-    let top = Top::new(8, Redact::default(), at(90));
+    let top = TopKeys::new(8, Redactor::default(), at(90));
     let since = |now| top.report(10, at(now)).since_seconds;
     assert_eq!([90, 100, 329, 330, 360, 719, 720].map(since), [0, 10, 239, 240, 240, 299, 240]);
 }
 
 #[test]
 fn a_hashed_value_is_never_kept() {
-    let redact = Redact::new(true);
-    let (top, policy) = (Top::new(8, redact.clone(), at(0)), policy(1));
+    let redact = Redactor::new(true);
+    let (top, policy) = (TopKeys::new(8, redact.clone(), at(0)), policy(1));
     deny(&top, &policy.rules()[0], "secret", 0);
     assert_eq!(denied(&top, 0), [(redact.show("a", "secret".into()).to_string(), 1)]);
     assert!(!format!("{top:?}").contains("\"secret"), "{top:?}");
@@ -234,7 +234,7 @@ fn a_flood_of_a_million_keys_takes_no_more_room_and_hides_nobody_who_is_denied_m
 #[test]
 fn ten_thousand_rules_share_what_room_there_is_and_give_it_back() {
     let (room, policy) = (Room::new(4_096), policy(10_000));
-    let top = Top::with_room(64, Redact::default(), at(0), room.clone());
+    let top = TopKeys::with_room(64, Redactor::default(), at(0), room.clone());
     for nth in 0..64 {
         for rule in policy.rules() {
             deny(&top, rule, &nth.to_string(), 0);
@@ -293,7 +293,7 @@ fn a_label_is_written_anew_for_each_who_takes_a_place() {
     let mut summary: Summary<Label> = Summary::default();
     for (key, value) in [(1, "a long one"), (2, "b"), (3, "c")] {
         let identity = || iter::once(("a", value.into()));
-        summary.count(key, 1, |keys| keys < 1, |label| label.write(identity(), &Redact::default()));
+        summary.count(key, 1, |keys| keys < 1, |label| label.write(identity(), &Redactor::default()));
     }
     let merged = Merged::from(&summary);
     let told = merged.counted();

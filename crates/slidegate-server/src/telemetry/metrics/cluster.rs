@@ -17,7 +17,7 @@ use slidegate_cluster::{SHARES, Status};
 
 /// How a cluster stands, to be told as metrics. All zero where there is none.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ClusterFigures {
+pub struct ClusterStats {
     /// Nodes that are heard of, this one among them.
     pub alive: u64,
     /// Nodes that are not heard of any more, and still count.
@@ -33,12 +33,12 @@ pub struct ClusterFigures {
     /// Requests that were denied since too much was not acknowledged.
     pub capped: u64,
     /// How far counts went beyond max.
-    pub overshoot: Shares,
+    pub overshoot: OvershootBuckets,
 }
 
-impl ClusterFigures {
+impl ClusterStats {
     /// What a node tells of itself and the others.
-    pub fn of(status: &Status, capped: u64, overshoot: Shares) -> Self {
+    pub fn of(status: &Status, capped: u64, overshoot: OvershootBuckets) -> Self {
         let silent = status.members.iter().filter(|member| member.silent_for_ms.is_some()).count();
         let lag_ms = status.members.iter().map(|member| member.lag_ms).max();
         Self {
@@ -56,7 +56,7 @@ impl ClusterFigures {
 
 /// Shares of max beyond max, how often each was seen: as [`SHARES`] tells them apart, and one more beyond.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Shares {
+pub struct OvershootBuckets {
     pub counts: Vec<u64>,
     /// Of all that were seen, as a part of max.
     pub sum: f64,
@@ -85,7 +85,7 @@ struct RefusedLabels {
 
 /// The last shares that were told: they are a histogram.
 #[derive(Clone, Debug, Default)]
-struct Told(Arc<Mutex<Shares>>);
+struct Told(Arc<Mutex<OvershootBuckets>>);
 
 impl ClusterGauges {
     pub(super) fn register(registry: &mut Registry) -> Self {
@@ -142,19 +142,19 @@ impl ClusterGauges {
         }
     }
 
-    pub(super) fn set(&self, figures: ClusterFigures) {
+    pub(super) fn set(&self, stats: ClusterStats) {
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let to = |counter: &Counter, value| counter.inner().fetch_max(value, Ordering::Relaxed);
-        self.alive.set(gauge(figures.alive));
-        self.silent.set(gauge(figures.silent));
-        self.lag.set(figures.lag.as_secs_f64());
-        to(&self.sent_bytes, figures.sent_bytes);
-        to(&self.received_bytes, figures.received_bytes);
-        to(&self.capped, figures.capped);
-        for (reason, times) in figures.refused {
+        self.alive.set(gauge(stats.alive));
+        self.silent.set(gauge(stats.silent));
+        self.lag.set(stats.lag.as_secs_f64());
+        to(&self.sent_bytes, stats.sent_bytes);
+        to(&self.received_bytes, stats.received_bytes);
+        to(&self.capped, stats.capped);
+        for (reason, times) in stats.refused {
             to(&self.refused.get_or_create(&RefusedLabels { reason }), times);
         }
-        *self.overshoot.0.lock() = figures.overshoot;
+        *self.overshoot.0.lock() = stats.overshoot;
     }
 }
 
@@ -164,7 +164,7 @@ impl TypedMetric for Told {
 
 impl EncodeMetric for Told {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
-        let Shares { counts, sum } = self.0.lock().clone();
+        let OvershootBuckets { counts, sum } = self.0.lock().clone();
         let bounds = SHARES.iter().map(|share| *share as f64 / 1e3).chain([f64::INFINITY]);
         let counts = counts.into_iter().chain(std::iter::repeat(0));
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
@@ -183,11 +183,11 @@ mod tests {
 
     use super::*;
 
-    fn told(figures: Option<ClusterFigures>) -> String {
+    fn told(stats: Option<ClusterStats>) -> String {
         let mut registry = Registry::default();
         let gauges = ClusterGauges::register(&mut registry);
-        if let Some(figures) = figures {
-            gauges.set(figures);
+        if let Some(stats) = stats {
+            gauges.set(stats);
         }
         let mut told = String::new();
         encode(&mut told, &registry).unwrap();
@@ -210,14 +210,14 @@ mod tests {
 
     #[test]
     fn figures_are_told_as_they_are() {
-        let told = told(Some(ClusterFigures {
+        let told = told(Some(ClusterStats {
             alive: 2,
             silent: 1,
             lag: Duration::from_millis(1_250),
             sent_bytes: 7,
             refused: vec![("wrong_mac", 3)],
-            overshoot: Shares { counts: vec![4, 0, 0, 0, 0, 0, 0, 0, 1], sum: 0.75 },
-            ..ClusterFigures::default()
+            overshoot: OvershootBuckets { counts: vec![4, 0, 0, 0, 0, 0, 0, 0, 1], sum: 0.75 },
+            ..ClusterStats::default()
         }));
         has(&told, r#"cluster_members{state="alive"} 2"#);
         has(&told, r#"cluster_members{state="silent"} 1"#);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Whole milliseconds, rounded up: whoever waits so long never comes too early.
-pub fn millis_up(span: Duration) -> u64 {
+pub fn ceil_millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
@@ -13,7 +13,7 @@ mod tests {
 
     #[test]
     fn a_part_of_a_millisecond_counts_as_a_whole_one() {
-        let millis = [0, 1, 999_999, 1_000_000, 1_000_001].map(Duration::from_nanos).map(millis_up);
+        let millis = [0, 1, 999_999, 1_000_000, 1_000_001].map(Duration::from_nanos).map(ceil_millis);
         assert_eq!(millis, [0, 1, 1, 1, 2]);
     }
 }

@@ -12,7 +12,7 @@ use notify::event::{AccessKind, AccessMode, Event, EventKind, ModifyKind};
 use notify::{EventHandler, RecommendedWatcher, RecursiveMode, Watcher};
 use tracing::warn;
 
-use super::trail::Trail;
+use super::watched_paths::WatchedPaths;
 
 /// Whether the system tells when a file that was written is closed.
 const TELLS_OF_CLOSING: bool = cfg!(any(target_os = "linux", target_os = "android"));
@@ -21,7 +21,7 @@ const TELLS_OF_CLOSING: bool = cfg!(any(target_os = "linux", target_os = "androi
 const MAX_TRAILS: usize = 10;
 
 /// Watches where a file is, or a folder of files.
-pub struct FileWatch {
+pub struct FileWatcher {
     path: PathBuf,
     trail: Trail,
     /// None if the system has no more.
@@ -34,7 +34,7 @@ pub struct FileWatch {
     being_written: BTreeSet<PathBuf>,
 }
 
-impl FileWatch {
+impl FileWatcher {
     /// Watches from now on, and tells of events, also of other files beside.
     pub fn new(path: &Path, events: impl EventHandler) -> io::Result<Self> {
         let watcher = notify::recommended_watcher(events);
@@ -56,7 +56,7 @@ impl FileWatch {
     }
 
     /// Whether the file may have changed by this, and is whole.
-    pub fn sees(&mut self, event: &notify::Result<Event>) -> bool {
+    pub fn on_event(&mut self, event: &notify::Result<Event>) -> bool {
         // Something was missed: anything may have changed.
         let Some(event) = event.as_ref().ok().filter(|event| !event.need_rescan()) else {
             self.being_written.clear();

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use slidegate::Value;
 
-use crate::watch::redact::{Redact, Shown};
+use crate::telemetry::redact::{Redactor, RedactedValue};
 
 /// Bytes that are kept of a name and of a value, so that nobody can fill the memory with long ones.
 const MAX_PART: usize = 128;
@@ -27,7 +27,7 @@ impl Label {
     pub fn write<'v>(
         &mut self,
         identity: impl Iterator<Item = (&'v str, Value<'v>)>,
-        redact: &Redact,
+        redact: &Redactor,
     ) {
         self.text.clear();
         self.ends.clear();
@@ -35,7 +35,7 @@ impl Label {
             self.part(|part| part.write_str(name));
             match redact.show(name, value) {
                 // The formatter takes as long as all the rest.
-                Shown::Value(Value::Text(text)) => {
+                RedactedValue::Value(Value::Text(text)) => {
                     self.part(|part| part.write_str(text));
                 }
                 shown => self.part(|part| write!(part, "{shown}")),
@@ -91,8 +91,8 @@ mod tests {
     fn label(identity: &[(&'static str, &str)]) -> Label {
         let mut label = Label::default();
         let identity = || identity.iter().map(|&(name, value)| (name, value.into()));
-        label.write([("an", "older one".into())].into_iter(), &Redact::default());
-        label.write(identity(), &Redact::default());
+        label.write([("an", "older one".into())].into_iter(), &Redactor::default());
+        label.write(identity(), &Redactor::default());
         label
     }
 
@@ -107,7 +107,7 @@ mod tests {
     fn a_network_is_told_as_people_read_it() {
         let mut label = Label::default();
         let network = Value::Network("2001:db8::/64".parse().unwrap());
-        label.write([("ip", network)].into_iter(), &Redact::default());
+        label.write([("ip", network)].into_iter(), &Redactor::default());
         assert_eq!(label.pairs().collect::<Vec<_>>(), [("ip", "2001:db8::/64")]);
     }
 

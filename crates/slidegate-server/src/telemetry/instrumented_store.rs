@@ -7,18 +7,18 @@ use slidegate::store::Outcomes;
 use slidegate::{ChargeResult, Hit, Receipt, Store, StoreError};
 
 use super::metrics::StoreMetrics;
-use super::traces::StoreTraces;
+use super::traces::StoreTracer;
 
 /// A store whose calls are timed and traced, and whose errors are counted.
-pub struct Watched<S> {
+pub struct InstrumentedStore<S> {
     store: S,
     metrics: Option<StoreMetrics>,
-    traces: Option<StoreTraces>,
+    traces: Option<StoreTracer>,
 }
 
-impl<S> Watched<S> {
+impl<S> InstrumentedStore<S> {
     /// Without metrics and traces nothing is watched.
-    pub fn new(store: S, metrics: Option<StoreMetrics>, traces: Option<StoreTraces>) -> Self {
+    pub fn new(store: S, metrics: Option<StoreMetrics>, traces: Option<StoreTracer>) -> Self {
         Self { store, metrics, traces }
     }
 
@@ -27,48 +27,48 @@ impl<S> Watched<S> {
         &self.store
     }
 
-    async fn watch<T>(
+    async fn instrument<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let span = self.traces.as_ref().map(StoreTraces::begin);
+        let span = self.traces.as_ref().map(StoreTracer::begin);
         let timed = self.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
         let answer = call.await;
         let error = answer.as_ref().err();
         if let Some((metrics, begun)) = timed {
-            metrics.answered(begun.elapsed(), error);
+            metrics.finish(begun.elapsed(), error);
         }
         if let Some(span) = span {
-            span.answered(error);
+            span.finish(error);
         }
         answer
     }
 }
 
-impl<S: Store> Store for Watched<S> {
-    type Kind = slidegate::Asynchronous;
+impl<S: Store> Store for InstrumentedStore<S> {
+    type TopList = slidegate::Asynchronous;
 
     async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        self.watch(self.store.take(hits)).await
+        self.instrument(self.store.take(hits)).await
     }
 
     async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
-        self.watch(self.store.take_many(asks)).await
+        self.instrument(self.store.take_many(asks)).await
     }
 
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        self.watch(self.store.peek(hits)).await
+        self.instrument(self.store.peek(hits)).await
     }
 
     async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        self.watch(self.store.revert(receipt)).await
+        self.instrument(self.store.revert(receipt)).await
     }
 
     async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        self.watch(self.store.refund(hits)).await
+        self.instrument(self.store.refund(hits)).await
     }
 
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
-        self.watch(self.store.reset(hits)).await
+        self.instrument(self.store.reset(hits)).await
     }
 }

@@ -5,21 +5,21 @@ use std::time::Duration;
 use slidegate::{Clock, SystemClock};
 use tracing::warn;
 
-use super::pace::Pace;
+use super::pace::LogThrottle;
 
 /// Bytes of a domain that are logged.
 const MAX_DOMAIN: usize = 128;
 
 /// Logs unknown domains, at most one in each minute.
-pub struct UnknownDomains {
-    pace: Pace,
+pub struct UnknownDomainLog {
+    pace: LogThrottle,
     clock: SystemClock,
 }
 
-impl UnknownDomains {
+impl UnknownDomainLog {
     /// Creates one that has logged nothing.
     pub fn new() -> Self {
-        Self { pace: Pace::new(1, Duration::from_secs(60)), clock: SystemClock::new() }
+        Self { pace: LogThrottle::new(1, Duration::from_secs(60)), clock: SystemClock::new() }
     }
 
     /// Logs a domain, unless one was logged in this minute. `unlogged` counts the requests since then.

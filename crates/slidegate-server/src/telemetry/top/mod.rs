@@ -1,6 +1,6 @@
 //! Who is limited most: for each rule the keys that were denied most in the last minutes, and the like.
 //!
-//! Each rule, each [`Kind`] and each minute has a [`summary`] of its own, so that what is old goes as one;
+//! Each rule, each [`TopList`] and each minute has a [`summary`] of its own, so that what is old goes as one;
 //! a report merges those of the last five. Who is counted finds its rule behind a lock that is shared by
 //! all who count, and takes the lock of this rule and kind.
 //!
@@ -28,11 +28,11 @@ use parking_lot::{Mutex, RwLock};
 use slidegate::policy::Rule;
 use slidegate::{Timestamp, Value};
 
-use super::redact::Redact;
+use super::redact::Redactor;
 use minutes::{Minutes, minute_of};
 use room::Room;
 
-pub use report::Report;
+pub use report::TopReport;
 
 /// Locks that rules are spread over.
 const SHARDS: usize = 64;
@@ -41,7 +41,7 @@ const MAX_RULES_OF_SHARD: usize = 256;
 
 /// What a key is counted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TopList {
     /// Denied.
     Denied,
     /// Allowed, and near the end of its limit.
@@ -50,15 +50,15 @@ pub enum Kind {
     Observed,
 }
 
-impl Kind {
+impl TopList {
     const ALL: [Self; 3] = [Self::Denied, Self::Near, Self::Observed];
 }
 
 /// Counts, of every rule, the keys that come most.
 #[derive(Debug)]
-pub struct Top {
+pub struct TopKeys {
     capacity: usize,
-    redact: Redact,
+    redact: Redactor,
     started: Timestamp,
     /// Of the hashes of rules and of keys, so that nobody can choose names that collide.
     secret: foldhash::quality::RandomState,
@@ -69,23 +69,23 @@ pub struct Top {
 }
 
 /// Rules by the hash of their domain and name: a reload of the policy may change their places.
-type Shard = HashMap<u64, Watched, foldhash::fast::RandomState>;
+type Shard = HashMap<u64, RuleLists, foldhash::fast::RandomState>;
 
 /// What is counted of a rule.
 #[derive(Debug)]
-struct Watched {
+struct RuleLists {
     domain: Box<str>,
     rule: Box<str>,
-    kinds: [Mutex<Minutes>; Kind::ALL.len()],
+    kinds: [Mutex<Minutes>; TopList::ALL.len()],
 }
 
-impl Top {
+impl TopKeys {
     /// Counts up to so many keys of each rule in each minute. Values are kept as `redact` shows them.
-    pub fn new(capacity: usize, redact: Redact, now: Timestamp) -> Self {
+    pub fn new(capacity: usize, redact: Redactor, now: Timestamp) -> Self {
         Self::with_room(capacity, redact, now, Room::new(room::MAX_KEYS))
     }
 
-    fn with_room(capacity: usize, redact: Redact, started: Timestamp, room: Room) -> Self {
+    fn with_room(capacity: usize, redact: Redactor, started: Timestamp, room: Room) -> Self {
         Self {
             capacity,
             redact,
@@ -100,7 +100,7 @@ impl Top {
     /// Counts that so much was denied, or the like, of whom `identity` gives the names and values.
     pub fn count<'v, I>(
         &self,
-        kind: Kind,
+        kind: TopList,
         rule: &Rule,
         identity: impl Fn() -> I,
         cost: u64,
@@ -123,7 +123,7 @@ impl Top {
     }
 
     /// Does something with what is counted of a rule, while it cannot go; nothing if there are too many rules.
-    fn watched(&self, rule: &Rule, count: impl FnOnce(&Watched)) {
+    fn watched(&self, rule: &Rule, count: impl FnOnce(&RuleLists)) {
         let hash = self.secret.hash_one((rule.domain(), rule.name()));
         let shard = &self.shards[hash as usize % SHARDS];
         if let Some(watched) = shard.read().get(&hash) {
@@ -131,7 +131,7 @@ impl Top {
         }
         let mut shard = shard.write();
         if shard.len() < MAX_RULES_OF_SHARD || shard.contains_key(&hash) {
-            count(shard.entry(hash).or_insert_with(|| Watched::new(rule)));
+            count(shard.entry(hash).or_insert_with(|| RuleLists::new(rule)));
         }
     }
 
@@ -149,7 +149,7 @@ impl Top {
 }
 
 fn forget(shard: &RwLock<Shard>, minute: u64) {
-    let minutes = |watched: &Watched| {
+    let minutes = |watched: &RuleLists| {
         watched.kinds.iter().for_each(|minutes| minutes.lock().forget(minute));
     };
     shard.read().values().for_each(minutes);
@@ -159,7 +159,7 @@ fn forget(shard: &RwLock<Shard>, minute: u64) {
         .retain(|_, watched| watched.kinds.iter_mut().any(|minutes| !minutes.get_mut().is_empty()));
 }
 
-impl Watched {
+impl RuleLists {
     fn new(rule: &Rule) -> Self {
         Self { domain: rule.domain().into(), rule: rule.name().into(), kinds: Default::default() }
     }

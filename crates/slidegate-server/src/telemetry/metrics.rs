@@ -17,56 +17,56 @@ use prometheus_client::registry::Registry;
 use slidegate::StoreError;
 use slidegate::policy::{Rule, RuleLimit};
 
-use super::seconds::Seconds;
-use super::striped::Striped;
-use super::verdict::Verdict;
+use super::seconds::DurationHistogram;
+use super::stripes::Stripes;
+use super::verdict::LimitResult;
 
 use self::cluster::ClusterGauges;
-pub use self::cluster::{ClusterFigures, Shares};
+pub use self::cluster::{ClusterStats, OvershootBuckets};
 pub use self::text::Format;
 
 /// A counter that many threads add to.
-type Often = Counter<u64, Striped<AtomicU64>>;
+type StripedCounter = Counter<u64, Stripes<AtomicU64>>;
 
 /// Counts the requests of a domain to which no rule applied.
-pub type UnmatchedCounter = Often;
+pub type UnmatchedCounter = StripedCounter;
 
 /// All that is counted.
 pub struct Metrics {
     registry: Registry,
-    decisions: Family<DecisionLabels, Often>,
-    near_limit: Family<LimitLabels, Often>,
-    unmatched: Family<DomainLabels, Often>,
+    decisions: Family<DecisionLabels, StripedCounter>,
+    near_limit: Family<LimitLabels, StripedCounter>,
+    unmatched: Family<DomainLabels, StripedCounter>,
     pub unknown_domain_requests: Counter,
-    requests: Family<RequestLabels, Often>,
-    request_seconds: Family<ListenerLabels, Seconds>,
+    requests: Family<RequestLabels, StripedCounter>,
+    request_seconds: Family<ListenerLabels, DurationHistogram>,
     pub degraded_decisions: Counter,
     reloads: Family<ReloadLabels, Counter>,
     pub policy_stale: Gauge,
     store: StoreMetrics,
-    store_figures: StoreGauges,
+    store_stats: StoreGauges,
     cluster: ClusterGauges,
 }
 
 /// What is counted of one limit.
 pub struct LimitCounters {
-    allowed: Often,
-    denied: Often,
-    observed: Often,
-    near: Often,
+    allowed: StripedCounter,
+    denied: StripedCounter,
+    observed: StripedCounter,
+    near: StripedCounter,
 }
 
 /// What is counted of one face.
 #[derive(Clone)]
 pub struct ListenerMetrics {
-    results: [Often; RequestResult::ALL.len()],
-    seconds: Seconds,
+    results: [StripedCounter; RequestResult::ALL.len()],
+    seconds: DurationHistogram,
 }
 
 /// What is counted of the store.
 #[derive(Clone)]
 pub struct StoreMetrics {
-    seconds: Seconds,
+    seconds: DurationHistogram,
     unavailable: Counter,
     timed_out: Counter,
     open: Counter,
@@ -75,7 +75,7 @@ pub struct StoreMetrics {
 
 /// How a store stands, to be told as metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StoreFigures {
+pub struct StoreStats {
     /// Keys that this process counts.
     pub keys: usize,
     /// Bytes that these keys take.
@@ -111,7 +111,7 @@ pub enum RequestResult {
 
 /// How a reload ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reloaded {
+pub enum ReloadResult {
     Changed,
     Unchanged,
     Failed,
@@ -188,7 +188,7 @@ impl RequestResult {
     }
 }
 
-impl Reloaded {
+impl ReloadResult {
     fn name(self) -> &'static str {
         match self {
             Self::Changed => "changed",
@@ -250,7 +250,7 @@ impl Metrics {
             degraded_decisions.clone(),
         );
         let reloads = Family::default();
-        for result in [Reloaded::Changed, Reloaded::Unchanged, Reloaded::Failed] {
+        for result in [ReloadResult::Changed, ReloadResult::Unchanged, ReloadResult::Failed] {
             drop(reloads.get_or_create(&ReloadLabels { result: result.name() }));
         }
         registry.register("policy_reloads", "Times the policy was read again", reloads.clone());
@@ -264,7 +264,7 @@ impl Metrics {
         registry.register("build", "Which slidegate this is", build);
         Self {
             store: StoreMetrics::register(&mut registry, store),
-            store_figures: StoreGauges::register(&mut registry, store),
+            store_stats: StoreGauges::register(&mut registry, store),
             cluster: ClusterGauges::register(&mut registry),
             registry,
             decisions,
@@ -316,19 +316,19 @@ impl Metrics {
     }
 
     /// Counts a reload.
-    pub fn reloaded(&self, result: Reloaded) {
+    pub fn record_reload(&self, result: ReloadResult) {
         self.reloads.get_or_create(&ReloadLabels { result: result.name() }).inc();
-        self.policy_stale.set(i64::from(result == Reloaded::Failed));
+        self.policy_stale.set(i64::from(result == ReloadResult::Failed));
     }
 
     /// All of it as text, with the store as it now stands, and the cluster if there is one.
     pub fn write(
         &self,
         format: Format,
-        store: StoreFigures,
-        cluster: Option<ClusterFigures>,
+        store: StoreStats,
+        cluster: Option<ClusterStats>,
     ) -> Result<String, std::fmt::Error> {
-        self.store_figures.set(store);
+        self.store_stats.set(store);
         if let Some(cluster) = cluster {
             self.cluster.set(cluster);
         }
@@ -338,15 +338,15 @@ impl Metrics {
 
 impl LimitCounters {
     /// Counts a verdict.
-    pub fn count(&self, verdict: Verdict) {
+    pub fn count(&self, verdict: LimitResult) {
         match verdict {
-            Verdict::Near => {
+            LimitResult::Near => {
                 self.near.inc();
                 self.allowed.inc()
             }
-            Verdict::Allowed => self.allowed.inc(),
-            Verdict::Denied => self.denied.inc(),
-            Verdict::Observed => self.observed.inc(),
+            LimitResult::Allowed => self.allowed.inc(),
+            LimitResult::Denied => self.denied.inc(),
+            LimitResult::Observed => self.observed.inc(),
         };
     }
 }
@@ -365,7 +365,7 @@ impl ListenerMetrics {
 
 impl StoreMetrics {
     fn register(registry: &mut Registry, store: &'static str) -> Self {
-        let seconds: Family<StoreLabels, Seconds> = Family::default();
+        let seconds: Family<StoreLabels, DurationHistogram> = Family::default();
         registry.register("store_seconds", "Time that the store took to answer", seconds.clone());
         let errors: Family<StoreErrorLabels, Counter> = Family::default();
         registry.register("store_errors", "Calls that the store did not answer", errors.clone());
@@ -425,8 +425,8 @@ impl StoreGauges {
         Self { keys, memory_bytes, evicted_keys, breaker_open, deny_cache_hits }
     }
 
-    fn set(&self, store: StoreFigures) {
-        let StoreFigures { keys, memory_bytes, evicted_keys, is_breaker_open, deny_cache_hits } =
+    fn set(&self, store: StoreStats) {
+        let StoreStats { keys, memory_bytes, evicted_keys, is_breaker_open, deny_cache_hits } =
             store;
         self.keys.set(i64::try_from(keys).unwrap_or(i64::MAX));
         self.memory_bytes.set(i64::try_from(memory_bytes).unwrap_or(i64::MAX));

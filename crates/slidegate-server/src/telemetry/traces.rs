@@ -24,7 +24,7 @@ pub use self::collector::{CollectorUrl, CollectorUrlError};
 pub use self::parent::TraceParent;
 pub use self::span::DecisionSpan;
 
-use self::collector::Collector;
+use self::collector::CollectorClient;
 use self::span::StoreSpan;
 
 /// Where traces go, and how many.
@@ -39,7 +39,7 @@ pub struct TraceSettings {
 
 /// Why there can be no traces.
 #[derive(Debug, Error)]
-pub enum TracesError {
+pub enum TracerError {
     #[error("cannot send traces: the system has no certificates to trust: {0}")]
     Certificates(std::io::Error),
     #[error("cannot send traces: {0}")]
@@ -47,24 +47,24 @@ pub enum TracesError {
 }
 
 /// Makes spans.
-pub struct Traces {
+pub struct DecisionTracer {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
     trust_forwarded: bool,
 }
 
 /// Makes spans of what a store is asked.
-pub struct StoreTraces {
+pub struct StoreTracer {
     tracer: SdkTracer,
     /// What kind of store it is.
     kind: &'static str,
 }
 
-impl Traces {
+impl DecisionTracer {
     /// Within a runtime, by which spans are sent.
-    pub fn start(settings: TraceSettings) -> Result<Self, TracesError> {
+    pub fn start(settings: TraceSettings) -> Result<Self, TracerError> {
         let TraceSettings { collector, sample, trust_forwarded } = settings;
-        let client = Collector::of(&collector).map_err(TracesError::Certificates)?;
+        let client = CollectorClient::of(&collector).map_err(TracerError::Certificates)?;
         let exporter = SpanExporter::builder()
             .with_http()
             .with_http_client(client)
@@ -100,8 +100,8 @@ impl Traces {
     }
 
     /// Makes spans of what a store of this kind is asked.
-    pub fn of_store(&self, kind: &'static str) -> StoreTraces {
-        StoreTraces { tracer: self.tracer.clone(), kind }
+    pub fn store_tracer(&self, kind: &'static str) -> StoreTracer {
+        StoreTracer { tracer: self.tracer.clone(), kind }
     }
 
     /// Sends what has not been sent, if that takes no longer than this. From then on there are no spans.
@@ -114,7 +114,7 @@ impl Traces {
     }
 }
 
-impl StoreTraces {
+impl StoreTracer {
     /// Begins the span of a call, below that of the decision which makes it, if there is one.
     pub fn begin(&self) -> StoreSpan {
         StoreSpan::begin(&self.tracer, self.kind)

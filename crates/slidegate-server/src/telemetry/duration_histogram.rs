@@ -8,7 +8,7 @@ use std::time::Duration;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
-use super::striped::Striped;
+use super::stripes::Stripes;
 
 /// The longest time of each bucket, in nanoseconds: from what a decision in memory takes to what nobody waits
 /// for. The last bucket has the rest.
@@ -36,7 +36,7 @@ const BOUNDS_NS: [u64; 19] = [
 
 /// How long something took, how often.
 #[derive(Clone, Debug, Default)]
-pub struct Seconds(Arc<Striped<Part>>);
+pub struct DurationHistogram(Arc<Stripes<Part>>);
 
 /// What one thread has seen.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ struct Part {
     sum_ns: AtomicU64,
 }
 
-impl Seconds {
+impl DurationHistogram {
     /// Counts one that took so long.
     pub fn observe(&self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
@@ -56,11 +56,11 @@ impl Seconds {
     }
 }
 
-impl TypedMetric for Seconds {
+impl TypedMetric for DurationHistogram {
     const TYPE: MetricType = MetricType::Histogram;
 }
 
-impl EncodeMetric for Seconds {
+impl EncodeMetric for DurationHistogram {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
         let bounds = BOUNDS_NS.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);
         let sum_of = |of: &dyn Fn(&Part) -> &AtomicU64| -> u64 {
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_time_is_in_the_bucket_of_its_bound_and_in_all_above() {
-        let (seconds, mut registry) = (Seconds::default(), Registry::default());
+        let (seconds, mut registry) = (DurationHistogram::default(), Registry::default());
         registry.register("took", "How long", seconds.clone());
         for took in [Duration::ZERO, Duration::from_micros(5), Duration::from_secs(11)] {
             seconds.observe(took);

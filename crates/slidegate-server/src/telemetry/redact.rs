@@ -14,7 +14,7 @@ use slidegate::Value;
 /// through one process's log and top-list, but can neither try out values nor compare two processes. It
 /// is std's SipHash and none of the fast hashes, of which the secret could be learnt.
 #[derive(Clone, Debug, Default)]
-pub struct Redact {
+pub struct Redactor {
     secret: RandomState,
     all: bool,
 }
@@ -23,31 +23,31 @@ pub struct Redact {
 const CREDENTIALS: [&str; 3] =
     ["header.authorization", "header.cookie", "header.proxy-authorization"];
 
-impl Redact {
+impl Redactor {
     /// Values are shown as they are, or, if `hashed`, as 16 hexadecimal digits.
     pub fn new(hashed: bool) -> Self {
         Self { all: hashed, ..Self::default() }
     }
 
     /// The value of an attribute, to be written.
-    pub fn show<'v>(&self, name: &str, value: Value<'v>) -> Shown<'v> {
+    pub fn show<'v>(&self, name: &str, value: Value<'v>) -> RedactedValue<'v> {
         match self.all || CREDENTIALS.contains(&name) {
-            false => Shown::Value(value),
-            true => Shown::Hash(self.secret.hash_one(value)),
+            false => RedactedValue::Value(value),
+            true => RedactedValue::Hash(self.secret.hash_one(value)),
         }
     }
 }
 
 /// A value as it is shown.
 #[derive(Clone, Copy, Debug)]
-pub enum Shown<'v> {
+pub enum RedactedValue<'v> {
     /// As people read it.
     Value(Value<'v>),
     /// By its hash.
     Hash(u64),
 }
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for RedactedValue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Value(value) => value.fmt(f),
@@ -62,26 +62,26 @@ mod tests {
 
     #[test]
     fn a_value_is_shown_as_it_is_unless_it_is_to_be_hashed() {
-        assert_eq!(Redact::new(false).show("tenant", "acme".into()).to_string(), "acme");
+        assert_eq!(Redactor::new(false).show("tenant", "acme".into()).to_string(), "acme");
     }
 
     #[test]
     fn what_lets_a_client_in_is_never_shown_as_it_is() {
         for name in CREDENTIALS {
-            let shown = Redact::new(false).show(name, "Bearer abc".into());
-            assert!(matches!(shown, Shown::Hash(_)), "{name}");
+            let shown = Redactor::new(false).show(name, "Bearer abc".into());
+            assert!(matches!(shown, RedactedValue::Hash(_)), "{name}");
         }
     }
 
     #[test]
     fn a_hash_is_16_digits_the_same_within_a_process_and_another_for_others() {
-        let redact = Redact::new(true);
-        let shown = |redact: &Redact, value: &str| redact.show("tenant", value.into()).to_string();
+        let redact = Redactor::new(true);
+        let shown = |redact: &Redactor, value: &str| redact.show("tenant", value.into()).to_string();
         let acme = shown(&redact, "acme");
         assert!(acme.len() == 16 && acme.bytes().all(|byte| byte.is_ascii_hexdigit()), "{acme}");
         assert_eq!(shown(&redact.clone(), "acme"), acme);
         assert_ne!(shown(&redact, "acm"), acme);
-        assert_ne!(shown(&Redact::new(true), "acme"), acme, "a secret of its own");
-        assert_eq!(Shown::Hash(10).to_string(), "000000000000000a");
+        assert_ne!(shown(&Redactor::new(true), "acme"), acme, "a secret of its own");
+        assert_eq!(RedactedValue::Hash(10).to_string(), "000000000000000a");
     }
 }

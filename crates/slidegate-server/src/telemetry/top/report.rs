@@ -8,20 +8,20 @@ use slidegate::Timestamp;
 use super::label::Label;
 use super::minutes::{MINUTES, SECONDS};
 use super::summary::Counted;
-use super::{Kind, Top, Watched};
+use super::{TopList, TopKeys, RuleLists};
 
 /// Who is limited most, by rules; the rule that denies most comes first.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct TopReport {
     /// How far back it reaches.
     pub since_seconds: u64,
     /// The rules that anybody was counted of.
-    pub rules: Vec<RuleReport>,
+    pub rules: Vec<RuleTopKeys>,
 }
 
 /// Who is limited most by a rule.
 #[derive(Clone, Debug, Serialize)]
-pub struct RuleReport {
+pub struct RuleTopKeys {
     /// The rule's domain.
     pub domain: Box<str>,
     /// Its name.
@@ -54,16 +54,16 @@ fn as_map<S: Serializer>(pairs: &[(String, String)], to: S) -> Result<S::Ok, S::
     to.collect_map(pairs.iter().map(|(name, value)| (name, value)))
 }
 
-impl Top {
+impl TopKeys {
     /// What was counted in the last minutes, for each rule the `most` keys that came most.
-    pub fn report(&self, most: usize, now: Timestamp) -> Report {
-        let told = |watched: &Watched| self.rule(watched, most, now);
+    pub fn report(&self, most: usize, now: Timestamp) -> TopReport {
+        let told = |watched: &RuleLists| self.rule(watched, most, now);
         let shards = self.shards.iter();
-        let mut rules: Vec<RuleReport> = shards
+        let mut rules: Vec<RuleTopKeys> = shards
             .flat_map(|shard| shard.read().values().filter_map(told).collect::<Vec<_>>())
             .collect();
         rules.sort_unstable_by(|one, other| one.rank().cmp(&other.rank()));
-        Report { since_seconds: self.since(now), rules }
+        TopReport { since_seconds: self.since(now), rules }
     }
 
     /// Seconds back to where the oldest minute begins, or to the start.
@@ -75,23 +75,23 @@ impl Top {
     }
 
     /// None if nothing was counted.
-    fn rule(&self, watched: &Watched, most: usize, now: Timestamp) -> Option<RuleReport> {
-        let of = |kind: Kind| {
+    fn rule(&self, watched: &RuleLists, most: usize, now: Timestamp) -> Option<RuleTopKeys> {
+        let of = |kind: TopList| {
             let minutes = watched.kinds[kind as usize].lock();
             let merged = minutes.merged(now, self.capacity);
             let keys = merged.counted().into_iter().take(most).map(TopKey::from);
             (keys.collect::<Vec<_>>(), merged.total())
         };
-        let [(denied, denials), (near, nears), (observed, observations)] = Kind::ALL.map(of);
+        let [(denied, denials), (near, nears), (observed, observations)] = TopList::ALL.map(of);
         let totals = [denials, observations, nears];
         totals.iter().any(|total| *total > 0).then(|| {
             let (domain, rule) = (watched.domain.clone(), watched.rule.clone());
-            RuleReport { domain, rule, denied, near, observed, totals }
+            RuleTopKeys { domain, rule, denied, near, observed, totals }
         })
     }
 }
 
-impl RuleReport {
+impl RuleTopKeys {
     fn rank(&self) -> impl Ord {
         (Reverse(self.totals), &self.domain, &self.rule)
     }

@@ -8,9 +8,9 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, Span};
 use slidegate::{Ruling, StoreError};
 
-use super::{TraceParent, Traces};
+use super::{TraceParent, DecisionTracer};
 use crate::request_handler::ClassifyResponse;
-use crate::watch::metrics::RequestResult;
+use crate::telemetry::metrics::RequestResult;
 
 /// The span of a decision; nothing, if it is not traced.
 pub struct DecisionSpan(Option<Context>);
@@ -20,12 +20,12 @@ pub struct StoreSpan(Option<Span>);
 
 impl DecisionSpan {
     /// Begins one, if there are traces and this is sampled.
-    pub fn begin(traces: Option<&Traces>, name: &'static str, parent: Option<TraceParent>) -> Self {
+    pub fn begin(traces: Option<&DecisionTracer>, name: &'static str, parent: Option<TraceParent>) -> Self {
         Self(traces.zip(parent).and_then(|(traces, parent)| traces.begin(name, parent)))
     }
 
     /// Does this within the span: what the store is asked meanwhile stands below it.
-    pub async fn around<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
+    pub async fn run_within<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
         poll_fn(|context| {
             let _within = self.0.clone().map(Context::attach);
             work.as_mut().poll(context)
@@ -34,7 +34,7 @@ impl DecisionSpan {
     }
 
     /// Tells what was decided.
-    pub fn ruled(&self, domain: &str, ruling: &Ruling) {
+    pub fn record_ruling(&self, domain: &str, ruling: &Ruling) {
         let Some(context) = &self.0 else { return };
         let span = context.span();
         let decision = ruling.decision();
@@ -49,13 +49,13 @@ impl DecisionSpan {
     }
 
     /// Tells how it was answered, and ends the span.
-    pub fn answered(&self, answer: &impl ClassifyResponse) {
+    pub fn finish(&self, answer: &impl ClassifyResponse) {
         let Some(context) = &self.0 else { return };
-        let (span, answered) = (context.span(), answer.result());
-        span.set_attribute(KeyValue::new("slidegate.outcome", answered.name()));
+        let (span, finish) = (context.span(), answer.result());
+        span.set_attribute(KeyValue::new("slidegate.outcome", finish.name()));
         span.set_attribute(answer.status_attribute());
-        if matches!(answered, RequestResult::StoreUnavailable | RequestResult::Error) {
-            span.set_status(Status::error(answered.name()));
+        if matches!(finish, RequestResult::StoreUnavailable | RequestResult::Error) {
+            span.set_status(Status::error(finish.name()));
         }
         span.end();
     }
@@ -74,7 +74,7 @@ impl StoreSpan {
     }
 
     /// Tells how the store answered, and ends the span.
-    pub fn answered(self, error: Option<&StoreError>) {
+    pub fn finish(self, error: Option<&StoreError>) {
         let Some(mut span) = self.0 else { return };
         if let Some(error) = error {
             span.set_status(Status::error(error.to_string()));

@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tracing::warn;
 
-use crate::watch::pace::Pace;
+use crate::telemetry::pace::LogThrottle;
 
 /// How long a collector may take for one batch.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -80,11 +80,11 @@ impl fmt::Display for CollectorUrl {
 }
 
 /// Sends to a collector. What fails is told here, now and then.
-pub struct Collector {
+pub struct CollectorClient {
     connection: Connection,
     /// What sends spans has a thread of its own, and no runtime.
     runtime: Handle,
-    pace: Pace,
+    pace: LogThrottle,
     clock: SystemClock,
 }
 
@@ -94,7 +94,7 @@ enum Connection {
     Tls(Client<HttpsConnector<HttpConnector>, Full<Bytes>>),
 }
 
-impl Collector {
+impl CollectorClient {
     /// Within a runtime. Nothing is sent yet.
     pub fn of(url: &CollectorUrl) -> io::Result<Self> {
         let client = Client::builder(TokioExecutor::new());
@@ -105,7 +105,7 @@ impl Collector {
             }
             false => Connection::Plain(client.build_http()),
         };
-        let pace = Pace::new(1, TOLD_EVERY);
+        let pace = LogThrottle::new(1, TOLD_EVERY);
         Ok(Self { connection, runtime: Handle::current(), pace, clock: SystemClock::new() })
     }
 
@@ -117,7 +117,7 @@ impl Collector {
 }
 
 #[async_trait]
-impl HttpClient for Collector {
+impl HttpClient for CollectorClient {
     /// What fails is lost, and has been told. It is no error to the exporter: that would hold up a shutdown with
     /// further attempts, and tell each of them.
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
@@ -134,7 +134,7 @@ impl HttpClient for Collector {
 }
 
 /// By the exporter's trait it can be shown, and it may have secrets: its connections.
-impl fmt::Debug for Collector {
+impl fmt::Debug for CollectorClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Collector")
     }
