@@ -13,7 +13,8 @@ mod tests {
 
     #[test]
     fn a_part_of_a_millisecond_counts_as_a_whole_one() {
-        let millis = [0, 1, 999_999, 1_000_000, 1_000_001].map(Duration::from_nanos).map(ceil_millis);
+        let millis =
+            [0, 1, 999_999, 1_000_000, 1_000_001].map(Duration::from_nanos).map(ceil_millis);
         assert_eq!(millis, [0, 1, 1, 1, 2]);
     }
 }

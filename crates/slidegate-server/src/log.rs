@@ -37,28 +37,28 @@ pub fn init(settings: LogSettings) -> Result<(), SetGlobalDefaultError> {
 
 fn write_field(log: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
     match field.name() {
-        "message" => write!(OneLine(log), "{value:?}"),
-        name => write!(OneLine(log), "{name}={value:?}"),
+        "message" => write!(SingleLineWriter(log), "{value:?}"),
+        name => write!(SingleLineWriter(log), "{name}={value:?}"),
     }
 }
 
 /// Text without what would end the line, or look like another one.
-struct OneLine<W>(W);
+struct SingleLineWriter<W>(W);
 
-impl<W: Write> Write for OneLine<W> {
+impl<W: Write> Write for SingleLineWriter<W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let mut rest = text;
-        while let Some((at, forger)) = rest.char_indices().find(|(_, char)| forges(*char)) {
+        while let Some((at, unsafe_char)) = rest.char_indices().find(|(_, char)| is_unsafe(*char)) {
             self.0.write_str(&rest[..at])?;
-            write!(self.0, "{}", forger.escape_default())?;
-            rest = &rest[at + forger.len_utf8()..];
+            write!(self.0, "{}", unsafe_char.escape_default())?;
+            rest = &rest[at + unsafe_char.len_utf8()..];
         }
         self.0.write_str(rest)
     }
 }
 
 /// Whether it ends a line, moves a terminal's cursor, or turns the direction of text around.
-fn forges(char: char) -> bool {
+fn is_unsafe(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -71,7 +71,7 @@ mod tests {
     fn nothing_that_is_written_ends_the_line_or_looks_like_another() {
         let mut line = String::new();
         let hostile = "a\nb\r\u{1b}[2Kc\u{2028}d\u{202e}e\u{9b}f\0 ä\\n";
-        write!(OneLine(&mut line), "{hostile}").unwrap();
+        write!(SingleLineWriter(&mut line), "{hostile}").unwrap();
         assert_eq!(line, r"a\nb\r\u{1b}[2Kc\u{2028}d\u{202e}e\u{9b}f\u{0} ä\n");
     }
 }

@@ -3,12 +3,12 @@
 mod args;
 mod command;
 mod connections;
+mod durations;
 mod explain;
 mod grpc;
 mod health;
 mod http;
 mod log;
-mod durations;
 mod policy_diff;
 mod policy_file;
 mod ratelimit_config;
@@ -18,8 +18,8 @@ mod request_handler;
 mod rls;
 mod service;
 mod settings;
-mod tls;
 mod telemetry;
+mod tls;
 mod wire;
 mod words;
 

@@ -1,8 +1,8 @@
 //! Reads the policy again when its file changes, and on SIGHUP. Only a policy that is whole and right ever
 //! replaces another.
 
-mod watched_paths;
 mod file_watcher;
+mod watched_paths;
 
 use std::io;
 use std::sync::Arc;
@@ -21,19 +21,19 @@ use crate::telemetry::metrics::ReloadResult;
 pub use self::file_watcher::FileWatcher;
 
 /// Lines of the log about one reload, of what changed or of what is wrong.
-const MAX_LINES: usize = 50;
+const MAX_LOG_LINES: usize = 50;
 
 /// Between two readings, which have to be equal.
-const PAUSE: Duration = Duration::from_millis(20);
+const STABLE_READ_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How often a file is read that is never the same twice.
-const MAX_READINGS: usize = 50;
+const MAX_STABLE_READS: usize = 50;
 
 /// Until a file is read again that could not be: it may be that the system was short of something.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What makes the reader look.
-enum Wake {
+enum ReloadEvent {
     /// Somebody asks.
     Hangup,
     /// Something happened where the file is.
@@ -41,127 +41,134 @@ enum Wake {
 }
 
 /// What a reading found: texts, or why there is none, a line for each reason.
-type Reading = Result<Texts, Vec<String>>;
+type ReadResult = Result<Texts, Vec<String>>;
 
 /// Reads on a thread of its own, one reload at a time: what happens meanwhile is seen by the next reading.
-struct Reader {
+struct PolicyReloader {
     service: Arc<Service>,
-    wakes: Receiver<Wake>,
-    watch: FileWatcher,
+    events: Receiver<ReloadEvent>,
+    watcher: FileWatcher,
     /// The policy that holds, and its texts.
-    held: PolicyFile,
-    last: Reading,
+    current: PolicyFile,
+    last_read: ReadResult,
     /// Somebody has asked since the last reload.
-    asked: bool,
+    is_reload_requested: bool,
     /// The file may have changed since it was read last.
-    changed: bool,
+    has_file_changed: bool,
 }
 
 /// From now on the service follows the policy file from which its policy was read.
 pub fn start(file: PolicyFile, service: Arc<Service>, hangup: Signal) -> io::Result<()> {
-    let (sender, wakes) = mpsc::channel();
-    let watch = FileWatcher::new(file.source.path(), {
+    let (sender, events) = mpsc::channel();
+    let watcher = FileWatcher::new(file.source.path(), {
         let sender = sender.clone();
         // Nobody reads any more only when the process ends.
-        move |event| drop(sender.send(Wake::File(event)))
+        move |event| drop(sender.send(ReloadEvent::File(event)))
     })?;
-    let reader = Reader {
+    let reloader = PolicyReloader {
         service,
-        wakes,
+        events,
         // Before it was watched. What is no file, such as a pipe, can be read only once.
-        changed: can_be_read_again(&file.source) && read(&file.source) != Ok(file.texts.clone()),
-        watch,
-        last: Ok(file.texts.clone()),
-        held: file,
-        asked: false,
+        has_file_changed: is_rereadable(&file.source)
+            && read(&file.source) != Ok(file.texts.clone()),
+        watcher,
+        last_read: Ok(file.texts.clone()),
+        current: file,
+        is_reload_requested: false,
     };
-    thread::Builder::new().name("reload".into()).spawn(|| reader.run())?;
-    tokio::spawn(pass_on(hangup, sender));
+    thread::Builder::new().name("reload".into()).spawn(|| reloader.run())?;
+    tokio::spawn(forward_hangups(hangup, sender));
     Ok(())
 }
 
-async fn pass_on(mut hangup: Signal, wakes: Sender<Wake>) {
-    while hangup.recv().await.is_some() && wakes.send(Wake::Hangup).is_ok() {}
+async fn forward_hangups(mut hangup: Signal, events: Sender<ReloadEvent>) {
+    while hangup.recv().await.is_some() && events.send(ReloadEvent::Hangup).is_ok() {}
 }
 
 /// Whether it is of files; or of nothing, which may become one.
-fn can_be_read_again(source: &PolicySource) -> bool {
+fn is_rereadable(source: &PolicySource) -> bool {
     source.is_folder() || source.path().metadata().is_ok_and(|found| found.is_file())
 }
 
 /// What a source says now.
-fn read(source: &PolicySource) -> Reading {
-    if source.path().exists() && !can_be_read_again(source) {
+fn read(source: &PolicySource) -> ReadResult {
+    if source.path().exists() && !is_rereadable(source) {
         let path = source.path().display();
         return Err(vec![format!("{path}: cannot be read again: it is no file")]);
     }
     source.texts().map_err(|error| error.lines())
 }
 
-impl Reader {
+impl PolicyReloader {
     fn run(mut self) {
         loop {
-            self.note_pending();
-            if self.asked || (self.changed && !self.watch.is_being_written()) {
+            self.handle_pending_events();
+            if self.is_reload_requested
+                || (self.has_file_changed && !self.watcher.is_being_written())
+            {
                 self.reload();
                 continue;
             }
-            match self.next_wake() {
-                Ok(wake) => self.note(wake),
-                Err(RecvTimeoutError::Timeout) => self.changed = true,
+            match self.next_event() {
+                Ok(event) => self.handle_event(event),
+                Err(RecvTimeoutError::Timeout) => self.has_file_changed = true,
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    fn next_wake(&self) -> Result<Wake, RecvTimeoutError> {
-        match self.last {
-            Ok(_) => Ok(self.wakes.recv()?),
-            Err(_) => self.wakes.recv_timeout(RETRY),
+    fn next_event(&self) -> Result<ReloadEvent, RecvTimeoutError> {
+        match self.last_read {
+            Ok(_) => Ok(self.events.recv()?),
+            Err(_) => self.events.recv_timeout(RETRY_INTERVAL),
         }
     }
 
-    fn note(&mut self, wake: Wake) {
-        match wake {
-            Wake::Hangup => self.asked = true,
-            Wake::File(event) => self.changed |= self.watch.on_event(&event),
+    fn handle_event(&mut self, event: ReloadEvent) {
+        match event {
+            ReloadEvent::Hangup => self.is_reload_requested = true,
+            ReloadEvent::File(event) => self.has_file_changed |= self.watcher.on_event(&event),
         }
     }
 
     /// Notes what has happened meanwhile.
-    fn note_pending(&mut self) {
-        while let Ok(wake) = self.wakes.try_recv() {
-            self.note(wake);
+    fn handle_pending_events(&mut self) {
+        while let Ok(event) = self.events.try_recv() {
+            self.handle_event(event);
         }
     }
 
     fn reload(&mut self) {
-        self.changed = false;
-        let settled = self.settled();
-        let asked = mem::take(&mut self.asked);
-        match settled {
-            Some(reading) if asked || reading != self.last => self.judge(reading),
+        self.has_file_changed = false;
+        let read_until_stable = self.read_until_stable();
+        let is_reload_requested = mem::take(&mut self.is_reload_requested);
+        match read_until_stable {
+            Some(read_result) if is_reload_requested || read_result != self.last_read => {
+                self.apply_read(read_result)
+            }
             // What was read before.
             Some(_) => {}
             // It is read when it is closed.
-            None if !asked && self.watch.is_being_written() => {}
+            None if !is_reload_requested && self.watcher.is_being_written() => {}
             None => {
-                let path = self.held.source.path().display();
-                self.judge(Err(vec![format!("{path}: cannot be read: it is still being written")]));
+                let path = self.current.source.path().display();
+                self.apply_read(Err(vec![format!(
+                    "{path}: cannot be read: it is still being written"
+                )]));
             }
         }
     }
 
     /// What the file says, as soon as it says the same twice and nobody is writing.
-    fn settled(&mut self) -> Option<Reading> {
-        let mut before = read(&self.held.source);
-        for _ in 1..MAX_READINGS {
-            thread::sleep(PAUSE);
-            self.note_pending();
-            let now = read(&self.held.source);
-            if now == before && !self.watch.is_being_written() {
+    fn read_until_stable(&mut self) -> Option<ReadResult> {
+        let mut before = read(&self.current.source);
+        for _ in 1..MAX_STABLE_READS {
+            thread::sleep(STABLE_READ_INTERVAL);
+            self.handle_pending_events();
+            let now = read(&self.current.source);
+            if now == before && !self.watcher.is_being_written() {
                 // It was read after all that is noted.
-                self.changed = false;
+                self.has_file_changed = false;
                 return Some(now);
             }
             before = now;
@@ -169,66 +176,66 @@ impl Reader {
         None
     }
 
-    fn judge(&mut self, reading: Reading) {
-        self.last = reading.clone();
-        let texts = match reading {
-            Ok(texts) if texts == self.held.texts => return self.keep(),
+    fn apply_read(&mut self, read_result: ReadResult) {
+        self.last_read = read_result.clone();
+        let texts = match read_result {
+            Ok(texts) if texts == self.current.texts => return self.record_unchanged(),
             Ok(texts) => texts,
-            Err(wrong) => return self.refuse(&wrong),
+            Err(errors) => return self.reject(&errors),
         };
-        match self.held.source.meaning(&texts, self.held.supports) {
-            Ok(meaning) => self.replace(texts, meaning),
-            Err(error) => self.refuse(&error.lines()),
+        match self.current.source.meaning(&texts, self.current.supports) {
+            Ok(meaning) => self.apply_policy(texts, meaning),
+            Err(error) => self.reject(&error.lines()),
         }
     }
 
-    fn keep(&self) {
+    fn record_unchanged(&self) {
         self.service.record_reload(ReloadResult::Unchanged, None);
         info!("the policy is as it was");
     }
 
-    fn replace(&mut self, texts: Texts, meaning: Meaning) {
+    fn apply_policy(&mut self, texts: Texts, meaning: Meaning) {
         let Meaning { policy, notes } = meaning;
-        let changes = policy_diff::between(&self.held.policy, &policy);
+        let changes = policy_diff::diff(&self.current.policy, &policy);
         // Also where nothing is told: the order of rules is that of answers.
         self.service.replace_policy(&policy);
-        (self.held.texts, self.held.policy) = (texts, policy);
+        (self.current.texts, self.current.policy) = (texts, policy);
         if changes.is_empty() {
-            return self.keep();
+            return self.record_unchanged();
         }
         self.service.record_reload(ReloadResult::Changed, None);
         info!("the policy has changed: {}", changes.summary());
-        in_log(&changes.lines, |line| info!("{line}"));
-        tell(&notes);
-        if self.held.policy.rules().is_empty() {
+        log_lines(&changes.lines, |line| info!("{line}"));
+        log_notes(&notes);
+        if self.current.policy.rules().is_empty() {
             warn!("the policy has no rules: everything passes");
         }
     }
 
     /// Goes on with the policy that holds.
-    fn refuse(&self, wrong: &[String]) {
-        let problem = match wrong {
+    fn reject(&self, errors: &[String]) {
+        let problem = match errors {
             [only] => only.clone(),
             [first, more @ ..] => format!("{first} (and {} more)", more.len()),
             [] => String::new(),
         };
         self.service.record_reload(ReloadResult::Failed, Some(problem));
-        in_log(wrong, |line| error!("{line}"));
+        log_lines(errors, |line| error!("{line}"));
         error!("policy reload failed; keeping the current policy");
     }
 }
 
 /// Tells what a policy's source says that has no effect, or another than one might think.
-pub fn tell(notes: &[String]) {
-    in_log(notes, |note| warn!("{note}"));
+pub fn log_notes(notes: &[String]) {
+    log_lines(notes, |handle_event| warn!("{handle_event}"));
 }
 
 /// Some of the lines, and how many are left out.
-fn in_log(lines: &[String], log: impl Fn(&str)) {
-    for line in lines.iter().take(MAX_LINES) {
+fn log_lines(lines: &[String], log: impl Fn(&str)) {
+    for line in lines.iter().take(MAX_LOG_LINES) {
         log(line);
     }
-    if let Some(more) = lines.len().checked_sub(MAX_LINES).filter(|more| *more > 0) {
+    if let Some(more) = lines.len().checked_sub(MAX_LOG_LINES).filter(|more| *more > 0) {
         log(&format!("and {more} more"));
     }
 }

@@ -70,15 +70,15 @@ impl RequestHandler {
 
     /// Returns the trace context in the headers of a caller.
     pub fn trace_context(&self, headers: &HeaderMap) -> TraceContext {
-        let is_tracing = self.service.telemetry().traces().is_some();
+        let is_tracing = self.service.telemetry().tracer().is_some();
         TraceContext(is_tracing.then(|| trusted_parent(headers)))
     }
 
     /// Returns the trace context of a forwarded request. The end client may have written its headers, so they decide
     /// sampling only with `--trust-traceparent`.
     pub fn forwarded_trace_context(&self, headers: &HeaderMap) -> TraceContext {
-        let traces = self.service.telemetry().traces();
-        TraceContext(traces.map(|traces| match traces.trusts_forwarded() {
+        let tracer = self.service.telemetry().tracer();
+        TraceContext(tracer.map(|tracer| match tracer.trusts_forwarded() {
             true => trusted_parent(headers),
             false => TraceParent::untrusted(header_values(headers, TRACEPARENT)),
         }))
@@ -89,7 +89,7 @@ impl RequestHandler {
     pub fn begin(&self, name: &'static str, trace: TraceContext) -> RequestScope<'_> {
         RequestScope {
             handler: self,
-            span: DecisionSpan::begin(self.service.telemetry().traces(), name, trace.0),
+            span: DecisionSpan::begin(self.service.telemetry().tracer(), name, trace.0),
             _timer: self.metrics.as_ref().map(|metrics| Timer(metrics, Instant::now())),
         }
     }

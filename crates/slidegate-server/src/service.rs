@@ -11,7 +11,7 @@ use slidegate::{Gate, Policy, Request, Ruling};
 use crate::explain::Explanation;
 use crate::health::Health;
 use crate::telemetry::metrics::{ReloadResult, StoreStats};
-use crate::telemetry::{PolicyMetrics, Telemetry, InstrumentedStore};
+use crate::telemetry::{InstrumentedStore, PolicyMetrics, Telemetry};
 use crate::wire::Store;
 
 /// Decides about requests and records the decisions.
@@ -35,7 +35,12 @@ pub type PolicyHeaders = Box<[(Box<str>, HeaderName)]>;
 
 impl Service {
     /// Creates a service. With `observe`, the policy of the gate must already only observe.
-    pub fn new(gate: Gate<InstrumentedStore<Store>>, telemetry: Telemetry, health: Health, observe: bool) -> Self {
+    pub fn new(
+        gate: Gate<InstrumentedStore<Store>>,
+        telemetry: Telemetry,
+        health: Health,
+        observe: bool,
+    ) -> Self {
         let policy_metrics = telemetry.policy_metrics(gate.policy());
         let active_policy = ArcSwap::from_pointee(ActivePolicy::new(gate, policy_metrics));
         Self { active_policy, telemetry, health, observe }

@@ -22,9 +22,9 @@ use crate::args::{
 use crate::http::RepeatedHeaders;
 use crate::log::LogSettings;
 use crate::policy_file::{LimitCheck, PolicyFile, PolicyFileError, any_limit};
-use crate::tls::{Tls, TlsError, TlsFiles};
 use crate::telemetry::Redactor;
 use crate::telemetry::traces::{CollectorUrlError, TraceSettings};
+use crate::tls::{Tls, TlsError, TlsFiles};
 
 /// All that `serve` needs to know.
 pub struct Settings {

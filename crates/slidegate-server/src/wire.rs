@@ -17,7 +17,7 @@ use crate::service::Service;
 use crate::settings::{ServiceSettings, StoreBounds, StoreChoice};
 use crate::telemetry::metrics::{ClusterStats, OvershootBuckets, StoreStats};
 use crate::telemetry::traces::TracerError;
-use crate::telemetry::{DenialLog, Metrics, DecisionTracer, Telemetry, InstrumentedStore};
+use crate::telemetry::{DecisionTracer, DenialLog, InstrumentedStore, Metrics, Telemetry};
 
 /// A node of a cluster.
 pub type Node = ClusterStore<Arc<DriftCorrectedClock>>;
@@ -59,9 +59,9 @@ pub async fn service(settings: ServiceSettings) -> Result<Service, ServiceError>
     let store = Store::open(settings.store, bounds).await?;
     let metrics = settings.gathers.then(|| Metrics::new(store.kind()));
     let traces = settings.traces.map(DecisionTracer::start).transpose()?;
-    let store_traces = traces.as_ref().map(|traces| traces.store_tracer(store.kind()));
+    let store_tracer = traces.as_ref().map(|traces| traces.store_tracer(store.kind()));
     let store_metrics = metrics.as_ref().map(|metrics| metrics.store().clone());
-    let store = InstrumentedStore::new(store, store_metrics, store_traces);
+    let store = InstrumentedStore::new(store, store_metrics, store_tracer);
     let policy = match settings.observe {
         true => settings.policy.observing(),
         false => settings.policy,
@@ -126,7 +126,7 @@ impl Store {
         let (counts, sum) = node.counters().overshoot().read();
         let overshoot = OvershootBuckets { counts, sum };
         let status = node.status()?;
-        Some(ClusterStats::of(&status, node.capped(), overshoot))
+        Some(ClusterStats::from_status(&status, node.capped(), overshoot))
     }
 
     /// Returns whether the store is available: false before the first connection, and while the circuit breaker refuses calls.

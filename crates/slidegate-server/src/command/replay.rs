@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use crate::policy_file;
 use crate::replay::report::ReplayReport;
-use crate::replay::run::{ReplayOptions, Replay, UnparsableLine};
+use crate::replay::run::{Replay, ReplayOptions, UnparsableLine};
 use crate::replay::source::{LogSource, progress_bar};
 use crate::replay::suggest::Headroom;
 
@@ -96,7 +96,7 @@ pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
     };
     let mut replay = Replay::new(&policy, &args.domain, options);
     read_logs(&args.logs, &mut replay)?;
-    let tally = replay.tally();
+    let tally = replay.stats();
     if tally.counts.asked == 0 && tally.unparsable > 0 {
         return Err(ReplayError::NoAccessLog(tally.unparsable).into());
     }

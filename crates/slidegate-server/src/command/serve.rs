@@ -68,7 +68,7 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     if service.is_observe_only() {
         warn!("denies nothing: by --observe every rule only watches");
     }
-    reload::tell(&settings.policy_file.notes);
+    reload::log_notes(&settings.policy_file.notes);
     reload::start(settings.policy_file, service.clone(), hangup)?;
     let renderer = http::ResponseRenderer::new(settings.headers, settings.retry_jitter);
     let tls = settings.tls;
@@ -114,8 +114,8 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     if let Some(node) = service.active_policy().store().node() {
         node.leave(remaining(deadline).max(FAREWELL)).await;
     }
-    if let Some(traces) = service.telemetry().traces() {
-        traces.flush(remaining(deadline)).await;
+    if let Some(tracer) = service.telemetry().tracer() {
+        tracer.flush(remaining(deadline)).await;
     }
     info!("stopped");
     Ok(())

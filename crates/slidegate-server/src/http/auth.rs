@@ -84,7 +84,7 @@ impl ProxyTrust {
             self.proxies
         );
         // The rejection is also logged, because most proxies do not show this response to anyone.
-        if let Some(suppressed) = self.log_throttle.next(self.clock.now()) {
+        if let Some(suppressed) = self.log_throttle.try_acquire(self.clock.now()) {
             warn!(suppressed, "rejected forward-auth request from untrusted address: {problem}");
         }
         Err(Problem::bad_request(problem))

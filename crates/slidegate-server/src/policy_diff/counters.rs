@@ -3,32 +3,32 @@
 
 use slidegate::policy::{Override, Rule, RuleLimit, RuleSettings};
 
-use super::key;
+use super::override_key;
 
 /// What becomes of the counts of limits that are not as they were; none if all are.
-pub fn of(old: &Rule, new: &Rule) -> Option<String> {
-    let (before, after) = (identities(old), identities(new));
+pub fn describe(old: &Rule, new: &Rule) -> Option<String> {
+    let (before, after) = (key_attributes(old), key_attributes(new));
     if !after.iter().any(|one| before.contains(one)) {
         return Some("counters reset".into());
     }
     let mut told = Vec::new();
     let lost = |one: &&String| !before.contains(one);
-    let anew: Vec<&str> = after.iter().filter(lost).map(String::as_str).collect();
-    if !anew.is_empty() {
-        told.push(format!("counts per {} begin anew", anew.join(" and per ")));
+    let reset: Vec<&str> = after.iter().filter(lost).map(String::as_str).collect();
+    if !reset.is_empty() {
+        told.push(format!("counts per {} begin anew", reset.join(" and per ")));
     }
-    told.extend(of_limits(old, new));
+    told.extend(describe_limits(old, new));
     if !new.per().entries().is_empty() && old.per().ipv6_prefix() != new.per().ipv6_prefix() {
         told.push("counts of IPv6 addresses begin anew".into());
     }
-    if placed(old) != placed(new) {
+    if redis_placement(old) != redis_placement(new) {
         told.push("counts in Redis begin anew".into());
     }
     (!told.is_empty()).then(|| told.join(", "))
 }
 
 /// The limits of a rule as they are counted, in print.
-pub fn print(rule: &Rule) -> Vec<String> {
+pub fn counter_shapes(rule: &Rule) -> Vec<String> {
     let all = [rule.settings()].into_iter().chain(rule.overrides().iter().map(Override::settings));
     let limits = all.flat_map(RuleSettings::limits);
     limits.map(|limit| format!("`{}` counted as {}", limit.id(), shape(limit))).collect()
@@ -39,7 +39,7 @@ fn shape(limit: &RuleLimit) -> String {
 }
 
 /// The names that are counted per, in each combination.
-fn identities(rule: &Rule) -> Vec<String> {
+fn key_attributes(rule: &Rule) -> Vec<String> {
     rule.per().entries().iter().fold(vec![String::new()], |before, entry| {
         let with = |before: &String| {
             let comma = if before.is_empty() { "" } else { ", " };
@@ -51,43 +51,44 @@ fn identities(rule: &Rule) -> Vec<String> {
 }
 
 /// What chooses the key in Redis, beside who is counted.
-fn placed(rule: &Rule) -> (Vec<usize>, Option<u32>, Vec<String>) {
+fn redis_placement(rule: &Rule) -> (Vec<usize>, Option<u32>, Vec<String>) {
     let Some(redis) = rule.redis() else { return Default::default() };
     let by = redis.split_by().map(ToOwned::to_owned).collect();
     (redis.slot_by().to_vec(), redis.split_into().map(Into::into), by)
 }
 
-fn of_limits(old: &Rule, new: &Rule) -> Option<String> {
-    let mut seen = Seen::default();
-    seen.settings(old.settings(), new.settings());
+fn describe_limits(old: &Rule, new: &Rule) -> Option<String> {
+    let mut changes = LimitCounterChanges::default();
+    changes.settings(old.settings(), new.settings());
     for other in new.overrides() {
         // Whom a new override is for, the rule's own terms were for.
-        let before = old.overrides().iter().find(|before| key(before) == key(other));
-        seen.settings(before.map_or(old.settings(), Override::settings), other.settings());
+        let before =
+            old.overrides().iter().find(|before| override_key(before) == override_key(other));
+        changes.settings(before.map_or(old.settings(), Override::settings), other.settings());
     }
-    seen.told()
+    changes.told()
 }
 
 /// What was seen of limits, by their names, each once.
 #[derive(Default)]
-struct Seen {
-    go_on: Vec<String>,
-    begin_anew: Vec<String>,
-    as_they_were: bool,
+struct LimitCounterChanges {
+    kept: Vec<String>,
+    reset: Vec<String>,
+    has_unchanged: bool,
 }
 
-impl Seen {
+impl LimitCounterChanges {
     fn settings(&mut self, old: &RuleSettings, new: &RuleSettings) {
         for limit in new.limits().iter().filter(|limit| limit.limit().capacity() > 0) {
             let same =
                 |before: &&RuleLimit| (before.id(), shape(before)) == (limit.id(), shape(limit));
             let names = match old.limits().iter().find(same) {
                 Some(before) if before.limit() == limit.limit() => {
-                    self.as_they_were = true;
+                    self.has_unchanged = true;
                     continue;
                 }
-                Some(_) => &mut self.go_on,
-                None => &mut self.begin_anew,
+                Some(_) => &mut self.kept,
+                None => &mut self.reset,
             };
             let name = format!("`{}`", limit.id());
             if !names.contains(&name) {
@@ -97,13 +98,13 @@ impl Seen {
     }
 
     fn told(self) -> Option<String> {
-        let (go_on, anew) = (self.go_on.join(", "), self.begin_anew.join(", "));
-        match (go_on.is_empty(), anew.is_empty()) {
+        let (kept, reset) = (self.kept.join(", "), self.reset.join(", "));
+        match (kept.is_empty(), reset.is_empty()) {
             (true, true) => None,
             (false, true) => Some("counts go on".into()),
-            (true, false) if !self.as_they_were => Some("counters reset".into()),
-            (true, false) => Some(format!("counts of {anew} begin anew")),
-            (false, false) => Some(format!("counts of {go_on} go on, of {anew} begin anew")),
+            (true, false) if !self.has_unchanged => Some("counters reset".into()),
+            (true, false) => Some(format!("counts of {reset} begin anew")),
+            (false, false) => Some(format!("counts of {kept} go on, of {reset} begin anew")),
         }
     }
 }

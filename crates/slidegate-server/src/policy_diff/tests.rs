@@ -2,7 +2,7 @@ use super::*;
 
 fn lines_of(old: &str, new: &str) -> Vec<String> {
     let policy = |text: &str| Policy::from_yaml(text).unwrap();
-    between(&policy(old), &policy(new)).lines
+    diff(&policy(old), &policy(new)).lines
 }
 
 /// What is told of a rule that was one thing and is another.
@@ -33,7 +33,7 @@ rules:
   - { name: same, limits: [1/s] }
 ";
     let (old, new) = (Policy::from_yaml(old).unwrap(), Policy::from_yaml(new).unwrap());
-    let changes = between(&old, &new);
+    let changes = diff(&old, &new);
     assert_eq!(
         changes.lines,
         [
@@ -44,7 +44,7 @@ rules:
         ]
     );
     assert_eq!(changes.summary(), "rules: 1 new, 1 changed, 1 gone");
-    assert_eq!(between(&new, &new), Changes::default());
+    assert_eq!(diff(&new, &new), PolicyDiff::default());
 }
 
 #[test]
@@ -64,7 +64,7 @@ rules:
   - { name: a, domain: default, limits: [60/1m], per: [tenant] }
 ";
     assert!(lines_of(old, new).is_empty());
-    assert!(between(&Policy::from_yaml(old).unwrap(), &Policy::from_yaml(new).unwrap()).is_empty());
+    assert!(diff(&Policy::from_yaml(old).unwrap(), &Policy::from_yaml(new).unwrap()).is_empty());
 }
 
 #[test]

@@ -15,23 +15,23 @@ use tracing::warn;
 use super::watched_paths::WatchedPaths;
 
 /// Whether the system tells when a file that was written is closed.
-const TELLS_OF_CLOSING: bool = cfg!(any(target_os = "linux", target_os = "android"));
+const HAS_CLOSE_EVENTS: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
 /// How often the trail is followed that is never the same twice.
-const MAX_TRAILS: usize = 10;
+const MAX_RESOLVE_ATTEMPTS: usize = 10;
 
 /// Watches where a file is, or a folder of files.
 pub struct FileWatcher {
     path: PathBuf,
-    trail: Trail,
+    watched_paths: WatchedPaths,
     /// None if the system has no more.
     watcher: Option<RecommendedWatcher>,
     /// Directories.
-    watched: BTreeSet<PathBuf>,
+    watched_directories: BTreeSet<PathBuf>,
     /// Those of which it was told that they cannot be.
-    unwatched: BTreeSet<PathBuf>,
+    failed_directories: BTreeSet<PathBuf>,
     /// Files that somebody has begun to write, and not closed yet.
-    being_written: BTreeSet<PathBuf>,
+    files_being_written: BTreeSet<PathBuf>,
 }
 
 impl FileWatcher {
@@ -40,42 +40,44 @@ impl FileWatcher {
         let watcher = notify::recommended_watcher(events);
         let mut watch = Self {
             path: absolute(path)?,
-            trail: Trail::default(),
-            watcher: watcher.map_err(|error| warn_of(path, &error)).ok(),
-            watched: BTreeSet::new(),
-            unwatched: BTreeSet::new(),
-            being_written: BTreeSet::new(),
+            watched_paths: WatchedPaths::default(),
+            watcher: watcher.map_err(|error| log_watch_failure(path, &error)).ok(),
+            watched_directories: BTreeSet::new(),
+            failed_directories: BTreeSet::new(),
+            files_being_written: BTreeSet::new(),
         };
-        watch.follow();
+        watch.update_watches();
         Ok(watch)
     }
 
     /// Whether somebody has begun to write a file, and not closed it yet.
     pub fn is_being_written(&self) -> bool {
-        !self.being_written.is_empty()
+        !self.files_being_written.is_empty()
     }
 
     /// Whether the file may have changed by this, and is whole.
     pub fn on_event(&mut self, event: &notify::Result<Event>) -> bool {
         // Something was missed: anything may have changed.
         let Some(event) = event.as_ref().ok().filter(|event| !event.need_rescan()) else {
-            self.being_written.clear();
-            self.follow();
+            self.files_being_written.clear();
+            self.update_watches();
             return true;
         };
         let changed = event.paths.iter().fold(false, |changed, path| {
-            self.lost_directory(path, event.kind) | self.changed_entry(path, event.kind) | changed
+            self.remove_lost_directory(path, event.kind)
+                | self.update_entry(path, event.kind)
+                | changed
         });
         if changed {
-            self.follow();
+            self.update_watches();
         }
         changed
     }
 
     /// A directory that goes, or gets another name, is watched no more; what has its name then may be.
-    fn lost_directory(&mut self, path: &Path, kind: EventKind) -> bool {
+    fn remove_lost_directory(&mut self, path: &Path, kind: EventKind) -> bool {
         let goes = matches!(kind, EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(_)));
-        let lost = goes && self.watched.remove(path);
+        let lost = goes && self.watched_directories.remove(path);
         if let Some(watcher) = self.watcher.as_mut().filter(|_| lost) {
             // It may have gone by itself.
             let _ = watcher.unwatch(path);
@@ -83,60 +85,60 @@ impl FileWatcher {
         lost
     }
 
-    fn changed_entry(&mut self, path: &Path, kind: EventKind) -> bool {
-        if !self.trail.has(path) {
+    fn update_entry(&mut self, path: &Path, kind: EventKind) -> bool {
+        if !self.watched_paths.contains(path) {
             return false;
         }
-        let being_written = match kind {
-            EventKind::Modify(ModifyKind::Data(_)) => TELLS_OF_CLOSING,
+        let files_being_written = match kind {
+            EventKind::Modify(ModifyKind::Data(_)) => HAS_CLOSE_EVENTS,
             // Who makes a file then writes it, but a link is there at once, also a hard one.
-            EventKind::Create(_) => TELLS_OF_CLOSING && is_empty_file(path),
+            EventKind::Create(_) => HAS_CLOSE_EVENTS && is_empty_file(path),
             EventKind::Access(AccessKind::Close(AccessMode::Write))
             | EventKind::Modify(ModifyKind::Name(_))
             | EventKind::Remove(_) => false,
             _ => return false,
         };
-        match being_written {
-            true => drop(self.being_written.insert(path.to_owned())),
-            false => drop(self.being_written.remove(path)),
+        match files_being_written {
+            true => drop(self.files_being_written.insert(path.to_owned())),
+            false => drop(self.files_being_written.remove(path)),
         }
-        !being_written
+        !files_being_written
     }
 
     /// Watches all directories on the way as it is now.
-    fn follow(&mut self) {
-        for _ in 0..MAX_TRAILS {
-            let trail = Trail::of_all(&self.path);
-            self.watch_all(&trail);
+    fn update_watches(&mut self) {
+        for _ in 0..MAX_RESOLVE_ATTEMPTS {
+            let watched_paths = WatchedPaths::from_path(&self.path);
+            self.watch_directories(&watched_paths);
             // It may have changed before it was watched.
-            if self.trail == trail {
+            if self.watched_paths == watched_paths {
                 return;
             }
             // Of what is not on the way any more, nobody tells when it is closed.
-            self.being_written.retain(|path| trail.has(path));
-            self.trail = trail;
+            self.files_being_written.retain(|path| watched_paths.contains(path));
+            self.watched_paths = watched_paths;
         }
     }
 
-    fn watch_all(&mut self, trail: &Trail) {
+    fn watch_directories(&mut self, watched_paths: &WatchedPaths) {
         let Some(watcher) = &mut self.watcher else { return };
-        let directories = trail.directories();
+        let directories = watched_paths.directories();
         for &directory in &directories {
             // Again, too: another may have its name by now.
             match watcher.watch(directory, RecursiveMode::NonRecursive) {
                 Ok(()) => {
-                    self.watched.insert(directory.to_owned());
-                    self.unwatched.remove(directory);
+                    self.watched_directories.insert(directory.to_owned());
+                    self.failed_directories.remove(directory);
                 }
                 Err(error) => {
                     // What has just gone leaves another trail.
-                    if directory.exists() && self.unwatched.insert(directory.to_owned()) {
-                        warn_of(directory, &error);
+                    if directory.exists() && self.failed_directories.insert(directory.to_owned()) {
+                        log_watch_failure(directory, &error);
                     }
                 }
             }
         }
-        self.watched.retain(|directory| {
+        self.watched_directories.retain(|directory| {
             let stays = directories.contains(&**directory);
             if !stays {
                 // It may have gone by itself.
@@ -147,7 +149,7 @@ impl FileWatcher {
     }
 }
 
-fn warn_of(path: &Path, error: &notify::Error) {
+fn log_watch_failure(path: &Path, error: &notify::Error) {
     let path = path.display();
     warn!("{path}: cannot be watched: {error}: it is read again on SIGHUP only");
 }

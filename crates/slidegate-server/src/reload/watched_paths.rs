@@ -12,61 +12,62 @@ const MAX_LINKS: usize = 40;
 /// The entries of directories on which it depends where a path leads: the links on its way, and at last what
 /// it leads to, or the first that is not there. No directory of theirs is reached by a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trail {
+pub struct WatchedPaths {
     entries: Vec<PathBuf>,
     /// A folder of files of which each counts, also one that comes.
     folder: Option<PathBuf>,
 }
 
-impl Trail {
+impl WatchedPaths {
     /// The trail of an absolute path, and if a folder is there, those of its files.
-    pub fn of_all(path: &Path) -> Self {
-        let mut trail = Self::of(path);
+    pub fn from_path(path: &Path) -> Self {
+        let mut watched_paths = Self::from_file(path);
         if path.is_dir() {
-            trail.folder = path.canonicalize().ok();
+            watched_paths.folder = path.canonicalize().ok();
             // What cannot be listed has no files.
             for file in folder::files(path).unwrap_or_default() {
-                trail.entries.extend(Self::of(&file).entries);
+                watched_paths.entries.extend(Self::from_file(&file).entries);
             }
         }
-        trail
+        watched_paths
     }
 
     /// The trail of an absolute path.
-    pub fn of(path: &Path) -> Self {
-        let (mut entries, mut at, mut ahead) = (Vec::new(), PathBuf::new(), path.to_owned());
+    pub fn from_file(path: &Path) -> Self {
+        let (mut entries, mut resolved, mut remaining) =
+            (Vec::new(), PathBuf::new(), path.to_owned());
         while entries.len() <= MAX_LINKS {
-            let mut components = ahead.components();
+            let mut components = remaining.components();
             let Some(next) = components.next() else { break };
             let rest = components.as_path().to_owned();
             match next {
-                Component::Prefix(_) | Component::RootDir => at.push(next),
+                Component::Prefix(_) | Component::RootDir => resolved.push(next),
                 Component::CurDir => {}
                 // In a directory that no link leads to, as the system has it.
-                Component::ParentDir => drop(at.pop()),
+                Component::ParentDir => drop(resolved.pop()),
                 Component::Normal(name) => {
-                    let entry = at.join(name);
+                    let entry = resolved.join(name);
                     match fs::read_link(&entry) {
                         Ok(target) => {
                             entries.push(entry);
-                            ahead = target.join(rest);
+                            remaining = target.join(rest);
                             continue;
                         }
                         Err(_) if rest.as_os_str().is_empty() || !entry.is_dir() => {
                             entries.push(entry);
                             break;
                         }
-                        Err(_) => at = entry,
+                        Err(_) => resolved = entry,
                     }
                 }
             }
-            ahead = rest;
+            remaining = rest;
         }
         Self { entries, folder: None }
     }
 
     /// Whether an entry is on it.
-    pub fn has(&self, entry: &Path) -> bool {
+    pub fn contains(&self, entry: &Path) -> bool {
         let in_folder = || {
             entry.parent() == self.folder.as_deref()
                 && entry.file_name().is_some_and(folder::is_read)
@@ -97,7 +98,7 @@ mod tests {
 
     #[track_caller]
     fn assert_leads_over(path: &Path, entries: &[PathBuf]) {
-        assert_eq!(Trail::of(path).entries, entries);
+        assert_eq!(WatchedPaths::from_file(path).entries, entries);
     }
 
     #[test]
@@ -118,9 +119,9 @@ mod tests {
             &root.join("elsewhere/../mounted/..data/policy.yaml"),
             &[&over_link[..1], &in_mounted[1..]].concat(),
         );
-        let trail = Trail::of(&mounted.join("policy.yaml"));
-        assert_eq!(trail.directories(), BTreeSet::from([&*mounted, &*first]));
-        assert!(trail.has(&mounted.join("..data")) && !trail.has(&first));
+        let watched_paths = WatchedPaths::from_file(&mounted.join("policy.yaml"));
+        assert_eq!(watched_paths.directories(), BTreeSet::from([&*mounted, &*first]));
+        assert!(watched_paths.contains(&mounted.join("..data")) && !watched_paths.contains(&first));
         fs::remove_dir_all(root).unwrap();
     }
 
@@ -134,13 +135,13 @@ mod tests {
         symlink("..data/a.yaml", mounted.join("a.yaml")).unwrap();
         symlink(&mounted, root.join("config")).unwrap();
         let path = root.join("config");
-        let trail = Trail::of_all(&path);
-        assert_eq!(trail.directories(), BTreeSet::from([&*root, &*mounted, &*data]));
+        let watched_paths = WatchedPaths::from_path(&path);
+        assert_eq!(watched_paths.directories(), BTreeSet::from([&*root, &*mounted, &*data]));
         for entry in ["config", "mounted/a.yaml", "mounted/..data", "mounted/new.yml"] {
-            assert!(trail.has(&root.join(entry)), "{entry}");
+            assert!(watched_paths.contains(&root.join(entry)), "{entry}");
         }
         for entry in ["mounted/..2026_1/b.yaml", "mounted/.hidden.yaml", "mounted/notes.txt"] {
-            assert!(!trail.has(&root.join(entry)), "{entry}");
+            assert!(!watched_paths.contains(&root.join(entry)), "{entry}");
         }
         fs::remove_dir_all(root).unwrap();
     }
@@ -154,7 +155,7 @@ mod tests {
         fs::write(root.join("file"), "").unwrap();
         assert_leads_over(&root.join("file/c"), &[root.join("file")]);
         symlink("circle", root.join("circle")).unwrap();
-        assert_eq!(Trail::of(&root.join("circle")).entries.len(), MAX_LINKS + 1);
+        assert_eq!(WatchedPaths::from_file(&root.join("circle")).entries.len(), MAX_LINKS + 1);
         fs::remove_dir_all(root).unwrap();
     }
 }

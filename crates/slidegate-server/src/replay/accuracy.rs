@@ -6,20 +6,20 @@
 
 use slidegate::{Quota, Timestamp};
 
-use super::exact::ExactLog;
-use super::keys::ByHash;
+use super::exact_log::ExactLog;
+use super::key_counts::ByHash;
 
 /// Tables with fewer keys are not swept.
-const FEW: usize = 1024;
+const MIN_SWEEP_KEYS: usize = 1024;
 
 /// One limit beside an exact log of each of its keys.
 #[derive(Default)]
-pub struct Accuracy {
+pub struct LimitAccuracy {
     logs: ByHash<ExactLog<1>>,
     /// Sweep when there are so many keys.
     sweep_at: usize,
     pub deviation: Deviation,
-    pub worst: Peak,
+    pub worst: WindowPeak,
 }
 
 /// How often the decision was another than that of an exact log.
@@ -33,14 +33,14 @@ pub struct Deviation {
 
 /// The most units that one key was given in any window, and how many it should have been.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Peak {
+pub struct WindowPeak {
     pub units: u64,
     pub max: u64,
 }
 
 /// What a limit said of one request.
 #[derive(Clone, Copy)]
-pub struct Said {
+pub struct LimitObservation {
     pub quota: Quota,
     pub at: Timestamp,
     /// Whether the request fits.
@@ -51,28 +51,28 @@ pub struct Said {
     pub charged: u64,
 }
 
-impl Accuracy {
+impl LimitAccuracy {
     /// Takes note of what the limit said of a request of a key; tells whether an exact log has room.
-    pub fn count(&mut self, key: u64, said: Said) -> bool {
-        let (now_us, max) = (said.at.as_micros(), said.quota.max());
-        let window_us = micros(said.quota);
+    pub fn count(&mut self, key: u64, observation: LimitObservation) -> bool {
+        let (now_us, max) = (observation.at.as_micros(), observation.quota.max());
+        let window_us = window_us(observation.quota);
         let log = self.logs.get_mut(&key);
-        let inside = log.map_or(0, |log| u64::from(log.inside(now_us, &[window_us])[0]));
-        let has_room = inside.saturating_add(said.required) <= max;
-        self.deviation.count(said.fits, has_room);
-        if said.charged > 0 {
-            let charged = u32::try_from(said.charged).unwrap_or(u32::MAX);
+        let inside = log.map_or(0, |log| u64::from(log.units_in_windows(now_us, &[window_us])[0]));
+        let has_room = inside.saturating_add(observation.required) <= max;
+        self.deviation.count(observation.fits, has_room);
+        if observation.charged > 0 {
+            let charged = u32::try_from(observation.charged).unwrap_or(u32::MAX);
             let [units] = self.log(key, now_us, window_us).add(now_us, charged, &[window_us]);
-            self.worst = self.worst.larger(Peak { units: units.into(), max });
+            self.worst = self.worst.larger_share(WindowPeak { units: units.into(), max });
         }
         has_room
     }
 
     fn log(&mut self, key: u64, now_us: u64, window_us: u64) -> &mut ExactLog<1> {
-        if self.logs.len() >= self.sweep_at.max(FEW) && !self.logs.contains_key(&key) {
+        if self.logs.len() >= self.sweep_at.max(MIN_SWEEP_KEYS) && !self.logs.contains_key(&key) {
             // At most half of the keys have nothing in their window: memory stays bounded by those that
             // have, and each new key pays for at most two.
-            self.logs.retain(|_, log| log.shrink(now_us, &[window_us]));
+            self.logs.retain(|_, log| log.release_memory(now_us, &[window_us]));
             self.sweep_at = 2 * self.logs.len();
         }
         self.logs.entry(key).or_default()
@@ -87,9 +87,9 @@ impl Deviation {
     }
 }
 
-impl Peak {
+impl WindowPeak {
     /// The one that is the larger share of its max.
-    fn larger(self, other: Self) -> Self {
+    fn larger_share(self, other: Self) -> Self {
         if other.units * self.max.max(1) > self.units * other.max.max(1) { other } else { self }
     }
 
@@ -104,7 +104,7 @@ impl Peak {
     }
 }
 
-fn micros(quota: Quota) -> u64 {
+fn window_us(quota: Quota) -> u64 {
     let window = quota.window();
     window.as_secs() * 1_000_000 + u64::from(window.subsec_micros())
 }
@@ -130,7 +130,7 @@ mod tests {
                 0..300,
             ),
         ) {
-            let (mut accuracy, mut now) = (Accuracy::default(), 0);
+            let (mut accuracy, mut now) = (LimitAccuracy::default(), 0);
             let mut admitted: HashMap<u64, Vec<(u64, u64)>> = HashMap::new();
             let (mut expected, mut worst) = (Deviation::default(), 0);
             for (key, step, cost, fits, passes) in asked {
@@ -147,8 +147,8 @@ mod tests {
                     worst = worst.max(inside + charged);
                 }
                 let at = Timestamp::from_secs(now);
-                let said = Said { quota: quota("3/10s"), at, fits, required: cost, charged };
-                prop_assert_eq!(accuracy.count(key, said), has_room);
+                let observation = LimitObservation { quota: quota("3/10s"), at, fits, required: cost, charged };
+                prop_assert_eq!(accuracy.count(key, observation), has_room);
             }
             prop_assert_eq!(accuracy.deviation, expected);
             prop_assert_eq!(accuracy.worst.units, worst);
@@ -157,21 +157,22 @@ mod tests {
 
     #[test]
     fn keys_leave_when_their_windows_are_empty() {
-        let mut accuracy = Accuracy::default();
+        let mut accuracy = LimitAccuracy::default();
         for key in 0..100_000 {
             let at = Timestamp::from_secs(key / 100);
             let quota = quota("1/10s");
-            accuracy.count(key, Said { quota, at, fits: true, required: 1, charged: 1 });
+            accuracy
+                .count(key, LimitObservation { quota, at, fits: true, required: 1, charged: 1 });
         }
         // A thousand keys have something in their window at any moment.
-        assert!(accuracy.logs.len() <= 2 * FEW, "{}", accuracy.logs.len());
+        assert!(accuracy.logs.len() <= 2 * MIN_SWEEP_KEYS, "{}", accuracy.logs.len());
     }
 
     #[test]
     fn the_worst_window_is_that_of_the_largest_share() {
-        let peak = |units, max| Peak { units, max };
-        assert_eq!(Peak::default().larger(peak(1, 100)), peak(1, 100));
-        assert_eq!(peak(14, 10).larger(peak(120, 100)), peak(14, 10));
+        let peak = |units, max| WindowPeak { units, max };
+        assert_eq!(WindowPeak::default().larger_share(peak(1, 100)), peak(1, 100));
+        assert_eq!(peak(14, 10).larger_share(peak(120, 100)), peak(14, 10));
         assert_eq!((peak(14, 10).percent(), peak(14, 10).over()), (Some(140), 4));
         assert_eq!(peak(1001, 1000).percent(), Some(101));
         assert_eq!(peak(0, 0).percent(), None);

@@ -2,24 +2,24 @@
 
 use slidegate::Timestamp;
 
-use super::exact::ExactLog;
-use super::keys::ByHash;
+use super::exact_log::ExactLog;
+use super::key_counts::ByHash;
 
 /// The windows that limits are suggested for, in microseconds, the shortest first.
 pub const WINDOWS_US: [u64; 5] = [1_000_000, 10_000_000, 60_000_000, 3_600_000_000, 86_400_000_000];
 
 /// Tables with fewer clients are not swept.
-const FEW: usize = 1024;
+const MIN_SWEEP_CLIENTS: usize = 1024;
 
 /// An hour: what is a day old then has waited for little longer.
-const SELDOM_US: u64 = 3_600_000_000;
+const SWEEP_INTERVAL_US: u64 = 3_600_000_000;
 
 /// What each client of a rule asks for.
 #[derive(Default)]
 pub struct Demand {
     /// Where a client stands: a table of numbers grows faster than one of clients.
-    places: ByHash<u32>,
-    clients: Vec<Client>,
+    client_indices: ByHash<u32>,
+    clients: Vec<ClientDemand>,
     /// Requests since logs were last swept.
     unswept: usize,
     swept_at_us: u64,
@@ -27,34 +27,34 @@ pub struct Demand {
 
 /// What a client asked for within the last day, and the most that it ever did.
 #[derive(Default)]
-struct Client {
+struct ClientDemand {
     recent: ExactLog<{ WINDOWS_US.len() }>,
-    most: [u32; WINDOWS_US.len()],
+    peaks: [u32; WINDOWS_US.len()],
 }
 
 impl Demand {
     /// Takes note of one request.
-    pub fn note(&mut self, client: u64, at: Timestamp) {
+    pub fn record(&mut self, client: u64, at: Timestamp) {
         let now_us = at.as_micros();
-        self.client(client).note(now_us);
+        self.client(client).record(now_us);
         self.unswept += 1;
-        let is_long_ago = now_us.saturating_sub(self.swept_at_us) > SELDOM_US;
-        if is_long_ago && self.unswept > self.clients.len().max(FEW) {
+        let is_long_ago = now_us.saturating_sub(self.swept_at_us) > SWEEP_INTERVAL_US;
+        if is_long_ago && self.unswept > self.clients.len().max(MIN_SWEEP_CLIENTS) {
             self.sweep(now_us);
         }
     }
 
-    fn client(&mut self, client: u64) -> &mut Client {
-        let place = *self.places.entry(client).or_insert_with(|| {
-            self.clients.push(Client::default());
+    fn client(&mut self, client: u64) -> &mut ClientDemand {
+        let client_index = *self.client_indices.entry(client).or_insert_with(|| {
+            self.clients.push(ClientDemand::default());
             self.clients.len() as u32 - 1
         });
-        &mut self.clients[place as usize]
+        &mut self.clients[client_index as usize]
     }
 
     /// The most requests that each client made in any window of [`WINDOWS_US`]`[nth]`; sorted.
     pub fn peaks(&self, nth: usize) -> Vec<u32> {
-        let mut peaks: Vec<u32> = self.clients.iter().map(|client| client.most[nth]).collect();
+        let mut peaks: Vec<u32> = self.clients.iter().map(|client| client.peaks[nth]).collect();
         peaks.sort_unstable();
         peaks
     }
@@ -63,16 +63,16 @@ impl Demand {
     fn sweep(&mut self, now_us: u64) {
         (self.unswept, self.swept_at_us) = (0, now_us);
         for client in &mut self.clients {
-            client.recent.shrink(now_us, &WINDOWS_US);
+            client.recent.release_memory(now_us, &WINDOWS_US);
         }
     }
 }
 
-impl Client {
-    fn note(&mut self, now_us: u64) {
+impl ClientDemand {
+    fn record(&mut self, now_us: u64) {
         let inside = self.recent.add(now_us, 1, &WINDOWS_US);
-        for (most, inside) in self.most.iter_mut().zip(inside) {
-            *most = inside.max(*most);
+        for (peaks, inside) in self.peaks.iter_mut().zip(inside) {
+            *peaks = inside.max(*peaks);
         }
     }
 }
@@ -91,7 +91,7 @@ mod tests {
             let (mut demand, mut now, mut asked) = (Demand::default(), 0, vec![vec![]; 3]);
             for (client, step) in steps {
                 now += step;
-                demand.note(client, Timestamp::from_secs(now));
+                demand.record(client, Timestamp::from_secs(now));
                 asked[client as usize].push(now * 1_000_000);
             }
             for (nth, window) in WINDOWS_US.into_iter().enumerate() {
@@ -112,9 +112,9 @@ mod tests {
     fn a_client_that_is_gone_keeps_its_peak_only() {
         let mut demand = Demand::default();
         for day in 0..100 {
-            (0..100).for_each(|nth| demand.note(day, Timestamp::from_secs(day * 86_400 + nth)));
+            (0..100).for_each(|nth| demand.record(day, Timestamp::from_secs(day * 86_400 + nth)));
         }
-        let logs = demand.clients.iter().filter(|client| client.recent.moments() > 0).count();
+        let logs = demand.clients.iter().filter(|client| client.recent.entries() > 0).count();
         assert!(logs < 30, "{logs}");
         assert_eq!(demand.peaks(2), vec![60; 100]);
     }

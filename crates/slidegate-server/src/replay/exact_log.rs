@@ -8,51 +8,51 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub struct ExactLog<const N: usize> {
     /// Oldest first.
-    moments: VecDeque<Moment>,
-    windows: [Window; N],
+    entries: VecDeque<TimedUnits>,
+    windows: [WindowCursor; N],
 }
 
 #[derive(Debug)]
-struct Moment {
+struct TimedUnits {
     at_us: u64,
     units: u32,
 }
 
 /// What one window holds: all moments from the `first` on.
 #[derive(Clone, Copy, Debug, Default)]
-struct Window {
+struct WindowCursor {
     first: u32,
     units: u32,
 }
 
 impl<const N: usize> Default for ExactLog<N> {
     fn default() -> Self {
-        Self { moments: VecDeque::new(), windows: [Window::default(); N] }
+        Self { entries: VecDeque::new(), windows: [WindowCursor::default(); N] }
     }
 }
 
 impl<const N: usize> ExactLog<N> {
     /// Units in each window that ends now. A key's time never runs back behind its newest unit, as in the
     /// store: an earlier `now` is taken as that.
-    pub fn inside(&mut self, now_us: u64, lengths_us: &[u64; N]) -> [u32; N] {
-        let now_us = self.moments.back().map_or(now_us, |newest| newest.at_us.max(now_us));
+    pub fn units_in_windows(&mut self, now_us: u64, lengths_us: &[u64; N]) -> [u32; N] {
+        let now_us = self.entries.back().map_or(now_us, |newest| newest.at_us.max(now_us));
         for (window, length_us) in self.windows.iter_mut().zip(lengths_us) {
-            window.end_at(now_us, *length_us, &self.moments);
+            window.move_to(now_us, *length_us, &self.entries);
         }
         self.windows.map(|window| window.units)
     }
 
     /// Adds units, and returns how many each window then holds.
     pub fn add(&mut self, now_us: u64, units: u32, lengths_us: &[u64; N]) -> [u32; N] {
-        let at_us = self.moments.back().map_or(now_us, |newest| newest.at_us.max(now_us));
-        self.inside(at_us, lengths_us);
+        let at_us = self.entries.back().map_or(now_us, |newest| newest.at_us.max(now_us));
+        self.units_in_windows(at_us, lengths_us);
         // Now that time cannot run back any more.
-        self.forget();
-        match self.moments.back_mut() {
+        self.remove_expired();
+        match self.entries.back_mut() {
             Some(newest) if newest.at_us == at_us => {
                 newest.units = newest.units.saturating_add(units)
             }
-            _ => self.moments.push_back(Moment { at_us, units }),
+            _ => self.entries.push_back(TimedUnits { at_us, units }),
         }
         for window in &mut self.windows {
             window.units = window.units.saturating_add(units);
@@ -61,46 +61,46 @@ impl<const N: usize> ExactLog<N> {
     }
 
     /// Gives back the memory of what has left; says whether anything is there still.
-    pub fn shrink(&mut self, now_us: u64, lengths_us: &[u64; N]) -> bool {
-        self.inside(now_us, lengths_us);
-        self.forget();
+    pub fn release_memory(&mut self, now_us: u64, lengths_us: &[u64; N]) -> bool {
+        self.units_in_windows(now_us, lengths_us);
+        self.remove_expired();
         // A little room is left, which a key that is still there soon needs again.
-        if self.moments.len() < self.moments.capacity() / 4 {
-            self.moments.shrink_to(2 * self.moments.len());
+        if self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to(2 * self.entries.len());
         }
-        !self.moments.is_empty()
+        !self.entries.is_empty()
     }
 
     /// Moments that it remembers.
     #[cfg(test)]
-    pub fn moments(&self) -> usize {
-        self.moments.len()
+    pub fn entries(&self) -> usize {
+        self.entries.len()
     }
 
     /// Drops the moments that are in no window.
-    fn forget(&mut self) {
+    fn remove_expired(&mut self) {
         let gone = self.windows.iter().map(|window| window.first).min().unwrap_or_default();
         if gone > 0 {
-            self.moments.drain(..gone as usize);
+            self.entries.drain(..gone as usize);
             self.windows.iter_mut().for_each(|window| window.first -= gone);
         }
     }
 }
 
-impl Window {
+impl WindowCursor {
     /// Moves the window. Late lines move it back a little.
-    fn end_at(&mut self, now_us: u64, length_us: u64, moments: &VecDeque<Moment>) {
-        let is_inside = |moment: &&Moment| moment.at_us.saturating_add(length_us) > now_us;
+    fn move_to(&mut self, now_us: u64, length_us: u64, entries: &VecDeque<TimedUnits>) {
+        let is_inside = |entry: &&TimedUnits| entry.at_us.saturating_add(length_us) > now_us;
         while let Some(before) = self.first.checked_sub(1)
-            && let Some(moment) = moments.get(before as usize).filter(is_inside)
+            && let Some(entry) = entries.get(before as usize).filter(is_inside)
         {
-            self.units += moment.units;
+            self.units += entry.units;
             self.first = before;
         }
-        while let Some(moment) = moments.get(self.first as usize)
-            && !is_inside(&moment)
+        while let Some(entry) = entries.get(self.first as usize)
+            && !is_inside(&entry)
         {
-            self.units -= moment.units;
+            self.units -= entry.units;
             self.first += 1;
         }
     }
@@ -129,15 +129,15 @@ mod tests {
             for (step, adds) in steps {
                 // Mostly small steps, so that windows fill.
                 now = u64::saturating_add_signed(now, if step % 2 == 0 { step / 4 } else { step });
-                prop_assert_eq!(log.inside(now, &LENGTHS), look(&added, now));
+                prop_assert_eq!(log.units_in_windows(now, &LENGTHS), look(&added, now));
                 if adds {
                     added.push(added.last().map_or(now, |&newest| newest.max(now)));
                     prop_assert_eq!(log.add(now, 1, &LENGTHS), look(&added, now));
                 }
             }
             let newest = added.last().copied().unwrap_or_default();
-            prop_assert_eq!(log.shrink(newest + 29, &LENGTHS), !added.is_empty());
-            prop_assert!(!log.shrink(newest + 30, &LENGTHS));
+            prop_assert_eq!(log.release_memory(newest + 29, &LENGTHS), !added.is_empty());
+            prop_assert!(!log.release_memory(newest + 30, &LENGTHS));
         }
     }
 
@@ -147,7 +147,7 @@ mod tests {
         for _ in 0..1000 {
             log.add(5, 1, &[1]);
         }
-        assert_eq!((log.moments(), log.inside(5, &[1])), (1, [1000]));
+        assert_eq!((log.entries(), log.units_in_windows(5, &[1])), (1, [1000]));
     }
 
     #[test]
@@ -156,6 +156,6 @@ mod tests {
         for at in 0..1000 {
             log.add(at, 1, &[5, 30]);
         }
-        assert_eq!(log.moments(), 30);
+        assert_eq!(log.entries(), 30);
     }
 }

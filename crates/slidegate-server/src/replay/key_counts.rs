@@ -16,36 +16,36 @@ use serde::Serialize;
 pub type ByHash<T> = HashMap<u64, T, foldhash::fast::RandomState>;
 
 #[derive(Default)]
-pub struct Keys {
-    most: usize,
+pub struct KeyCounts {
+    max_keys: usize,
     hasher: RandomState,
-    counts: ByHash<Count>,
-    denied: ByHash<Key>,
+    counts: ByHash<KeyCount>,
+    denied: ByHash<RuleKey>,
     uncounted: u64,
 }
 
 /// How often a key asked, and how often it was denied.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Count {
+pub struct KeyCount {
     pub asked: u64,
     pub denied: u64,
 }
 
 /// The rule's place in the policy, and what it counts by: names and values.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
+pub struct RuleKey {
     pub rule: usize,
     pub values: Box<[(Box<str>, Box<str>)]>,
 }
 
-impl Keys {
-    /// Counts at most `most` keys.
-    pub fn new(most: usize) -> Self {
-        Self { most, ..Self::default() }
+impl KeyCounts {
+    /// Counts at most `max_keys` keys.
+    pub fn new(max_keys: usize) -> Self {
+        Self { max_keys, ..Self::default() }
     }
 
     /// Counts one request of a key, and tells the key's hash; none if there are too many keys to count it.
-    pub fn ask<'v>(
+    pub fn count_request<'v>(
         &mut self,
         rule: usize,
         values: impl Iterator<Item = (&'v str, Cow<'v, str>)>,
@@ -54,7 +54,7 @@ impl Keys {
         rule.hash(&mut hasher);
         values.for_each(|value| value.hash(&mut hasher));
         let hash = hasher.finish();
-        if self.counts.len() >= self.most && !self.counts.contains_key(&hash) {
+        if self.counts.len() >= self.max_keys && !self.counts.contains_key(&hash) {
             self.uncounted += 1;
             return None;
         }
@@ -63,7 +63,7 @@ impl Keys {
     }
 
     /// Counts that a key was denied.
-    pub fn deny<'v>(
+    pub fn count_denial<'v>(
         &mut self,
         hash: u64,
         rule: usize,
@@ -71,17 +71,19 @@ impl Keys {
     ) {
         self.counts.entry(hash).or_default().denied += 1;
         let own = |(name, value): (&str, Cow<'_, str>)| (name.into(), value.into());
-        self.denied.entry(hash).or_insert_with(|| Key { rule, values: values.map(own).collect() });
+        self.denied
+            .entry(hash)
+            .or_insert_with(|| RuleKey { rule, values: values.map(own).collect() });
     }
 
     /// The keys that were denied most; of keys that were denied alike, those that asked most.
-    pub fn top(&self, most: usize) -> Vec<(&Key, Count)> {
+    pub fn most_denied(&self, max_keys: usize) -> Vec<(&RuleKey, KeyCount)> {
         let mut denied: Vec<_> =
             self.denied.iter().map(|(hash, key)| (key, self.counts[hash])).collect();
         denied.sort_unstable_by_key(|&(key, count)| {
             (Reverse(count.denied), Reverse(count.asked), key)
         });
-        denied.truncate(most);
+        denied.truncate(max_keys);
         denied
     }
 
@@ -95,18 +97,18 @@ impl Keys {
 mod tests {
     use super::*;
 
-    fn count(keys: &mut Keys, rule: usize, values: &[&str], denied: bool) {
+    fn count(keys: &mut KeyCounts, rule: usize, values: &[&str], denied: bool) {
         let values = || values.iter().map(|&value| ("a", Cow::Borrowed(value)));
-        if let Some(hash) = keys.ask(rule, values())
+        if let Some(hash) = keys.count_request(rule, values())
             && denied
         {
-            keys.deny(hash, rule, values());
+            keys.count_denial(hash, rule, values());
         }
     }
 
     #[test]
     fn the_most_denied_come_first() {
-        let mut keys = Keys::new(100);
+        let mut keys = KeyCounts::new(100);
         for (rule, value, denied) in [
             (0, "b", true),
             (0, "b", false),
@@ -117,27 +119,28 @@ mod tests {
         ] {
             count(&mut keys, rule, &[value], denied);
         }
-        let top = keys.top(2);
-        let told =
-            top.iter().map(|(key, count)| (key.rule, &*key.values[0].1, count.denied, count.asked));
+        let most_denied = keys.most_denied(2);
+        let told = most_denied
+            .iter()
+            .map(|(key, count)| (key.rule, &*key.values[0].1, count.denied, count.asked));
         assert_eq!(told.collect::<Vec<_>>(), [(1, "a", 2, 2), (0, "b", 1, 2)]);
     }
 
     #[test]
     fn keys_beyond_the_bound_are_not_counted() {
-        let mut keys = Keys::new(1);
+        let mut keys = KeyCounts::new(1);
         for value in ["a", "b", "a", "b", "b"] {
             count(&mut keys, 0, &[value], true);
         }
-        assert_eq!(keys.top(9).len(), 1);
-        assert_eq!((keys.top(9)[0].1.asked, keys.uncounted()), (2, 3));
+        assert_eq!(keys.most_denied(9).len(), 1);
+        assert_eq!((keys.most_denied(9)[0].1.asked, keys.uncounted()), (2, 3));
     }
 
     #[test]
     fn values_do_not_run_into_each_other() {
-        let mut keys = Keys::new(100);
+        let mut keys = KeyCounts::new(100);
         count(&mut keys, 0, &["ab", "c"], true);
         count(&mut keys, 0, &["a", "bc"], true);
-        assert_eq!(keys.top(9).len(), 2);
+        assert_eq!(keys.most_denied(9).len(), 2);
     }
 }

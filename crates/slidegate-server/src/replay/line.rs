@@ -14,7 +14,7 @@ use thiserror::Error;
 pub struct Line<'a> {
     pub time: Timestamp,
     /// In the order of [`NAMES`].
-    values: [Option<&'a str>; VALUES],
+    values: [Option<&'a str>; VALUE_COUNT],
 }
 
 /// The attributes of a line, named as `/v1/auth` names them.
@@ -22,11 +22,11 @@ const NAMES: [&str; 7] =
     ["method", "path", "ip", "host", "header.referer", "header.user-agent", "user"];
 
 /// How many values a line may have.
-pub const VALUES: usize = NAMES.len();
+pub const VALUE_COUNT: usize = NAMES.len();
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Target<'a> {
+struct RequestTarget<'a> {
     method: &'a str,
     /// Only a target in absolute form names it.
     host: Option<&'a str>,
@@ -50,27 +50,27 @@ pub enum LineError {
 
 /// Understands one line, without its line end.
 pub fn parse(text: &str) -> Result<Line<'_>, LineError> {
-    let (ip, user, time, rest) = start(text).ok_or(LineError::Start)?;
-    let time = timestamp(time).ok_or(LineError::Time)?;
-    let (request, rest) = quoted(rest).ok_or(LineError::Quote)?;
+    let (ip, user, time, rest) = split_start(text).ok_or(LineError::Start)?;
+    let time = parse_timestamp(time).ok_or(LineError::Time)?;
+    let (request, rest) = split_quoted(rest).ok_or(LineError::Quote)?;
     let target = target(request).ok_or(LineError::Request)?;
-    let rest = behind_status(rest).ok_or(LineError::Status)?;
-    let (referer, user_agent) = combined(rest);
-    let Target { method, host, path } = target;
+    let rest = skip_status(rest).ok_or(LineError::Status)?;
+    let (referer, user_agent) = referer_and_user_agent(rest);
+    let RequestTarget { method, host, path } = target;
     Ok(Line {
         time,
-        values: [Some(method), Some(path), Some(ip), host, referer, user_agent, present(user)],
+        values: [Some(method), Some(path), Some(ip), host, referer, user_agent, non_empty(user)],
     })
 }
 
 impl<'a> Line<'a> {
     /// The line of these values.
-    pub fn of_values(time: Timestamp, values: [Option<&'a str>; VALUES]) -> Self {
+    pub fn from_values(time: Timestamp, values: [Option<&'a str>; VALUE_COUNT]) -> Self {
         Self { time, values }
     }
 
     /// Its values, those that it lacks too; always in the same order.
-    pub fn values(&self) -> [Option<&'a str>; VALUES] {
+    pub fn values(&self) -> [Option<&'a str>; VALUE_COUNT] {
         self.values
     }
 
@@ -81,39 +81,48 @@ impl<'a> Line<'a> {
 }
 
 /// The ip, the user, the time, and what stands behind the opening quote of the request.
-fn start(text: &str) -> Option<(&str, &str, &str, &str)> {
-    let (ip, rest) = cut(text, b' ')?;
-    let (_ident, rest) = cut(rest, b' ')?;
+fn split_start(text: &str) -> Option<(&str, &str, &str, &str)> {
+    let (ip, rest) = split_at_byte(text, b' ')?;
+    let (_ident, rest) = split_at_byte(rest, b' ')?;
     // A user may have spaces.
     let user_ends = memchr::memchr_iter(b'[', rest.as_bytes())
         .find_map(|at| at.checked_sub(1).filter(|&before| rest.as_bytes()[before] == b' '))?;
     let (user, rest) = (&rest[..user_ends], &rest[user_ends + 2..]);
-    let (time, rest) = cut(rest, b']')?;
+    let (time, rest) = split_at_byte(rest, b']')?;
     (!ip.is_empty()).then_some((ip, user, time, rest.strip_prefix(" \"")?))
 }
 
 /// What stands before and behind the first of an ASCII character. Much faster than `split_once`.
-fn cut(text: &str, at: u8) -> Option<(&str, &str)> {
+fn split_at_byte(text: &str, at: u8) -> Option<(&str, &str)> {
     let at = memchr::memchr(at, text.as_bytes())?;
     Some((&text[..at], &text[at + 1..]))
 }
 
 /// `17/May/2015:10:05:03 +0000`
-fn timestamp(text: &str) -> Option<Timestamp> {
+fn parse_timestamp(text: &str) -> Option<Timestamp> {
     #[rustfmt::skip]
     let &[
         d, dd, b'/', m, mo, mon, b'/', y, yy, yyy, yyyy,
         b':', h, hh, b':', mi, min, b':', s, ss, b' ', zone @ ..
     ] = <&[u8; 26]>::try_from(text.as_bytes()).ok()? else { return None };
-    let year = i16::from(two(y, yy)?) * 100 + i16::from(two(yyy, yyyy)?);
-    let (month, day) = (month([m, mo, mon])?, two(d, dd)?);
-    let local = DateTime::new(year, month, day, two(h, hh)?, two(mi, min)?, two(s, ss)?, 0).ok()?;
-    let utc = offset(zone)?.to_timestamp(local).ok()?;
+    let year = i16::from(two_digits(y, yy)?) * 100 + i16::from(two_digits(yyy, yyyy)?);
+    let (month, day) = (month([m, mo, mon])?, two_digits(d, dd)?);
+    let local = DateTime::new(
+        year,
+        month,
+        day,
+        two_digits(h, hh)?,
+        two_digits(mi, min)?,
+        two_digits(s, ss)?,
+        0,
+    )
+    .ok()?;
+    let utc = parse_offset(zone)?.to_timestamp(local).ok()?;
     u64::try_from(utc.as_microsecond()).ok().map(Timestamp::from_micros)
 }
 
 /// A number of two digits.
-fn two(tens: u8, ones: u8) -> Option<i8> {
+fn two_digits(tens: u8, ones: u8) -> Option<i8> {
     let digit = |byte: u8| byte.is_ascii_digit().then(|| (byte - b'0') as i8);
     Some(digit(tens)? * 10 + digit(ones)?)
 }
@@ -127,8 +136,8 @@ fn month(name: [u8; 3]) -> Option<i8> {
 }
 
 /// `+0200`
-fn offset([sign, h, hh, m, mm]: [u8; 5]) -> Option<Offset> {
-    let seconds = i32::from(two(h, hh)?) * 3600 + i32::from(two(m, mm)?) * 60;
+fn parse_offset([sign, h, hh, m, mm]: [u8; 5]) -> Option<Offset> {
+    let seconds = i32::from(two_digits(h, hh)?) * 3600 + i32::from(two_digits(m, mm)?) * 60;
     match sign {
         b'+' => Offset::from_seconds(seconds).ok(),
         b'-' => Offset::from_seconds(-seconds).ok(),
@@ -137,7 +146,7 @@ fn offset([sign, h, hh, m, mm]: [u8; 5]) -> Option<Offset> {
 }
 
 /// The text up to the closing quote, and what stands behind that.
-fn quoted(text: &str) -> Option<(&str, &str)> {
+fn split_quoted(text: &str) -> Option<(&str, &str)> {
     let mut from = 0;
     loop {
         let at = from + memchr::memchr(b'"', &text.as_bytes()[from..])?;
@@ -150,8 +159,8 @@ fn quoted(text: &str) -> Option<(&str, &str)> {
 }
 
 /// `GET /path?query HTTP/1.1`; a target may have spaces, and HTTP/0.9 names no version.
-fn target(request: &str) -> Option<Target<'_>> {
-    let (method, rest) = cut(request, b' ')?;
+fn target(request: &str) -> Option<RequestTarget<'_>> {
+    let (method, rest) = split_at_byte(request, b' ')?;
     if method.is_empty() || !method.bytes().all(is_token) {
         return None;
     }
@@ -159,23 +168,23 @@ fn target(request: &str) -> Option<Target<'_>> {
     let version = version.filter(|&at| rest[at + 1..].starts_with("HTTP/"));
     let target = version.map_or(rest, |at| &rest[..at]);
     if target.starts_with('/') {
-        return Some(Target { method, host: None, path: without_query(target) });
+        return Some(RequestTarget { method, host: None, path: without_query(target) });
     }
     let (host, path) = match target.split_once("://") {
-        Some((_scheme, rest)) => absolute(rest),
+        Some((_scheme, rest)) => split_authority(rest),
         // OPTIONS of the server as a whole, or CONNECT, whose target is a host and a port.
         None if target == "*" || method == "CONNECT" => (None, target),
         None => return None,
     };
-    Some(Target { method, host, path: without_query(path) })
+    Some(RequestTarget { method, host, path: without_query(path) })
 }
 
 fn without_query(path: &str) -> &str {
-    cut(path, b'?').map_or(path, |(path, _query)| path)
+    split_at_byte(path, b'?').map_or(path, |(path, _query)| path)
 }
 
 /// `host:port/path?query` -> the host with its port, and the path with its query.
-fn absolute(rest: &str) -> (Option<&str>, &str) {
+fn split_authority(rest: &str) -> (Option<&str>, &str) {
     let at = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(at);
     let host = authority.rsplit_once('@').map_or(authority, |(_user, host)| host);
@@ -189,7 +198,7 @@ fn is_token(byte: u8) -> bool {
 }
 
 /// What stands behind the status.
-fn behind_status(rest: &str) -> Option<&str> {
+fn skip_status(rest: &str) -> Option<&str> {
     let (status, rest) = rest.strip_prefix(' ')?.split_at_checked(3)?;
     let whole = rest.is_empty() || rest.starts_with(' ');
     (whole && status.bytes().all(|byte| byte.is_ascii_digit())).then_some(rest)
@@ -197,19 +206,20 @@ fn behind_status(rest: &str) -> Option<&str> {
 
 /// The referer and the user agent, of ` size "referer" "user-agent"`. Servers cut what is too long for
 /// them: of a field that is not closed, this is what there is.
-fn combined(rest: &str) -> (Option<&str>, Option<&str>) {
-    let behind_size = rest.get(1..).and_then(|rest| cut(rest, b' '));
+fn referer_and_user_agent(rest: &str) -> (Option<&str>, Option<&str>) {
+    let behind_size = rest.get(1..).and_then(|rest| split_at_byte(rest, b' '));
     let Some(rest) = behind_size.and_then(|(_size, rest)| rest.strip_prefix('"')) else {
         return (None, None);
     };
-    let (referer, rest) = quoted(rest).unwrap_or((rest, ""));
+    let (referer, rest) = split_quoted(rest).unwrap_or((rest, ""));
     let user_agent = rest.strip_prefix(" \"");
-    let user_agent = user_agent.map(|rest| quoted(rest).map_or(rest, |(user_agent, _)| user_agent));
-    (present(referer), user_agent.and_then(present))
+    let user_agent =
+        user_agent.map(|rest| split_quoted(rest).map_or(rest, |(user_agent, _)| user_agent));
+    (non_empty(referer), user_agent.and_then(non_empty))
 }
 
 /// The value, unless the log says that there is none.
-fn present(value: &str) -> Option<&str> {
+fn non_empty(value: &str) -> Option<&str> {
     Some(value).filter(|value| *value != "-" && !value.is_empty())
 }
 
@@ -324,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_time_is_told_in_utc() {
-        let seconds = |text: &str| timestamp(text).map(|time| time.as_micros() / 1_000_000);
+        let seconds = |text: &str| parse_timestamp(text).map(|time| time.as_micros() / 1_000_000);
         assert_eq!(seconds("17/May/2015:12:05:03 +0200"), Some(1_431_857_103));
         assert_eq!(seconds("17/May/2015:04:35:03 -0530"), Some(1_431_857_103));
         assert_eq!(seconds("29/Feb/2024:23:59:59 +0000"), Some(1_709_251_199));
@@ -346,7 +356,7 @@ mod tests {
             "2015-05-17T10:05:03Z",
             "",
         ] {
-            assert_eq!(timestamp(time), None, "{time}");
+            assert_eq!(parse_timestamp(time), None, "{time}");
         }
     }
 

@@ -5,35 +5,35 @@ use std::collections::BTreeMap;
 
 use slidegate::Timestamp;
 
-use super::fields::Fields;
 use super::line::Line;
+use super::line_offsets::LineOffsets;
 
 /// However long the span, hardly more lines are held; the earliest go on then.
-const MAX_HELD: usize = 1_000_000;
+const MAX_PENDING_LINES: usize = 1_000_000;
 
 /// Lines that wait for earlier ones.
-pub struct Order {
-    span_us: u64,
-    held: BTreeMap<Timestamp, Moment>,
+pub struct ReorderBuffer {
+    max_delay_us: u64,
+    pending: BTreeMap<Timestamp, LineBatch>,
     lines: usize,
     newest: Timestamp,
     /// Empty, with room for lines.
-    spare: Vec<Moment>,
+    spare: Vec<LineBatch>,
 }
 
 /// The lines of one time, in the order of the log.
 #[derive(Default)]
-pub struct Moment {
+pub struct LineBatch {
     text: String,
-    lines: Vec<Fields>,
+    lines: Vec<LineOffsets>,
 }
 
-impl Order {
-    /// Holds each line until one has been seen that is `span_us` microseconds later.
-    pub fn new(span_us: u64) -> Self {
+impl ReorderBuffer {
+    /// Holds each line until one has been seen that is `max_delay_us` microseconds later.
+    pub fn new(max_delay_us: u64) -> Self {
         Self {
-            span_us,
-            held: BTreeMap::new(),
+            max_delay_us,
+            pending: BTreeMap::new(),
             lines: 0,
             newest: Timestamp::default(),
             spare: Vec::new(),
@@ -45,41 +45,43 @@ impl Order {
         self.newest = self.newest.max(line.time);
         self.lines += 1;
         let spare = &mut self.spare;
-        let moment = self.held.entry(line.time).or_insert_with(|| spare.pop().unwrap_or_default());
-        moment.push(text, line);
+        let batch =
+            self.pending.entry(line.time).or_insert_with(|| spare.pop().unwrap_or_default());
+        batch.push(text, line);
     }
 
     /// The lines of the earliest time, if none can come before them any more.
-    pub fn pop_due(&mut self) -> Option<Moment> {
-        let (earliest, _) = self.held.first_key_value()?;
-        let is_due = earliest.as_micros().saturating_add(self.span_us) <= self.newest.as_micros();
-        if is_due || self.lines > MAX_HELD { self.pop() } else { None }
+    pub fn pop_due(&mut self) -> Option<LineBatch> {
+        let (earliest, _) = self.pending.first_key_value()?;
+        let is_due =
+            earliest.as_micros().saturating_add(self.max_delay_us) <= self.newest.as_micros();
+        if is_due || self.lines > MAX_PENDING_LINES { self.pop() } else { None }
     }
 
     /// The lines of the earliest time, when no more are to come.
-    pub fn pop(&mut self) -> Option<Moment> {
-        let (_, moment) = self.held.pop_first()?;
-        self.lines -= moment.lines.len();
-        Some(moment)
+    pub fn pop(&mut self) -> Option<LineBatch> {
+        let (_, batch) = self.pending.pop_first()?;
+        self.lines -= batch.lines.len();
+        Some(batch)
     }
 
     /// Takes back the memory of lines that are done with.
-    pub fn recycle(&mut self, mut moment: Moment) {
-        moment.text.clear();
-        moment.lines.clear();
-        self.spare.push(moment);
+    pub fn recycle(&mut self, mut batch: LineBatch) {
+        batch.text.clear();
+        batch.lines.clear();
+        self.spare.push(batch);
     }
 }
 
-impl Moment {
+impl LineBatch {
     fn push(&mut self, text: &str, line: &Line<'_>) {
-        self.lines.push(Fields::of(text, line, self.text.len()));
+        self.lines.push(LineOffsets::new(text, line, self.text.len()));
         self.text.push_str(text);
     }
 
     /// The lines, in the order of the log.
     pub fn lines(&self) -> impl Iterator<Item = Line<'_>> {
-        self.lines.iter().map(|fields| fields.line(&self.text))
+        self.lines.iter().map(|line_offsets| line_offsets.line(&self.text))
     }
 }
 
@@ -90,10 +92,10 @@ mod tests {
 
     /// Lines of these seconds, each with its place as the method.
     fn ordered(span: u64, seconds: &[u64]) -> Vec<String> {
-        let mut order = Order::new(span * 1_000_000);
+        let mut order = ReorderBuffer::new(span * 1_000_000);
         let mut out = Vec::new();
-        let mut tell = |moment: &Moment| {
-            let told = moment
+        let mut tell = |batch: &LineBatch| {
+            let told = batch
                 .lines()
                 .map(|line| format!("{}{}", line.time, line.values()[0].unwrap_or_default()));
             out.extend(told.map(|told| told.replace(".000000", ".")));
@@ -102,13 +104,13 @@ mod tests {
             let text =
                 format!("::1 - - [01/Jan/1970:00:00:0{second} +0000] \"{nth} / HTTP/1.1\" 200");
             order.push(&text, &line::parse(&text).unwrap());
-            while let Some(moment) = order.pop_due() {
-                tell(&moment);
-                order.recycle(moment);
+            while let Some(batch) = order.pop_due() {
+                tell(&batch);
+                order.recycle(batch);
             }
         }
-        while let Some(moment) = order.pop() {
-            tell(&moment);
+        while let Some(batch) = order.pop() {
+            tell(&batch);
         }
         assert_eq!(order.lines, 0);
         out

@@ -7,12 +7,12 @@ use std::time::Duration;
 use slidegate::{Clock, Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
 
 use super::line::{self, Line};
-use super::order::{Moment, Order};
-use super::source::{Next, LogSource};
-use super::tally::Tally;
+use super::reorder::{LineBatch, ReorderBuffer};
+use super::source::{LogSource, NextLine};
+use super::stats::ReplayStats;
 
 /// Whatever stood behind that many bytes of a line that nobody understands helps nobody.
-const LONGEST_EXCERPT: usize = 120;
+const MAX_EXCERPT_BYTES: usize = 120;
 
 /// A policy, tried on the requests of logs.
 pub struct Replay<'a> {
@@ -22,8 +22,8 @@ pub struct Replay<'a> {
     clock: ManualClock,
     /// Made at the time of the first request, because a store's own time begins when it is made.
     gate: Option<Gate<MemoryStore<ManualClock>>>,
-    order: Order,
-    tally: Tally,
+    reorder_buffer: ReorderBuffer,
+    stats: ReplayStats,
 }
 
 /// How to replay.
@@ -34,7 +34,7 @@ pub struct ReplayOptions {
     /// Lines are put in order within that span of the log's time.
     pub reorder: Duration,
     /// Whether to find out what clients ask for.
-    pub demand: bool,
+    pub measure_demand: bool,
 }
 
 /// A line that is not understood.
@@ -48,33 +48,39 @@ pub struct UnparsableLine {
 impl<'a> Replay<'a> {
     /// Tries the rules of a domain.
     pub fn new(policy: &'a Policy, domain: &'a str, options: ReplayOptions) -> Self {
-        let ReplayOptions { max_keys, reorder, demand } = options;
+        let ReplayOptions { max_keys, reorder, measure_demand } = options;
         Self {
             policy,
             domain,
             max_keys,
             clock: ManualClock::default(),
             gate: None,
-            order: Order::new(u64::try_from(reorder.as_micros()).unwrap_or(u64::MAX)),
-            tally: Tally::new(policy, max_keys, demand),
+            reorder_buffer: ReorderBuffer::new(
+                u64::try_from(reorder.as_micros()).unwrap_or(u64::MAX),
+            ),
+            stats: ReplayStats::new(policy, max_keys, measure_demand),
         }
     }
 
     /// What has been counted.
-    pub fn tally(&self) -> &Tally {
-        &self.tally
+    pub fn stats(&self) -> &ReplayStats {
+        &self.stats
     }
 
     /// Replays one log, and tells of each line that is not understood.
-    pub fn log(&mut self, log: &mut LogSource, mut tell: impl FnMut(UnparsableLine)) -> io::Result<()> {
+    pub fn log(
+        &mut self,
+        log: &mut LogSource,
+        mut tell: impl FnMut(UnparsableLine),
+    ) -> io::Result<()> {
         for number in 1.. {
             let reason = match log.next_line()? {
-                Next::End => break,
-                Next::TooLong => Err("is over 64 KiB".to_owned()),
-                Next::Line(bytes) => self.line(bytes),
+                NextLine::End => break,
+                NextLine::TooLong => Err("is over 64 KiB".to_owned()),
+                NextLine::Line(bytes) => self.line(bytes),
             };
             if let Err(reason) = reason {
-                self.tally.unparsable += 1;
+                self.stats.unparsable += 1;
                 tell(UnparsableLine { number, reason });
             }
         }
@@ -87,24 +93,24 @@ impl<'a> Replay<'a> {
         let text =
             str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
         let line = line::parse(&text).map_err(|error| format!("{error}: {}", excerpt(&text)))?;
-        self.order.push(&text, &line);
-        while let Some(moment) = self.order.pop_due() {
-            self.moment(moment);
+        self.reorder_buffer.push(&text, &line);
+        while let Some(batch) = self.reorder_buffer.pop_due() {
+            self.batch(batch);
         }
         Ok(())
     }
 
     /// Replays what still waits for earlier lines.
     pub fn finish(&mut self) {
-        while let Some(moment) = self.order.pop() {
-            self.moment(moment);
+        while let Some(batch) = self.reorder_buffer.pop() {
+            self.batch(batch);
         }
-        self.tally.forgotten = self.gate.as_ref().map_or(0, |gate| gate.store().evicted_keys());
+        self.stats.forgotten = self.gate.as_ref().map_or(0, |gate| gate.store().evicted_keys());
     }
 
-    fn moment(&mut self, moment: Moment) {
-        moment.lines().for_each(|line| self.request(&line));
-        self.order.recycle(moment);
+    fn batch(&mut self, batch: LineBatch) {
+        batch.lines().for_each(|line| self.request(&line));
+        self.reorder_buffer.recycle(batch);
     }
 
     fn request(&mut self, line: &Line<'_>) {
@@ -112,7 +118,7 @@ impl<'a> Replay<'a> {
         // forgotten since.
         let now = line.time.max(self.clock.now());
         self.clock.set(now);
-        self.tally.note_time(line.time);
+        self.stats.note_time(line.time);
         let gate = self.gate.get_or_insert_with(|| {
             Gate::new(
                 self.policy.clone(),
@@ -122,13 +128,13 @@ impl<'a> Replay<'a> {
         let request = Request::new(self.domain, Descriptor::new(line.attributes()));
         let applied = gate.policy().apply(&request);
         let ruling = gate.check_matched_now(&applied);
-        self.tally.count(now, &applied, &ruling);
+        self.stats.count(now, &applied, &ruling);
     }
 }
 
 /// How a line begins, harmless to a terminal.
 fn excerpt(text: &str) -> String {
-    let start = &text[..text.floor_char_boundary(LONGEST_EXCERPT)];
+    let start = &text[..text.floor_char_boundary(MAX_EXCERPT_BYTES)];
     format!("{start:?}{}", if start.len() < text.len() { "…" } else { "" })
 }
 
@@ -159,7 +165,7 @@ mod tests {
             for (limit, may_allow, may_deny, most) in PROMISES {
                 let yaml = format!("rules: [ {{ name: all, per: [ip], limits: [{limit}] }} ]");
                 let policy = Policy::from_yaml(&yaml).unwrap();
-                let options = ReplayOptions { max_keys: 1000, reorder: Duration::ZERO, demand: false };
+                let options = ReplayOptions { max_keys: 1000, reorder: Duration::ZERO, measure_demand: false };
                 let mut replay = Replay::new(&policy, "default", options);
                 let mut now = 100;
                 for (ip, step, late) in &asked {
@@ -170,12 +176,12 @@ mod tests {
                     replay.line(line.as_bytes()).unwrap();
                 }
                 replay.finish();
-                let tally = &replay.tally().rules[0];
-                prop_assert_eq!(tally.counts.asked, asked.len() as u64);
-                let (allows, denies) = (tally.deviation.false_allows, tally.deviation.false_denies);
+                let stats = &replay.stats().rules[0];
+                prop_assert_eq!(stats.counts.asked, asked.len() as u64);
+                let (allows, denies) = (stats.deviation.false_allows, stats.deviation.false_denies);
                 prop_assert!(may_allow || allows == 0, "{limit} allowed {allows}");
                 prop_assert!(may_deny || denies == 0, "{limit} denied {denies}");
-                let worst = tally.limits[0].accuracy.worst.units;
+                let worst = stats.limits[0].accuracy.worst.units;
                 prop_assert!(worst <= most, "{limit} let {worst} pass");
             }
         }

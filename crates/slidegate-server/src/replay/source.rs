@@ -8,12 +8,12 @@ use flate2::bufread::MultiGzDecoder;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// What every gzip file begins with (RFC 1952, 2.3.1).
-const GZIP: [u8; 2] = [0x1f, 0x8b];
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// Longer lines are not read into memory. Servers bound a request's line and each of its headers at 8 KiB.
-const LONGEST_LINE: usize = 64 * 1024;
+const MAX_LINE_BYTES: usize = 64 * 1024;
 
-const BUFFER: usize = 128 * 1024;
+const BUFFER_BYTES: usize = 128 * 1024;
 
 /// One log, line by line.
 pub struct LogSource {
@@ -23,7 +23,7 @@ pub struct LogSource {
 
 /// What [`LogSource::next_line`] found.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next<'a> {
+pub enum NextLine<'a> {
     /// A line, without its line end.
     Line(&'a [u8]),
     /// A line of more than 64 KiB, which has been passed over.
@@ -42,37 +42,37 @@ impl LogSource {
     }
 
     fn new(bytes: impl Read + 'static, progress: &ProgressBar) -> io::Result<Self> {
-        let mut reader = BufReader::with_capacity(BUFFER, progress.wrap_read(bytes));
+        let mut reader = BufReader::with_capacity(BUFFER_BYTES, progress.wrap_read(bytes));
         let mut magic = Vec::new();
-        reader.by_ref().take(GZIP.len() as u64).read_to_end(&mut magic)?;
-        let is_gzip = magic == GZIP;
+        reader.by_ref().take(GZIP_MAGIC.len() as u64).read_to_end(&mut magic)?;
+        let is_gzip = magic == GZIP_MAGIC;
         let whole = Cursor::new(magic).chain(reader);
         let reader: Box<dyn BufRead> = match is_gzip {
-            true => Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(whole))),
+            true => Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(whole))),
             false => Box::new(whole),
         };
         Ok(Self { reader, line: Vec::new() })
     }
 
     /// Reads the next line.
-    pub fn next_line(&mut self) -> io::Result<Next<'_>> {
+    pub fn next_line(&mut self) -> io::Result<NextLine<'_>> {
         self.line.clear();
         // Room for the line end.
-        let most = LONGEST_LINE as u64 + 2;
+        let most = MAX_LINE_BYTES as u64 + 2;
         if self.reader.by_ref().take(most).read_until(b'\n', &mut self.line)? == 0 {
-            return Ok(Next::End);
+            return Ok(NextLine::End);
         }
         let line = match self.line.strip_suffix(b"\n") {
             Some(line) => line.strip_suffix(b"\r").unwrap_or(line),
             None => &self.line,
         };
-        if line.len() <= LONGEST_LINE {
-            return Ok(Next::Line(line));
+        if line.len() <= MAX_LINE_BYTES {
+            return Ok(NextLine::Line(line));
         }
         if self.line.last() != Some(&b'\n') {
             self.reader.skip_until(b'\n')?;
         }
-        Ok(Next::TooLong)
+        Ok(NextLine::TooLong)
     }
 }
 
@@ -105,9 +105,9 @@ mod tests {
     fn lines(log: &[u8]) -> Vec<Option<Vec<u8>>> {
         let mut source = LogSource::new(Cursor::new(log.to_vec()), &ProgressBar::hidden()).unwrap();
         std::iter::from_fn(|| match source.next_line().unwrap() {
-            Next::Line(line) => Some(Some(line.to_vec())),
-            Next::TooLong => Some(None),
-            Next::End => None,
+            NextLine::Line(line) => Some(Some(line.to_vec())),
+            NextLine::TooLong => Some(None),
+            NextLine::End => None,
         })
         .collect()
     }
@@ -129,13 +129,13 @@ mod tests {
     #[test]
     fn a_log_of_a_byte_or_none_is_a_log() {
         assert_eq!(lines(b""), []);
-        assert_eq!(lines(&GZIP[..1]), [some(&GZIP[..1])]);
+        assert_eq!(lines(&GZIP_MAGIC[..1]), [some(&GZIP_MAGIC[..1])]);
     }
 
     #[test]
     fn a_line_of_64_kib_is_read_and_a_longer_one_passed_over() {
         for end in ["\n", "\r\n"] {
-            let longest = "x".repeat(LONGEST_LINE);
+            let longest = "x".repeat(MAX_LINE_BYTES);
             let log = format!("{longest}{end}{longest}x{end}{longest}{longest}{end}last");
             assert_eq!(lines(log.as_bytes()), [some(&longest), None, None, some("last")]);
         }

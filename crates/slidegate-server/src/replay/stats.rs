@@ -6,12 +6,12 @@ use serde::Serialize;
 use slidegate::policy::{Match, MatchedRules, Rule, RuleLimit};
 use slidegate::{LimitStatus, Policy, Ruling, Timestamp, Value, Veto};
 
-use super::accuracy::{Accuracy, Deviation, Said};
+use super::accuracy::{Deviation, LimitAccuracy, LimitObservation};
 use super::demand::Demand;
-use super::keys::Keys;
+use super::key_counts::KeyCounts;
 
-pub struct Tally {
-    pub counts: Counts,
+pub struct ReplayStats {
+    pub counts: RequestCounts,
     pub unparsable: u64,
     /// Counts that the gate's store had to forget, for want of room.
     pub forgotten: u64,
@@ -22,13 +22,13 @@ pub struct Tally {
     /// The earliest and the latest time.
     pub span: Option<(Timestamp, Timestamp)>,
     /// In the order of the policy.
-    pub rules: Vec<RuleTally>,
-    pub keys: Keys,
+    pub rules: Vec<RuleStats>,
+    pub keys: KeyCounts,
 }
 
 /// How many asked, and what became of them.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Counts {
+pub struct RequestCounts {
     pub asked: u64,
     /// Requests that passed.
     pub allowed: u64,
@@ -40,26 +40,26 @@ pub struct Counts {
 }
 
 /// What one rule said.
-pub struct RuleTally {
-    pub counts: Counts,
+pub struct RuleStats {
+    pub counts: RequestCounts,
     /// The rule as a whole beside exact logs of all its limits.
     pub deviation: Deviation,
     /// In the order of the rule.
-    pub limits: Vec<LimitTally>,
+    pub limits: Vec<LimitStats>,
     /// What its keys asked for, if that is to be known.
     pub demand: Option<Demand>,
 }
 
 /// What one limit said.
-pub struct LimitTally {
+pub struct LimitStats {
     pub limit: RuleLimit,
-    pub counts: Counts,
-    pub accuracy: Accuracy,
+    pub counts: RequestCounts,
+    pub accuracy: LimitAccuracy,
 }
 
 /// A request of a key, decided.
 #[derive(Clone, Copy)]
-struct Decided {
+struct DecidedRequest {
     at: Timestamp,
     allowed: bool,
     /// None if there are too many keys to count it.
@@ -69,37 +69,38 @@ struct Decided {
     required: u64,
 }
 
-impl Tally {
+impl ReplayStats {
     /// Nothing yet; counts at most `max_keys` keys one by one, and what they ask for if `demand` is to be
     /// known.
     pub fn new(policy: &Policy, max_keys: usize, demand: bool) -> Self {
-        let rule = |rule| RuleTally::new(rule, demand.then(Demand::default));
+        let rule = |rule| RuleStats::new(rule, demand.then(Demand::default));
         Self {
-            counts: Counts::default(),
+            counts: RequestCounts::default(),
             unparsable: 0,
             forgotten: 0,
             out_of_order: 0,
             previous: Timestamp::default(),
             span: None,
             rules: policy.rules().iter().map(rule).collect(),
-            keys: Keys::new(max_keys),
+            keys: KeyCounts::new(max_keys),
         }
     }
 
     /// Counts what the gate said of a request at a moment, and how the policy applied to it.
     pub fn count(&mut self, at: Timestamp, applied: &MatchedRules<'_>, ruling: &Ruling) {
         let allowed = ruling.decision().is_allowed();
-        self.counts.count(allowed, if allowed { Fit::Yes } else { Fit::Denied });
-        let mut standings = ruling.limits();
-        for one in applied.matches() {
-            let of_rule = standings.by_ref().take(one.limits().len());
-            let nth = one.place();
-            let key = self.keys.ask(nth, key_values(one));
-            let (cost, required) = one.hits().next().map_or((1, 1), |hit| (hit.cost, hit.required));
-            let decided = Decided { at, allowed, key, cost, required };
-            let fit = self.rules[nth].count(of_rule, decided);
-            if let (Some(key), true) = (key, fit != Fit::Yes) {
-                self.keys.deny(key, nth, key_values(one));
+        self.counts.count(allowed, if allowed { RequestFit::Yes } else { RequestFit::Denied });
+        let mut statuses = ruling.limits();
+        for matched in applied.matches() {
+            let of_rule = statuses.by_ref().take(matched.limits().len());
+            let nth = matched.place();
+            let key = self.keys.count_request(nth, key_values(matched));
+            let (cost, required) =
+                matched.hits().next().map_or((1, 1), |hit| (hit.cost, hit.required));
+            let request = DecidedRequest { at, allowed, key, cost, required };
+            let fit = self.rules[nth].count(of_rule, request);
+            if let (Some(key), true) = (key, fit != RequestFit::Yes) {
+                self.keys.count_denial(key, nth, key_values(matched));
             }
         }
     }
@@ -114,30 +115,30 @@ impl Tally {
 }
 
 /// Whose counts a rule asked for: the names of `per` and their values.
-fn key_values<'a>(one: &'a Match<'_>) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
-    one.identity().map(|(name, value)| match value {
+fn key_values<'a>(matched: &'a Match<'_>) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
+    matched.identity().map(|(name, value)| match value {
         Value::Text(text) => (name, Cow::Borrowed(text)),
         value => (name, Cow::Owned(value.to_string())),
     })
 }
 
 /// Whether a limit was charged. One that only observes is not, where it would have denied.
-fn is_charged(standing: &LimitStatus<'_>, allowed: bool) -> bool {
-    standing.rule.charges_always() || (allowed && standing.outcome.fits())
+fn is_charged(status: &LimitStatus<'_>, allowed: bool) -> bool {
+    status.rule.charges_always() || (allowed && status.outcome.fits())
 }
 
 /// Whether a request fits, in the order of what weighs more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Fit {
+enum RequestFit {
     Yes,
     /// No, but that did not deny it.
     Observed,
     Denied,
 }
 
-impl Fit {
-    fn of(standing: &LimitStatus<'_>) -> Self {
-        match (standing.outcome.fits(), standing.veto) {
+impl RequestFit {
+    fn from_status(status: &LimitStatus<'_>) -> Self {
+        match (status.outcome.fits(), status.veto) {
             (true, _) => Self::Yes,
             (false, Veto::Alone | Veto::Jointly) => Self::Denied,
             (false, Veto::Never) => Self::Observed,
@@ -145,20 +146,20 @@ impl Fit {
     }
 }
 
-impl Counts {
-    fn count(&mut self, allowed: bool, fit: Fit) {
+impl RequestCounts {
+    fn count(&mut self, allowed: bool, fit: RequestFit) {
         self.asked += 1;
         self.allowed += u64::from(allowed);
-        self.denied += u64::from(fit == Fit::Denied);
-        self.observed += u64::from(fit == Fit::Observed);
+        self.denied += u64::from(fit == RequestFit::Denied);
+        self.observed += u64::from(fit == RequestFit::Observed);
     }
 }
 
-impl RuleTally {
+impl RuleStats {
     fn new(rule: &Rule, demand: Option<Demand>) -> Self {
-        let limits = rule.settings().limits().iter().map(LimitTally::new);
+        let limits = rule.settings().limits().iter().map(LimitStats::new);
         Self {
-            counts: Counts::default(),
+            counts: RequestCounts::default(),
             deviation: Deviation::default(),
             limits: limits.collect(),
             demand,
@@ -168,51 +169,55 @@ impl RuleTally {
     /// Counts how the limits of this rule stand; says whether the request fits in all.
     fn count<'s>(
         &mut self,
-        standings: impl Iterator<Item = LimitStatus<'s>>,
-        decided: Decided,
-    ) -> Fit {
-        let (mut fit, mut has_room) = (Fit::Yes, true);
-        for standing in standings {
-            fit = fit.max(Fit::of(&standing));
-            has_room &= self.limit(standing.limit).count(&standing, decided);
+        statuses: impl Iterator<Item = LimitStatus<'s>>,
+        request: DecidedRequest,
+    ) -> RequestFit {
+        let (mut fit, mut has_room) = (RequestFit::Yes, true);
+        for status in statuses {
+            fit = fit.max(RequestFit::from_status(&status));
+            has_room &= self.limit(status.limit).count(&status, request);
         }
-        self.counts.count(decided.allowed, fit);
-        if let Some(key) = decided.key {
-            self.deviation.count(fit == Fit::Yes, has_room);
+        self.counts.count(request.allowed, fit);
+        if let Some(key) = request.key {
+            self.deviation.count(fit == RequestFit::Yes, has_room);
             if let Some(demand) = &mut self.demand {
-                demand.note(key, decided.at);
+                demand.record(key, request.at);
             }
         }
         fit
     }
 
-    fn limit(&mut self, limit: &RuleLimit) -> &mut LimitTally {
+    fn limit(&mut self, limit: &RuleLimit) -> &mut LimitStats {
         let known = self
             .limits
             .iter()
             .position(|own| own.limit.limit() == limit.limit() && own.limit.id() == limit.id());
         let nth = known.unwrap_or_else(|| {
-            self.limits.push(LimitTally::new(limit));
+            self.limits.push(LimitStats::new(limit));
             self.limits.len() - 1
         });
         &mut self.limits[nth]
     }
 }
 
-impl LimitTally {
+impl LimitStats {
     fn new(limit: &RuleLimit) -> Self {
-        Self { limit: limit.clone(), counts: Counts::default(), accuracy: Accuracy::default() }
+        Self {
+            limit: limit.clone(),
+            counts: RequestCounts::default(),
+            accuracy: LimitAccuracy::default(),
+        }
     }
 
     /// Counts how the limit stands; says whether an exact log has room, if the key is known.
-    fn count(&mut self, standing: &LimitStatus<'_>, decided: Decided) -> bool {
-        let Decided { at, allowed, key, cost, required } = decided;
-        let fits = standing.outcome.fits();
-        self.counts.count(allowed, Fit::of(standing));
+    fn count(&mut self, status: &LimitStatus<'_>, request: DecidedRequest) -> bool {
+        let DecidedRequest { at, allowed, key, cost, required } = request;
+        let fits = status.outcome.fits();
+        self.counts.count(allowed, RequestFit::from_status(status));
         key.is_none_or(|key| {
-            let quota = standing.limit.limit().quota();
-            let charged = if is_charged(standing, allowed) { cost } else { 0 };
-            self.accuracy.count(key, Said { quota, at, fits, required, charged })
+            let quota = status.limit.limit().quota();
+            let charged = if is_charged(status, allowed) { cost } else { 0 };
+            self.accuracy.count(key, LimitObservation { quota, at, fits, required, charged })
         })
     }
 }

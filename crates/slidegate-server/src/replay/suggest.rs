@@ -25,12 +25,12 @@ pub struct Suggestion {
     pub window: Duration,
     pub clients: u64,
     /// One for each of [`PER_MILLE`].
-    pub choices: [Choice; PER_MILLE.len()],
+    pub choices: [LimitChoice; PER_MILLE.len()],
 }
 
 /// A limit that denies at most a share of the clients.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct LimitChoice {
     pub per_mille: u64,
     /// So many clients are that share.
     pub may_deny: u64,
@@ -46,27 +46,27 @@ pub struct Choice {
 
 impl Suggestion {
     /// What is suggested for each window that is no longer than the log.
-    pub fn of_demand(demand: &Demand, span: Duration, headroom: Headroom) -> Vec<Self> {
+    pub fn from_demand(demand: &Demand, span: Duration, headroom: Headroom) -> Vec<Self> {
         let windows = WINDOWS_US.map(Duration::from_micros).into_iter().enumerate();
         windows
             .filter(|(_, window)| *window <= span)
-            .filter_map(|(nth, window)| Self::of_peaks(&demand.peaks(nth), window, headroom))
+            .filter_map(|(nth, window)| Self::from_peaks(&demand.peaks(nth), window, headroom))
             .collect()
     }
 
     /// Of sorted peaks; none without clients.
-    fn of_peaks(peaks: &[u32], window: Duration, headroom: Headroom) -> Option<Self> {
+    fn from_peaks(peaks: &[u32], window: Duration, headroom: Headroom) -> Option<Self> {
         let [.., _] = peaks else { return None };
-        let choice = |per_mille| Choice::of_peaks(peaks, per_mille, headroom);
+        let choice = |per_mille| LimitChoice::from_peaks(peaks, per_mille, headroom);
         Some(Self { window, clients: peaks.len() as u64, choices: PER_MILLE.map(choice) })
     }
 }
 
-impl Choice {
-    fn of_peaks(peaks: &[u32], per_mille: u64, headroom: Headroom) -> Self {
+impl LimitChoice {
+    fn from_peaks(peaks: &[u32], per_mille: u64, headroom: Headroom) -> Self {
         let may_deny = peaks.len() as u64 * per_mille / 1000;
         let max = peaks[peaks.len() - 1 - may_deny as usize].into();
-        let suggested = headroom.on(max);
+        let suggested = headroom.apply(max);
         let denied =
             |max: u64| (peaks.len() - peaks.partition_point(|&peak| u64::from(peak) <= max)) as u64;
         let (denied, still_denied) = (denied(max), denied(suggested));
@@ -76,7 +76,7 @@ impl Choice {
 
 impl Headroom {
     /// A max with headroom, as a friendly number.
-    fn on(self, max: u64) -> u64 {
+    fn apply(self, max: u64) -> u64 {
         friendly(max.saturating_mul(100 + self.0).div_ceil(100)).min(MAX_UNITS)
     }
 }
@@ -106,14 +106,14 @@ impl FromStr for Headroom {
 }
 
 /// How long a log is, both its first and its last second included.
-pub fn length(span: Option<(Timestamp, Timestamp)>) -> Duration {
+pub fn log_length(span: Option<(Timestamp, Timestamp)>) -> Duration {
     let micros = |(first, last): (Timestamp, Timestamp)| last.as_micros() - first.as_micros();
     span.map_or(Duration::ZERO, |span| Duration::from_micros(micros(span)) + Duration::from_secs(1))
 }
 
 /// Whether a log of this length is too short for some windows.
-pub fn is_too_short(length: Duration) -> bool {
-    WINDOWS_US.into_iter().any(|window_us| Duration::from_micros(window_us) > length)
+pub fn is_too_short(log_length: Duration) -> bool {
+    WINDOWS_US.into_iter().any(|window_us| Duration::from_micros(window_us) > log_length)
 }
 
 #[cfg(test)]
@@ -133,7 +133,7 @@ mod tests {
         ) {
             peaks.sort_unstable();
             let denied = |max: u64| peaks.iter().filter(|&&peak| u64::from(peak) > max).count() as u64;
-            let suggestion = Suggestion::of_peaks(&peaks, MINUTE, Headroom(headroom)).unwrap();
+            let suggestion = Suggestion::from_peaks(&peaks, MINUTE, Headroom(headroom)).unwrap();
             for choice in suggestion.choices {
                 let few = |max| denied(max) * 1000 <= peaks.len() as u64 * choice.per_mille;
                 let smallest = (0..).find(|&max| few(max));
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn of_few_clients_none_may_be_denied() {
         let peaks: Vec<u32> = (1..=350).collect();
-        let suggestion = Suggestion::of_peaks(&peaks, MINUTE, Headroom(20)).unwrap();
+        let suggestion = Suggestion::from_peaks(&peaks, MINUTE, Headroom(20)).unwrap();
         let told = suggestion.choices.map(|choice| (choice.may_deny, choice.max, choice.suggested));
         assert_eq!(told, [(0, 350, 500), (3, 347, 500), (17, 333, 400)]);
     }
@@ -172,6 +172,6 @@ mod tests {
         for wrong in ["", "%", "-5%", "a lot", "10001%", "1.5"] {
             assert!(wrong.parse::<Headroom>().is_err(), "{wrong}");
         }
-        assert_eq!(Headroom(20).on(u64::MAX), MAX_UNITS);
+        assert_eq!(Headroom(20).apply(u64::MAX), MAX_UNITS);
     }
 }

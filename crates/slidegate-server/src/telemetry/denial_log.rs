@@ -7,46 +7,48 @@ use slidegate::policy::{Match, MatchedRules};
 use slidegate::{Clock, LimitStatus, Ruling, SystemClock};
 use tracing::info;
 
-use super::pace::LogThrottle;
-use super::redact::{Redactor, RedactedValue};
-use super::verdict::LimitResult;
+use super::limit_result::LimitResult;
+use super::log_throttle::LogThrottle;
+use super::redact::{RedactedValue, Redactor};
 use crate::durations::ceil_millis;
 
 /// Bytes that a value may have in the log.
-const MAX_VALUE: usize = 128;
+const MAX_VALUE_BYTES: usize = 128;
 
 /// Logs denials, so many in each second.
 pub struct DenialLog {
-    pace: LogThrottle,
-    redact: Redactor,
+    log_throttle: LogThrottle,
+    redactor: Redactor,
     clock: SystemClock,
 }
 
 impl DenialLog {
     /// At most so many in one second; none if that is zero.
-    pub fn new(per_second: u16, redact: Redactor) -> Option<Self> {
-        let pace = LogThrottle::new(per_second, Duration::from_secs(1));
-        (per_second > 0).then(|| Self { pace, redact, clock: SystemClock::new() })
+    pub fn new(per_second: u16, redactor: Redactor) -> Option<Self> {
+        let log_throttle = LogThrottle::new(per_second, Duration::from_secs(1));
+        (per_second > 0).then(|| Self { log_throttle, redactor, clock: SystemClock::new() })
     }
 
     /// Tells of a decision, if it denies, or if a rule that only watches would have.
-    pub fn decided(&self, applied: &MatchedRules<'_>, ruling: &Ruling) {
+    pub fn record(&self, applied: &MatchedRules<'_>, ruling: &Ruling) {
         let decision = ruling.decision();
         if !decision.is_allowed() {
-            self.denied(applied, ruling);
+            self.log_denied(applied, ruling);
         }
-        for standing in ruling.limits().filter(LimitStatus::is_observed) {
-            if LimitResult::of(&standing, decision.is_allowed()) == Some(LimitResult::Observed) {
-                self.observed(&standing, applied, decision.is_degraded());
+        for status in ruling.limits().filter(LimitStatus::is_observed) {
+            if LimitResult::from_status(&status, decision.is_allowed())
+                == Some(LimitResult::Observed)
+            {
+                self.observed(&status, applied, decision.is_degraded());
             }
         }
     }
 
-    fn denied(&self, applied: &MatchedRules<'_>, ruling: &Ruling) {
-        let Some(unlogged) = self.pace.next(self.clock.now()) else { return };
+    fn log_denied(&self, applied: &MatchedRules<'_>, ruling: &Ruling) {
+        let Some(unlogged) = self.log_throttle.try_acquire(self.clock.now()) else { return };
         let degraded = ruling.decision().is_degraded();
         match ruling.binding() {
-            Some(standing) => self.tell(&standing, applied, degraded, unlogged),
+            Some(status) => self.log_limit(&status, applied, degraded, unlogged),
             None => {
                 let domain = applied.matches().next().map(|one| one.rule().domain());
                 let because = ruling.decision().is_refused().then_some("the store did not answer");
@@ -55,31 +57,31 @@ impl DenialLog {
         }
     }
 
-    fn observed(&self, standing: &LimitStatus<'_>, applied: &MatchedRules<'_>, degraded: bool) {
-        if let Some(unlogged) = self.pace.next(self.clock.now()) {
-            self.tell(standing, applied, degraded, unlogged);
+    fn observed(&self, status: &LimitStatus<'_>, applied: &MatchedRules<'_>, degraded: bool) {
+        if let Some(unlogged) = self.log_throttle.try_acquire(self.clock.now()) {
+            self.log_limit(status, applied, degraded, unlogged);
         }
     }
 
-    fn tell(
+    fn log_limit(
         &self,
-        standing: &LimitStatus<'_>,
+        status: &LimitStatus<'_>,
         applied: &MatchedRules<'_>,
         degraded: bool,
         unlogged: u64,
     ) {
-        let asked_by = standing.asked_by(applied);
+        let asked_by = status.asked_by(applied);
         let key = asked_by.map(|one| self.key(one).to_string()).filter(|key| !key.is_empty());
         let cost = asked_by.and_then(|one| one.hits().next()).map(|hit| hit.cost);
-        let observed = standing.is_observed();
+        let observed = status.is_observed();
         info!(
-            domain = standing.rule.domain(),
-            rule = standing.rule.name(),
-            limit = standing.limit.id(),
+            domain = status.rule.domain(),
+            rule = status.rule.name(),
+            limit = status.limit.id(),
             key,
             cost,
-            retry_after_ms = standing.outcome.retry_after().map(ceil_millis),
-            reset_after_ms = ceil_millis(standing.outcome.reset_after()),
+            retry_after_ms = status.outcome.retry_after().map(ceil_millis),
+            reset_after_ms = ceil_millis(status.outcome.reset_after()),
             observed,
             degraded,
             unlogged,
@@ -93,8 +95,8 @@ impl DenialLog {
         fmt::from_fn(move |f| {
             for (nth, (name, value)) in asked_by.identity().enumerate() {
                 write!(f, "{}{name}=", if nth > 0 { "," } else { "" })?;
-                match self.redact.show(name, value) {
-                    RedactedValue::Value(value) => write_value(f, &value.to_string())?,
+                match self.redactor.redact(name, value) {
+                    RedactedValue::Value(value) => write_escaped(f, &value.to_string())?,
                     hash @ RedactedValue::Hash(_) => write!(f, "{hash}")?,
                 }
             }
@@ -104,16 +106,16 @@ impl DenialLog {
 }
 
 /// Cut if it is long. What stands between two values is percent-encoded, so that no value looks like two.
-fn write_value(f: &mut fmt::Formatter<'_>, value: &str) -> fmt::Result {
-    let kept = &value[..value.floor_char_boundary(MAX_VALUE)];
-    for char in kept.chars() {
+fn write_escaped(f: &mut fmt::Formatter<'_>, value: &str) -> fmt::Result {
+    let shown = &value[..value.floor_char_boundary(MAX_VALUE_BYTES)];
+    for char in shown.chars() {
         match char {
             ',' => f.write_str("%2C")?,
             '%' => f.write_str("%25")?,
             _ => f.write_char(char)?,
         }
     }
-    if kept.len() < value.len() { f.write_char('…') } else { Ok(()) }
+    if shown.len() < value.len() { f.write_char('…') } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -122,12 +124,15 @@ mod tests {
 
     use super::*;
 
-    fn key(redact: &Redactor, tenant: &str, ip: &str) -> String {
+    fn key(redactor: &Redactor, tenant: &str, ip: &str) -> String {
         let policy = Policy::from_yaml("rules: [{ name: a, per: [tenant, ip], limits: [1/s] }]");
         let policy = policy.unwrap();
         let request = Request::new("default", Descriptor::new([("ip", ip), ("tenant", tenant)]));
         let applied = policy.apply(&request);
-        DenialLog::new(1, redact.clone()).unwrap().key(applied.matches().next().unwrap()).to_string()
+        DenialLog::new(1, redactor.clone())
+            .unwrap()
+            .key(applied.matches().next().unwrap())
+            .to_string()
     }
 
     #[test]
@@ -146,15 +151,15 @@ mod tests {
 
     #[test]
     fn a_redacted_key_has_hashes_only_of_whole_values() {
-        let redact = Redactor::new(true);
-        let key = |tenant: &str| key(&redact, tenant, "same");
+        let redactor = Redactor::new(true);
+        let key = |tenant: &str| key(&redactor, tenant, "same");
         let (one, other) = ("x".repeat(1024), "x".repeat(1023) + "y");
         assert_eq!(
             key(&one),
             format!(
                 "tenant={},ip={}",
-                redact.show("tenant", (&*one).into()),
-                redact.show("ip", "same".into())
+                redactor.redact("tenant", (&*one).into()),
+                redactor.redact("ip", "same".into())
             )
         );
         assert_ne!(key(&one), key(&other));

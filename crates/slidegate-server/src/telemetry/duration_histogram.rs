@@ -36,23 +36,23 @@ const BOUNDS_NS: [u64; 19] = [
 
 /// How long something took, how often.
 #[derive(Clone, Debug, Default)]
-pub struct DurationHistogram(Arc<Stripes<Part>>);
+pub struct DurationHistogram(Arc<Stripes<HistogramStripe>>);
 
 /// What one thread has seen.
 #[derive(Debug, Default)]
-struct Part {
+struct HistogramStripe {
     buckets: [AtomicU64; BOUNDS_NS.len() + 1],
     sum_ns: AtomicU64,
 }
 
 impl DurationHistogram {
     /// Counts one that took so long.
-    pub fn observe(&self, took: Duration) {
-        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+    pub fn observe(&self, duration: Duration) {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let bucket = BOUNDS_NS.partition_point(|bound| *bound < ns);
-        let part = self.0.own();
-        part.buckets[bucket].fetch_add(1, Ordering::Relaxed);
-        part.sum_ns.fetch_add(ns, Ordering::Relaxed);
+        let stripe = self.0.for_current_thread();
+        stripe.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        stripe.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
 }
 
@@ -63,14 +63,14 @@ impl TypedMetric for DurationHistogram {
 impl EncodeMetric for DurationHistogram {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
         let bounds = BOUNDS_NS.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);
-        let sum_of = |of: &dyn Fn(&Part) -> &AtomicU64| -> u64 {
-            self.0.all().map(|part| of(part).load(Ordering::Relaxed)).sum()
+        let sum_of = |of: &dyn Fn(&HistogramStripe) -> &AtomicU64| -> u64 {
+            self.0.iter().map(|stripe| of(stripe).load(Ordering::Relaxed)).sum()
         };
-        let counts = (0..=BOUNDS_NS.len()).map(|nth| sum_of(&|part| &part.buckets[nth]));
+        let counts = (0..=BOUNDS_NS.len()).map(|index| sum_of(&|stripe| &stripe.buckets[index]));
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
         // Of what was read, so that the last bucket is the count whatever happens meanwhile.
         let count = buckets.iter().map(|(_, count)| count).sum();
-        let sum = sum_of(&|part| &part.sum_ns) as f64 / 1e9;
+        let sum = sum_of(&|stripe| &stripe.sum_ns) as f64 / 1e9;
         encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
     }
 
@@ -90,12 +90,12 @@ mod tests {
     fn a_time_is_in_the_bucket_of_its_bound_and_in_all_above() {
         let (seconds, mut registry) = (DurationHistogram::default(), Registry::default());
         registry.register("took", "How long", seconds.clone());
-        for took in [Duration::ZERO, Duration::from_micros(5), Duration::from_secs(11)] {
-            seconds.observe(took);
+        for duration in [Duration::ZERO, Duration::from_micros(5), Duration::from_secs(11)] {
+            seconds.observe(duration);
         }
-        let mut told = String::new();
-        encode(&mut told, &registry).unwrap();
-        let has = |line: &str| assert!(told.lines().any(|told| told == line), "{line}\n{told}");
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        let has = |line: &str| assert!(text.lines().any(|text| text == line), "{line}\n{text}");
         has(r#"took_bucket{le="0.000001"} 1"#);
         has(r#"took_bucket{le="0.0000025"} 1"#);
         has(r#"took_bucket{le="0.000005"} 2"#);

@@ -13,13 +13,13 @@ use super::traces::StoreTracer;
 pub struct InstrumentedStore<S> {
     store: S,
     metrics: Option<StoreMetrics>,
-    traces: Option<StoreTracer>,
+    tracer: Option<StoreTracer>,
 }
 
 impl<S> InstrumentedStore<S> {
     /// Without metrics and traces nothing is watched.
-    pub fn new(store: S, metrics: Option<StoreMetrics>, traces: Option<StoreTracer>) -> Self {
-        Self { store, metrics, traces }
+    pub fn new(store: S, metrics: Option<StoreMetrics>, tracer: Option<StoreTracer>) -> Self {
+        Self { store, metrics, tracer }
     }
 
     /// The store itself.
@@ -31,29 +31,29 @@ impl<S> InstrumentedStore<S> {
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let span = self.traces.as_ref().map(StoreTracer::begin);
+        let span = self.tracer.as_ref().map(StoreTracer::begin);
         let timed = self.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
-        let answer = call.await;
-        let error = answer.as_ref().err();
-        if let Some((metrics, begun)) = timed {
-            metrics.finish(begun.elapsed(), error);
+        let result = call.await;
+        let error = result.as_ref().err();
+        if let Some((metrics, started)) = timed {
+            metrics.record_call(started.elapsed(), error);
         }
         if let Some(span) = span {
             span.finish(error);
         }
-        answer
+        result
     }
 }
 
 impl<S: Store> Store for InstrumentedStore<S> {
-    type TopList = slidegate::Asynchronous;
+    type Kind = slidegate::Asynchronous;
 
     async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         self.instrument(self.store.take(hits)).await
     }
 
-    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
-        self.instrument(self.store.take_many(asks)).await
+    async fn take_many(&self, batches: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
+        self.instrument(self.store.take_many(batches)).await
     }
 
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {

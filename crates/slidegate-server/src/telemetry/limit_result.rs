@@ -17,26 +17,26 @@ pub enum LimitResult {
 
 impl LimitResult {
     /// None if the request fits, and another limit denied it; or if units were given back.
-    pub fn of(standing: &LimitStatus<'_>, is_allowed: bool) -> Option<Self> {
-        if standing.is_refund() {
+    pub fn from_status(status: &LimitStatus<'_>, is_allowed: bool) -> Option<Self> {
+        if status.is_refund() {
             return None;
         }
-        let fits = standing.outcome.fits();
-        match standing.veto {
+        let fits = status.outcome.fits();
+        match status.veto {
             Veto::Alone if !fits => Some(Self::Denied),
             // Another joint limit fits.
             Veto::Jointly if !fits && is_allowed => Some(Self::Observed),
             Veto::Jointly if !fits => Some(Self::Denied),
             Veto::Never if !fits => Some(Self::Observed),
             _ if !is_allowed => None,
-            _ if is_near(standing) => Some(Self::Near),
+            _ if is_near(status) => Some(Self::Near),
             _ => Some(Self::Allowed),
         }
     }
 }
 
-fn is_near(standing: &LimitStatus<'_>) -> bool {
-    standing.outcome.remaining().saturating_mul(5) < standing.limit.limit().capacity()
+fn is_near(status: &LimitStatus<'_>) -> bool {
+    status.outcome.remaining().saturating_mul(5) < status.limit.limit().capacity()
 }
 
 #[cfg(test)]
@@ -58,7 +58,7 @@ rules:
         let next = || {
             let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
             let allowed = ruling.decision().is_allowed();
-            let verdicts = ruling.limits().map(|standing| LimitResult::of(&standing, allowed));
+            let verdicts = ruling.limits().map(|status| LimitResult::from_status(&status, allowed));
             <[_; 2]>::try_from(verdicts.collect::<Vec<_>>()).unwrap()
         };
         use LimitResult::{Allowed, Denied, Near, Observed};
@@ -85,7 +85,7 @@ rules:
         let next = || {
             let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
             let allowed = ruling.decision().is_allowed();
-            let verdicts = ruling.limits().map(|standing| LimitResult::of(&standing, allowed));
+            let verdicts = ruling.limits().map(|status| LimitResult::from_status(&status, allowed));
             verdicts.collect::<Vec<_>>()
         };
         assert_eq!(next(), [Some(LimitResult::Near), Some(LimitResult::Allowed)]);
@@ -101,7 +101,9 @@ rules:
             let back = Descriptor::new([]).cost(cost).as_refund();
             let ruling = gate.check_now(&Request::new("default", back));
             assert_eq!(ruling.limits().count(), 2);
-            assert!(ruling.limits().all(|standing| LimitResult::of(&standing, true).is_none()));
+            assert!(
+                ruling.limits().all(|status| LimitResult::from_status(&status, true).is_none())
+            );
         }
     }
 }

@@ -3,7 +3,7 @@
 //! No label has a value of a user: who is limited most is told by `top`.
 
 mod cluster;
-mod text;
+mod exposition;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,13 +17,13 @@ use prometheus_client::registry::Registry;
 use slidegate::StoreError;
 use slidegate::policy::{Rule, RuleLimit};
 
-use super::seconds::DurationHistogram;
+use super::duration_histogram::DurationHistogram;
+use super::limit_result::LimitResult;
 use super::stripes::Stripes;
-use super::verdict::LimitResult;
 
 use self::cluster::ClusterGauges;
 pub use self::cluster::{ClusterStats, OvershootBuckets};
-pub use self::text::Format;
+pub use self::exposition::Format;
 
 /// A counter that many threads add to.
 type StripedCounter = Counter<u64, Stripes<AtomicU64>>;
@@ -60,16 +60,16 @@ pub struct LimitCounters {
 #[derive(Clone)]
 pub struct ListenerMetrics {
     results: [StripedCounter; RequestResult::ALL.len()],
-    seconds: DurationHistogram,
+    durations: DurationHistogram,
 }
 
 /// What is counted of the store.
 #[derive(Clone)]
 pub struct StoreMetrics {
-    seconds: DurationHistogram,
+    durations: DurationHistogram,
     unavailable: Counter,
     timed_out: Counter,
-    open: Counter,
+    breaker_open: Counter,
     unsupported: Counter,
 }
 
@@ -306,7 +306,7 @@ impl Metrics {
         };
         ListenerMetrics {
             results: RequestResult::ALL.map(result),
-            seconds: self.request_seconds.get_or_create(&ListenerLabels { protocol }).clone(),
+            durations: self.request_seconds.get_or_create(&ListenerLabels { protocol }).clone(),
         }
     }
 
@@ -322,7 +322,7 @@ impl Metrics {
     }
 
     /// All of it as text, with the store as it now stands, and the cluster if there is one.
-    pub fn write(
+    pub fn encode(
         &self,
         format: Format,
         store: StoreStats,
@@ -332,14 +332,14 @@ impl Metrics {
         if let Some(cluster) = cluster {
             self.cluster.set(cluster);
         }
-        text::write(&self.registry, format)
+        exposition::encode_registry(&self.registry, format)
     }
 }
 
 impl LimitCounters {
     /// Counts a verdict.
-    pub fn count(&self, verdict: LimitResult) {
-        match verdict {
+    pub fn count(&self, limit_result: LimitResult) {
+        match limit_result {
             LimitResult::Near => {
                 self.near.inc();
                 self.allowed.inc()
@@ -359,33 +359,33 @@ impl ListenerMetrics {
 
     /// Counts how long an answer took.
     pub fn observe_duration(&self, time: Duration) {
-        self.seconds.observe(time);
+        self.durations.observe(time);
     }
 }
 
 impl StoreMetrics {
     fn register(registry: &mut Registry, store: &'static str) -> Self {
-        let seconds: Family<StoreLabels, DurationHistogram> = Family::default();
-        registry.register("store_seconds", "Time that the store took to answer", seconds.clone());
+        let durations: Family<StoreLabels, DurationHistogram> = Family::default();
+        registry.register("store_seconds", "Time that the store took to answer", durations.clone());
         let errors: Family<StoreErrorLabels, Counter> = Family::default();
         registry.register("store_errors", "Calls that the store did not answer", errors.clone());
         let of = |kind| errors.get_or_create(&StoreErrorLabels { store, kind }).clone();
         Self {
-            seconds: seconds.get_or_create(&StoreLabels { store }).clone(),
+            durations: durations.get_or_create(&StoreLabels { store }).clone(),
             unavailable: of("unavailable"),
             timed_out: of("timed_out"),
-            open: of("breaker_open"),
+            breaker_open: of("breaker_open"),
             unsupported: of("unsupported"),
         }
     }
 
     /// Counts a call that took so long.
-    pub fn answered(&self, took: Duration, error: Option<&StoreError>) {
-        self.seconds.observe(took);
+    pub fn record_call(&self, duration: Duration, error: Option<&StoreError>) {
+        self.durations.observe(duration);
         let counter = match error {
             None => return,
             Some(StoreError::TimedOut(_)) => &self.timed_out,
-            Some(StoreError::BreakerOpen) => &self.open,
+            Some(StoreError::BreakerOpen) => &self.breaker_open,
             Some(StoreError::Unsupported(_)) => &self.unsupported,
             Some(_) => &self.unavailable,
         };

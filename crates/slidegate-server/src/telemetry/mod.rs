@@ -1,16 +1,16 @@
 //! Who watches what is decided. Nothing here changes an answer.
 
 mod denial_log;
-pub mod metrics;
-mod log_throttle;
-pub mod redact;
 mod duration_histogram;
-mod store;
+mod instrumented_store;
+mod limit_result;
+mod log_throttle;
+pub mod metrics;
+pub mod redact;
 mod stripes;
 pub mod top;
 pub mod traces;
-mod unmatched;
-mod verdict;
+mod unknown_domain_log;
 
 use std::collections::HashMap;
 
@@ -18,27 +18,27 @@ use slidegate::policy::MatchedRules;
 use slidegate::{Clock, Policy, Ruling, SystemClock, Timestamp};
 
 pub use self::denial_log::DenialLog;
-pub use self::metrics::Metrics;
+pub use self::instrumented_store::InstrumentedStore;
 pub use self::log_throttle::LogThrottle;
+pub use self::metrics::Metrics;
 pub use self::redact::Redactor;
-pub use self::store::InstrumentedStore;
 pub use self::top::TopKeys;
 pub use self::traces::DecisionTracer;
 
+use self::limit_result::LimitResult;
 use self::metrics::{LimitCounters, UnmatchedCounter};
 use self::top::{TopList, TopReport};
-use self::unmatched::UnknownDomainLog;
-use self::verdict::LimitResult;
+use self::unknown_domain_log::UnknownDomainLog;
 
 /// Keys of each rule that are counted in each minute.
-const TOP_KEYS: usize = 64;
+const MAX_TOP_KEYS: usize = 64;
 
 /// Sees what is decided: gathers what the admin address tells, and tells the log and a collector of traces.
 pub struct Telemetry {
     clock: SystemClock,
     collectors: Option<Collectors>,
     denial_log: Option<DenialLog>,
-    traces: Option<DecisionTracer>,
+    tracer: Option<DecisionTracer>,
     unknown_domains: UnknownDomainLog,
 }
 
@@ -63,20 +63,24 @@ impl Telemetry {
             clock: SystemClock::new(),
             collectors: None,
             denial_log: None,
-            traces: None,
+            tracer: None,
             unknown_domains: UnknownDomainLog::new(),
         }
     }
 
     /// The same with what the admin address tells; values are shown as `redact` does.
     pub fn with_metrics(self, metrics: Metrics, redact: Redactor) -> Self {
-        let top = TopKeys::new(TOP_KEYS, redact, self.clock.now());
+        let top = TopKeys::new(MAX_TOP_KEYS, redact, self.clock.now());
         Self { collectors: Some(Collectors { metrics, top }), ..self }
     }
 
     /// The same with denials in the log, and with traces.
-    pub fn with_denial_log_and_traces(self, denial_log: Option<DenialLog>, traces: Option<DecisionTracer>) -> Self {
-        Self { denial_log, traces, ..self }
+    pub fn with_denial_log_and_traces(
+        self,
+        denial_log: Option<DenialLog>,
+        tracer: Option<DecisionTracer>,
+    ) -> Self {
+        Self { denial_log, tracer, ..self }
     }
 
     /// The metrics, if they are gathered.
@@ -90,8 +94,8 @@ impl Telemetry {
     }
 
     /// The traces, if there are any.
-    pub fn traces(&self) -> Option<&DecisionTracer> {
-        self.traces.as_ref()
+    pub fn tracer(&self) -> Option<&DecisionTracer> {
+        self.tracer.as_ref()
     }
 
     /// Where to count what a policy decides. What was counted under another policy goes on.
@@ -121,7 +125,7 @@ impl Telemetry {
             collectors.count(policy_metrics, applied, ruling, || self.clock.now());
         }
         if let Some(denial_log) = &self.denial_log {
-            denial_log.record_decision(applied, ruling);
+            denial_log.record(applied, ruling);
         }
     }
 
@@ -154,27 +158,30 @@ impl Collectors {
         }
         // Of one who asks, a rule counts each kind once, however many of its limits say so.
         let mut told = (usize::MAX, 0_u8);
-        for standing in ruling.limits() {
-            let Some(verdict) = LimitResult::of(&standing, decision.is_allowed()) else { continue };
-            if let Some(counters) = policy_metrics.limits.get(standing.limit.place()) {
-                counters.count(verdict);
+        for status in ruling.limits() {
+            let Some(limit_result) = LimitResult::from_status(&status, decision.is_allowed())
+            else {
+                continue;
+            };
+            if let Some(counters) = policy_metrics.limits.get(status.limit.place()) {
+                counters.count(limit_result);
             }
-            let Some(kind) = kind(verdict) else { continue };
-            if told.0 != standing.matched() {
-                told = (standing.matched(), 0);
+            let Some(list) = list(limit_result) else { continue };
+            if told.0 != status.matched() {
+                told = (status.matched(), 0);
             }
-            let first = told.1 & (1 << kind as u8) == 0;
-            told.1 |= 1 << kind as u8;
-            if let Some(asked) = standing.asked_by(applied).filter(|_| first) {
-                self.top.count(kind, standing.rule, || asked.identity(), 1, now());
+            let first = told.1 & (1 << list as u8) == 0;
+            told.1 |= 1 << list as u8;
+            if let Some(asked) = status.asked_by(applied).filter(|_| first) {
+                self.top.count(list, status.rule, || asked.identity(), 1, now());
             }
         }
     }
 }
 
 /// What a key is counted for.
-fn kind(verdict: LimitResult) -> Option<TopList> {
-    match verdict {
+fn list(limit_result: LimitResult) -> Option<TopList> {
+    match limit_result {
         LimitResult::Allowed => None,
         LimitResult::Near => Some(TopList::Near),
         LimitResult::Denied => Some(TopList::Denied),

@@ -16,22 +16,22 @@ use slidegate::Value;
 #[derive(Clone, Debug, Default)]
 pub struct Redactor {
     secret: RandomState,
-    all: bool,
+    redact_all: bool,
 }
 
 /// Attributes that `/v1/auth` makes of headers by which clients are let in.
-const CREDENTIALS: [&str; 3] =
+const CREDENTIAL_ATTRIBUTES: [&str; 3] =
     ["header.authorization", "header.cookie", "header.proxy-authorization"];
 
 impl Redactor {
     /// Values are shown as they are, or, if `hashed`, as 16 hexadecimal digits.
     pub fn new(hashed: bool) -> Self {
-        Self { all: hashed, ..Self::default() }
+        Self { redact_all: hashed, ..Self::default() }
     }
 
     /// The value of an attribute, to be written.
-    pub fn show<'v>(&self, name: &str, value: Value<'v>) -> RedactedValue<'v> {
-        match self.all || CREDENTIALS.contains(&name) {
+    pub fn redact<'v>(&self, name: &str, value: Value<'v>) -> RedactedValue<'v> {
+        match self.redact_all || CREDENTIAL_ATTRIBUTES.contains(&name) {
             false => RedactedValue::Value(value),
             true => RedactedValue::Hash(self.secret.hash_one(value)),
         }
@@ -62,13 +62,13 @@ mod tests {
 
     #[test]
     fn a_value_is_shown_as_it_is_unless_it_is_to_be_hashed() {
-        assert_eq!(Redactor::new(false).show("tenant", "acme".into()).to_string(), "acme");
+        assert_eq!(Redactor::new(false).redact("tenant", "acme".into()).to_string(), "acme");
     }
 
     #[test]
     fn what_lets_a_client_in_is_never_shown_as_it_is() {
-        for name in CREDENTIALS {
-            let shown = Redactor::new(false).show(name, "Bearer abc".into());
+        for name in CREDENTIAL_ATTRIBUTES {
+            let shown = Redactor::new(false).redact(name, "Bearer abc".into());
             assert!(matches!(shown, RedactedValue::Hash(_)), "{name}");
         }
     }
@@ -76,7 +76,8 @@ mod tests {
     #[test]
     fn a_hash_is_16_digits_the_same_within_a_process_and_another_for_others() {
         let redact = Redactor::new(true);
-        let shown = |redact: &Redactor, value: &str| redact.show("tenant", value.into()).to_string();
+        let shown =
+            |redact: &Redactor, value: &str| redact.redact("tenant", value.into()).to_string();
         let acme = shown(&redact, "acme");
         assert!(acme.len() == 16 && acme.bytes().all(|byte| byte.is_ascii_hexdigit()), "{acme}");
         assert_eq!(shown(&redact.clone(), "acme"), acme);

@@ -64,7 +64,7 @@ impl DecisionTracer {
     /// Within a runtime, by which spans are sent.
     pub fn start(settings: TraceSettings) -> Result<Self, TracerError> {
         let TraceSettings { collector, sample, trust_forwarded } = settings;
-        let client = CollectorClient::of(&collector).map_err(TracerError::Certificates)?;
+        let client = CollectorClient::new(&collector).map_err(TracerError::Certificates)?;
         let exporter = SpanExporter::builder()
             .with_http()
             .with_http_client(client)
@@ -105,11 +105,11 @@ impl DecisionTracer {
     }
 
     /// Sends what has not been sent, if that takes no longer than this. From then on there are no spans.
-    pub async fn flush(&self, within: Duration) {
+    pub async fn flush(&self, timeout: Duration) {
         let provider = self.provider.clone();
-        let flushed = task::spawn_blocking(move || provider.shutdown_with_timeout(within)).await;
+        let flushed = task::spawn_blocking(move || provider.shutdown_with_timeout(timeout)).await;
         if !matches!(flushed, Ok(Ok(()))) {
-            warn!("the last traces could not be sent within {within:?}");
+            warn!("the last traces could not be sent within {timeout:?}");
         }
     }
 }

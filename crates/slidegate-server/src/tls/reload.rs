@@ -87,9 +87,10 @@ impl CertificateReloader {
     fn affects_files(&mut self, trigger: ReloadTrigger) -> bool {
         match trigger {
             ReloadTrigger::Hangup => true,
-            ReloadTrigger::File(event) => {
-                self.watches.iter_mut().fold(false, |changed, watch| watch.on_event(&event) | changed)
-            }
+            ReloadTrigger::File(event) => self
+                .watches
+                .iter_mut()
+                .fold(false, |changed, watch| watch.on_event(&event) | changed),
         }
     }
 

@@ -20,7 +20,7 @@ pub async fn metrics(
     let policy = service.active_policy();
     let (store, cluster) = (policy.store_stats(), policy.store().cluster_stats());
     // This path exists only on the admin listener, and with that listener metrics are always collected.
-    let text = service.telemetry().metrics().map(|metrics| metrics.write(format, store, cluster));
+    let text = service.telemetry().metrics().map(|metrics| metrics.encode(format, store, cluster));
     let text = text.transpose().map_err(Problem::internal)?.unwrap_or_default();
     Ok(([(header::CONTENT_TYPE, format.content_type())], text))
 }

@@ -5,11 +5,11 @@ use std::fmt;
 use serde::Serialize;
 
 use super::{ReplayReport, table};
-use crate::replay::accuracy::{Accuracy, Deviation, Peak};
+use crate::replay::accuracy::{Deviation, LimitAccuracy, WindowPeak};
 
 /// A limit against an exact log of each of its keys.
 #[derive(Debug, Serialize)]
-pub struct ExactReport {
+pub struct AccuracyReport {
     #[serde(flatten)]
     pub deviation: DeviationReport,
     worst_window: WorstWindow,
@@ -31,12 +31,12 @@ struct WorstWindow {
     over: u64,
 }
 
-impl ExactReport {
+impl AccuracyReport {
     /// Of a limit of this max.
-    pub fn new(accuracy: &Accuracy, max: u64) -> Self {
+    pub fn new(accuracy: &LimitAccuracy, max: u64) -> Self {
         let worst = accuracy.worst;
         // A limit that nobody has passed has seen no max.
-        let worst = if worst.units == 0 { Peak { units: 0, max } } else { worst };
+        let worst = if worst.units == 0 { WindowPeak { units: 0, max } } else { worst };
         Self {
             deviation: DeviationReport::new(accuracy.deviation),
             worst_window: WorstWindow {

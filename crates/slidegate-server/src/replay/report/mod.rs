@@ -11,12 +11,12 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 use slidegate::{Algorithm, Policy, Timestamp};
 
-use self::accuracy::{DeviationReport, ExactReport};
+use self::accuracy::{AccuracyReport, DeviationReport};
 use self::suggestions::Suggestions;
-use self::table::harmless;
-use super::keys::{Count, Key};
+use self::table::escape_control;
+use super::key_counts::{KeyCount, RuleKey};
+use super::stats::{LimitStats, ReplayStats, RequestCounts};
 use super::suggest::Headroom;
-use super::tally::{Counts, LimitTally, Tally};
 
 /// What a policy would have done to the requests of the logs. Its fields are those of `--json`.
 #[derive(Debug, Serialize)]
@@ -42,7 +42,7 @@ pub struct ReplayReport<'a> {
 struct RuleReport<'a> {
     rule: &'a str,
     #[serde(flatten)]
-    counts: Counts,
+    counts: RequestCounts,
     exact: DeviationReport,
     limits: Vec<LimitReport<'a>>,
 }
@@ -52,8 +52,8 @@ struct LimitReport<'a> {
     limit: LimitName<'a>,
     algorithm: &'static str,
     #[serde(flatten)]
-    counts: Counts,
-    exact: ExactReport,
+    counts: RequestCounts,
+    exact: AccuracyReport,
     #[serde(skip)]
     text: String,
     #[serde(skip)]
@@ -74,37 +74,37 @@ struct DeniedKey<'a> {
     #[serde(serialize_with = "as_map")]
     key: Vec<(&'a str, &'a str)>,
     #[serde(flatten)]
-    count: Count,
+    count: KeyCount,
 }
 
 impl<'a> ReplayReport<'a> {
     /// Tells of the rules of one domain, and of at most `top` denied keys.
-    pub fn new(policy: &'a Policy, domain: &str, tally: &'a Tally, top: usize) -> Self {
-        let rules = policy.rules().iter().zip(&tally.rules);
+    pub fn new(policy: &'a Policy, domain: &str, stats: &'a ReplayStats, top: usize) -> Self {
+        let rules = policy.rules().iter().zip(&stats.rules);
         let rules =
-            rules.filter(|(rule, _)| rule.domain() == domain).map(|(rule, tally)| RuleReport {
+            rules.filter(|(rule, _)| rule.domain() == domain).map(|(rule, stats)| RuleReport {
                 rule: rule.name(),
-                counts: tally.counts,
-                exact: DeviationReport::new(tally.deviation),
-                limits: tally.limits.iter().map(LimitReport::new).collect(),
+                counts: stats.counts,
+                exact: DeviationReport::new(stats.deviation),
+                limits: stats.limits.iter().map(LimitReport::new).collect(),
             });
         Self {
-            requests: tally.counts.asked,
-            allowed: tally.counts.allowed,
-            denied: tally.counts.denied,
-            unparsable: tally.unparsable,
-            out_of_order: tally.out_of_order,
-            first: tally.span.map(|(first, _)| moment(first)),
-            last: tally.span.map(|(_, last)| moment(last)),
+            requests: stats.counts.asked,
+            allowed: stats.counts.allowed,
+            denied: stats.counts.denied,
+            unparsable: stats.unparsable,
+            out_of_order: stats.out_of_order,
+            first: stats.span.map(|(first, _)| format_timestamp(first)),
+            last: stats.span.map(|(_, last)| format_timestamp(last)),
             rules: rules.collect(),
-            top_denied: tally
+            top_denied: stats
                 .keys
-                .top(top)
+                .most_denied(top)
                 .into_iter()
                 .map(|top| DeniedKey::new(policy, top))
                 .collect(),
-            uncounted_by_key: tally.keys.uncounted(),
-            forgotten_counts: tally.forgotten,
+            uncounted_by_key: stats.keys.uncounted(),
+            forgotten_counts: stats.forgotten,
             suggestions: None,
         }
     }
@@ -114,10 +114,10 @@ impl<'a> ReplayReport<'a> {
         self,
         policy: &'a Policy,
         domain: &str,
-        tally: &Tally,
+        stats: &ReplayStats,
         headroom: Headroom,
     ) -> Self {
-        Self { suggestions: Some(Suggestions::new(policy, domain, tally, headroom)), ..self }
+        Self { suggestions: Some(Suggestions::new(policy, domain, stats, headroom)), ..self }
     }
 
     /// The same, where the user has no policy: its rules tell nothing.
@@ -128,7 +128,7 @@ impl<'a> ReplayReport<'a> {
 }
 
 impl<'a> LimitReport<'a> {
-    fn new(LimitTally { limit: own, counts, accuracy }: &'a LimitTally) -> Self {
+    fn new(LimitStats { limit: own, counts, accuracy }: &'a LimitStats) -> Self {
         let (limit, quota) = (own.limit(), own.limit().quota());
         Self {
             limit: LimitName {
@@ -138,7 +138,7 @@ impl<'a> LimitReport<'a> {
             },
             algorithm: limit.algorithm().name(),
             counts: *counts,
-            exact: ExactReport::new(accuracy, quota.max()),
+            exact: AccuracyReport::new(accuracy, quota.max()),
             has_burst: matches!(limit.algorithm(), Algorithm::TokenBucket { .. }),
             text: format!("  {}: {limit}", own.id()),
         }
@@ -146,7 +146,7 @@ impl<'a> LimitReport<'a> {
 }
 
 impl<'a> DeniedKey<'a> {
-    fn new(policy: &'a Policy, (Key { rule, values }, count): (&'a Key, Count)) -> Self {
+    fn new(policy: &'a Policy, (RuleKey { rule, values }, count): (&'a RuleKey, KeyCount)) -> Self {
         let rule = &policy.rules()[*rule];
         let key = values.iter().map(|(name, value)| (&**name, &**value)).collect();
         Self { rule: rule.name(), key, count }
@@ -154,7 +154,8 @@ impl<'a> DeniedKey<'a> {
 
     /// `per-ip ip=192.0.2.7`
     fn text(&self) -> String {
-        let pairs = self.key.iter().map(|(name, value)| format!(" {name}={}", harmless(value)));
+        let pairs =
+            self.key.iter().map(|(name, value)| format!(" {name}={}", escape_control(value)));
         pairs.fold(self.rule.to_owned(), |text, pair| text + &pair)
     }
 }
@@ -164,7 +165,7 @@ fn ceil_millis(span: Duration) -> u64 {
 }
 
 /// A moment in UTC, such as `2015-05-17T10:05:03Z`.
-fn moment(time: Timestamp) -> String {
+fn format_timestamp(time: Timestamp) -> String {
     let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
     jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::MAX).to_string()
 }
@@ -203,7 +204,7 @@ impl ReplayReport<'_> {
     }
 
     fn write_rules(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rows: Vec<(String, &Counts)> = Vec::new();
+        let mut rows: Vec<(String, &RequestCounts)> = Vec::new();
         for rule in &self.rules {
             rows.push((rule.rule.to_owned(), &rule.counts));
             rows.extend(rule.limits.iter().map(|limit| (limit.text.clone(), &limit.counts)));
@@ -216,7 +217,7 @@ impl ReplayReport<'_> {
             table::write(f, title, ["asked", "allowed", "denied"], &rows.collect::<Vec<_>>())?;
         } else {
             let rows = rows.into_iter().map(|(name, counts)| {
-                let Counts { asked, allowed, denied, observed } = *counts;
+                let RequestCounts { asked, allowed, denied, observed } = *counts;
                 (name, [asked, allowed, denied, observed].map(|n| n.to_string()))
             });
             let head = ["asked", "allowed", "denied", "observed"];

@@ -22,17 +22,17 @@ pub fn policy(rules: &[RuleSuggestions<'_>], Headroom(headroom): Headroom) -> St
 }
 
 fn rule(suggested: &RuleSuggestions<'_>, shares: &[f64]) -> String {
-    let mut text = format!("  - name: {}\n", plain(suggested.rule));
+    let mut text = format!("  - name: {}\n", yaml_scalar(suggested.rule));
     if suggested.domain != slidegate::DEFAULT_DOMAIN {
-        text += &format!("    domain: {}\n", plain(suggested.domain));
+        text += &format!("    domain: {}\n", yaml_scalar(suggested.domain));
     }
     if !suggested.per.is_empty() {
-        let per: Vec<_> = suggested.per.iter().map(|name| plain(name)).collect();
+        let per: Vec<_> = suggested.per.iter().map(|name| yaml_scalar(name)).collect();
         text += &format!("    per: [{}]\n", per.join(", "));
     }
     let [first, others @ ..] = shares else { return text };
     let least = limits(suggested, 0);
-    text += &format!("    limits: {}\n", written(&least));
+    text += &format!("    limits: {}\n", format_quotas(&least));
     let fits_log = |quota: &Quota| Limit::new(*quota, Algorithm::SlidingLog).is_ok();
     if least.iter().all(fits_log) {
         text += "    algorithm: sliding_log   # exact, as the figures are\n";
@@ -40,14 +40,14 @@ fn rule(suggested: &RuleSuggestions<'_>, shares: &[f64]) -> String {
     for (nth, share) in (1..).zip(others) {
         let limits = limits(suggested, nth);
         if limits != least {
-            text += &format!("    # {share} % instead of {first} %: {}\n", written(&limits));
+            text += &format!("    # {share} % instead of {first} %: {}\n", format_quotas(&limits));
         }
     }
     text
 }
 
 /// `[10/1s, 20/1m]`
-fn written(limits: &[Quota]) -> String {
+fn format_quotas(limits: &[Quota]) -> String {
     let limits: Vec<_> = limits.iter().map(Quota::to_string).collect();
     format!("[{}]", limits.join(", "))
 }
@@ -80,7 +80,7 @@ pub fn window_name(window: Duration) -> String {
 }
 
 /// A name in YAML, in quotes if it could be taken for anything else.
-fn plain(name: &str) -> String {
+fn yaml_scalar(name: &str) -> String {
     const WORDS: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let is_plain = name.starts_with(|char: char| char.is_ascii_alphabetic())
         && name.chars().all(|char| char.is_ascii_alphanumeric() || "._-|".contains(char))
@@ -109,10 +109,10 @@ mod tests {
     #[test]
     fn what_yaml_might_misread_is_quoted() {
         for name in ["ip", "header.user-agent", "api_key|ip"] {
-            assert_eq!(plain(name), name);
+            assert_eq!(yaml_scalar(name), name);
         }
         for name in ["", "1", "1.0", "no", "NULL", "a: b", "é", "a\"b", "-", "[a]", "a#"] {
-            assert_eq!(plain(name), serde_json::to_string(name).unwrap());
+            assert_eq!(yaml_scalar(name), serde_json::to_string(name).unwrap());
         }
     }
 }

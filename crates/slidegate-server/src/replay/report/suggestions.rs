@@ -7,8 +7,8 @@ use serde::Serialize;
 use slidegate::Policy;
 
 use super::{ceil_millis, snippet, table};
-use crate::replay::suggest::{self, Choice, Headroom, Suggestion};
-use crate::replay::tally::Tally;
+use crate::replay::stats::ReplayStats;
+use crate::replay::suggest::{self, Headroom, LimitChoice, Suggestion};
 
 /// What is suggested for the rules of a policy.
 #[derive(Debug, Serialize)]
@@ -21,7 +21,7 @@ pub struct Suggestions<'a> {
     uncounted: u64,
     /// Whether the rules are the user's own.
     #[serde(skip)]
-    of_policy: bool,
+    has_policy: bool,
     /// Whether the log is too short for some windows.
     #[serde(skip)]
     is_short: bool,
@@ -61,12 +61,12 @@ pub struct ChoiceReport {
 
 impl<'a> Suggestions<'a> {
     /// What the keys of the rules of one domain asked for, made into limits.
-    pub fn new(policy: &'a Policy, domain: &str, tally: &Tally, headroom: Headroom) -> Self {
-        let length = suggest::length(tally.span);
-        let rules = policy.rules().iter().zip(&tally.rules);
+    pub fn new(policy: &'a Policy, domain: &str, stats: &ReplayStats, headroom: Headroom) -> Self {
+        let log_length = suggest::log_length(stats.span);
+        let rules = policy.rules().iter().zip(&stats.rules);
         let rules =
-            rules.filter(|(rule, _)| rule.domain() == domain).filter_map(|(rule, tally)| {
-                let windows = Suggestion::of_demand(tally.demand.as_ref()?, length, headroom);
+            rules.filter(|(rule, _)| rule.domain() == domain).filter_map(|(rule, stats)| {
+                let windows = Suggestion::from_demand(stats.demand.as_ref()?, log_length, headroom);
                 Some(RuleSuggestions {
                     rule: rule.name(),
                     domain: rule.domain(),
@@ -80,9 +80,9 @@ impl<'a> Suggestions<'a> {
             headroom_percent: headroom.0,
             policy: snippet::policy(&rules, headroom),
             rules,
-            uncounted: tally.keys.uncounted(),
-            of_policy: true,
-            is_short: suggest::is_too_short(length),
+            uncounted: stats.keys.uncounted(),
+            has_policy: true,
+            is_short: suggest::is_too_short(log_length),
         }
     }
 }
@@ -90,7 +90,7 @@ impl<'a> Suggestions<'a> {
 impl Suggestions<'_> {
     /// The same, where the user has no policy.
     pub fn without_policy(self) -> Self {
-        Self { of_policy: false, ..self }
+        Self { has_policy: false, ..self }
     }
 }
 
@@ -106,7 +106,7 @@ impl WindowSuggestion {
 }
 
 impl ChoiceReport {
-    fn new(choice: &Choice) -> Self {
+    fn new(choice: &LimitChoice) -> Self {
         Self {
             may_deny_percent: choice.per_mille as f64 / 10.0,
             may_deny_clients: choice.may_deny,
@@ -135,7 +135,7 @@ impl fmt::Display for Suggestions<'_> {
             writeln!(f, "({} requests of keys beyond --max-keys are left out.)", self.uncounted)?;
         }
         writeln!(f, "\nAs a policy; replay the log with it to see what it would have denied:")?;
-        if self.of_policy {
+        if self.has_policy {
             writeln!(f, "(A rule's `when` is not repeated: put its limits where they are now.)")?;
         }
         writeln!(f)?;
@@ -149,17 +149,17 @@ impl Suggestions<'_> {
         let with_headroom = format!("with {} % headroom", self.headroom_percent);
         let head = ["max", "clients denied", &with_headroom, "clients denied"];
         let rows = rule.windows.iter().flat_map(|window| {
-            let choices = window.different_choices();
-            choices.map(|choice| (format!("{}: {}", window.name, choice.name()), choice.numbers()))
+            let choices = window.distinct_choices();
+            choices.map(|choice| (format!("{}: {}", window.name, choice.name()), choice.cells()))
         });
         table::write(f, &title, head, &rows.collect::<Vec<_>>())?;
-        write_few(f, rule)
+        write_small_shares(f, rule)
     }
 }
 
 impl WindowSuggestion {
     /// Shares that are less than one client are all the same.
-    fn different_choices(&self) -> impl Iterator<Item = &ChoiceReport> {
+    fn distinct_choices(&self) -> impl Iterator<Item = &ChoiceReport> {
         let denies_nobody = |choice: &ChoiceReport| choice.may_deny_clients == 0;
         let nobody = self.choices.iter().find(|choice| denies_nobody(choice));
         nobody.into_iter().chain(self.choices.iter().filter(move |choice| !denies_nobody(choice)))
@@ -174,14 +174,14 @@ impl ChoiceReport {
         }
     }
 
-    fn numbers(&self) -> [String; 4] {
+    fn cells(&self) -> [String; 4] {
         let Self { max, denied_clients, suggested_max, still_denied_clients, .. } = self;
         [max, denied_clients, suggested_max, still_denied_clients].map(u64::to_string)
     }
 }
 
 /// Says so where a share of the clients is nobody.
-fn write_few(f: &mut fmt::Formatter<'_>, rule: &RuleSuggestions<'_>) -> fmt::Result {
+fn write_small_shares(f: &mut fmt::Formatter<'_>, rule: &RuleSuggestions<'_>) -> fmt::Result {
     let choices = rule.windows.first().map_or(&[][..], |window| &window.choices);
     let few = choices.iter().filter(|choice| choice.may_deny_clients == 0);
     let few: Vec<_> = few.map(|choice| format!("{} %", choice.may_deny_percent)).collect();

@@ -13,12 +13,12 @@ pub fn write<const N: usize>(
     let rows = || std::iter::once(&head).chain(rows);
     let wide = rows().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
     let widths: [usize; N] = std::array::from_fn(|nth| {
-        rows().map(|(_, numbers)| numbers[nth].len()).max().unwrap_or_default()
+        rows().map(|(_, cells)| cells[nth].len()).max().unwrap_or_default()
     });
     writeln!(f)?;
-    for (name, numbers) in rows() {
+    for (name, cells) in rows() {
         let mut line = format!("{name:<wide$}");
-        for (number, wide) in numbers.iter().zip(widths) {
+        for (number, wide) in cells.iter().zip(widths) {
             line += &format!("  {number:>wide$}");
         }
         writeln!(f, "{}", line.trim_end())?;
@@ -27,7 +27,7 @@ pub fn write<const N: usize>(
 }
 
 /// A client chooses its values, and a terminal obeys control characters.
-pub fn harmless(value: &str) -> String {
+pub fn escape_control(value: &str) -> String {
     let escaped = |char: char| match char.is_control() {
         true => char.escape_default().to_string(),
         false => char.to_string(),

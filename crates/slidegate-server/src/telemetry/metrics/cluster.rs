@@ -29,16 +29,20 @@ pub struct ClusterStats {
     /// Bytes that came from all nodes.
     pub received_bytes: u64,
     /// What came and was refused, by the reason's name.
-    pub refused: Vec<(&'static str, u64)>,
+    pub rejected: Vec<(&'static str, u64)>,
     /// Requests that were denied since too much was not acknowledged.
-    pub capped: u64,
+    pub unsynced_denials: u64,
     /// How far counts went beyond max.
     pub overshoot: OvershootBuckets,
 }
 
 impl ClusterStats {
     /// What a node tells of itself and the others.
-    pub fn of(status: &Status, capped: u64, overshoot: OvershootBuckets) -> Self {
+    pub fn from_status(
+        status: &Status,
+        unsynced_denials: u64,
+        overshoot: OvershootBuckets,
+    ) -> Self {
         let silent = status.members.iter().filter(|member| member.silent_for_ms.is_some()).count();
         let lag_ms = status.members.iter().map(|member| member.lag_ms).max();
         Self {
@@ -47,8 +51,8 @@ impl ClusterStats {
             lag: Duration::from_millis(lag_ms.unwrap_or(0)),
             sent_bytes: status.sent_bytes,
             received_bytes: status.received_bytes,
-            refused: status.refused.iter().map(|(reason, times)| (*reason, *times)).collect(),
-            capped,
+            rejected: status.refused.iter().map(|(reason, times)| (*reason, *times)).collect(),
+            unsynced_denials,
             overshoot,
         }
     }
@@ -68,8 +72,8 @@ pub(super) struct ClusterGauges {
     lag: Gauge<f64, AtomicU64>,
     sent_bytes: Counter,
     received_bytes: Counter,
-    refused: Family<RefusedLabels, Counter>,
-    capped: Counter,
+    rejected: Family<RejectionLabels, Counter>,
+    unsynced_denials: Counter,
     overshoot: Told,
 }
 
@@ -79,7 +83,7 @@ struct MemberLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RefusedLabels {
+struct RejectionLabels {
     reason: &'static str,
 }
 
@@ -102,14 +106,14 @@ impl ClusterGauges {
             "For how long the slowest of the other nodes has not acknowledged what this one counted",
             lag.clone(),
         );
-        let refused: Family<RefusedLabels, Counter> = Family::default();
+        let rejected: Family<RejectionLabels, Counter> = Family::default();
         for reason in Refusal::ALL.map(Refusal::name) {
-            drop(refused.get_or_create(&RefusedLabels { reason }));
+            drop(rejected.get_or_create(&RejectionLabels { reason }));
         }
         registry.register(
             "cluster_rejected_frames",
             "What came from strangers, or damaged, and was refused",
-            refused.clone(),
+            rejected.clone(),
         );
         let overshoot = Told::default();
         registry.register(
@@ -132,12 +136,12 @@ impl ClusterGauges {
                 "cluster_received_bytes",
                 "Bytes received from other nodes",
             ),
-            capped: counter(
+            unsynced_denials: counter(
                 registry,
                 "cluster_unsynced_denials",
                 "Requests denied since other nodes had not acknowledged enough",
             ),
-            refused,
+            rejected,
             overshoot,
         }
     }
@@ -150,9 +154,9 @@ impl ClusterGauges {
         self.lag.set(stats.lag.as_secs_f64());
         to(&self.sent_bytes, stats.sent_bytes);
         to(&self.received_bytes, stats.received_bytes);
-        to(&self.capped, stats.capped);
-        for (reason, times) in stats.refused {
-            to(&self.refused.get_or_create(&RefusedLabels { reason }), times);
+        to(&self.unsynced_denials, stats.unsynced_denials);
+        for (reason, times) in stats.rejected {
+            to(&self.rejected.get_or_create(&RejectionLabels { reason }), times);
         }
         *self.overshoot.0.lock() = stats.overshoot;
     }
@@ -215,7 +219,7 @@ mod tests {
             silent: 1,
             lag: Duration::from_millis(1_250),
             sent_bytes: 7,
-            refused: vec![("wrong_mac", 3)],
+            rejected: vec![("wrong_mac", 3)],
             overshoot: OvershootBuckets { counts: vec![4, 0, 0, 0, 0, 0, 0, 0, 1], sum: 0.75 },
             ..ClusterStats::default()
         }));

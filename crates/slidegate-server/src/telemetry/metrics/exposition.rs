@@ -24,7 +24,7 @@ impl Format {
     }
 }
 
-pub fn write(registry: &Registry, format: Format) -> Result<String, fmt::Error> {
+pub fn encode_registry(registry: &Registry, format: Format) -> Result<String, fmt::Error> {
     let mut text = String::new();
     encode(&mut text, registry)?;
     Ok(match format {
@@ -44,16 +44,16 @@ fn to_prometheus(open_metrics: &str) -> String {
         } else if let Some((name, kind)) =
             line.strip_prefix("# TYPE ").and_then(|of| of.split_once(' '))
         {
-            let (ending, kind) = match kind {
+            let (suffix, kind) = match kind {
                 "counter" => ("_total", "counter"),
                 "info" => ("_info", "gauge"),
                 "unknown" => ("", "untyped"),
                 other => ("", other),
             };
             if let Some((_, help)) = help.take().filter(|(of, _)| *of == name) {
-                text.push_str(&format!("# HELP {name}{ending} {help}\n"));
+                text.push_str(&format!("# HELP {name}{suffix} {help}\n"));
             }
-            text.push_str(&format!("# TYPE {name}{ending} {kind}\n"));
+            text.push_str(&format!("# TYPE {name}{suffix} {kind}\n"));
         } else if !line.starts_with("# ") {
             text.push_str(line);
             text.push('\n');

@@ -8,59 +8,59 @@ pub const MAX_KEYS: usize = 65_536;
 
 /// Of the last half of the room, no summary takes more than makes this many: it is for those that have
 /// little, so that the floods of some rules do not hide that others deny, too.
-const FEW: usize = 4;
+const MIN_KEYS_PER_SUMMARY: usize = 4;
 
 /// Room for so many keys, and what is left of it.
 #[derive(Clone, Debug)]
-pub struct Room {
+pub struct KeyBudget {
     keys: usize,
-    left: Arc<AtomicUsize>,
+    remaining: Arc<AtomicUsize>,
 }
 
 /// What one summary has taken of it; gives it back when it goes.
 #[derive(Debug)]
-pub struct Taken {
-    of: Room,
+pub struct BudgetGuard {
+    of: KeyBudget,
     keys: usize,
 }
 
-impl Room {
+impl KeyBudget {
     /// Room for so many keys.
     pub fn new(keys: usize) -> Self {
-        Self { keys, left: Arc::new(AtomicUsize::new(keys)) }
+        Self { keys, remaining: Arc::new(AtomicUsize::new(keys)) }
     }
 
     /// Nothing yet.
-    pub fn taken(&self) -> Taken {
-        Taken { of: self.clone(), keys: 0 }
+    pub fn guard(&self) -> BudgetGuard {
+        BudgetGuard { of: self.clone(), keys: 0 }
     }
 
     /// One, for whoever has so many.
-    fn take(&self, has: usize) -> bool {
-        let kept = if has < FEW { 0 } else { self.keys / 2 };
-        let less = |left: usize| (left > kept).then(|| left - 1);
-        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    fn try_take_key(&self, held_keys: usize) -> bool {
+        let kept = if held_keys < MIN_KEYS_PER_SUMMARY { 0 } else { self.keys / 2 };
+        let less = |remaining: usize| (remaining > kept).then(|| remaining - 1);
+        self.remaining.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
     /// For how many keys there is room.
     #[cfg(test)]
-    pub fn left(&self) -> usize {
-        self.left.load(Ordering::Relaxed)
+    pub fn remaining(&self) -> usize {
+        self.remaining.load(Ordering::Relaxed)
     }
 }
 
-impl Taken {
+impl BudgetGuard {
     /// Takes room for one more, if it may.
-    pub fn one_more(&mut self) -> bool {
-        let took = self.of.take(self.keys);
+    pub fn try_take(&mut self) -> bool {
+        let took = self.of.try_take_key(self.keys);
         self.keys += usize::from(took);
         took
     }
 }
 
-impl Drop for Taken {
+impl Drop for BudgetGuard {
     fn drop(&mut self) {
-        self.of.left.fetch_add(self.keys, Ordering::Relaxed);
+        self.of.remaining.fetch_add(self.keys, Ordering::Relaxed);
     }
 }
 
@@ -68,29 +68,29 @@ impl Drop for Taken {
 mod tests {
     use super::*;
 
-    fn fill(taken: &mut Taken, most: usize) {
-        while taken.keys < most && taken.one_more() {}
+    fn fill(guard: &mut BudgetGuard, most: usize) {
+        while guard.keys < most && guard.try_take() {}
     }
 
     #[test]
     fn what_goes_gives_its_room_back() {
-        let room = Room::new(1_000);
-        let mut taken = room.taken();
-        fill(&mut taken, 10);
-        assert_eq!(room.left(), 990);
-        drop(taken);
-        assert_eq!(room.left(), 1_000);
+        let key_budget = KeyBudget::new(1_000);
+        let mut guard = key_budget.guard();
+        fill(&mut guard, 10);
+        assert_eq!(key_budget.remaining(), 990);
+        drop(guard);
+        assert_eq!(key_budget.remaining(), 1_000);
     }
 
     #[test]
     fn fifty_rules_have_what_they_want_and_eight_hundred_more_a_few() {
-        let room = Room::new(MAX_KEYS);
+        let key_budget = KeyBudget::new(MAX_KEYS);
         // Two kinds, five minutes, 64 keys each.
-        let mut all: Vec<Taken> = (0..860 * 10).map(|_| room.taken()).collect();
-        all.iter_mut().for_each(|taken| fill(taken, 64));
-        let least = |of: &[Taken]| of.iter().map(|taken| taken.keys).min().unwrap();
-        assert_eq!((least(&all[..500]), least(&all[500..])), (64, FEW));
-        let taken: usize = all.iter().map(|taken| taken.keys).sum();
-        assert_eq!(taken + room.left(), MAX_KEYS);
+        let mut all: Vec<BudgetGuard> = (0..860 * 10).map(|_| key_budget.guard()).collect();
+        all.iter_mut().for_each(|guard| fill(guard, 64));
+        let least = |of: &[BudgetGuard]| of.iter().map(|guard| guard.keys).min().unwrap();
+        assert_eq!((least(&all[..500]), least(&all[500..])), (64, MIN_KEYS_PER_SUMMARY));
+        let guard: usize = all.iter().map(|guard| guard.keys).sum();
+        assert_eq!(guard + key_budget.remaining(), MAX_KEYS);
     }
 }

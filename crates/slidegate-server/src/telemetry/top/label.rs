@@ -4,36 +4,36 @@ use std::fmt::{self, Write};
 
 use slidegate::Value;
 
-use crate::telemetry::redact::{Redactor, RedactedValue};
+use crate::telemetry::redact::{RedactedValue, Redactor};
 
 /// Bytes that are kept of a name and of a value, so that nobody can fill the memory with long ones.
-const MAX_PART: usize = 128;
+const MAX_PART_BYTES: usize = 128;
 /// Bytes that are kept of a whole key; parts beyond it are empty.
-const MAX_LABEL: usize = 256;
+const MAX_LABEL_BYTES: usize = 256;
 /// Stands for what is cut off.
-const CUT: char = '…';
+const ELLIPSIS: char = '…';
 
 /// Names and values, in the rule's order. Once written, it is written again without asking for memory,
 /// unless the next is longer than any before.
 #[derive(Clone, Debug, Default)]
-pub struct Label {
+pub struct KeyLabel {
     text: String,
     /// Where names and values end in the text, by turns.
     ends: Vec<u16>,
 }
 
-impl Label {
+impl KeyLabel {
     /// Tells of another key from now on.
     pub fn write<'v>(
         &mut self,
-        identity: impl Iterator<Item = (&'v str, Value<'v>)>,
-        redact: &Redactor,
+        attributes: impl Iterator<Item = (&'v str, Value<'v>)>,
+        redactor: &Redactor,
     ) {
         self.text.clear();
         self.ends.clear();
-        for (name, value) in identity {
+        for (name, value) in attributes {
             self.part(|part| part.write_str(name));
-            match redact.show(name, value) {
+            match redactor.redact(name, value) {
                 // The formatter takes as long as all the rest.
                 RedactedValue::Value(Value::Text(text)) => {
                     self.part(|part| part.write_str(text));
@@ -43,10 +43,10 @@ impl Label {
         }
     }
 
-    fn part(&mut self, write: impl FnOnce(&mut Part<'_>) -> fmt::Result) {
-        let left = MAX_PART.min(MAX_LABEL.saturating_sub(self.text.len()));
+    fn part(&mut self, write: impl FnOnce(&mut TruncatingWriter<'_>) -> fmt::Result) {
+        let remaining_bytes = MAX_PART_BYTES.min(MAX_LABEL_BYTES.saturating_sub(self.text.len()));
         // It fails once it is cut.
-        write(&mut Part { text: &mut self.text, left }).unwrap_or_default();
+        write(&mut TruncatingWriter { text: &mut self.text, remaining_bytes }).unwrap_or_default();
         self.ends.push(self.text.len() as u16);
     }
 
@@ -63,23 +63,23 @@ impl Label {
 }
 
 /// Takes no more than is left, whole characters, and says so.
-struct Part<'l> {
+struct TruncatingWriter<'l> {
     text: &'l mut String,
-    left: usize,
+    remaining_bytes: usize,
 }
 
-impl Write for Part<'_> {
+impl Write for TruncatingWriter<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if text.len() <= self.left {
-            self.left -= text.len();
+        if text.len() <= self.remaining_bytes {
+            self.remaining_bytes -= text.len();
             self.text.push_str(text);
             return Ok(());
         }
-        if let Some(left) = self.left.checked_sub(CUT.len_utf8()) {
-            self.text.push_str(&text[..text.floor_char_boundary(left)]);
-            self.text.push(CUT);
+        if let Some(remaining_bytes) = self.remaining_bytes.checked_sub(ELLIPSIS.len_utf8()) {
+            self.text.push_str(&text[..text.floor_char_boundary(remaining_bytes)]);
+            self.text.push(ELLIPSIS);
         }
-        self.left = 0;
+        self.remaining_bytes = 0;
         Err(fmt::Error)
     }
 }
@@ -88,11 +88,11 @@ impl Write for Part<'_> {
 mod tests {
     use super::*;
 
-    fn label(identity: &[(&'static str, &str)]) -> Label {
-        let mut label = Label::default();
-        let identity = || identity.iter().map(|&(name, value)| (name, value.into()));
+    fn label(attributes: &[(&'static str, &str)]) -> KeyLabel {
+        let mut label = KeyLabel::default();
+        let attributes = || attributes.iter().map(|&(name, value)| (name, value.into()));
         label.write([("an", "older one".into())].into_iter(), &Redactor::default());
-        label.write(identity(), &Redactor::default());
+        label.write(attributes(), &Redactor::default());
         label
     }
 
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_network_is_told_as_people_read_it() {
-        let mut label = Label::default();
+        let mut label = KeyLabel::default();
         let network = Value::Network("2001:db8::/64".parse().unwrap());
         label.write([("ip", network)].into_iter(), &Redactor::default());
         assert_eq!(label.pairs().collect::<Vec<_>>(), [("ip", "2001:db8::/64")]);
@@ -117,11 +117,11 @@ mod tests {
             let long = filler.repeat(300);
             let label = label(&[("a", &long), ("b", "2")]);
             let pairs: Vec<_> = label.pairs().collect();
-            let begin = pairs[0].1.strip_suffix(CUT).unwrap();
-            assert!(long.starts_with(begin) && (120..=MAX_PART).contains(&pairs[0].1.len()));
+            let begin = pairs[0].1.strip_suffix(ELLIPSIS).unwrap();
+            assert!(long.starts_with(begin) && (120..=MAX_PART_BYTES).contains(&pairs[0].1.len()));
             assert_eq!(pairs[1], ("b", "2"));
         }
-        let exact = "x".repeat(MAX_PART);
+        let exact = "x".repeat(MAX_PART_BYTES);
         assert_eq!(label(&[("a", &exact)]).pairs().next(), Some(("a", &*exact)));
     }
 
@@ -130,7 +130,7 @@ mod tests {
         let long = "x".repeat(1024);
         let label = label(&[("name", &*long); 16]);
         let pairs: Vec<_> = label.pairs().collect();
-        assert!(pairs.len() == 16 && label.text.len() <= MAX_LABEL);
-        assert!(pairs[1].1.ends_with(CUT) && pairs[15] == ("", ""));
+        assert!(pairs.len() == 16 && label.text.len() <= MAX_LABEL_BYTES);
+        assert!(pairs[1].1.ends_with(ELLIPSIS) && pairs[15] == ("", ""));
     }
 }

@@ -6,14 +6,14 @@
 //!
 //! # What it takes
 //!
-//! A summary has at most `capacity` keys, and all of them together at most 65,536 ([`room`]), of at most
+//! A summary has at most `capacity` keys, and all of them together at most 65,536 ([`key_budget`]), of at most
 //! 16,384 rules. Room is taken as keys come. With all of it taken that is some fifteen megabytes, and fifty
 //! if all names and values are long: of each key 256 bytes of them are kept at most.
 
+mod key_budget;
 mod label;
 mod minutes;
 mod report;
-mod room;
 mod summary;
 
 #[cfg(test)]
@@ -29,15 +29,15 @@ use slidegate::policy::Rule;
 use slidegate::{Timestamp, Value};
 
 use super::redact::Redactor;
-use minutes::{Minutes, minute_of};
-use room::Room;
+use key_budget::KeyBudget;
+use minutes::{MinuteSummaries, unix_minute};
 
 pub use report::TopReport;
 
 /// Locks that rules are spread over.
 const SHARDS: usize = 64;
 /// Rules behind each: more than the 10,000 of a policy, of which some may have gone by a reload.
-const MAX_RULES_OF_SHARD: usize = 256;
+const MAX_RULES_PER_SHARD: usize = 256;
 
 /// What a key is counted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,14 +58,14 @@ impl TopList {
 #[derive(Debug)]
 pub struct TopKeys {
     capacity: usize,
-    redact: Redactor,
+    redactor: Redactor,
     started: Timestamp,
     /// Of the hashes of rules and of keys, so that nobody can choose names that collide.
     secret: foldhash::quality::RandomState,
     shards: [RwLock<Shard>; SHARDS],
-    room: Room,
+    key_budget: KeyBudget,
     /// Where forgetting what is old has got to: minutes times shards.
-    tidied: AtomicU64,
+    cleanup_position: AtomicU64,
 }
 
 /// Rules by the hash of their domain and name: a reload of the policy may change their places.
@@ -76,31 +76,36 @@ type Shard = HashMap<u64, RuleLists, foldhash::fast::RandomState>;
 struct RuleLists {
     domain: Box<str>,
     rule: Box<str>,
-    kinds: [Mutex<Minutes>; TopList::ALL.len()],
+    lists: [Mutex<MinuteSummaries>; TopList::ALL.len()],
 }
 
 impl TopKeys {
-    /// Counts up to so many keys of each rule in each minute. Values are kept as `redact` shows them.
-    pub fn new(capacity: usize, redact: Redactor, now: Timestamp) -> Self {
-        Self::with_room(capacity, redact, now, Room::new(room::MAX_KEYS))
+    /// Counts up to so many keys of each rule in each minute. Values are kept as `redactor` shows them.
+    pub fn new(capacity: usize, redactor: Redactor, now: Timestamp) -> Self {
+        Self::with_key_budget(capacity, redactor, now, KeyBudget::new(key_budget::MAX_KEYS))
     }
 
-    fn with_room(capacity: usize, redact: Redactor, started: Timestamp, room: Room) -> Self {
+    fn with_key_budget(
+        capacity: usize,
+        redactor: Redactor,
+        started: Timestamp,
+        key_budget: KeyBudget,
+    ) -> Self {
         Self {
             capacity,
-            redact,
+            redactor,
             started,
             secret: foldhash::quality::RandomState::default(),
             shards: array::from_fn(|_| RwLock::default()),
-            room,
-            tidied: AtomicU64::new((minute_of(started) + 1) * SHARDS as u64),
+            key_budget,
+            cleanup_position: AtomicU64::new((unix_minute(started) + 1) * SHARDS as u64),
         }
     }
 
     /// Counts that so much was denied, or the like, of whom `identity` gives the names and values.
     pub fn count<'v, I>(
         &self,
-        kind: TopList,
+        list: TopList,
         rule: &Rule,
         identity: impl Fn() -> I,
         cost: u64,
@@ -114,53 +119,59 @@ impl TopKeys {
         let mut hasher = self.secret.build_hasher();
         identity().for_each(|pair| pair.hash(&mut hasher));
         let key = hasher.finish();
-        let label = |label: &mut label::Label| label.write(identity(), &self.redact);
-        self.watched(rule, |watched| {
-            let mut minutes = watched.kinds[kind as usize].lock();
-            minutes.count(now, (key, cost), (self.capacity, &self.room), label);
+        let label = |label: &mut label::KeyLabel| label.write(identity(), &self.redactor);
+        self.with_rule(rule, |with_rule| {
+            let mut minutes = with_rule.lists[list as usize].lock();
+            minutes.count(now, (key, cost), (self.capacity, &self.key_budget), label);
         });
-        self.tidy(now);
+        self.clean_up_next_shard(now);
     }
 
     /// Does something with what is counted of a rule, while it cannot go; nothing if there are too many rules.
-    fn watched(&self, rule: &Rule, count: impl FnOnce(&RuleLists)) {
+    fn with_rule(&self, rule: &Rule, count: impl FnOnce(&RuleLists)) {
         let hash = self.secret.hash_one((rule.domain(), rule.name()));
         let shard = &self.shards[hash as usize % SHARDS];
-        if let Some(watched) = shard.read().get(&hash) {
-            return count(watched);
+        if let Some(with_rule) = shard.read().get(&hash) {
+            return count(with_rule);
         }
         let mut shard = shard.write();
-        if shard.len() < MAX_RULES_OF_SHARD || shard.contains_key(&hash) {
+        if shard.len() < MAX_RULES_PER_SHARD || shard.contains_key(&hash) {
             count(shard.entry(hash).or_insert_with(|| RuleLists::new(rule)));
         }
     }
 
     /// Forgets what is old: in each minute each shard once, one at a call, so that no call takes long.
-    fn tidy(&self, now: Timestamp) {
-        let (minute, shards) = (minute_of(now), SHARDS as u64);
-        let tidied = self.tidied.load(Ordering::Relaxed);
-        let next = tidied.max(minute * shards);
-        let mine =
-            || self.tidied.compare_exchange(tidied, next + 1, Ordering::Relaxed, Ordering::Relaxed);
+    fn clean_up_next_shard(&self, now: Timestamp) {
+        let (minute, shards) = (unix_minute(now), SHARDS as u64);
+        let cleanup_position = self.cleanup_position.load(Ordering::Relaxed);
+        let next = cleanup_position.max(minute * shards);
+        let mine = || {
+            self.cleanup_position.compare_exchange(
+                cleanup_position,
+                next + 1,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            )
+        };
         if next < (minute + 1) * shards && mine().is_ok() {
-            forget(&self.shards[(next % shards) as usize], minute);
+            remove_expired(&self.shards[(next % shards) as usize], minute);
         }
     }
 }
 
-fn forget(shard: &RwLock<Shard>, minute: u64) {
-    let minutes = |watched: &RuleLists| {
-        watched.kinds.iter().for_each(|minutes| minutes.lock().forget(minute));
+fn remove_expired(shard: &RwLock<Shard>, minute: u64) {
+    let minutes = |with_rule: &RuleLists| {
+        with_rule.lists.iter().for_each(|minutes| minutes.lock().remove_expired(minute));
     };
     shard.read().values().for_each(minutes);
     // Nobody counts while it is looked at which rules have nothing: that is quick.
-    shard
-        .write()
-        .retain(|_, watched| watched.kinds.iter_mut().any(|minutes| !minutes.get_mut().is_empty()));
+    shard.write().retain(|_, with_rule| {
+        with_rule.lists.iter_mut().any(|minutes| !minutes.get_mut().is_empty())
+    });
 }
 
 impl RuleLists {
     fn new(rule: &Rule) -> Self {
-        Self { domain: rule.domain().into(), rule: rule.name().into(), kinds: Default::default() }
+        Self { domain: rule.domain().into(), rule: rule.name().into(), lists: Default::default() }
     }
 }

@@ -6,8 +6,8 @@ use std::iter;
 use proptest::prelude::*;
 use slidegate::Policy;
 
-use super::label::Label;
-use super::summary::{Counted, Merged, Summary};
+use super::label::KeyLabel;
+use super::summary::{Merged, Summary, TopEntry};
 use super::*;
 
 /// Keys and costs, in the order in which they come. Low keys come more often.
@@ -30,16 +30,22 @@ fn hold(stream: &[(u64, u64)], merged: &Merged<&u64>, capacity: u64) -> Result<(
     stream.iter().for_each(|(key, cost)| *exact.entry(*key).or_default() += cost);
     let total: u64 = exact.values().sum();
     prop_assert_eq!(merged.total(), total);
-    let counted = merged.counted();
-    prop_assert!(counted.len() as u64 <= capacity);
-    prop_assert!(counted.is_sorted_by(|one, other| one.count >= other.count));
-    for Counted { label, count, error } in &counted {
+    let top_entries = merged.top_entries();
+    prop_assert!(top_entries.len() as u64 <= capacity);
+    prop_assert!(top_entries.is_sorted_by(|one, other| one.count >= other.count));
+    for TopEntry { label, count, max_overcount } in &top_entries {
         let truth = exact[*label];
-        prop_assert!(count - error <= truth && truth <= *count, "{truth}: {count} - {error}");
-        prop_assert!(error * capacity <= total, "an error of {error}, {total} in all");
+        prop_assert!(
+            count - max_overcount <= truth && truth <= *count,
+            "{truth}: {count} - {max_overcount}"
+        );
+        prop_assert!(
+            max_overcount * capacity <= total,
+            "an error of {max_overcount}, {total} in all"
+        );
     }
     for (key, truth) in exact {
-        let kept = counted.iter().any(|counted| *counted.label == key);
+        let kept = top_entries.iter().any(|top_entries| *top_entries.label == key);
         prop_assert!(kept || truth * capacity <= total, "{key} came {truth} of {total}");
     }
     Ok(())
@@ -79,7 +85,7 @@ proptest! {
     #[test]
     fn while_all_have_room_counts_are_exact(stream in streams()) {
         let summary = summary(&stream, 40);
-        prop_assert!(Merged::from(&summary).counted().iter().all(|key| key.error == 0));
+        prop_assert!(Merged::from(&summary).top_entries().iter().all(|key| key.max_overcount == 0));
     }
 }
 
@@ -88,7 +94,11 @@ fn counts_at_the_end_of_numbers_stay_there() {
     let stream = [(1, u64::MAX), (1, 2), (2, u64::MAX), (3, u64::MAX), (4, 1)];
     let one = summary(&stream, 2);
     let merged = Merged::from(&one).merge(Merged::from(&one), 2);
-    assert!(merged.counted().iter().all(|key| key.count == u64::MAX), "{:?}", merged.counted());
+    assert!(
+        merged.top_entries().iter().all(|key| key.count == u64::MAX),
+        "{:?}",
+        merged.top_entries()
+    );
 }
 
 fn policy(rules: usize) -> Policy {
@@ -126,8 +136,8 @@ fn a_report_is_this_json() {
     let policy = policy.unwrap();
     let [tenants, logins] = policy.rules() else { panic!("two rules") };
     let top = top(2);
-    let tenant = |kind, name: &str, cost| {
-        top.count(kind, tenants, || iter::once(("tenant", name.into())), cost, at(30));
+    let tenant = |list, name: &str, cost| {
+        top.count(list, tenants, || iter::once(("tenant", name.into())), cost, at(30));
     };
     tenant(TopList::Denied, "acme", 12);
     tenant(TopList::Denied, "globex", 2);
@@ -202,7 +212,7 @@ fn a_hashed_value_is_never_kept() {
     let redact = Redactor::new(true);
     let (top, policy) = (TopKeys::new(8, redact.clone(), at(0)), policy(1));
     deny(&top, &policy.rules()[0], "secret", 0);
-    assert_eq!(denied(&top, 0), [(redact.show("a", "secret".into()).to_string(), 1)]);
+    assert_eq!(denied(&top, 0), [(redact.redact("a", "secret".into()).to_string(), 1)]);
     assert!(!format!("{top:?}").contains("\"secret"), "{top:?}");
 }
 
@@ -223,7 +233,7 @@ fn a_flood_of_a_million_keys_takes_no_more_room_and_hides_nobody_who_is_denied_m
         let value = if nth % 50 == 0 { "acme".to_owned() } else { nth.to_string() };
         deny(&top, rule, &value, nth / 3_000);
     }
-    assert_eq!(top.room.left(), room::MAX_KEYS - 5 * 64);
+    assert_eq!(top.key_budget.remaining(), key_budget::MAX_KEYS - 5 * 64);
     let most = &top.report(1, at(333)).rules[0].denied[0];
     // Minutes 1 to 5 have 820,000 of them: all but the 180,000 of minute 0.
     assert_eq!(most.key, [("a".to_owned(), "acme".to_owned())]);
@@ -233,8 +243,8 @@ fn a_flood_of_a_million_keys_takes_no_more_room_and_hides_nobody_who_is_denied_m
 
 #[test]
 fn ten_thousand_rules_share_what_room_there_is_and_give_it_back() {
-    let (room, policy) = (Room::new(4_096), policy(10_000));
-    let top = TopKeys::with_room(64, Redactor::default(), at(0), room.clone());
+    let (key_budget, policy) = (KeyBudget::new(4_096), policy(10_000));
+    let top = TopKeys::with_key_budget(64, Redactor::default(), at(0), key_budget.clone());
     for nth in 0..64 {
         for rule in policy.rules() {
             deny(&top, rule, &nth.to_string(), 0);
@@ -242,14 +252,17 @@ fn ten_thousand_rules_share_what_room_there_is_and_give_it_back() {
     }
     let report = top.report(100, at(0));
     let lengths = || report.rules.iter().map(|rule| rule.denied.len());
-    assert_eq!((report.rules.len(), lengths().sum::<usize>()), (10_000, 4_096 - room.left()));
+    assert_eq!(
+        (report.rules.len(), lengths().sum::<usize>()),
+        (10_000, 4_096 - key_budget.remaining())
+    );
     // The next minute finds no room, until the first is too old.
     deny(&top, &policy.rules()[0], "x", 60);
     for _ in 0..SHARDS {
         deny(&top, &policy.rules()[0], "y", 300);
     }
     let all = SHARDS as u64;
-    assert_eq!((denied(&top, 300), room.left()), (vec![("y".to_owned(), all)], 4_095));
+    assert_eq!((denied(&top, 300), key_budget.remaining()), (vec![("y".to_owned(), all)], 4_095));
     assert_eq!(top.shards.iter().map(|shard| shard.read().len()).sum::<usize>(), 1);
 }
 
@@ -267,7 +280,7 @@ fn a_rule_beyond_the_bound_is_not_counted() {
         policy.rules().iter().for_each(|rule| deny(&top, rule, "x", 0));
     }
     deny(&top, &more.rules()[0], "x", 0);
-    assert_eq!(top.report(1, at(0)).rules.len(), SHARDS * MAX_RULES_OF_SHARD);
+    assert_eq!(top.report(1, at(0)).rules.len(), SHARDS * MAX_RULES_PER_SHARD);
 }
 
 #[test]
@@ -290,13 +303,18 @@ fn who_counts_at_once_is_counted() {
 
 #[test]
 fn a_label_is_written_anew_for_each_who_takes_a_place() {
-    let mut summary: Summary<Label> = Summary::default();
+    let mut summary: Summary<KeyLabel> = Summary::default();
     for (key, value) in [(1, "a long one"), (2, "b"), (3, "c")] {
         let identity = || iter::once(("a", value.into()));
-        summary.count(key, 1, |keys| keys < 1, |label| label.write(identity(), &Redactor::default()));
+        summary.count(
+            key,
+            1,
+            |keys| keys < 1,
+            |label| label.write(identity(), &Redactor::default()),
+        );
     }
     let merged = Merged::from(&summary);
-    let told = merged.counted();
+    let told = merged.top_entries();
     assert_eq!(told.len(), 1);
     assert_eq!(told[0].label.pairs().collect::<Vec<_>>(), [("a", "c")]);
 }

@@ -5,10 +5,10 @@ use std::cmp::Reverse;
 use serde::{Serialize, Serializer};
 use slidegate::Timestamp;
 
-use super::label::Label;
-use super::minutes::{MINUTES, SECONDS};
-use super::summary::Counted;
-use super::{TopList, TopKeys, RuleLists};
+use super::label::KeyLabel;
+use super::minutes::{SECONDS_PER_MINUTE, WINDOW_MINUTES};
+use super::summary::TopEntry;
+use super::{RuleLists, TopKeys, TopList};
 
 /// Who is limited most, by rules; the rule that denies most comes first.
 #[derive(Clone, Debug, Serialize)]
@@ -55,31 +55,32 @@ fn as_map<S: Serializer>(pairs: &[(String, String)], to: S) -> Result<S::Ok, S::
 }
 
 impl TopKeys {
-    /// What was counted in the last minutes, for each rule the `most` keys that came most.
-    pub fn report(&self, most: usize, now: Timestamp) -> TopReport {
-        let told = |watched: &RuleLists| self.rule(watched, most, now);
+    /// What was counted in the last minutes, for each rule the `max_keys` keys that came most.
+    pub fn report(&self, max_keys: usize, now: Timestamp) -> TopReport {
+        let told = |watched: &RuleLists| self.rule(watched, max_keys, now);
         let shards = self.shards.iter();
         let mut rules: Vec<RuleTopKeys> = shards
             .flat_map(|shard| shard.read().values().filter_map(told).collect::<Vec<_>>())
             .collect();
-        rules.sort_unstable_by(|one, other| one.rank().cmp(&other.rank()));
-        TopReport { since_seconds: self.since(now), rules }
+        rules.sort_unstable_by(|one, other| one.sort_key().cmp(&other.sort_key()));
+        TopReport { since_seconds: self.covered_seconds(now), rules }
     }
 
     /// Seconds back to where the oldest minute begins, or to the start.
-    fn since(&self, now: Timestamp) -> u64 {
+    fn covered_seconds(&self, now: Timestamp) -> u64 {
         let now = now.as_micros();
         let lived = now.saturating_sub(self.started.as_micros());
-        let kept = (MINUTES - 1) * SECONDS * 1_000_000 + now % (SECONDS * 1_000_000);
+        let kept = (WINDOW_MINUTES - 1) * SECONDS_PER_MINUTE * 1_000_000
+            + now % (SECONDS_PER_MINUTE * 1_000_000);
         lived.min(kept).div_ceil(1_000_000)
     }
 
     /// None if nothing was counted.
-    fn rule(&self, watched: &RuleLists, most: usize, now: Timestamp) -> Option<RuleTopKeys> {
-        let of = |kind: TopList| {
-            let minutes = watched.kinds[kind as usize].lock();
+    fn rule(&self, watched: &RuleLists, max_keys: usize, now: Timestamp) -> Option<RuleTopKeys> {
+        let of = |list: TopList| {
+            let minutes = watched.lists[list as usize].lock();
             let merged = minutes.merged(now, self.capacity);
-            let keys = merged.counted().into_iter().take(most).map(TopKey::from);
+            let keys = merged.top_entries().into_iter().take(max_keys).map(TopKey::from);
             (keys.collect::<Vec<_>>(), merged.total())
         };
         let [(denied, denials), (near, nears), (observed, observations)] = TopList::ALL.map(of);
@@ -92,14 +93,18 @@ impl TopKeys {
 }
 
 impl RuleTopKeys {
-    fn rank(&self) -> impl Ord {
+    fn sort_key(&self) -> impl Ord {
         (Reverse(self.totals), &self.domain, &self.rule)
     }
 }
 
-impl From<Counted<&Label>> for TopKey {
-    fn from(counted: Counted<&Label>) -> Self {
-        let key = counted.label.pairs().map(|(name, value)| (name.into(), value.into()));
-        Self { key: key.collect(), count: counted.count, max_overcount: counted.error }
+impl From<TopEntry<&KeyLabel>> for TopKey {
+    fn from(top_entries: TopEntry<&KeyLabel>) -> Self {
+        let key = top_entries.label.pairs().map(|(name, value)| (name.into(), value.into()));
+        Self {
+            key: key.collect(),
+            count: top_entries.count,
+            max_overcount: top_entries.max_overcount,
+        }
     }
 }

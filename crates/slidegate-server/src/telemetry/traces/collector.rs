@@ -21,16 +21,16 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tracing::warn;
 
-use crate::telemetry::pace::LogThrottle;
+use crate::telemetry::log_throttle::LogThrottle;
 
 /// How long a collector may take for one batch.
-const PATIENCE: Duration = Duration::from_secs(10);
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes that it may answer.
-const MAX_ANSWER: usize = 64 * 1024;
+const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
 /// How often it is told that it does not take what it is sent.
-const TOLD_EVERY: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Where a collector takes spans: what ends in `/v1/traces`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct CollectorUrl(Uri);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CollectorUrlError {
     #[error("write http://HOST:4318 or https://HOST:4318, without the path /v1/traces or with it")]
-    Form,
+    Malformed,
     #[error(
         "it has a name or a password: give what proves who asks as OTEL_EXPORTER_OTLP_HEADERS=name=value"
     )]
@@ -53,9 +53,9 @@ impl FromStr for CollectorUrl {
     type Err = CollectorUrlError;
 
     fn from_str(text: &str) -> Result<Self, CollectorUrlError> {
-        let url: Uri = text.parse().map_err(|_| CollectorUrlError::Form)?;
+        let url: Uri = text.parse().map_err(|_| CollectorUrlError::Malformed)?;
         let (Some(scheme), Some(authority)) = (url.scheme(), url.authority()) else {
-            return Err(CollectorUrlError::Form);
+            return Err(CollectorUrlError::Malformed);
         };
         if authority.as_str().contains('@') {
             return Err(CollectorUrlError::Credentials);
@@ -64,12 +64,12 @@ impl FromStr for CollectorUrl {
             return Err(CollectorUrlError::Query);
         }
         if ![Scheme::HTTP, Scheme::HTTPS].contains(scheme) || authority.host().is_empty() {
-            return Err(CollectorUrlError::Form);
+            return Err(CollectorUrlError::Malformed);
         }
         let path = url.path().trim_end_matches('/');
         let path = path.strip_suffix("/v1/traces").unwrap_or(path);
         let whole = format!("{scheme}://{authority}{path}/v1/traces");
-        whole.parse().map(Self).map_err(|_| CollectorUrlError::Form)
+        whole.parse().map(Self).map_err(|_| CollectorUrlError::Malformed)
     }
 }
 
@@ -84,7 +84,7 @@ pub struct CollectorClient {
     connection: Connection,
     /// What sends spans has a thread of its own, and no runtime.
     runtime: Handle,
-    pace: LogThrottle,
+    log_throttle: LogThrottle,
     clock: SystemClock,
 }
 
@@ -96,7 +96,7 @@ enum Connection {
 
 impl CollectorClient {
     /// Within a runtime. Nothing is sent yet.
-    pub fn of(url: &CollectorUrl) -> io::Result<Self> {
+    pub fn new(url: &CollectorUrl) -> io::Result<Self> {
         let client = Client::builder(TokioExecutor::new());
         let connection = match url.0.scheme() == Some(&Scheme::HTTPS) {
             true => {
@@ -105,12 +105,12 @@ impl CollectorClient {
             }
             false => Connection::Plain(client.build_http()),
         };
-        let pace = LogThrottle::new(1, TOLD_EVERY);
-        Ok(Self { connection, runtime: Handle::current(), pace, clock: SystemClock::new() })
+        let log_throttle = LogThrottle::new(1, LOG_INTERVAL);
+        Ok(Self { connection, runtime: Handle::current(), log_throttle, clock: SystemClock::new() })
     }
 
-    fn tell(&self, problem: &dyn fmt::Display) {
-        if let Some(unlogged) = self.pace.next(self.clock.now()) {
+    fn log_failure(&self, problem: &dyn fmt::Display) {
+        if let Some(unlogged) = self.log_throttle.try_acquire(self.clock.now()) {
             warn!(unlogged, "traces were lost, the collector did not take them: {problem}");
         }
     }
@@ -121,11 +121,11 @@ impl HttpClient for CollectorClient {
     /// What fails is lost, and has been told. It is no error to the exporter: that would hold up a shutdown with
     /// further attempts, and tell each of them.
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let sent = timeout_of(self.connection.clone(), request);
+        let sent = send_with_timeout(self.connection.clone(), request);
         match self.runtime.spawn(sent).await {
             Ok(Ok(status)) if status.is_success() => {}
-            Ok(Ok(status)) => self.tell(&format_args!("it answers {status}")),
-            Ok(Err(problem)) => self.tell(&problem),
+            Ok(Ok(status)) => self.log_failure(&format_args!("it answers {status}")),
+            Ok(Err(problem)) => self.log_failure(&problem),
             // The server has ended meanwhile, and has said that not all was sent.
             Err(_) => {}
         }
@@ -140,29 +140,32 @@ impl fmt::Debug for CollectorClient {
     }
 }
 
-async fn timeout_of(connection: Connection, request: Request<Bytes>) -> Result<StatusCode, String> {
-    match timeout(PATIENCE, connection.send(request)).await {
-        Ok(answer) => answer.map_err(|error| innermost(&*error).to_string()),
-        Err(_) => Err(format!("no answer within {PATIENCE:?}")),
+async fn send_with_timeout(
+    connection: Connection,
+    request: Request<Bytes>,
+) -> Result<StatusCode, String> {
+    match timeout(EXPORT_TIMEOUT, connection.send(request)).await {
+        Ok(response) => response.map_err(|error| root_cause(&*error).to_string()),
+        Err(_) => Err(format!("no answer within {EXPORT_TIMEOUT:?}")),
     }
 }
 
 impl Connection {
     async fn send(&self, request: Request<Bytes>) -> Result<StatusCode, HttpError> {
         let request = request.map(Full::new);
-        let answer = match self {
+        let response = match self {
             Self::Plain(client) => client.request(request).await?,
             Self::Tls(client) => client.request(request).await?,
         };
-        let (head, body) = answer.into_parts();
+        let (head, body) = response.into_parts();
         // Read to its end, so that the connection can be used again.
-        Limited::new(body, MAX_ANSWER).collect().await?;
+        Limited::new(body, MAX_RESPONSE_BYTES).collect().await?;
         Ok(head.status)
     }
 }
 
 /// The outer errors only say that there is one.
-fn innermost<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static) {
+fn root_cause<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static) {
     let mut error = error;
     while let Some(source) = error.source() {
         error = source;
@@ -188,15 +191,15 @@ mod tests {
 
     #[test]
     fn what_leads_to_no_collector_is_refused() {
-        use CollectorUrlError::{Credentials, Form, Query};
+        use CollectorUrlError::{Credentials, Malformed, Query};
         for (text, error) in [
-            ("", Form),
-            ("127.0.0.1:4318", Form),
-            ("localhost", Form),
-            ("/v1/traces", Form),
-            ("grpc://c:4317", Form),
-            ("http://", Form),
-            ("http://a b", Form),
+            ("", Malformed),
+            ("127.0.0.1:4318", Malformed),
+            ("localhost", Malformed),
+            ("/v1/traces", Malformed),
+            ("grpc://c:4317", Malformed),
+            ("http://", Malformed),
+            ("http://a b", Malformed),
             ("http://me:secret@c:4318", Credentials),
             ("http://c/?token=secret", Query),
             ("http://c/#a", Query),

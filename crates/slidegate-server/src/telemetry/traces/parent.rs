@@ -6,7 +6,7 @@ use opentelemetry::Context;
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
 
 /// Bytes that a `tracestate` may have; a longer one is left out. The standard asks to keep so many.
-const MAX_STATE: usize = 512;
+const MAX_TRACESTATE_BYTES: usize = 512;
 
 /// Relation of a decision's span to the span of its caller: a child, or linked.
 pub struct TraceParent {
@@ -72,7 +72,7 @@ fn span_context<'h>(
 fn trace_state<'h>(headers: impl Iterator<Item = &'h str>) -> TraceState {
     let mut whole = String::new();
     for header in headers {
-        if whole.len() + header.len() >= MAX_STATE {
+        if whole.len() + header.len() >= MAX_TRACESTATE_BYTES {
             return TraceState::default();
         }
         if !whole.is_empty() {

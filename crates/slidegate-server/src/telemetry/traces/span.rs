@@ -8,7 +8,7 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, Span};
 use slidegate::{Ruling, StoreError};
 
-use super::{TraceParent, DecisionTracer};
+use super::{DecisionTracer, TraceParent};
 use crate::request_handler::ClassifyResponse;
 use crate::telemetry::metrics::RequestResult;
 
@@ -20,8 +20,12 @@ pub struct StoreSpan(Option<Span>);
 
 impl DecisionSpan {
     /// Begins one, if there are traces and this is sampled.
-    pub fn begin(traces: Option<&DecisionTracer>, name: &'static str, parent: Option<TraceParent>) -> Self {
-        Self(traces.zip(parent).and_then(|(traces, parent)| traces.begin(name, parent)))
+    pub fn begin(
+        tracer: Option<&DecisionTracer>,
+        name: &'static str,
+        parent: Option<TraceParent>,
+    ) -> Self {
+        Self(tracer.zip(parent).and_then(|(tracer, parent)| tracer.begin(name, parent)))
     }
 
     /// Does this within the span: what the store is asked meanwhile stands below it.
@@ -49,11 +53,11 @@ impl DecisionSpan {
     }
 
     /// Tells how it was answered, and ends the span.
-    pub fn finish(&self, answer: &impl ClassifyResponse) {
+    pub fn finish(&self, response: &impl ClassifyResponse) {
         let Some(context) = &self.0 else { return };
-        let (span, finish) = (context.span(), answer.result());
+        let (span, finish) = (context.span(), response.result());
         span.set_attribute(KeyValue::new("slidegate.outcome", finish.name()));
-        span.set_attribute(answer.status_attribute());
+        span.set_attribute(response.status_attribute());
         if matches!(finish, RequestResult::StoreUnavailable | RequestResult::Error) {
             span.set_status(Status::error(finish.name()));
         }
