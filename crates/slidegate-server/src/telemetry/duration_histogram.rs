@@ -1,4 +1,4 @@
-//! A histogram of times that takes no lock: the crate's own has one for everybody.
+//! A lock-free histogram of durations. The histogram of `prometheus_client` takes a lock for each observation.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 
 use super::stripes::Stripes;
 
-/// The longest time of each bucket, in nanoseconds: from what a decision in memory takes to what nobody waits
-/// for. The last bucket has the rest.
+/// Upper bounds of the buckets in nanoseconds, from the duration of a decision in memory to far beyond any timeout. An
+/// additional last bucket is unbounded.
 const BOUNDS_NS: [u64; 19] = [
     1_000,
     2_500,
@@ -34,11 +34,11 @@ const BOUNDS_NS: [u64; 19] = [
     10_000_000_000,
 ];
 
-/// How long something took, how often.
+/// A histogram of durations. Clones share their counters.
 #[derive(Clone, Debug, Default)]
 pub struct DurationHistogram(Arc<Stripes<HistogramStripe>>);
 
-/// What one thread has seen.
+/// The observations of some of the threads.
 #[derive(Debug, Default)]
 struct HistogramStripe {
     buckets: [AtomicU64; BOUNDS_NS.len() + 1],
@@ -46,7 +46,7 @@ struct HistogramStripe {
 }
 
 impl DurationHistogram {
-    /// Counts one that took so long.
+    /// Records a duration.
     pub fn observe(&self, duration: Duration) {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let bucket = BOUNDS_NS.partition_point(|bound| *bound < ns);
@@ -63,12 +63,13 @@ impl TypedMetric for DurationHistogram {
 impl EncodeMetric for DurationHistogram {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
         let bounds = BOUNDS_NS.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);
-        let sum_of = |of: &dyn Fn(&HistogramStripe) -> &AtomicU64| -> u64 {
-            self.0.iter().map(|stripe| of(stripe).load(Ordering::Relaxed)).sum()
+        let sum_of = |counter: &dyn Fn(&HistogramStripe) -> &AtomicU64| -> u64 {
+            self.0.iter().map(|stripe| counter(stripe).load(Ordering::Relaxed)).sum()
         };
         let counts = (0..=BOUNDS_NS.len()).map(|index| sum_of(&|stripe| &stripe.buckets[index]));
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
-        // Of what was read, so that the last bucket is the count whatever happens meanwhile.
+        // The sum of the buckets that were read, so that the count is consistent with them despite concurrent
+        // observations.
         let count = buckets.iter().map(|(_, count)| count).sum();
         let sum = sum_of(&|stripe| &stripe.sum_ns) as f64 / 1e9;
         encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
@@ -87,15 +88,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_in_the_bucket_of_its_bound_and_in_all_above() {
+    fn duration_counts_in_bucket_and_above() {
         let (seconds, mut registry) = (DurationHistogram::default(), Registry::default());
-        registry.register("took", "How long", seconds.clone());
+        registry.register("took", "Duration", seconds.clone());
         for duration in [Duration::ZERO, Duration::from_micros(5), Duration::from_secs(11)] {
             seconds.observe(duration);
         }
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
-        let has = |line: &str| assert!(text.lines().any(|text| text == line), "{line}\n{text}");
+        let has = |line: &str| assert!(text.lines().any(|it| it == line), "{line}\n{text}");
         has(r#"took_bucket{le="0.000001"} 1"#);
         has(r#"took_bucket{le="0.0000025"} 1"#);
         has(r#"took_bucket{le="0.000005"} 2"#);

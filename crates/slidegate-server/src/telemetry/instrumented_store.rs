@@ -1,4 +1,4 @@
-//! A store, and how long it takes to answer.
+//! A wrapper around a store that measures and traces its calls.
 
 use std::future::Future;
 
@@ -9,7 +9,7 @@ use slidegate::{ChargeResult, Hit, Receipt, Store, StoreError};
 use super::metrics::StoreMetrics;
 use super::traces::StoreTracer;
 
-/// A store whose calls are timed and traced, and whose errors are counted.
+/// A store with timed and traced calls, and counted errors.
 pub struct InstrumentedStore<S> {
     store: S,
     metrics: Option<StoreMetrics>,
@@ -17,12 +17,12 @@ pub struct InstrumentedStore<S> {
 }
 
 impl<S> InstrumentedStore<S> {
-    /// Without metrics and traces nothing is watched.
+    /// Wraps a store. `None` disables the metrics or the traces.
     pub fn new(store: S, metrics: Option<StoreMetrics>, tracer: Option<StoreTracer>) -> Self {
         Self { store, metrics, tracer }
     }
 
-    /// The store itself.
+    /// Returns the wrapped store.
     pub fn inner(&self) -> &S {
         &self.store
     }

@@ -1,22 +1,24 @@
-//! What one limit had to say of a request.
+//! The result of one limit for a request.
 
 use slidegate::{LimitStatus, Veto};
 
-/// A limit's own verdict.
+/// The result of a single limit, which may differ from the decision about the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitResult {
-    /// The request fits, and passed.
+    /// The limit has sufficient capacity, and the request was allowed.
     Allowed,
-    /// The same, and more than 80 % of the limit is used.
+    /// Like `Allowed`, but more than 80 % of the limit is used.
     Near,
-    /// It does not fit, and was denied.
+    /// The limit has insufficient capacity, and the request was denied.
     Denied,
-    /// It does not fit, and was not denied: the rule observes, or another joint limit fits.
+    /// The limit has insufficient capacity, but does not deny the request: the rule observes, or another joint limit
+    /// has capacity.
     Observed,
 }
 
 impl LimitResult {
-    /// None if the request fits, and another limit denied it; or if units were given back.
+    /// Returns the result of a limit. Returns `None` for refunds, and if the limit has sufficient capacity but another
+    /// limit denied the request.
     pub fn from_status(status: &LimitStatus<'_>, is_allowed: bool) -> Option<Self> {
         if status.is_refund() {
             return None;
@@ -24,7 +26,7 @@ impl LimitResult {
         let fits = status.outcome.fits();
         match status.veto {
             Veto::Alone if !fits => Some(Self::Denied),
-            // Another joint limit fits.
+            // Another joint limit has capacity.
             Veto::Jointly if !fits && is_allowed => Some(Self::Observed),
             Veto::Jointly if !fits => Some(Self::Denied),
             Veto::Never if !fits => Some(Self::Observed),
@@ -52,14 +54,14 @@ rules:
 ";
 
     #[test]
-    fn each_limit_has_a_verdict_of_its_own() {
+    fn limits_have_separate_results() {
         let policy = Policy::from_yaml(POLICY).unwrap();
         let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 10));
         let next = || {
             let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
             let allowed = ruling.decision().is_allowed();
-            let verdicts = ruling.limits().map(|status| LimitResult::from_status(&status, allowed));
-            <[_; 2]>::try_from(verdicts.collect::<Vec<_>>()).unwrap()
+            let results = ruling.limits().map(|status| LimitResult::from_status(&status, allowed));
+            <[_; 2]>::try_from(results.collect::<Vec<_>>()).unwrap()
         };
         use LimitResult::{Allowed, Denied, Near, Observed};
         assert_eq!(next(), [Some(Allowed), Some(Allowed)]);
@@ -75,7 +77,7 @@ rules:
     }
 
     #[test]
-    fn joint_limit_that_does_not_fit_denies_only_with_all_others() {
+    fn joint_limits_deny_only_together() {
         let rule = |name, max| {
             format!("{{ name: {name}, limits: [{max}/h], mode: jointly, algorithm: sliding_log }}")
         };
@@ -85,8 +87,8 @@ rules:
         let next = || {
             let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
             let allowed = ruling.decision().is_allowed();
-            let verdicts = ruling.limits().map(|status| LimitResult::from_status(&status, allowed));
-            verdicts.collect::<Vec<_>>()
+            let results = ruling.limits().map(|status| LimitResult::from_status(&status, allowed));
+            results.collect::<Vec<_>>()
         };
         assert_eq!(next(), [Some(LimitResult::Near), Some(LimitResult::Allowed)]);
         assert_eq!(next(), [Some(LimitResult::Observed), Some(LimitResult::Near)]);
@@ -94,12 +96,12 @@ rules:
     }
 
     #[test]
-    fn what_is_given_back_has_no_verdict() {
+    fn refund_has_no_limit_result() {
         let policy = Policy::from_yaml(POLICY).unwrap();
         let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 10));
         for cost in [3, 10] {
-            let back = Descriptor::new([]).cost(cost).as_refund();
-            let ruling = gate.check_now(&Request::new("default", back));
+            let refund = Descriptor::new([]).cost(cost).as_refund();
+            let ruling = gate.check_now(&Request::new("default", refund));
             assert_eq!(ruling.limits().count(), 2);
             assert!(
                 ruling.limits().all(|status| LimitResult::from_status(&status, true).is_none())

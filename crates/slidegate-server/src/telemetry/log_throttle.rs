@@ -1,29 +1,30 @@
-//! How often something may be told.
+//! Limits the rate of log messages about one cause.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use slidegate::Timestamp;
 
-/// Lets at most so many through in each stretch of time, and counts the others. It takes no lock.
+/// Lets at most `max_events` events pass in each interval, and counts the suppressed events. Lock-free.
 pub struct LogThrottle {
     max_events: u16,
     interval_us: u64,
-    /// The stretch that is under way, and in the lowest bits how many it has let through.
+    /// The current interval in the upper bits, and the number of events that passed in it in the lowest [`COUNT_BITS`].
     state: AtomicU64,
     suppressed: AtomicU64,
 }
 
+/// Bits of the state that hold the number of passed events: `max_events` is a `u16`.
 const COUNT_BITS: u32 = 16;
 
 impl LogThrottle {
-    /// At most so many in each stretch.
+    /// Creates a throttle of at most `max_events` events per interval. Intervals are aligned to the Unix epoch.
     pub fn new(max_events: u16, interval: Duration) -> Self {
         let interval_us = u64::try_from(interval.as_micros()).unwrap_or(u64::MAX).max(1);
         Self { max_events, interval_us, state: AtomicU64::new(0), suppressed: AtomicU64::new(0) }
     }
 
-    /// Whether the next may pass, and then how many have not since the last that did.
+    /// Returns the number of events suppressed since the last event that passed, or `None` if this event is suppressed.
     pub fn try_acquire(&self, now: Timestamp) -> Option<u64> {
         let current_interval = now.as_micros() / self.interval_us;
         let next_state = |state: u64| {
@@ -53,20 +54,31 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn so_many_pass_in_each_second_and_the_next_says_how_many_did_not() {
+    fn throttle_bounds_events_and_reports_suppressed() {
         let clock = ManualClock::at(Timestamp::from_secs(1_700_000_000));
         let throttle = LogThrottle::new(2, SECOND);
-        let next = |durations| {
-            clock.advance(Duration::from_millis(durations));
+        let advance_and_acquire = |millis| {
+            clock.advance(Duration::from_millis(millis));
             throttle.try_acquire(clock.now())
         };
-        assert_eq!([next(0), next(0), next(1), next(998)], [Some(0), Some(0), None, None]);
-        assert_eq!([next(1), next(0), next(0)], [Some(2), Some(0), None]);
-        assert_eq!([next(5_000), next(0)], [Some(1), Some(0)]);
+        assert_eq!(
+            [
+                advance_and_acquire(0),
+                advance_and_acquire(0),
+                advance_and_acquire(1),
+                advance_and_acquire(998)
+            ],
+            [Some(0), Some(0), None, None]
+        );
+        assert_eq!(
+            [advance_and_acquire(1), advance_and_acquire(0), advance_and_acquire(0)],
+            [Some(2), Some(0), None]
+        );
+        assert_eq!([advance_and_acquire(5_000), advance_and_acquire(0)], [Some(1), Some(0)]);
     }
 
     #[test]
-    fn a_clock_that_goes_back_opens_nothing() {
+    fn backward_clock_opens_no_new_interval() {
         let throttle = LogThrottle::new(1, SECOND);
         assert_eq!(throttle.try_acquire(Timestamp::from_secs(9)), Some(0));
         assert_eq!(throttle.try_acquire(Timestamp::from_secs(8)), None);
@@ -74,26 +86,27 @@ mod tests {
     }
 
     #[test]
-    fn none_passes_where_none_may() {
+    fn zero_max_suppresses_all_events() {
         let throttle = LogThrottle::new(0, SECOND);
         assert_eq!([1, 2, 3].map(|at| throttle.try_acquire(Timestamp::from_secs(at))), [None; 3]);
     }
 
     #[test]
-    fn of_many_at_once_none_is_lost_and_not_one_too_many_passes() {
+    fn concurrent_events_are_all_accounted_for() {
         let throttle = LogThrottle::new(3, SECOND);
         let now = Timestamp::from_secs(1);
-        let flood =
-            || (0..5_000).filter_map(|_| throttle.try_acquire(now)).map(|before| (1, before));
-        let count = || flood().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        let (passed, told) = thread::scope(|scope| {
+        let flood = || {
+            (0..5_000).filter_map(|_| throttle.try_acquire(now)).map(|suppressed| (1, suppressed))
+        };
+        let count = || flood().fold((0, 0), |sum, item| (sum.0 + item.0, sum.1 + item.1));
+        let (passed, reported) = thread::scope(|scope| {
             let others = [(); 3].map(|()| scope.spawn(count));
             others
                 .map(|other| other.join().unwrap())
                 .into_iter()
-                .fold(count(), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+                .fold(count(), |sum, item| (sum.0 + item.0, sum.1 + item.1))
         });
         assert_eq!(passed, 3);
-        assert_eq!(throttle.try_acquire(Timestamp::from_secs(2)), Some(4 * 5_000 - 3 - told));
+        assert_eq!(throttle.try_acquire(Timestamp::from_secs(2)), Some(4 * 5_000 - 3 - reported));
     }
 }

@@ -1,6 +1,7 @@
-//! What is counted, by the names that users script against (`docs/OPERATIONS.md`).
+//! The Prometheus metrics. Their names are public interface: `docs/OPERATIONS.md` lists them.
 //!
-//! No label has a value of a user: who is limited most is told by `top`.
+//! No label contains a value of a client, so the number of time series is bounded by the policy. Keys are reported by
+//! `telemetry::top` instead.
 
 mod cluster;
 mod exposition;
@@ -25,13 +26,13 @@ use self::cluster::ClusterGauges;
 pub use self::cluster::{ClusterStats, OvershootBuckets};
 pub use self::exposition::Format;
 
-/// A counter that many threads add to.
+/// A counter for frequent increments from several threads.
 type StripedCounter = Counter<u64, Stripes<AtomicU64>>;
 
-/// Counts the requests of a domain to which no rule applied.
+/// Counts the requests of one domain to which no rule applies.
 pub type UnmatchedCounter = StripedCounter;
 
-/// All that is counted.
+/// All metrics of a server.
 pub struct Metrics {
     registry: Registry,
     decisions: Family<DecisionLabels, StripedCounter>,
@@ -48,7 +49,7 @@ pub struct Metrics {
     cluster: ClusterGauges,
 }
 
-/// What is counted of one limit.
+/// The counters of one limit.
 pub struct LimitCounters {
     allowed: StripedCounter,
     denied: StripedCounter,
@@ -56,14 +57,14 @@ pub struct LimitCounters {
     near: StripedCounter,
 }
 
-/// What is counted of one face.
+/// The metrics of one listener.
 #[derive(Clone)]
 pub struct ListenerMetrics {
     results: [StripedCounter; RequestResult::ALL.len()],
     durations: DurationHistogram,
 }
 
-/// What is counted of the store.
+/// Latency and errors of the calls to the store.
 #[derive(Clone)]
 pub struct StoreMetrics {
     durations: DurationHistogram,
@@ -73,18 +74,18 @@ pub struct StoreMetrics {
     unsupported: Counter,
 }
 
-/// How a store stands, to be told as metrics.
+/// The state of a store at the time of a scrape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
-    /// Keys that this process counts.
+    /// Number of keys in the memory of this process.
     pub keys: usize,
-    /// Bytes that these keys take.
+    /// Bytes of memory that these keys occupy.
     pub memory_bytes: usize,
-    /// Keys that had to go before they expired.
+    /// Number of keys that were evicted before they expired.
     pub evicted_keys: u64,
-    /// Whether the store is not asked, since it has failed too often of late.
+    /// Whether the circuit breaker is open.
     pub is_breaker_open: bool,
-    /// Denials that were known without asking.
+    /// Number of denials that were decided from the denial cache.
     pub deny_cache_hits: u64,
 }
 
@@ -96,20 +97,20 @@ struct StoreGauges {
     deny_cache_hits: Counter,
 }
 
-/// How a request was answered.
+/// The result of a request, for metrics and traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestResult {
     Allowed,
     Denied,
-    /// The store did not answer, and a rule says to deny then.
+    /// The store is unavailable, and a rule denies requests in that case.
     StoreUnavailable,
-    /// It made no sense.
+    /// The request is invalid.
     Invalid,
-    /// The fault is ours.
+    /// An error in the server.
     Error,
 }
 
-/// How a reload ended.
+/// The result of a policy reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReloadResult {
     Changed,
@@ -117,7 +118,7 @@ pub enum ReloadResult {
     Failed,
 }
 
-/// Where requests come from.
+/// The protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenerKind {
     Http,
@@ -172,11 +173,11 @@ struct ReloadLabels {
 }
 
 impl RequestResult {
-    /// Every way, in the order of the variants.
+    /// All results, in the order of the variants.
     pub const ALL: [Self; 5] =
         [Self::Allowed, Self::Denied, Self::StoreUnavailable, Self::Invalid, Self::Error];
 
-    /// Its name, as users script against it.
+    /// Returns the value of the label `result`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
@@ -208,60 +209,60 @@ impl ListenerKind {
 }
 
 impl Metrics {
-    /// All at zero. `store` is what kind of store it is.
+    /// Creates the metrics, all zero. `store` is the kind of the store.
     pub fn new(store: &'static str) -> Self {
         let mut registry = Registry::with_prefix("slidegate");
         let decisions = Family::default();
         registry.register(
             "decisions",
-            "Verdicts of each limit; a limit that fits is not counted where another denied",
+            "Results of each limit; not counted for a limit with sufficient capacity if another limit denied the request",
             decisions.clone(),
         );
         let near_limit = Family::default();
         registry.register(
             "near_limit",
-            "Requests that passed and left less than 20 % of the limit",
+            "Allowed requests that left less than 20 % of the limit",
             near_limit.clone(),
         );
         let unmatched = Family::default();
         registry.register(
             "unmatched_requests",
-            "Requests of a domain of the policy to which no rule applied",
+            "Requests to which no rule applied, by domain of the policy",
             unmatched.clone(),
         );
         let unknown_domain_requests = Counter::default();
         registry.register(
             "unknown_domain_requests",
-            "Requests of domains that the policy does not have",
+            "Requests of domains that are not in the policy",
             unknown_domain_requests.clone(),
         );
         let requests = Family::default();
-        registry.register("requests", "Requests, by how they were answered", requests.clone());
+        registry.register("requests", "Requests, by protocol and result", requests.clone());
         let request_seconds = Family::default();
         registry.register(
             "request_seconds",
-            "Time from a whole request to its answer",
+            "Time from the complete request to the response",
             request_seconds.clone(),
         );
         let degraded_decisions = Counter::default();
         registry.register(
             "degraded_decisions",
-            "Decisions made without the store that should have made them",
+            "Decisions made without the store because it was unavailable",
             degraded_decisions.clone(),
         );
         let reloads = Family::default();
         for result in [ReloadResult::Changed, ReloadResult::Unchanged, ReloadResult::Failed] {
             drop(reloads.get_or_create(&ReloadLabels { result: result.name() }));
         }
-        registry.register("policy_reloads", "Times the policy was read again", reloads.clone());
+        registry.register("policy_reloads", "Policy reloads, by result", reloads.clone());
         let policy_stale = Gauge::default();
         registry.register(
             "policy_stale",
-            "1 while the policy file could not be loaded, so that an older one holds",
+            "1 if the last reload of the policy file failed, so that an older policy is active",
             policy_stale.clone(),
         );
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("build", "Which slidegate this is", build);
+        registry.register("build", "Version of slidegate", build);
         Self {
             store: StoreMetrics::register(&mut registry, store),
             store_stats: StoreGauges::register(&mut registry, store),
@@ -279,8 +280,9 @@ impl Metrics {
         }
     }
 
-    /// What is counted of a limit: the same for limits of one rule with one id, also of another policy.
-    pub fn limit(&self, rule: &Rule, limit: &RuleLimit) -> LimitCounters {
+    /// Returns the counters of a limit. Limits with the same domain, rule and id share their counters, also across
+    /// policies.
+    pub fn limit_counters(&self, rule: &Rule, limit: &RuleLimit) -> LimitCounters {
         let (domain, rule, limit) =
             (rule.domain().to_owned(), rule.name().to_owned(), limit.id().to_owned());
         let decisions = |outcome| {
@@ -293,12 +295,12 @@ impl Metrics {
         LimitCounters { allowed, denied, observed, near }
     }
 
-    /// The counter of a domain, the same for each policy that has it.
-    pub fn unmatched(&self, domain: &str) -> UnmatchedCounter {
+    /// Returns the counter of unmatched requests of a domain. All policies share it.
+    pub fn unmatched_counter(&self, domain: &str) -> UnmatchedCounter {
         self.unmatched.get_or_create(&DomainLabels { domain: domain.to_owned() }).clone()
     }
 
-    /// What is counted of a face.
+    /// Returns the metrics of a listener.
     pub fn listener(&self, kind: ListenerKind) -> ListenerMetrics {
         let protocol = kind.name();
         let result = |result: RequestResult| {
@@ -310,18 +312,18 @@ impl Metrics {
         }
     }
 
-    /// What is counted of the store.
+    /// Returns the metrics of the store.
     pub fn store(&self) -> &StoreMetrics {
         &self.store
     }
 
-    /// Counts a reload.
+    /// Counts a policy reload, and sets `policy_stale` if it failed.
     pub fn record_reload(&self, result: ReloadResult) {
         self.reloads.get_or_create(&ReloadLabels { result: result.name() }).inc();
         self.policy_stale.set(i64::from(result == ReloadResult::Failed));
     }
 
-    /// All of it as text, with the store as it now stands, and the cluster if there is one.
+    /// Encodes all metrics as text, with the current state of the store, and of the cluster if there is one.
     pub fn encode(
         &self,
         format: Format,
@@ -337,7 +339,7 @@ impl Metrics {
 }
 
 impl LimitCounters {
-    /// Counts a verdict.
+    /// Counts the result of the limit for one request.
     pub fn count(&self, limit_result: LimitResult) {
         match limit_result {
             LimitResult::Near => {
@@ -352,12 +354,12 @@ impl LimitCounters {
 }
 
 impl ListenerMetrics {
-    /// Counts an answer.
+    /// Counts a response.
     pub fn count_result(&self, result: RequestResult) {
         self.results[result as usize].inc();
     }
 
-    /// Counts how long an answer took.
+    /// Records the duration of a request.
     pub fn observe_duration(&self, time: Duration) {
         self.durations.observe(time);
     }
@@ -366,20 +368,24 @@ impl ListenerMetrics {
 impl StoreMetrics {
     fn register(registry: &mut Registry, store: &'static str) -> Self {
         let durations: Family<StoreLabels, DurationHistogram> = Family::default();
-        registry.register("store_seconds", "Time that the store took to answer", durations.clone());
+        registry.register("store_seconds", "Duration of calls to the store", durations.clone());
         let errors: Family<StoreErrorLabels, Counter> = Family::default();
-        registry.register("store_errors", "Calls that the store did not answer", errors.clone());
-        let of = |kind| errors.get_or_create(&StoreErrorLabels { store, kind }).clone();
+        registry.register(
+            "store_errors",
+            "Failed calls to the store, by kind of error",
+            errors.clone(),
+        );
+        let counter = |kind| errors.get_or_create(&StoreErrorLabels { store, kind }).clone();
         Self {
             durations: durations.get_or_create(&StoreLabels { store }).clone(),
-            unavailable: of("unavailable"),
-            timed_out: of("timed_out"),
-            breaker_open: of("breaker_open"),
-            unsupported: of("unsupported"),
+            unavailable: counter("unavailable"),
+            timed_out: counter("timed_out"),
+            breaker_open: counter("breaker_open"),
+            unsupported: counter("unsupported"),
         }
     }
 
-    /// Counts a call that took so long.
+    /// Records the duration of a call, and its error if it failed.
     pub fn record_call(&self, duration: Duration, error: Option<&StoreError>) {
         self.durations.observe(duration);
         let counter = match error {
@@ -396,29 +402,29 @@ impl StoreMetrics {
 impl StoreGauges {
     fn register(registry: &mut Registry, store: &'static str) -> Self {
         let keys = Gauge::default();
-        registry.register("keys", "Keys that this process counts", keys.clone());
+        registry.register("keys", "Keys in the memory of this process", keys.clone());
         let memory_bytes = Gauge::default();
         registry.register(
             "store_memory_bytes",
-            "Bytes of memory that these keys take, bounded by --max-memory",
+            "Bytes of memory of these keys, at most --max-memory",
             memory_bytes.clone(),
         );
         let evicted_keys = Counter::default();
         registry.register(
             "evicted_keys",
-            "Keys that had to go before they expired, because there were more than --max-keys, or they took more than --max-memory",
+            "Keys evicted before they expired, because --max-keys or --max-memory was reached",
             evicted_keys.clone(),
         );
         let breaker_open: Family<StoreLabels, Gauge> = Family::default();
         registry.register(
             "breaker_open",
-            "1 while the store is not asked, since it has failed too often of late",
+            "1 while the circuit breaker is open after repeated store failures",
             breaker_open.clone(),
         );
         let deny_cache_hits = Counter::default();
         registry.register(
             "deny_cache_hits",
-            "Denials that were known without asking the store",
+            "Denials decided from the denial cache, without a call to the store",
             deny_cache_hits.clone(),
         );
         let breaker_open = breaker_open.get_or_create(&StoreLabels { store }).clone();

@@ -1,4 +1,7 @@
-//! Who watches what is decided. Nothing here changes an answer.
+//! Telemetry: metrics, top limited keys, the denial log and traces. It never changes a decision.
+//!
+//! No metric label contains a value of a client. Such values appear only in [`top`], the denial log and traces, as
+//! [`redactor`] displays them.
 
 mod denial_log;
 mod duration_histogram;
@@ -30,51 +33,52 @@ use self::metrics::{LimitCounters, UnmatchedCounter};
 use self::top::{TopList, TopReport};
 use self::unknown_domain_log::UnknownDomainLog;
 
-/// Keys of each rule that are counted in each minute.
+/// Maximum number of keys in each top list of a rule, per minute.
 const MAX_TOP_KEYS: usize = 64;
 
-/// Sees what is decided: gathers what the admin address tells, and tells the log and a collector of traces.
+/// Records decisions in the metrics, the top keys and the denial log, and holds the tracer.
 pub struct Telemetry {
     clock: SystemClock,
     collectors: Option<Collectors>,
     denial_log: Option<DenialLog>,
     tracer: Option<DecisionTracer>,
-    unknown_domains: UnknownDomainLog,
+    unknown_domain_log: UnknownDomainLog,
 }
 
-/// What the admin address tells.
+/// The data that the admin listener serves.
 struct Collectors {
     metrics: Metrics,
-    top: TopKeys,
+    top_keys: TopKeys,
 }
 
-/// The counters of one policy.
+/// The counters of the limits and domains of one policy.
 pub struct PolicyMetrics {
-    /// Indexed by the place of the limit; empty if no metrics are gathered.
+    /// The counters of each limit, indexed by the position of the limit in the policy. Empty if metrics are disabled.
     limits: Box<[LimitCounters]>,
-    /// Requests to which no rule applied, by domain: every domain of the policy, and no other.
+    /// Counters of unmatched requests by domain. Contains exactly the domains of the policy; the counter is `None` if
+    /// metrics are disabled.
     unmatched: HashMap<Box<str>, Option<UnmatchedCounter>>,
 }
 
 impl Telemetry {
-    /// Nothing seen yet, and nobody who sees.
+    /// Creates telemetry that records nothing but warnings about unknown domains.
     pub fn new() -> Self {
         Self {
             clock: SystemClock::new(),
             collectors: None,
             denial_log: None,
             tracer: None,
-            unknown_domains: UnknownDomainLog::new(),
+            unknown_domain_log: UnknownDomainLog::new(),
         }
     }
 
-    /// The same with what the admin address tells; values are shown as `redact` does.
-    pub fn with_metrics(self, metrics: Metrics, redact: Redactor) -> Self {
-        let top = TopKeys::new(MAX_TOP_KEYS, redact, self.clock.now());
-        Self { collectors: Some(Collectors { metrics, top }), ..self }
+    /// Enables metrics and top keys. Attribute values are displayed by `redactor`.
+    pub fn with_metrics(self, metrics: Metrics, redactor: Redactor) -> Self {
+        let top_keys = TopKeys::new(MAX_TOP_KEYS, redactor, self.clock.now());
+        Self { collectors: Some(Collectors { metrics, top_keys }), ..self }
     }
 
-    /// The same with denials in the log, and with traces.
+    /// Sets the denial log and the tracer.
     pub fn with_denial_log_and_traces(
         self,
         denial_log: Option<DenialLog>,
@@ -83,54 +87,57 @@ impl Telemetry {
         Self { denial_log, tracer, ..self }
     }
 
-    /// The metrics, if they are gathered.
+    /// Returns the metrics, if they are enabled.
     pub fn metrics(&self) -> Option<&Metrics> {
         self.collectors.as_ref().map(|collectors| &collectors.metrics)
     }
 
-    /// Who is limited most: so many keys of each rule.
-    pub fn top(&self, most: usize) -> Option<TopReport> {
-        self.collectors.as_ref().map(|collectors| collectors.top.report(most, self.clock.now()))
+    /// Returns a report of the top limited keys, with at most `max_keys` keys per list. `None` if metrics are disabled.
+    pub fn top_keys(&self, max_keys: usize) -> Option<TopReport> {
+        self.collectors
+            .as_ref()
+            .map(|collectors| collectors.top_keys.report(max_keys, self.clock.now()))
     }
 
-    /// The traces, if there are any.
+    /// Returns the tracer, if tracing is enabled.
     pub fn tracer(&self) -> Option<&DecisionTracer> {
         self.tracer.as_ref()
     }
 
-    /// Where to count what a policy decides. What was counted under another policy goes on.
+    /// Returns the counters of a policy. A limit that another policy also has continues with the same counters.
     pub fn policy_metrics(&self, policy: &Policy) -> PolicyMetrics {
         let metrics = self.metrics();
-        let limits = metrics
-            .into_iter()
-            .flat_map(|metrics| policy.limits().map(|(rule, limit)| metrics.limit(rule, limit)));
-        let unmatched = policy
-            .domains()
-            .map(|domain| (domain.into(), metrics.map(|metrics| metrics.unmatched(domain))));
+        let limits = metrics.into_iter().flat_map(|metrics| {
+            policy.limits().map(|(rule, limit)| metrics.limit_counters(rule, limit))
+        });
+        let unmatched = policy.domains().map(|domain| {
+            (domain.into(), metrics.map(|metrics| metrics.unmatched_counter(domain)))
+        });
         PolicyMetrics { limits: limits.collect(), unmatched: unmatched.collect() }
     }
 
-    /// Records the decision about a request of a domain, to which `applied` applied.
+    /// Records the decision about a request. `matched_rules` are the rules that apply to it.
     pub fn record_decision(
         &self,
         policy_metrics: &PolicyMetrics,
         domain: &str,
-        applied: &MatchedRules<'_>,
+        matched_rules: &MatchedRules<'_>,
         ruling: &Ruling,
     ) {
-        if applied.matches().next().is_none() {
-            self.unmatched(policy_metrics, domain);
+        if matched_rules.matches().next().is_none() {
+            self.record_unmatched(policy_metrics, domain);
         }
         if let Some(collectors) = &self.collectors {
-            collectors.count(policy_metrics, applied, ruling, || self.clock.now());
+            collectors.record(policy_metrics, matched_rules, ruling, || self.clock.now());
         }
         if let Some(denial_log) = &self.denial_log {
-            denial_log.record(applied, ruling);
+            denial_log.record(matched_rules, ruling);
         }
     }
 
-    /// Records a request to which no rule applied. Only domains of the policy are labels.
-    fn unmatched(&self, policy_metrics: &PolicyMetrics, domain: &str) {
+    /// Counts a request to which no rule applies. Domains that are not in the policy are counted together and logged,
+    /// because clients choose them: as labels they would be unbounded.
+    fn record_unmatched(&self, policy_metrics: &PolicyMetrics, domain: &str) {
         match policy_metrics.unmatched.get(domain) {
             Some(Some(counter)) => drop(counter.inc()),
             Some(None) => {}
@@ -138,17 +145,17 @@ impl Telemetry {
                 if let Some(metrics) = self.metrics() {
                     metrics.unknown_domain_requests.inc();
                 }
-                self.unknown_domains.log(domain);
+                self.unknown_domain_log.log(domain);
             }
         }
     }
 }
 
 impl Collectors {
-    fn count(
+    fn record(
         &self,
         policy_metrics: &PolicyMetrics,
-        applied: &MatchedRules<'_>,
+        matched_rules: &MatchedRules<'_>,
         ruling: &Ruling,
         now: impl Fn() -> Timestamp,
     ) {
@@ -156,8 +163,9 @@ impl Collectors {
         if decision.is_degraded() {
             self.metrics.degraded_decisions.inc();
         }
-        // Of one who asks, a rule counts each kind once, however many of its limits say so.
-        let mut told = (usize::MAX, 0_u8);
+        // The descriptor match and a bit set of the lists in which its key has been counted. A match is counted at most
+        // once per list, even if several limits of the rule have the same result.
+        let mut counted_lists = (usize::MAX, 0_u8);
         for status in ruling.limits() {
             let Some(limit_result) = LimitResult::from_status(&status, decision.is_allowed())
             else {
@@ -166,21 +174,21 @@ impl Collectors {
             if let Some(counters) = policy_metrics.limits.get(status.limit.place()) {
                 counters.count(limit_result);
             }
-            let Some(list) = list(limit_result) else { continue };
-            if told.0 != status.matched() {
-                told = (status.matched(), 0);
+            let Some(list) = top_list(limit_result) else { continue };
+            if counted_lists.0 != status.matched() {
+                counted_lists = (status.matched(), 0);
             }
-            let first = told.1 & (1 << list as u8) == 0;
-            told.1 |= 1 << list as u8;
-            if let Some(asked) = status.asked_by(applied).filter(|_| first) {
-                self.top.count(list, status.rule, || asked.identity(), 1, now());
+            let is_first = counted_lists.1 & (1 << list as u8) == 0;
+            counted_lists.1 |= 1 << list as u8;
+            if let Some(rule_match) = status.asked_by(matched_rules).filter(|_| is_first) {
+                self.top_keys.record(list, status.rule, || rule_match.identity(), 1, now());
             }
         }
     }
 }
 
-/// What a key is counted for.
-fn list(limit_result: LimitResult) -> Option<TopList> {
+/// Returns the list in which the key of a limit is counted, or `None` if the request was simply allowed.
+fn top_list(limit_result: LimitResult) -> Option<TopList> {
     match limit_result {
         LimitResult::Allowed => None,
         LimitResult::Near => Some(TopList::Near),

@@ -1,56 +1,55 @@
-//! Values of clients in what an operator reads: as they are, or by a hash that tells them apart.
+//! Displays attribute values of clients to operators: in plain text or as keyed hashes.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
 use slidegate::Value;
 
-/// How values are shown. Clones show a value alike.
+/// Decides how attribute values are displayed. Clones display a value identically.
 ///
-/// Headers that hold what lets their sender in are shown by a hash always: what reads logs should not be able
-/// to become a client.
+/// Values of credential headers are always hashed, so that a reader of the log cannot impersonate a client.
 ///
-/// The hash is keyed, by a secret that the process draws at its start: who reads it can follow a value
-/// through one process's log and top-list, but can neither try out values nor compare two processes. It
-/// is std's SipHash and none of the fast hashes, of which the secret could be learnt.
+/// The hash is keyed by a secret that the process generates at start. A reader can follow a value within the log and
+/// the top keys of one process, but cannot test guesses or compare processes. The hash is SipHash from std rather than
+/// a faster hash, because the secret of a fast hash could be recovered from its outputs.
 #[derive(Clone, Debug, Default)]
 pub struct Redactor {
     secret: RandomState,
     redact_all: bool,
 }
 
-/// Attributes that `/v1/auth` makes of headers by which clients are let in.
+/// Attributes with credentials of clients, which `/v1/auth` derives from headers.
 const CREDENTIAL_ATTRIBUTES: [&str; 3] =
     ["header.authorization", "header.cookie", "header.proxy-authorization"];
 
 impl Redactor {
-    /// Values are shown as they are, or, if `hashed`, as 16 hexadecimal digits.
-    pub fn new(hashed: bool) -> Self {
-        Self { redact_all: hashed, ..Self::default() }
+    /// Creates a redactor. If `redact_all` is true, all values are hashed, otherwise only credentials.
+    pub fn new(redact_all: bool) -> Self {
+        Self { redact_all, ..Self::default() }
     }
 
-    /// The value of an attribute, to be written.
+    /// Returns the value of the attribute `name` for display.
     pub fn redact<'v>(&self, name: &str, value: Value<'v>) -> RedactedValue<'v> {
         match self.redact_all || CREDENTIAL_ATTRIBUTES.contains(&name) {
-            false => RedactedValue::Value(value),
+            false => RedactedValue::Plain(value),
             true => RedactedValue::Hash(self.secret.hash_one(value)),
         }
     }
 }
 
-/// A value as it is shown.
+/// An attribute value for display.
 #[derive(Clone, Copy, Debug)]
 pub enum RedactedValue<'v> {
-    /// As people read it.
-    Value(Value<'v>),
-    /// By its hash.
+    /// The value in plain text.
+    Plain(Value<'v>),
+    /// A keyed hash of the value, displayed as 16 hexadecimal digits.
     Hash(u64),
 }
 
 impl fmt::Display for RedactedValue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Value(value) => value.fmt(f),
+            Self::Plain(value) => value.fmt(f),
             Self::Hash(hash) => write!(f, "{hash:016x}"),
         }
     }
@@ -61,12 +60,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_shown_as_it_is_unless_it_is_to_be_hashed() {
+    fn value_is_plain_without_redaction() {
         assert_eq!(Redactor::new(false).redact("tenant", "acme".into()).to_string(), "acme");
     }
 
     #[test]
-    fn what_lets_a_client_in_is_never_shown_as_it_is() {
+    fn credentials_are_always_hashed() {
         for name in CREDENTIAL_ATTRIBUTES {
             let shown = Redactor::new(false).redact(name, "Bearer abc".into());
             assert!(matches!(shown, RedactedValue::Hash(_)), "{name}");
@@ -74,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_is_16_digits_the_same_within_a_process_and_another_for_others() {
+    fn hash_is_stable_and_keyed_per_process() {
         let redact = Redactor::new(true);
         let shown =
             |redact: &Redactor, value: &str| redact.redact("tenant", value.into()).to_string();
@@ -82,7 +81,7 @@ mod tests {
         assert!(acme.len() == 16 && acme.bytes().all(|byte| byte.is_ascii_hexdigit()), "{acme}");
         assert_eq!(shown(&redact.clone(), "acme"), acme);
         assert_ne!(shown(&redact, "acm"), acme);
-        assert_ne!(shown(&Redactor::new(true), "acme"), acme, "a secret of its own");
+        assert_ne!(shown(&Redactor::new(true), "acme"), acme, "each redactor has its own secret");
         assert_eq!(RedactedValue::Hash(10).to_string(), "000000000000000a");
     }
 }

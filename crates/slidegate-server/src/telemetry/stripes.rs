@@ -1,17 +1,17 @@
-//! Numbers that many threads add to, and a scraper reads now and then: each thread has a part of its own, so
-//! that none waits for another's cache line.
+//! Per-thread parts of a counter, so that threads that increment it do not contend for a cache line.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use prometheus_client::metrics::counter;
 
-/// Parts of a number: as many threads as decide at once on most machines.
+/// Number of stripes: about the number of threads that decide concurrently on most machines.
 const STRIPE_COUNT: usize = 8;
 
-/// One of something for each of some threads, in cache lines of its own.
+/// Values on separate cache lines, each used by some of the threads.
 #[derive(Debug, Default)]
 pub struct Stripes<T>([Stripe<T>; STRIPE_COUNT]);
 
+/// One value, aligned to a cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Stripe<T>(T);
@@ -24,19 +24,19 @@ thread_local! {
 }
 
 impl<T> Stripes<T> {
-    /// That of this thread.
+    /// Returns the value of the current thread.
     pub fn for_current_thread(&self) -> &T {
-        // A thread that ends has none any more, and may use anybody's.
+        // A thread that is being destroyed has no index any more; any stripe is correct.
         &self.0[STRIPE_INDEX.try_with(|stripe| *stripe).unwrap_or_default()].0
     }
 
-    /// All of them.
+    /// Returns all values.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|stripe| &stripe.0)
     }
 }
 
-/// Says what the number was by this part of it.
+/// `inc` and `inc_by` return the previous value of the current stripe only, not of the whole counter.
 impl counter::Atomic<u64> for Stripes<AtomicU64> {
     fn inc(&self) -> u64 {
         self.inc_by(1)
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_any_thread_adds_is_lost() {
+    fn concurrent_increments_are_all_counted() {
         let total = Stripes::<AtomicU64>::default();
         thread::scope(|scope| {
             for _ in 0..3 * STRIPE_COUNT {

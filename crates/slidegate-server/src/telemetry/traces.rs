@@ -1,7 +1,7 @@
-//! Decisions as spans, which a collector gets over OTLP in the background.
+//! Spans of decisions, exported over OTLP in the background.
 //!
-//! A span is made only where it is sampled. What a collector does not take in time is left out: a decision
-//! neither waits for it nor fails.
+//! A span is created only if it is sampled. Spans that the collector does not accept in time are dropped: tracing never
+//! delays or fails a decision.
 
 mod collector;
 mod parent;
@@ -27,41 +27,41 @@ pub use self::span::DecisionSpan;
 use self::collector::CollectorClient;
 use self::span::StoreSpan;
 
-/// Where traces go, and how many.
+/// Settings of tracing.
 #[derive(Debug)]
 pub struct TraceSettings {
     pub collector: CollectorUrl,
-    /// The share, from 0 to 1, of decisions that are traced where the caller does not say.
+    /// The share of decisions, from 0 to 1, that is traced if the caller has not made a sampling decision.
     pub sample: f64,
     /// Whether `traceparent` of a forwarded request decides sampling at `/v1/auth`.
     pub trust_forwarded: bool,
 }
 
-/// Why there can be no traces.
+/// Reason for which tracing cannot start.
 #[derive(Debug, Error)]
 pub enum TracerError {
-    #[error("cannot send traces: the system has no certificates to trust: {0}")]
+    #[error("cannot export traces: no trusted system certificates: {0}")]
     Certificates(std::io::Error),
-    #[error("cannot send traces: {0}")]
+    #[error("cannot export traces: {0}")]
     Exporter(#[from] ExporterBuildError),
 }
 
-/// Makes spans.
+/// Creates spans of decisions, and exports them.
 pub struct DecisionTracer {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
     trust_forwarded: bool,
 }
 
-/// Makes spans of what a store is asked.
+/// Creates spans of store calls.
 pub struct StoreTracer {
     tracer: SdkTracer,
-    /// What kind of store it is.
+    /// The kind of the store.
     kind: &'static str,
 }
 
 impl DecisionTracer {
-    /// Within a runtime, by which spans are sent.
+    /// Starts tracing. Must be called within a runtime, which sends the spans.
     pub fn start(settings: TraceSettings) -> Result<Self, TracerError> {
         let TraceSettings { collector, sample, trust_forwarded } = settings;
         let client = CollectorClient::new(&collector).map_err(TracerError::Certificates)?;
@@ -99,35 +99,36 @@ impl DecisionTracer {
         Some(parent.context.with_span(span))
     }
 
-    /// Makes spans of what a store of this kind is asked.
+    /// Creates a tracer for a store of this kind.
     pub fn store_tracer(&self, kind: &'static str) -> StoreTracer {
         StoreTracer { tracer: self.tracer.clone(), kind }
     }
 
-    /// Sends what has not been sent, if that takes no longer than this. From then on there are no spans.
+    /// Exports the remaining spans within `timeout`, and shuts tracing down. No spans are created afterwards.
     pub async fn flush(&self, timeout: Duration) {
         let provider = self.provider.clone();
         let flushed = task::spawn_blocking(move || provider.shutdown_with_timeout(timeout)).await;
         if !matches!(flushed, Ok(Ok(()))) {
-            warn!("the last traces could not be sent within {timeout:?}");
+            warn!("remaining traces lost: the collector did not accept them within {timeout:?}");
         }
     }
 }
 
 impl StoreTracer {
-    /// Begins the span of a call, below that of the decision which makes it, if there is one.
+    /// Begins the span of a store call, as a child of the current decision span. The span is empty if there is none.
     pub fn begin(&self) -> StoreSpan {
         StoreSpan::begin(&self.tracer, self.kind)
     }
 }
 
-/// Who sends the spans. The standard's own variables may say more: `OTEL_SERVICE_NAME` and
-/// `OTEL_RESOURCE_ATTRIBUTES`.
+/// Returns the resource attributes of exported spans. The standard variables `OTEL_SERVICE_NAME` and
+/// `OTEL_RESOURCE_ATTRIBUTES` override or extend them.
 fn resource() -> Resource {
-    let named = std::env::var_os("OTEL_SERVICE_NAME").is_some_and(|name| !name.is_empty());
+    let has_service_name =
+        std::env::var_os("OTEL_SERVICE_NAME").is_some_and(|name| !name.is_empty());
     let version = opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
     let resource = Resource::builder().with_attribute(version);
-    match named {
+    match has_service_name {
         true => resource.build(),
         false => resource.with_service_name("slidegate").build(),
     }

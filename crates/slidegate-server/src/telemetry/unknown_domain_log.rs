@@ -1,4 +1,4 @@
-//! Requests for domains that the policy does not have, in the log.
+//! Logs requests with domains that are not in the policy.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use tracing::warn;
 
 use super::log_throttle::LogThrottle;
 
-/// Bytes of a domain that are logged.
+/// Maximum number of bytes of a domain in the log.
 const MAX_DOMAIN_BYTES: usize = 128;
 
-/// Logs unknown domains, at most one in each minute.
+/// Logs at most one unknown domain per minute.
 pub struct UnknownDomainLog {
     log_throttle: LogThrottle,
     clock: SystemClock,
 }
 
 impl UnknownDomainLog {
-    /// Creates one that has logged nothing.
+    /// Creates a log.
     pub fn new() -> Self {
         Self {
             log_throttle: LogThrottle::new(1, Duration::from_secs(60)),
@@ -25,19 +25,20 @@ impl UnknownDomainLog {
         }
     }
 
-    /// Logs a domain, unless one was logged in this minute. `unlogged` counts the requests since then.
+    /// Logs a domain, unless one has been logged in the current minute. The field `unlogged` is the number of requests
+    /// since the last message.
     pub fn log(&self, domain: &str) {
         if let Some(unlogged) = self.log_throttle.try_acquire(self.clock.now()) {
-            let domain = truncate(domain);
+            let domain = truncate_domain(domain);
             warn!(
                 domain,
-                unlogged, "the policy has no rule of this domain: requests for it are not limited"
+                unlogged, "the policy has no rule of this domain: its requests are not limited"
             );
         }
     }
 }
 
-fn truncate(domain: &str) -> &str {
+fn truncate_domain(domain: &str) -> &str {
     &domain[..domain.floor_char_boundary(MAX_DOMAIN_BYTES)]
 }
 
@@ -47,8 +48,8 @@ mod tests {
 
     #[test]
     fn long_domain_is_cut_between_characters() {
-        assert_eq!(truncate("shop"), "shop");
+        assert_eq!(truncate_domain("shop"), "shop");
         let long = format!("{}ä", "x".repeat(MAX_DOMAIN_BYTES - 1));
-        assert_eq!(truncate(&long), "x".repeat(MAX_DOMAIN_BYTES - 1));
+        assert_eq!(truncate_domain(&long), "x".repeat(MAX_DOMAIN_BYTES - 1));
     }
 }

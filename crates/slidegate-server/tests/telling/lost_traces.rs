@@ -43,7 +43,10 @@ fn decisions_go_on_where_no_collector_is() {
 fn decisions_go_on_where_the_collector_fails() {
     let collector = Collector::that(Manner::Fails);
     let server = traced(&collector.url(), &FLAGS, &NARROW);
-    goes_on(server, "the collector did not take them: it answers 500 Internal Server Error");
+    goes_on(
+        server,
+        "the collector did not accept them: it responded with 500 Internal Server Error",
+    );
 }
 
 #[test]

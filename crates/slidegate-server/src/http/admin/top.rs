@@ -20,7 +20,7 @@ pub async fn top(
 ) -> Result<Json<Option<TopReport>>, Problem> {
     let keys = parse_keys(query.as_deref().unwrap_or_default())?;
     // A report on many rules takes milliseconds and would block other tasks of this thread.
-    let report = tokio::task::spawn_blocking(move || service.telemetry().top(keys));
+    let report = tokio::task::spawn_blocking(move || service.telemetry().top_keys(keys));
     report.await.map(Json).map_err(Problem::internal)
 }
 

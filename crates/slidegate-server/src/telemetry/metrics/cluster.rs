@@ -1,4 +1,4 @@
-//! What is told of a cluster. It is counted elsewhere, and read when somebody asks.
+//! Metrics of a cluster. The cluster counts them itself; they are copied into the registry for each scrape.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,29 +15,29 @@ use prometheus_client::registry::Registry;
 use slidegate_cluster::seal::Refusal;
 use slidegate_cluster::{SHARES, Status};
 
-/// How a cluster stands, to be told as metrics. All zero where there is none.
+/// The state of a cluster at the time of a scrape. All zero without a cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterStats {
-    /// Nodes that are heard of, this one among them.
+    /// Number of nodes that send messages, including this node.
     pub alive: u64,
-    /// Nodes that are not heard of any more, and still count.
+    /// Number of nodes that have stopped sending messages, but whose counters still apply.
     pub silent: u64,
-    /// For how long the slowest of the others has not acknowledged what it should.
+    /// Age of the oldest update of this node that another node has not acknowledged.
     pub lag: Duration,
-    /// Bytes that went out to all nodes.
+    /// Bytes sent to other nodes.
     pub sent_bytes: u64,
-    /// Bytes that came from all nodes.
+    /// Bytes received from other nodes.
     pub received_bytes: u64,
-    /// What came and was refused, by the reason's name.
+    /// Number of rejected frames, by the name of the reason.
     pub rejected: Vec<(&'static str, u64)>,
-    /// Requests that were denied since too much was not acknowledged.
+    /// Requests denied because too many units were not acknowledged yet.
     pub unsynced_denials: u64,
-    /// How far counts went beyond max.
+    /// Overshoot of counters beyond max, as a share of max.
     pub overshoot: OvershootBuckets,
 }
 
 impl ClusterStats {
-    /// What a node tells of itself and the others.
+    /// Creates the state from the status of a node and its overshoot counters.
     pub fn from_status(
         status: &Status,
         unsynced_denials: u64,
@@ -51,18 +51,18 @@ impl ClusterStats {
             lag: Duration::from_millis(lag_ms.unwrap_or(0)),
             sent_bytes: status.sent_bytes,
             received_bytes: status.received_bytes,
-            rejected: status.refused.iter().map(|(reason, times)| (*reason, *times)).collect(),
+            rejected: status.refused.iter().map(|(reason, count)| (*reason, *count)).collect(),
             unsynced_denials,
             overshoot,
         }
     }
 }
 
-/// Shares of max beyond max, how often each was seen: as [`SHARES`] tells them apart, and one more beyond.
+/// A histogram of overshoots as a share of max. The bounds of the buckets are [`SHARES`], plus one unbounded bucket.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OvershootBuckets {
     pub counts: Vec<u64>,
-    /// Of all that were seen, as a part of max.
+    /// Sum of all recorded overshoots, as a share of max.
     pub sum: f64,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct ClusterGauges {
     received_bytes: Counter,
     rejected: Family<RejectionLabels, Counter>,
     unsynced_denials: Counter,
-    overshoot: Told,
+    overshoot: OvershootMetric,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -87,23 +87,23 @@ struct RejectionLabels {
     reason: &'static str,
 }
 
-/// The last shares that were told: they are a histogram.
+/// The overshoot histogram of the last scrape, as a metric.
 #[derive(Clone, Debug, Default)]
-struct Told(Arc<Mutex<OvershootBuckets>>);
+struct OvershootMetric(Arc<Mutex<OvershootBuckets>>);
 
 impl ClusterGauges {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let members: Family<MemberLabels, Gauge> = Family::default();
         registry.register(
             "cluster_members",
-            "Nodes of the cluster, by whether they are heard of",
+            "Nodes of the cluster, by state: alive nodes send messages, silent nodes have stopped",
             members.clone(),
         );
-        let of = |state| members.get_or_create(&MemberLabels { state }).clone();
+        let gauge = |state| members.get_or_create(&MemberLabels { state }).clone();
         let lag = Gauge::default();
         registry.register(
             "cluster_lag_seconds",
-            "For how long the slowest of the other nodes has not acknowledged what this one counted",
+            "Age of the oldest update of this node that another node has not acknowledged",
             lag.clone(),
         );
         let rejected: Family<RejectionLabels, Counter> = Family::default();
@@ -112,13 +112,13 @@ impl ClusterGauges {
         }
         registry.register(
             "cluster_rejected_frames",
-            "What came from strangers, or damaged, and was refused",
+            "Frames rejected as unauthenticated, replayed or malformed, by reason",
             rejected.clone(),
         );
-        let overshoot = Told::default();
+        let overshoot = OvershootMetric::default();
         registry.register(
             "cluster_overshoot_ratio",
-            "Of counts that went beyond max, by what share of it",
+            "Overshoot of counters beyond max, as a share of max",
             overshoot.clone(),
         );
         let counter = |registry: &mut Registry, name, help| {
@@ -127,8 +127,8 @@ impl ClusterGauges {
             counter
         };
         Self {
-            alive: of("alive"),
-            silent: of("silent"),
+            alive: gauge("alive"),
+            silent: gauge("silent"),
             lag,
             sent_bytes: counter(registry, "cluster_sent_bytes", "Bytes sent to other nodes"),
             received_bytes: counter(
@@ -139,7 +139,7 @@ impl ClusterGauges {
             unsynced_denials: counter(
                 registry,
                 "cluster_unsynced_denials",
-                "Requests denied since other nodes had not acknowledged enough",
+                "Requests denied because too many units were not acknowledged by other nodes",
             ),
             rejected,
             overshoot,
@@ -148,25 +148,25 @@ impl ClusterGauges {
 
     pub(super) fn set(&self, stats: ClusterStats) {
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        let to = |counter: &Counter, value| counter.inner().fetch_max(value, Ordering::Relaxed);
+        let raise = |counter: &Counter, value| counter.inner().fetch_max(value, Ordering::Relaxed);
         self.alive.set(gauge(stats.alive));
         self.silent.set(gauge(stats.silent));
         self.lag.set(stats.lag.as_secs_f64());
-        to(&self.sent_bytes, stats.sent_bytes);
-        to(&self.received_bytes, stats.received_bytes);
-        to(&self.unsynced_denials, stats.unsynced_denials);
-        for (reason, times) in stats.rejected {
-            to(&self.rejected.get_or_create(&RejectionLabels { reason }), times);
+        raise(&self.sent_bytes, stats.sent_bytes);
+        raise(&self.received_bytes, stats.received_bytes);
+        raise(&self.unsynced_denials, stats.unsynced_denials);
+        for (reason, count) in stats.rejected {
+            raise(&self.rejected.get_or_create(&RejectionLabels { reason }), count);
         }
         *self.overshoot.0.lock() = stats.overshoot;
     }
 }
 
-impl TypedMetric for Told {
+impl TypedMetric for OvershootMetric {
     const TYPE: MetricType = MetricType::Histogram;
 }
 
-impl EncodeMetric for Told {
+impl EncodeMetric for OvershootMetric {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
         let OvershootBuckets { counts, sum } = self.0.lock().clone();
         let bounds = SHARES.iter().map(|share| *share as f64 / 1e3).chain([f64::INFINITY]);
@@ -187,34 +187,34 @@ mod tests {
 
     use super::*;
 
-    fn told(stats: Option<ClusterStats>) -> String {
+    fn encode_stats(stats: Option<ClusterStats>) -> String {
         let mut registry = Registry::default();
         let gauges = ClusterGauges::register(&mut registry);
         if let Some(stats) = stats {
             gauges.set(stats);
         }
-        let mut told = String::new();
-        encode(&mut told, &registry).unwrap();
-        told
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        text
     }
 
-    fn has(told: &str, line: &str) {
-        assert!(told.lines().any(|told| told == line), "{line}\n{told}");
-    }
-
-    #[test]
-    fn without_a_cluster_all_is_zero() {
-        let told = told(None);
-        has(&told, r#"cluster_members{state="silent"} 0"#);
-        has(&told, r#"cluster_rejected_frames_total{reason="wrong_mac"} 0"#);
-        has(&told, r#"cluster_overshoot_ratio_bucket{le="0.001"} 0"#);
-        has(&told, r#"cluster_overshoot_ratio_bucket{le="+Inf"} 0"#);
-        has(&told, "cluster_overshoot_ratio_count 0");
+    fn assert_has_line(text: &str, line: &str) {
+        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
     }
 
     #[test]
-    fn figures_are_told_as_they_are() {
-        let told = told(Some(ClusterStats {
+    fn metrics_without_cluster_are_zero() {
+        let text = encode_stats(None);
+        assert_has_line(&text, r#"cluster_members{state="silent"} 0"#);
+        assert_has_line(&text, r#"cluster_rejected_frames_total{reason="wrong_mac"} 0"#);
+        assert_has_line(&text, r#"cluster_overshoot_ratio_bucket{le="0.001"} 0"#);
+        assert_has_line(&text, r#"cluster_overshoot_ratio_bucket{le="+Inf"} 0"#);
+        assert_has_line(&text, "cluster_overshoot_ratio_count 0");
+    }
+
+    #[test]
+    fn cluster_stats_are_encoded() {
+        let text = encode_stats(Some(ClusterStats {
             alive: 2,
             silent: 1,
             lag: Duration::from_millis(1_250),
@@ -223,14 +223,14 @@ mod tests {
             overshoot: OvershootBuckets { counts: vec![4, 0, 0, 0, 0, 0, 0, 0, 1], sum: 0.75 },
             ..ClusterStats::default()
         }));
-        has(&told, r#"cluster_members{state="alive"} 2"#);
-        has(&told, r#"cluster_members{state="silent"} 1"#);
-        has(&told, "cluster_lag_seconds 1.25");
-        has(&told, "cluster_sent_bytes_total 7");
-        has(&told, r#"cluster_rejected_frames_total{reason="wrong_mac"} 3"#);
-        has(&told, r#"cluster_overshoot_ratio_bucket{le="0.001"} 4"#);
-        has(&told, r#"cluster_overshoot_ratio_bucket{le="0.5"} 4"#);
-        has(&told, r#"cluster_overshoot_ratio_bucket{le="+Inf"} 5"#);
-        has(&told, "cluster_overshoot_ratio_sum 0.75");
+        assert_has_line(&text, r#"cluster_members{state="alive"} 2"#);
+        assert_has_line(&text, r#"cluster_members{state="silent"} 1"#);
+        assert_has_line(&text, "cluster_lag_seconds 1.25");
+        assert_has_line(&text, "cluster_sent_bytes_total 7");
+        assert_has_line(&text, r#"cluster_rejected_frames_total{reason="wrong_mac"} 3"#);
+        assert_has_line(&text, r#"cluster_overshoot_ratio_bucket{le="0.001"} 4"#);
+        assert_has_line(&text, r#"cluster_overshoot_ratio_bucket{le="0.5"} 4"#);
+        assert_has_line(&text, r#"cluster_overshoot_ratio_bucket{le="+Inf"} 5"#);
+        assert_has_line(&text, "cluster_overshoot_ratio_sum 0.75");
     }
 }

@@ -1,21 +1,21 @@
-//! The metrics as text: OpenMetrics, as the library writes it, and the older Prometheus format, made of it.
+//! Encodes the metrics as OpenMetrics text, or as the older Prometheus text, which is converted from it.
 
 use std::fmt;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-/// A format in which metrics are told.
+/// A text format of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// OpenMetrics 1.0.
     OpenMetrics,
-    /// The Prometheus text format 0.0.4, which every scraper reads.
+    /// The Prometheus text format 0.0.4, which every scraper supports.
     Prometheus,
 }
 
 impl Format {
-    /// The media type.
+    /// Returns the media type.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -24,6 +24,7 @@ impl Format {
     }
 }
 
+/// Encodes all metrics of a registry.
 pub fn encode_registry(registry: &Registry, format: Format) -> Result<String, fmt::Error> {
     let mut text = String::new();
     encode(&mut text, registry)?;
@@ -33,16 +34,16 @@ pub fn encode_registry(registry: &Registry, format: Format) -> Result<String, fm
     })
 }
 
-/// OpenMetrics names a counter and an info without the ending that their samples have, and says where the
-/// text ends. The older format does neither.
+/// Converts OpenMetrics to the Prometheus format 0.0.4. OpenMetrics declares counters and infos without the suffix of
+/// their samples, and ends with `# EOF`; the older format does neither.
 fn to_prometheus(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;
     for line in open_metrics.lines() {
-        if let Some(of) = line.strip_prefix("# HELP ") {
-            help = of.split_once(' ');
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            help = rest.split_once(' ');
         } else if let Some((name, kind)) =
-            line.strip_prefix("# TYPE ").and_then(|of| of.split_once(' '))
+            line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
         {
             let (suffix, kind) = match kind {
                 "counter" => ("_total", "counter"),
@@ -50,7 +51,7 @@ fn to_prometheus(open_metrics: &str) -> String {
                 "unknown" => ("", "untyped"),
                 other => ("", other),
             };
-            if let Some((_, help)) = help.take().filter(|(of, _)| *of == name) {
+            if let Some((_, help)) = help.take().filter(|(metric, _)| *metric == name) {
                 text.push_str(&format!("# HELP {name}{suffix} {help}\n"));
             }
             text.push_str(&format!("# TYPE {name}{suffix} {kind}\n"));
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_older_format_names_the_samples_and_has_no_end() {
+    fn prometheus_format_declares_sample_names() {
         let open_metrics = "\
 # HELP a_requests How many.
 # TYPE a_requests counter

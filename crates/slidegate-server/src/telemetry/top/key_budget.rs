@@ -1,48 +1,48 @@
-//! Room for keys, shared by all rules.
+//! A budget of keys that all summaries share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Keys that are kept at once, of all rules, kinds and minutes.
+/// Maximum number of keys in memory, over all rules, lists and minutes.
 pub const MAX_KEYS: usize = 65_536;
 
-/// Of the last half of the room, no summary takes more than makes this many: it is for those that have
-/// little, so that the floods of some rules do not hide that others deny, too.
+/// The last half of the budget is reserved for summaries with fewer keys than this. Otherwise floods of some rules
+/// would hide the denials of others.
 const MIN_KEYS_PER_SUMMARY: usize = 4;
 
-/// Room for so many keys, and what is left of it.
+/// A number of keys that summaries may hold together. Clones share the budget.
 #[derive(Clone, Debug)]
 pub struct KeyBudget {
     keys: usize,
     remaining: Arc<AtomicUsize>,
 }
 
-/// What one summary has taken of it; gives it back when it goes.
+/// The keys that one summary has taken from the budget. They are returned when the guard is dropped.
 #[derive(Debug)]
 pub struct BudgetGuard {
-    of: KeyBudget,
+    budget: KeyBudget,
     keys: usize,
 }
 
 impl KeyBudget {
-    /// Room for so many keys.
+    /// Creates a budget of `keys` keys.
     pub fn new(keys: usize) -> Self {
         Self { keys, remaining: Arc::new(AtomicUsize::new(keys)) }
     }
 
-    /// Nothing yet.
+    /// Creates a guard that has taken no keys.
     pub fn guard(&self) -> BudgetGuard {
-        BudgetGuard { of: self.clone(), keys: 0 }
+        BudgetGuard { budget: self.clone(), keys: 0 }
     }
 
-    /// One, for whoever has so many.
+    /// Takes one key, for a summary that already holds `held_keys` keys. Returns whether the budget allows it.
     fn try_take_key(&self, held_keys: usize) -> bool {
-        let kept = if held_keys < MIN_KEYS_PER_SUMMARY { 0 } else { self.keys / 2 };
-        let less = |remaining: usize| (remaining > kept).then(|| remaining - 1);
-        self.remaining.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+        let reserved = if held_keys < MIN_KEYS_PER_SUMMARY { 0 } else { self.keys / 2 };
+        let decrement = |remaining: usize| (remaining > reserved).then(|| remaining - 1);
+        self.remaining.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decrement).is_ok()
     }
 
-    /// For how many keys there is room.
+    /// Returns the number of keys that can still be taken.
     #[cfg(test)]
     pub fn remaining(&self) -> usize {
         self.remaining.load(Ordering::Relaxed)
@@ -50,17 +50,17 @@ impl KeyBudget {
 }
 
 impl BudgetGuard {
-    /// Takes room for one more, if it may.
+    /// Takes one more key from the budget. Returns whether the budget allows it.
     pub fn try_take(&mut self) -> bool {
-        let took = self.of.try_take_key(self.keys);
-        self.keys += usize::from(took);
-        took
+        let is_taken = self.budget.try_take_key(self.keys);
+        self.keys += usize::from(is_taken);
+        is_taken
     }
 }
 
 impl Drop for BudgetGuard {
     fn drop(&mut self) {
-        self.of.remaining.fetch_add(self.keys, Ordering::Relaxed);
+        self.budget.remaining.fetch_add(self.keys, Ordering::Relaxed);
     }
 }
 
@@ -68,12 +68,12 @@ impl Drop for BudgetGuard {
 mod tests {
     use super::*;
 
-    fn fill(guard: &mut BudgetGuard, most: usize) {
-        while guard.keys < most && guard.try_take() {}
+    fn fill(guard: &mut BudgetGuard, max_keys: usize) {
+        while guard.keys < max_keys && guard.try_take() {}
     }
 
     #[test]
-    fn what_goes_gives_its_room_back() {
+    fn dropped_guard_returns_its_keys() {
         let key_budget = KeyBudget::new(1_000);
         let mut guard = key_budget.guard();
         fill(&mut guard, 10);
@@ -83,12 +83,12 @@ mod tests {
     }
 
     #[test]
-    fn fifty_rules_have_what_they_want_and_eight_hundred_more_a_few() {
+    fn budget_reserves_few_keys_for_later_rules() {
         let key_budget = KeyBudget::new(MAX_KEYS);
-        // Two kinds, five minutes, 64 keys each.
+        // Two lists, five minutes, 64 keys each.
         let mut all: Vec<BudgetGuard> = (0..860 * 10).map(|_| key_budget.guard()).collect();
         all.iter_mut().for_each(|guard| fill(guard, 64));
-        let least = |of: &[BudgetGuard]| of.iter().map(|guard| guard.keys).min().unwrap();
+        let least = |guards: &[BudgetGuard]| guards.iter().map(|guard| guard.keys).min().unwrap();
         assert_eq!((least(&all[..500]), least(&all[500..])), (64, MIN_KEYS_PER_SUMMARY));
         let guard: usize = all.iter().map(|guard| guard.keys).sum();
         assert_eq!(guard + key_budget.remaining(), MAX_KEYS);

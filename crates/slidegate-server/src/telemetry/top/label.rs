@@ -1,4 +1,4 @@
-//! Whose key it was, as people read it.
+//! The displayed form of a key: its attribute names and values, bounded in length.
 
 use std::fmt::{self, Write};
 
@@ -6,24 +6,24 @@ use slidegate::Value;
 
 use crate::telemetry::redact::{RedactedValue, Redactor};
 
-/// Bytes that are kept of a name and of a value, so that nobody can fill the memory with long ones.
+/// Maximum number of bytes of a name or a value, so that clients cannot exhaust memory with long values.
 const MAX_PART_BYTES: usize = 128;
-/// Bytes that are kept of a whole key; parts beyond it are empty.
+/// Maximum number of bytes of a whole key. Names and values after this bound are empty.
 const MAX_LABEL_BYTES: usize = 256;
-/// Stands for what is cut off.
+/// Replaces the removed end of a cut name or value.
 const ELLIPSIS: char = '…';
 
-/// Names and values, in the rule's order. Once written, it is written again without asking for memory,
-/// unless the next is longer than any before.
+/// The names and values of a key, in the order of the rule. The buffers are reused: a new key allocates only if it is
+/// longer than all previous ones.
 #[derive(Clone, Debug, Default)]
 pub struct KeyLabel {
     text: String,
-    /// Where names and values end in the text, by turns.
+    /// End offsets of names and values in the text, alternating.
     ends: Vec<u16>,
 }
 
 impl KeyLabel {
-    /// Tells of another key from now on.
+    /// Replaces the contents with another key.
     pub fn write<'v>(
         &mut self,
         attributes: impl Iterator<Item = (&'v str, Value<'v>)>,
@@ -32,25 +32,25 @@ impl KeyLabel {
         self.text.clear();
         self.ends.clear();
         for (name, value) in attributes {
-            self.part(|part| part.write_str(name));
+            self.push_part(|part| part.write_str(name));
             match redactor.redact(name, value) {
-                // The formatter takes as long as all the rest.
-                RedactedValue::Value(Value::Text(text)) => {
-                    self.part(|part| part.write_str(text));
+                // Text is copied directly, because formatting it would take as long as all other work here.
+                RedactedValue::Plain(Value::Text(text)) => {
+                    self.push_part(|part| part.write_str(text));
                 }
-                shown => self.part(|part| write!(part, "{shown}")),
+                redacted => self.push_part(|part| write!(part, "{redacted}")),
             }
         }
     }
 
-    fn part(&mut self, write: impl FnOnce(&mut TruncatingWriter<'_>) -> fmt::Result) {
+    fn push_part(&mut self, write: impl FnOnce(&mut TruncatingWriter<'_>) -> fmt::Result) {
         let remaining_bytes = MAX_PART_BYTES.min(MAX_LABEL_BYTES.saturating_sub(self.text.len()));
-        // It fails once it is cut.
+        // Writing fails if the part was cut, which is not an error here.
         write(&mut TruncatingWriter { text: &mut self.text, remaining_bytes }).unwrap_or_default();
         self.ends.push(self.text.len() as u16);
     }
 
-    /// Names and values.
+    /// Returns the names and values.
     pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         let mut begin = 0;
         let mut part = move |end: &u16| {
@@ -62,7 +62,7 @@ impl KeyLabel {
     }
 }
 
-/// Takes no more than is left, whole characters, and says so.
+/// Appends at most `remaining_bytes` bytes, cuts between characters, and fails once something was cut.
 struct TruncatingWriter<'l> {
     text: &'l mut String,
     remaining_bytes: usize,
@@ -97,14 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn names_and_values_are_told_as_they_came() {
+    fn label_keeps_names_and_values_in_order() {
         let pairs = [("tenant", "acme"), ("ip", ""), ("b", "2")];
         assert_eq!(label(&pairs).pairs().collect::<Vec<_>>(), pairs);
         assert_eq!(label(&[]).pairs().count(), 0);
     }
 
     #[test]
-    fn a_network_is_told_as_people_read_it() {
+    fn label_shows_network_in_cidr_form() {
         let mut label = KeyLabel::default();
         let network = Value::Network("2001:db8::/64".parse().unwrap());
         label.write([("ip", network)].into_iter(), &Redactor::default());
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_value_its_beginning_is_told_and_that_it_is_cut() {
+    fn long_value_is_cut_with_ellipsis() {
         for filler in ["x", "é", "語"] {
             let long = filler.repeat(300);
             let label = label(&[("a", &long), ("b", "2")]);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_values_the_first_are_told() {
+    fn label_bound_leaves_later_values_empty() {
         let long = "x".repeat(1024);
         let label = label(&[("name", &*long); 16]);
         let pairs: Vec<_> = label.pairs().collect();

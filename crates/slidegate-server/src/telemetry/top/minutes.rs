@@ -1,4 +1,4 @@
-//! The last minutes: a summary for each.
+//! The summaries of the last minutes.
 
 use slidegate::Timestamp;
 
@@ -6,52 +6,56 @@ use super::key_budget::{BudgetGuard, KeyBudget};
 use super::label::KeyLabel;
 use super::summary::{Merged, Summary};
 
-/// Minutes that are told of: the present one and those before it.
+/// Number of minutes in a report: the current minute and the minutes before it.
 pub const WINDOW_MINUTES: u64 = 5;
-/// Seconds in one.
+/// Number of seconds in a minute.
 pub const SECONDS_PER_MINUTE: u64 = 60;
 
-/// What was counted in the last minutes, the oldest first.
+/// Summaries of the last minutes, oldest first.
 #[derive(Debug, Default)]
 pub struct MinuteSummaries(Vec<MinuteSummary>);
 
 #[derive(Debug)]
 struct MinuteSummary {
-    /// Minutes since 1970.
+    /// Minutes since the Unix epoch.
     unix_minute: u64,
     summary: Summary<KeyLabel>,
     budget_guard: BudgetGuard,
 }
 
-/// The minute that a moment is in.
+/// Returns the number of minutes from the Unix epoch to a time.
 pub fn unix_minute(now: Timestamp) -> u64 {
     now.as_micros() / (SECONDS_PER_MINUTE * 1_000_000)
 }
 
-/// Whether a minute is one of the last, up to this one.
+/// Returns whether a minute is among the last [`WINDOW_MINUTES`] minutes up to `newest`.
 fn is_live(unix_minute: u64, newest: u64) -> bool {
     unix_minute + WINDOW_MINUTES > newest
 }
 
 impl MinuteSummaries {
-    /// Counts so much of a key; of no more than `capacity` keys in a minute, and no more than there is
-    /// room for.
-    pub fn count(
+    /// Adds `amount` to the count of a key. A minute holds at most `capacity` keys, and no more than the budget allows.
+    pub fn record(
         &mut self,
         now: Timestamp,
-        (key, cost): (u64, u64),
+        (key, amount): (u64, u64),
         (capacity, key_budget): (usize, &KeyBudget),
-        label: impl FnOnce(&mut KeyLabel),
+        write_label: impl FnOnce(&mut KeyLabel),
     ) {
         if let Some(MinuteSummary { summary, budget_guard, .. }) =
             self.minute_mut(unix_minute(now), key_budget)
         {
-            summary.count(key, cost, |keys| keys < capacity && budget_guard.try_take(), label);
+            summary.add(
+                key,
+                amount,
+                |keys| keys < capacity && budget_guard.try_take(),
+                write_label,
+            );
         }
     }
 
-    /// None if it is not one of the last minutes. Who asked for the time first may come here last, so the
-    /// minute before the present one is still counted in.
+    /// Returns the summary of a minute, and creates it if necessary. Returns `None` for an expired minute. A minute
+    /// before the newest is accepted too: threads may arrive in a different order than they read the clock.
     fn minute_mut(
         &mut self,
         unix_minute: u64,
@@ -74,17 +78,17 @@ impl MinuteSummaries {
         })
     }
 
-    /// Forgets what is not of the last minutes, up to this one.
+    /// Removes the minutes that are expired if `newest` is the current minute.
     pub fn remove_expired(&mut self, newest: u64) {
         self.0.retain(|minute| is_live(minute.unix_minute, newest));
     }
 
-    /// Whether there is nothing to tell.
+    /// Returns whether there are no minutes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The last minutes as one.
+    /// Merges the summaries of the last minutes.
     pub fn merged(&self, now: Timestamp, capacity: usize) -> Merged<&KeyLabel> {
         let now = unix_minute(now);
         let live = self.0.iter().filter(|minute| is_live(minute.unix_minute, now));

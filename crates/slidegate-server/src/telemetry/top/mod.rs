@@ -1,14 +1,14 @@
-//! Who is limited most: for each rule the keys that were denied most in the last minutes, and the like.
+//! The keys of each rule with the most denials, near misses and observed denials in the last five minutes.
 //!
-//! Each rule, each [`TopList`] and each minute has a [`summary`] of its own, so that what is old goes as one;
-//! a report merges those of the last five. Who is counted finds its rule behind a lock that is shared by
-//! all who count, and takes the lock of this rule and kind.
+//! Each [`TopList`] of a rule has one [`summary`] per minute, so that a whole minute expires at once. A report merges
+//! the summaries of the last five minutes. To record a key takes a shared lock on the shard of the rule and the lock of
+//! one list.
 //!
-//! # What it takes
+//! # Memory
 //!
-//! A summary has at most `capacity` keys, and all of them together at most 65,536 ([`key_budget`]), of at most
-//! 16,384 rules. Room is taken as keys come. With all of it taken that is some fifteen megabytes, and fifty
-//! if all names and values are long: of each key 256 bytes of them are kept at most.
+//! Each summary holds at most `capacity` keys. All summaries share a budget of 65,536 keys ([`key_budget`]), and there
+//! are at most 16,384 rules. Memory is allocated as keys arrive: about 15 MB when the budget is used up, 50 MB if all
+//! values are long, because a key keeps at most 256 bytes of names and values.
 
 mod key_budget;
 mod label;
@@ -34,19 +34,20 @@ use minutes::{MinuteSummaries, unix_minute};
 
 pub use report::TopReport;
 
-/// Locks that rules are spread over.
+/// Number of shards, each with its own lock.
 const SHARDS: usize = 64;
-/// Rules behind each: more than the 10,000 of a policy, of which some may have gone by a reload.
+/// Maximum number of rules per shard. All shards together hold more than the 10,000 rules of a policy, because rules
+/// that a reload removed stay until their keys expire.
 const MAX_RULES_PER_SHARD: usize = 256;
 
-/// What a key is counted for.
+/// A list in which a key is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopList {
-    /// Denied.
+    /// Keys of denied requests.
     Denied,
-    /// Allowed, and near the end of its limit.
+    /// Keys of allowed requests that left little of a limit.
     Near,
-    /// Would have been denied, by a rule that only observes.
+    /// Keys of requests that an observing rule would have denied.
     Observed,
 }
 
@@ -54,24 +55,24 @@ impl TopList {
     const ALL: [Self; 3] = [Self::Denied, Self::Near, Self::Observed];
 }
 
-/// Counts, of every rule, the keys that come most.
+/// Counts the most frequent keys of every rule.
 #[derive(Debug)]
 pub struct TopKeys {
     capacity: usize,
     redactor: Redactor,
     started: Timestamp,
-    /// Of the hashes of rules and of keys, so that nobody can choose names that collide.
+    /// Secret of the hashes of rules and keys, so that clients cannot choose colliding values.
     secret: foldhash::quality::RandomState,
     shards: [RwLock<Shard>; SHARDS],
     key_budget: KeyBudget,
-    /// Where forgetting what is old has got to: minutes times shards.
+    /// The next shard to clean up, as `unix_minute * SHARDS + shard`.
     cleanup_position: AtomicU64,
 }
 
-/// Rules by the hash of their domain and name: a reload of the policy may change their places.
+/// Rules by the hash of their domain and name, because a reload may change their positions in the policy.
 type Shard = HashMap<u64, RuleLists, foldhash::fast::RandomState>;
 
-/// What is counted of a rule.
+/// The top lists of one rule.
 #[derive(Debug)]
 struct RuleLists {
     domain: Box<str>,
@@ -80,7 +81,8 @@ struct RuleLists {
 }
 
 impl TopKeys {
-    /// Counts up to so many keys of each rule in each minute. Values are kept as `redactor` shows them.
+    /// Creates empty lists of at most `capacity` keys per rule and minute. Attribute values are stored as `redactor`
+    /// displays them.
     pub fn new(capacity: usize, redactor: Redactor, now: Timestamp) -> Self {
         Self::with_key_budget(capacity, redactor, now, KeyBudget::new(key_budget::MAX_KEYS))
     }
@@ -102,50 +104,52 @@ impl TopKeys {
         }
     }
 
-    /// Counts that so much was denied, or the like, of whom `identity` gives the names and values.
-    pub fn count<'v, I>(
+    /// Adds `amount` to the count of a key in a list of a rule. `attributes` returns the names and values of the key.
+    pub fn record<'v, I>(
         &self,
         list: TopList,
         rule: &Rule,
-        identity: impl Fn() -> I,
-        cost: u64,
+        attributes: impl Fn() -> I,
+        amount: u64,
         now: Timestamp,
     ) where
         I: Iterator<Item = (&'v str, Value<'v>)>,
     {
-        if cost == 0 {
+        if amount == 0 {
             return;
         }
         let mut hasher = self.secret.build_hasher();
-        identity().for_each(|pair| pair.hash(&mut hasher));
+        attributes().for_each(|pair| pair.hash(&mut hasher));
         let key = hasher.finish();
-        let label = |label: &mut label::KeyLabel| label.write(identity(), &self.redactor);
-        self.with_rule(rule, |with_rule| {
-            let mut minutes = with_rule.lists[list as usize].lock();
-            minutes.count(now, (key, cost), (self.capacity, &self.key_budget), label);
+        let write_label = |label: &mut label::KeyLabel| label.write(attributes(), &self.redactor);
+        self.with_rule(rule, |rule_lists| {
+            let mut minutes = rule_lists.lists[list as usize].lock();
+            minutes.record(now, (key, amount), (self.capacity, &self.key_budget), write_label);
         });
         self.clean_up_next_shard(now);
     }
 
-    /// Does something with what is counted of a rule, while it cannot go; nothing if there are too many rules.
-    fn with_rule(&self, rule: &Rule, count: impl FnOnce(&RuleLists)) {
+    /// Calls `record` with the lists of a rule, and creates them if necessary. Does nothing if the shard has
+    /// [`MAX_RULES_PER_SHARD`] other rules.
+    fn with_rule(&self, rule: &Rule, record: impl FnOnce(&RuleLists)) {
         let hash = self.secret.hash_one((rule.domain(), rule.name()));
         let shard = &self.shards[hash as usize % SHARDS];
-        if let Some(with_rule) = shard.read().get(&hash) {
-            return count(with_rule);
+        if let Some(rule_lists) = shard.read().get(&hash) {
+            return record(rule_lists);
         }
         let mut shard = shard.write();
         if shard.len() < MAX_RULES_PER_SHARD || shard.contains_key(&hash) {
-            count(shard.entry(hash).or_insert_with(|| RuleLists::new(rule)));
+            record(shard.entry(hash).or_insert_with(|| RuleLists::new(rule)));
         }
     }
 
-    /// Forgets what is old: in each minute each shard once, one at a call, so that no call takes long.
+    /// Removes expired minutes from the next shard, if it has not been cleaned up in the current minute. Each call
+    /// cleans up at most one shard, so that no call takes long.
     fn clean_up_next_shard(&self, now: Timestamp) {
         let (minute, shards) = (unix_minute(now), SHARDS as u64);
         let cleanup_position = self.cleanup_position.load(Ordering::Relaxed);
         let next = cleanup_position.max(minute * shards);
-        let mine = || {
+        let try_claim = || {
             self.cleanup_position.compare_exchange(
                 cleanup_position,
                 next + 1,
@@ -153,20 +157,20 @@ impl TopKeys {
                 Ordering::Relaxed,
             )
         };
-        if next < (minute + 1) * shards && mine().is_ok() {
-            remove_expired(&self.shards[(next % shards) as usize], minute);
+        if next < (minute + 1) * shards && try_claim().is_ok() {
+            remove_expired_minutes(&self.shards[(next % shards) as usize], minute);
         }
     }
 }
 
-fn remove_expired(shard: &RwLock<Shard>, minute: u64) {
-    let minutes = |with_rule: &RuleLists| {
-        with_rule.lists.iter().for_each(|minutes| minutes.lock().remove_expired(minute));
+fn remove_expired_minutes(shard: &RwLock<Shard>, minute: u64) {
+    let remove_minutes = |rule_lists: &RuleLists| {
+        rule_lists.lists.iter().for_each(|minutes| minutes.lock().remove_expired(minute));
     };
-    shard.read().values().for_each(minutes);
-    // Nobody counts while it is looked at which rules have nothing: that is quick.
-    shard.write().retain(|_, with_rule| {
-        with_rule.lists.iter_mut().any(|minutes| !minutes.get_mut().is_empty())
+    shard.read().values().for_each(remove_minutes);
+    // The exclusive lock is held only for the check of empty lists, which is fast.
+    shard.write().retain(|_, rule_lists| {
+        rule_lists.lists.iter_mut().any(|minutes| !minutes.get_mut().is_empty())
     });
 }
 

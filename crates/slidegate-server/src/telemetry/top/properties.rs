@@ -1,4 +1,4 @@
-//! What a summary promises, held against exact counts; and what is told of it.
+//! Property tests of the summary against exact counts, and tests of the report.
 
 use std::collections::HashMap;
 use std::iter;
@@ -10,7 +10,7 @@ use super::label::KeyLabel;
 use super::summary::{Merged, Summary, TopEntry};
 use super::*;
 
-/// Keys and costs, in the order in which they come. Low keys come more often.
+/// Generates keys and amounts in order of arrival. Low keys are more frequent.
 fn streams() -> impl Strategy<Value = Vec<(u64, u64)>> {
     let key = (0..40_u64, 0..40_u64).prop_map(|(one, other)| one * other / 40);
     prop::collection::vec((key, 1..20_u64), 0..300)
@@ -18,22 +18,26 @@ fn streams() -> impl Strategy<Value = Vec<(u64, u64)>> {
 
 fn summary(stream: &[(u64, u64)], capacity: usize) -> Summary<u64> {
     let mut summary = Summary::default();
-    for &(key, cost) in stream {
-        summary.count(key, cost, |keys| keys < capacity, |label| *label = key);
+    for &(key, amount) in stream {
+        summary.add(key, amount, |keys| keys < capacity, |label| *label = key);
     }
     summary
 }
 
-/// The promises, of all that was counted.
-fn hold(stream: &[(u64, u64)], merged: &Merged<&u64>, capacity: u64) -> Result<(), TestCaseError> {
+/// Checks the guarantees of a summary against the exact counts of the whole stream.
+fn assert_guarantees(
+    stream: &[(u64, u64)],
+    merged: &Merged<&u64>,
+    capacity: u64,
+) -> Result<(), TestCaseError> {
     let mut exact: HashMap<u64, u64> = HashMap::new();
-    stream.iter().for_each(|(key, cost)| *exact.entry(*key).or_default() += cost);
+    stream.iter().for_each(|(key, amount)| *exact.entry(*key).or_default() += amount);
     let total: u64 = exact.values().sum();
     prop_assert_eq!(merged.total(), total);
-    let top_entries = merged.top_entries();
-    prop_assert!(top_entries.len() as u64 <= capacity);
-    prop_assert!(top_entries.is_sorted_by(|one, other| one.count >= other.count));
-    for TopEntry { label, count, max_overcount } in &top_entries {
+    let entries = merged.top_entries();
+    prop_assert!(entries.len() as u64 <= capacity);
+    prop_assert!(entries.is_sorted_by(|left, right| left.count >= right.count));
+    for TopEntry { label, count, max_overcount } in &entries {
         let truth = exact[*label];
         prop_assert!(
             count - max_overcount <= truth && truth <= *count,
@@ -41,17 +45,17 @@ fn hold(stream: &[(u64, u64)], merged: &Merged<&u64>, capacity: u64) -> Result<(
         );
         prop_assert!(
             max_overcount * capacity <= total,
-            "an error of {max_overcount}, {total} in all"
+            "max_overcount {max_overcount} of total {total}"
         );
     }
     for (key, truth) in exact {
-        let kept = top_entries.iter().any(|top_entries| *top_entries.label == key);
-        prop_assert!(kept || truth * capacity <= total, "{key} came {truth} of {total}");
+        let kept = entries.iter().any(|entry| *entry.label == key);
+        prop_assert!(kept || truth * capacity <= total, "{key}: {truth} of {total}");
     }
     Ok(())
 }
 
-/// One by one, or in pairs, and pairs of these.
+/// Merges the parts one by one, or in pairs and then pairs of the results.
 fn merge_all<L: Copy>(mut parts: Vec<Merged<L>>, in_pairs: bool, capacity: usize) -> Merged<L> {
     while parts.len() > 1 {
         let last = parts.pop().unwrap();
@@ -65,32 +69,32 @@ fn merge_all<L: Copy>(mut parts: Vec<Merged<L>>, in_pairs: bool, capacity: usize
 
 proptest! {
     #[test]
-    fn counts_are_never_too_low_and_not_too_high_by_more_than_the_error(
+    fn counts_exceed_truth_by_at_most_max_overcount(
         stream in streams(), capacity in 1..24_usize,
     ) {
-        hold(&stream, &Merged::from(&summary(&stream, capacity)), capacity as u64)?;
+        assert_guarantees(&stream, &Merged::from(&summary(&stream, capacity)), capacity as u64)?;
     }
 
     #[test]
-    fn parts_merged_in_any_order_promise_the_same_as_the_whole(
+    fn merge_order_preserves_guarantees(
         stream in prop::collection::vec(streams(), 1..9),
         capacity in 1..24_usize,
         in_pairs in any::<bool>(),
     ) {
         let parts: Vec<_> = stream.iter().map(|part| summary(part, capacity)).collect();
         let merged = merge_all(parts.iter().map(Merged::from).collect(), in_pairs, capacity);
-        hold(&stream.concat(), &merged, capacity as u64)?;
+        assert_guarantees(&stream.concat(), &merged, capacity as u64)?;
     }
 
     #[test]
-    fn while_all_have_room_counts_are_exact(stream in streams()) {
+    fn counts_below_capacity_are_exact(stream in streams()) {
         let summary = summary(&stream, 40);
         prop_assert!(Merged::from(&summary).top_entries().iter().all(|key| key.max_overcount == 0));
     }
 }
 
 #[test]
-fn counts_at_the_end_of_numbers_stay_there() {
+fn counts_saturate_at_max() {
     let stream = [(1, u64::MAX), (1, 2), (2, u64::MAX), (3, u64::MAX), (4, 1)];
     let one = summary(&stream, 2);
     let merged = Merged::from(&one).merge(Merged::from(&one), 2);
@@ -116,10 +120,10 @@ fn at(seconds: u64) -> Timestamp {
 }
 
 fn deny(top: &TopKeys, rule: &Rule, value: &str, now: u64) {
-    top.count(TopList::Denied, rule, || iter::once(("a", value.into())), 1, at(now));
+    top.record(TopList::Denied, rule, || iter::once(("a", value.into())), 1, at(now));
 }
 
-/// Values and counts of the first rule's denials.
+/// Returns the values and counts of the denied keys of the first rule.
 fn denied(top: &TopKeys, now: u64) -> Vec<(String, u64)> {
     let rules = top.report(10, at(now)).rules;
     let keys = rules.into_iter().take(1).flat_map(|rule| rule.denied);
@@ -127,7 +131,7 @@ fn denied(top: &TopKeys, now: u64) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn a_report_is_this_json() {
+fn report_serializes_to_json() {
     let policy = Policy::from_yaml(
         "rules:
           - { name: per-tenant, domain: api, per: [tenant], limits: [5/min] }
@@ -136,8 +140,8 @@ fn a_report_is_this_json() {
     let policy = policy.unwrap();
     let [tenants, logins] = policy.rules() else { panic!("two rules") };
     let top = top(2);
-    let tenant = |list, name: &str, cost| {
-        top.count(list, tenants, || iter::once(("tenant", name.into())), cost, at(30));
+    let tenant = |list, name: &str, amount| {
+        top.record(list, tenants, || iter::once(("tenant", name.into())), amount, at(30));
     };
     tenant(TopList::Denied, "acme", 12);
     tenant(TopList::Denied, "globex", 2);
@@ -145,7 +149,7 @@ fn a_report_is_this_json() {
     tenant(TopList::Denied, "initech", 1);
     let network = Value::Network("2001:db8::/64".parse().unwrap());
     let login = || [("user", "eve".into()), ("ip", network)].into_iter();
-    top.count(TopList::Denied, logins, login, 16, at(30));
+    top.record(TopList::Denied, logins, login, 16, at(30));
     assert_eq!(
         serde_json::to_string(&top.report(10, at(42))).unwrap(),
         concat!(
@@ -162,9 +166,9 @@ fn a_report_is_this_json() {
 }
 
 #[test]
-fn what_would_have_been_denied_is_told_apart() {
+fn observed_denials_are_listed_separately() {
     let (top, policy) = (top(4), policy(1));
-    top.count(TopList::Observed, &policy.rules()[0], || iter::once(("a", "x".into())), 1, at(0));
+    top.record(TopList::Observed, &policy.rules()[0], || iter::once(("a", "x".into())), 1, at(0));
     let json = serde_json::to_value(top.report(10, at(0))).unwrap();
     let rule = &json["rules"][0];
     assert_eq!(
@@ -175,22 +179,22 @@ fn what_would_have_been_denied_is_told_apart() {
 }
 
 #[test]
-fn what_is_older_than_five_minutes_is_forgotten_and_what_is_younger_than_four_is_not() {
+fn minutes_expire_after_four_to_five_minutes() {
     let (top, policy) = (top(8), policy(1));
     for minute in 0..20 {
         let now = minute * 60 + 59;
         deny(&top, &policy.rules()[0], &format!("m{minute:02}"), now);
-        let mut told: Vec<_> = denied(&top, now).into_iter().map(|(value, _)| value).collect();
-        told.sort();
+        let mut reported: Vec<_> = denied(&top, now).into_iter().map(|(value, _)| value).collect();
+        reported.sort();
         let live = (minute.saturating_sub(4)..=minute).map(|minute| format!("m{minute:02}"));
-        assert_eq!(told, live.collect::<Vec<_>>());
+        assert_eq!(reported, live.collect::<Vec<_>>());
     }
     assert_eq!(denied(&top, 20 * 60).len(), 4);
     assert_eq!(denied(&top, 24 * 60).len(), 0);
 }
 
 #[test]
-fn who_comes_late_is_counted_in_the_minute_in_which_it_was_denied() {
+fn late_record_counts_in_its_own_minute() {
     let (top, policy) = (top(8), policy(1));
     let rule = &policy.rules()[0];
     for (value, now) in [("b", 600), ("a", 599), ("b", 601), ("old", 60)] {
@@ -201,14 +205,14 @@ fn who_comes_late_is_counted_in_the_minute_in_which_it_was_denied() {
 }
 
 #[test]
-fn a_report_tells_how_far_back_it_reaches() {
+fn report_states_covered_seconds() {
     let top = TopKeys::new(8, Redactor::default(), at(90));
     let since = |now| top.report(10, at(now)).since_seconds;
     assert_eq!([90, 100, 329, 330, 360, 719, 720].map(since), [0, 10, 239, 240, 240, 299, 240]);
 }
 
 #[test]
-fn a_hashed_value_is_never_kept() {
+fn hashed_value_is_never_stored() {
     let redact = Redactor::new(true);
     let (top, policy) = (TopKeys::new(8, redact.clone(), at(0)), policy(1));
     deny(&top, &policy.rules()[0], "secret", 0);
@@ -217,7 +221,7 @@ fn a_hashed_value_is_never_kept() {
 }
 
 #[test]
-fn long_values_that_begin_alike_are_counted_apart() {
+fn long_values_with_equal_prefix_count_separately() {
     let (top, policy) = (top(8), policy(1));
     for end in ["1", "2", "2"] {
         deny(&top, &policy.rules()[0], &("x".repeat(1_023) + end), 0);
@@ -226,7 +230,7 @@ fn long_values_that_begin_alike_are_counted_apart() {
 }
 
 #[test]
-fn a_flood_of_a_million_keys_takes_no_more_room_and_hides_nobody_who_is_denied_much() {
+fn flood_of_keys_hides_no_frequent_key() {
     let (top, policy) = (top(64), policy(1));
     let rule = &policy.rules()[0];
     for nth in 0..1_000_000_u64 {
@@ -235,14 +239,14 @@ fn a_flood_of_a_million_keys_takes_no_more_room_and_hides_nobody_who_is_denied_m
     }
     assert_eq!(top.key_budget.remaining(), key_budget::MAX_KEYS - 5 * 64);
     let most = &top.report(1, at(333)).rules[0].denied[0];
-    // Minutes 1 to 5 have 820,000 of them: all but the 180,000 of minute 0.
+    // Minutes 1 to 5 received 820,000 requests: all but the 180,000 of minute 0.
     assert_eq!(most.key, [("a".to_owned(), "acme".to_owned())]);
     assert!(most.count >= 16_400 && most.count - most.max_overcount <= 16_400, "{most:?}");
     assert!(most.max_overcount <= 820_000 / 64);
 }
 
 #[test]
-fn ten_thousand_rules_share_what_room_there_is_and_give_it_back() {
+fn rules_share_and_return_key_budget() {
     let (key_budget, policy) = (KeyBudget::new(4_096), policy(10_000));
     let top = TopKeys::with_key_budget(64, Redactor::default(), at(0), key_budget.clone());
     for nth in 0..64 {
@@ -256,7 +260,7 @@ fn ten_thousand_rules_share_what_room_there_is_and_give_it_back() {
         (report.rules.len(), lengths().sum::<usize>()),
         (10_000, 4_096 - key_budget.remaining())
     );
-    // The next minute finds no room, until the first is too old.
+    // The next minute finds no budget until the first minute expires.
     deny(&top, &policy.rules()[0], "x", 60);
     for _ in 0..SHARDS {
         deny(&top, &policy.rules()[0], "y", 300);
@@ -267,7 +271,7 @@ fn ten_thousand_rules_share_what_room_there_is_and_give_it_back() {
 }
 
 #[test]
-fn a_rule_beyond_the_bound_is_not_counted() {
+fn rule_above_bound_is_not_counted() {
     let (top, first, more) = (top(1), policy(10_000), policy(1));
     let renamed: Vec<Policy> = (0..2)
         .map(|nth| {
@@ -284,7 +288,7 @@ fn a_rule_beyond_the_bound_is_not_counted() {
 }
 
 #[test]
-fn who_counts_at_once_is_counted() {
+fn concurrent_records_are_all_counted() {
     let (top, policy) = (top(64), policy(4));
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -296,25 +300,20 @@ fn who_counts_at_once_is_counted() {
             });
         }
     });
-    let told =
+    let reported =
         |now| top.report(1, at(now)).rules.iter().map(|rule| rule.denied[0].count).sum::<u64>();
-    assert_eq!(told(99), 20_000);
+    assert_eq!(reported(99), 20_000);
 }
 
 #[test]
-fn a_label_is_written_anew_for_each_who_takes_a_place() {
+fn label_is_overwritten_when_key_is_replaced() {
     let mut summary: Summary<KeyLabel> = Summary::default();
     for (key, value) in [(1, "a long one"), (2, "b"), (3, "c")] {
         let identity = || iter::once(("a", value.into()));
-        summary.count(
-            key,
-            1,
-            |keys| keys < 1,
-            |label| label.write(identity(), &Redactor::default()),
-        );
+        summary.add(key, 1, |keys| keys < 1, |label| label.write(identity(), &Redactor::default()));
     }
     let merged = Merged::from(&summary);
-    let told = merged.top_entries();
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].label.pairs().collect::<Vec<_>>(), [("a", "c")]);
+    let reported = merged.top_entries();
+    assert_eq!(reported.len(), 1);
+    assert_eq!(reported[0].label.pairs().collect::<Vec<_>>(), [("a", "c")]);
 }

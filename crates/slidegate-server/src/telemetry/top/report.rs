@@ -1,4 +1,4 @@
-//! What is told of who is limited most.
+//! The report of the top limited keys, which `/v1/top` returns.
 
 use std::cmp::Reverse;
 
@@ -10,83 +10,90 @@ use super::minutes::{SECONDS_PER_MINUTE, WINDOW_MINUTES};
 use super::summary::TopEntry;
 use super::{RuleLists, TopKeys, TopList};
 
-/// Who is limited most, by rules; the rule that denies most comes first.
+/// The top keys of all rules. The rule with the most denials comes first.
 #[derive(Clone, Debug, Serialize)]
 pub struct TopReport {
-    /// How far back it reaches.
+    /// Number of seconds that the report covers.
     pub since_seconds: u64,
-    /// The rules that anybody was counted of.
+    /// The rules with at least left counted key.
     pub rules: Vec<RuleTopKeys>,
 }
 
-/// Who is limited most by a rule.
+/// The top keys of left rule.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuleTopKeys {
-    /// The rule's domain.
+    /// The domain of the rule.
     pub domain: Box<str>,
-    /// Its name.
+    /// The name of the rule.
     pub rule: Box<str>,
-    /// Who was denied most.
+    /// The keys with the most denials.
     pub denied: Vec<TopKey>,
-    /// Who was allowed, near the end of the limit.
+    /// The keys with the most allowed requests that left little of a limit.
     pub near: Vec<TopKey>,
-    /// Who would have been denied most, had the rule been enforced.
+    /// The keys with the most requests that an observing rule would have denied.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub observed: Vec<TopKey>,
-    /// All that was denied, observed and near, exactly: the order of rules.
+    /// Exact totals of denials, observed denials and near misses. Rules are sorted by them.
     #[serde(skip)]
     totals: [u64; 3],
 }
 
-/// A key, and how much of it was counted.
+/// A key with its approximate count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopKey {
-    /// Names and values, in the rule's order.
+    /// The names and values of the key, in the order of the rule.
     #[serde(serialize_with = "as_map")]
     pub key: Vec<(String, String)>,
-    /// Never too low.
+    /// Upper bound of the true count.
     pub count: u64,
-    /// By how much the count may be too high.
+    /// Maximum difference between `count` and the true count.
     pub max_overcount: u64,
 }
 
-fn as_map<S: Serializer>(pairs: &[(String, String)], to: S) -> Result<S::Ok, S::Error> {
-    to.collect_map(pairs.iter().map(|(name, value)| (name, value)))
+fn as_map<S: Serializer>(pairs: &[(String, String)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(pairs.iter().map(|(name, value)| (name, value)))
 }
 
 impl TopKeys {
-    /// What was counted in the last minutes, for each rule the `max_keys` keys that came most.
+    /// Returns the report of the last minutes, with at most `max_keys` keys per list.
     pub fn report(&self, max_keys: usize, now: Timestamp) -> TopReport {
-        let told = |watched: &RuleLists| self.rule(watched, max_keys, now);
+        let report_rule = |rule_lists: &RuleLists| self.rule_report(rule_lists, max_keys, now);
         let shards = self.shards.iter();
         let mut rules: Vec<RuleTopKeys> = shards
-            .flat_map(|shard| shard.read().values().filter_map(told).collect::<Vec<_>>())
+            .flat_map(|shard| shard.read().values().filter_map(report_rule).collect::<Vec<_>>())
             .collect();
-        rules.sort_unstable_by(|one, other| one.sort_key().cmp(&other.sort_key()));
+        rules.sort_unstable_by(|left, right| left.sort_key().cmp(&right.sort_key()));
         TopReport { since_seconds: self.covered_seconds(now), rules }
     }
 
-    /// Seconds back to where the oldest minute begins, or to the start.
+    /// Returns the number of seconds since the start of the oldest minute in the report, or since the start of the
+    /// process.
     fn covered_seconds(&self, now: Timestamp) -> u64 {
         let now = now.as_micros();
-        let lived = now.saturating_sub(self.started.as_micros());
-        let kept = (WINDOW_MINUTES - 1) * SECONDS_PER_MINUTE * 1_000_000
+        let uptime_us = now.saturating_sub(self.started.as_micros());
+        let window_us = (WINDOW_MINUTES - 1) * SECONDS_PER_MINUTE * 1_000_000
             + now % (SECONDS_PER_MINUTE * 1_000_000);
-        lived.min(kept).div_ceil(1_000_000)
+        uptime_us.min(window_us).div_ceil(1_000_000)
     }
 
-    /// None if nothing was counted.
-    fn rule(&self, watched: &RuleLists, max_keys: usize, now: Timestamp) -> Option<RuleTopKeys> {
-        let of = |list: TopList| {
-            let minutes = watched.lists[list as usize].lock();
+    /// Returns the top keys of a rule, or `None` if nothing was counted.
+    fn rule_report(
+        &self,
+        rule_lists: &RuleLists,
+        max_keys: usize,
+        now: Timestamp,
+    ) -> Option<RuleTopKeys> {
+        let report_list = |list: TopList| {
+            let minutes = rule_lists.lists[list as usize].lock();
             let merged = minutes.merged(now, self.capacity);
             let keys = merged.top_entries().into_iter().take(max_keys).map(TopKey::from);
             (keys.collect::<Vec<_>>(), merged.total())
         };
-        let [(denied, denials), (near, nears), (observed, observations)] = TopList::ALL.map(of);
+        let [(denied, denials), (near, nears), (observed, observations)] =
+            TopList::ALL.map(report_list);
         let totals = [denials, observations, nears];
         totals.iter().any(|total| *total > 0).then(|| {
-            let (domain, rule) = (watched.domain.clone(), watched.rule.clone());
+            let (domain, rule) = (rule_lists.domain.clone(), rule_lists.rule.clone());
             RuleTopKeys { domain, rule, denied, near, observed, totals }
         })
     }
@@ -99,12 +106,8 @@ impl RuleTopKeys {
 }
 
 impl From<TopEntry<&KeyLabel>> for TopKey {
-    fn from(top_entries: TopEntry<&KeyLabel>) -> Self {
-        let key = top_entries.label.pairs().map(|(name, value)| (name.into(), value.into()));
-        Self {
-            key: key.collect(),
-            count: top_entries.count,
-            max_overcount: top_entries.max_overcount,
-        }
+    fn from(entry: TopEntry<&KeyLabel>) -> Self {
+        let key = entry.label.pairs().map(|(name, value)| (name.into(), value.into()));
+        Self { key: key.collect(), count: entry.count, max_overcount: entry.max_overcount }
     }
 }

@@ -1,39 +1,42 @@
-//! Who comes most, of more than can be kept: Space-Saving. Pure: it knows no time, no lock, no names.
+//! Approximate counts of the max_count frequent keys in bounded memory, by the Space-Saving algorithm. Pure data structure
+//! without time, locks or key names.
 //!
-//! Metwally, Agrawal and El Abbadi, "Efficient computation of frequent and top-k elements in data
-//! streams", ICDT 2005. It keeps `k` keys. One that is not kept takes the place of the least, and its
-//! count goes on from there: the count of the least is then the *error* of the newcomer. Merged as Agarwal,
-//! Cormode, Huang, Phillips, Wei and Yi show in "Mergeable summaries", PODS 2012.
+//! Metwally, Agrawal and El Abbadi, "Efficient computation of frequent and top-k elements in data streams", ICDT 2005:
+//! a summary holds `k` keys. A key that is not held replaces the key with the smallest count and continues from that
+//! count, which is recorded as the *maximum overcount* of the new key. Merging follows Agarwal, Cormode, Huang,
+//! Phillips, Wei and Yi, "Mergeable summaries", PODS 2012.
 //!
-//! Whatever comes, in whichever order, merged however often: of N in all,
-//! - `count - max_overcount <= truth <= count` for every key that is kept,
+//! For every order of keys and of merges, if N is the total of all counts:
+//!
+//! - `count - max_overcount <= true count <= count` for every key that is held,
 //! - `max_overcount <= N / k`,
-//! - a key whose truth is beyond `N / k` is kept.
+//! - every key with a true count above `N / k` is held.
 //!
-//! No crate has just that. `topk` takes all its room at once, six kilobytes for each rule and minute, and
-//! owns every key that it is shown, kept or not; `datasketches` has one error for all keys, so that one
-//! flood makes every count doubtful.
+//! No existing crate is suitable. `topk` allocates its whole capacity in advance, six kilobytes per rule and minute,
+//! and clones every key that it counts. `datasketches` has one error bound for all keys, so that one flood makes every
+//! count uncertain.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-/// By keys, which are hashes.
+/// A map by the hashes of keys.
 type MapByKey<T> = HashMap<u64, T, foldhash::fast::RandomState>;
 
-/// The keys that came most. A key is a hash; what is known of it, an `L`, goes with it.
+/// The max_count frequent keys, identified by their hashes. Each has a label of type `L`.
 #[derive(Debug)]
 pub struct Summary<L> {
-    /// In no order; an entry stays where it is.
+    /// Entries in no particular order. An entry never moves.
     entries: Vec<Entry<L>>,
     indices: MapByKey<u32>,
-    /// All entries, the least first, by the counts that they had when last looked at: only who seeks the
-    /// least looks, so that a key that is known costs little.
+    /// The index of each entry with a possibly outdated count, smallest first. Counts are refreshed only when the
+    /// smallest entry is needed, so that an increment of a known key is cheap.
     heap: BinaryHeap<Reverse<(u64, u32)>>,
-    /// What a key that is not kept may have had: the count of the last that had to go.
+    /// Upper bound of the true count of a key that is not held: the count of the key that was replaced last.
     untracked_max: u64,
     total: u64,
 }
 
+/// A key that the summary holds.
 #[derive(Debug)]
 struct Entry<L> {
     key: u64,
@@ -42,13 +45,13 @@ struct Entry<L> {
     label: L,
 }
 
-/// A key that is kept.
+/// A key with its approximate count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopEntry<L> {
     pub label: L,
-    /// Never too low.
+    /// Upper bound of the true count.
     pub count: u64,
-    /// `count - max_overcount` is never too high.
+    /// `count - max_overcount` is a lower bound of the true count.
     pub max_overcount: u64,
 }
 
@@ -65,46 +68,46 @@ impl<L> Default for Summary<L> {
 }
 
 impl<L: Default> Summary<L> {
-    /// Counts so much of a key. `can_grow` tells whether there is room for one more than the number that it
-    /// is given; once a key had to go, it is not asked again. Only of a key that is new `label` is asked,
-    /// to be written over what the last one left.
-    pub fn count(
+    /// Adds `amount` to the count of a key. `can_grow` returns whether the summary may hold one more key than the
+    /// number that it receives; after the first replacement it is not called again. `write_label` is called only for a
+    /// new key, to overwrite the label of the replaced key.
+    pub fn add(
         &mut self,
         key: u64,
-        cost: u64,
+        amount: u64,
         can_grow: impl FnOnce(usize) -> bool,
-        label: impl FnOnce(&mut L),
+        write_label: impl FnOnce(&mut L),
     ) {
-        self.total = self.total.saturating_add(cost);
+        self.total = self.total.saturating_add(amount);
         if let Some(&index) = self.indices.get(&key) {
-            self.entries[index as usize].add(cost);
+            self.entries[index as usize].add(amount);
         } else if self.untracked_max == 0 && can_grow(self.entries.len()) {
-            self.push(key, cost, label);
+            self.push(key, amount, write_label);
         } else {
-            self.replace_least(key, cost, label);
+            self.replace_smallest(key, amount, write_label);
         }
     }
 
-    fn push(&mut self, key: u64, cost: u64, label: impl FnOnce(&mut L)) {
+    fn push(&mut self, key: u64, amount: u64, write_label: impl FnOnce(&mut L)) {
         let index = self.entries.len() as u32;
-        let mut entry = Entry { key, count: cost, max_overcount: 0, label: L::default() };
-        label(&mut entry.label);
+        let mut entry = Entry { key, count: amount, max_overcount: 0, label: L::default() };
+        write_label(&mut entry.label);
         self.entries.push(entry);
         self.indices.insert(key, index);
-        self.heap.push(Reverse((cost, index)));
+        self.heap.push(Reverse((amount, index)));
     }
 
-    fn replace_least(&mut self, key: u64, cost: u64, label: impl FnOnce(&mut L)) {
-        while let Some(mut least) = self.heap.peek_mut() {
-            let Reverse((queued_count, index)) = &mut *least;
+    fn replace_smallest(&mut self, key: u64, amount: u64, write_label: impl FnOnce(&mut L)) {
+        while let Some(mut smallest) = self.heap.peek_mut() {
+            let Reverse((queued_count, index)) = &mut *smallest;
             let entry = &mut self.entries[*index as usize];
             if *queued_count == entry.count {
                 self.indices.remove(&entry.key);
                 self.indices.insert(key, *index);
                 self.untracked_max = entry.count;
                 (entry.key, entry.max_overcount) = (key, entry.count);
-                entry.add(cost);
-                label(&mut entry.label);
+                entry.add(amount);
+                write_label(&mut entry.label);
                 *queued_count = entry.count;
                 return;
             }
@@ -114,31 +117,31 @@ impl<L: Default> Summary<L> {
 }
 
 impl<L> Entry<L> {
-    fn add(&mut self, cost: u64) {
-        self.count = self.count.saturating_add(cost);
+    fn add(&mut self, amount: u64) {
+        self.count = self.count.saturating_add(amount);
     }
 }
 
-/// Several summaries as one.
+/// The combination of several summaries.
 #[derive(Debug)]
 pub struct Merged<L> {
     entries: MapByKey<MergedEntry<L>>,
-    /// What a key that is not kept may have had.
+    /// Upper bound of the true count of a key that is not held.
     untracked_max: u64,
     total: u64,
 }
 
-/// A key in several summaries.
+/// A key in a combination of summaries.
 #[derive(Clone, Copy, Debug)]
 struct MergedEntry<L> {
     label: L,
-    /// By how much it is more than the floor of every summary that it may have been in: what decides who
-    /// is kept. Never beyond the truth, and `sure + untracked_max` is never below it.
-    sure: u64,
-    /// Never above the truth.
-    least: u64,
-    /// Never below the truth.
-    most: u64,
+    /// The count minus `untracked_max`, summed over the summaries. Decides which keys are kept. It never exceeds the
+    /// true count, and `excess + untracked_max` is never less than the true count.
+    excess: u64,
+    /// Lower bound of the true count.
+    min_count: u64,
+    /// Upper bound of the true count.
+    max_count: u64,
 }
 
 impl<L> Default for Merged<L> {
@@ -150,14 +153,14 @@ impl<L> Default for Merged<L> {
 impl<'s, L> From<&'s Summary<L>> for Merged<&'s L> {
     fn from(summary: &'s Summary<L>) -> Self {
         let entries = summary.entries.iter().map(|Entry { key, count, max_overcount, label }| {
-            let sure = count.saturating_sub(summary.untracked_max);
+            let excess = count.saturating_sub(summary.untracked_max);
             (
                 *key,
                 MergedEntry {
                     label,
-                    sure,
-                    least: count.saturating_sub(*max_overcount),
-                    most: *count,
+                    excess,
+                    min_count: count.saturating_sub(*max_overcount),
+                    max_count: *count,
                 },
             )
         });
@@ -170,55 +173,63 @@ impl<'s, L> From<&'s Summary<L>> for Merged<&'s L> {
 }
 
 impl<L: Copy> Merged<L> {
-    /// Both as one, of at most `capacity` keys. In which order, and into how many, changes no promise.
+    /// Combines two results, and keeps at max_count `capacity` keys. The guarantees of this module hold for every order of
+    /// merges.
     pub fn merge(mut self, other: Self, capacity: usize) -> Self {
-        let (mine, theirs) = (self.untracked_max, other.untracked_max);
+        let (self_max, other_max) = (self.untracked_max, other.untracked_max);
         for (key, entry) in &mut self.entries {
             if !other.entries.contains_key(key) {
-                entry.most = entry.most.saturating_add(theirs);
+                entry.max_count = entry.max_count.saturating_add(other_max);
             }
         }
-        for (key, theirs) in other.entries {
-            let absent = MergedEntry { label: theirs.label, sure: 0, least: 0, most: mine };
+        for (key, other_entry) in other.entries {
+            let absent = MergedEntry {
+                label: other_entry.label,
+                excess: 0,
+                min_count: 0,
+                max_count: self_max,
+            };
             let entry = self.entries.entry(key).or_insert(absent);
-            entry.sure = entry.sure.saturating_add(theirs.sure);
-            entry.least = entry.least.saturating_add(theirs.least);
-            entry.most = entry.most.saturating_add(theirs.most);
+            entry.excess = entry.excess.saturating_add(other_entry.excess);
+            entry.min_count = entry.min_count.saturating_add(other_entry.min_count);
+            entry.max_count = entry.max_count.saturating_add(other_entry.max_count);
         }
-        self.untracked_max = mine.saturating_add(theirs);
+        self.untracked_max = self_max.saturating_add(other_max);
         self.total = self.total.saturating_add(other.total);
         self.truncate(capacity);
         self
     }
 
-    /// The surest of them. What the first of the others has is taken from each that stays, and added to
-    /// the floor: that is what makes it mergeable, since as much goes from all as the bound allows.
+    /// Keeps the keys with the largest excess. The largest excess among the removed keys is subtracted from each
+    /// remaining key and added to `untracked_max`. The equal subtraction from all keys keeps the error within the bound
+    /// after a merge.
     fn truncate(&mut self, capacity: usize) {
         if self.entries.len() <= capacity {
             return;
         }
         let mut all: Vec<(u64, MergedEntry<L>)> = self.entries.drain().collect();
-        all.sort_unstable_by_key(|(_, entry)| Reverse((entry.sure, entry.most)));
-        let cutoff = all[capacity].1.sure;
+        all.sort_unstable_by_key(|(_, entry)| Reverse((entry.excess, entry.max_count)));
+        let cutoff = all[capacity].1.excess;
         all.truncate(capacity);
-        all.iter_mut().for_each(|(_, entry)| entry.sure -= cutoff);
+        all.iter_mut().for_each(|(_, entry)| entry.excess -= cutoff);
         self.untracked_max = self.untracked_max.saturating_add(cutoff);
         self.entries.extend(all);
     }
 
-    /// All that was counted, exactly.
+    /// Returns the exact total of all counts.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// The keys that are kept, those that came most first; of those that came alike, the surer one.
+    /// Returns the keys with their counts, largest count first. Among equal counts, the key with the smaller error
+    /// comes first.
     pub fn top_entries(&self) -> Vec<TopEntry<L>> {
-        let top_entries = |&MergedEntry { label, least, most, .. }: &MergedEntry<L>| {
-            let max_overcount = most.saturating_sub(least);
-            TopEntry { label, count: most, max_overcount }
+        let top_entry = |&MergedEntry { label, min_count, max_count, .. }: &MergedEntry<L>| {
+            let max_overcount = max_count.saturating_sub(min_count);
+            TopEntry { label, count: max_count, max_overcount }
         };
-        let mut all: Vec<TopEntry<L>> = self.entries.values().map(top_entries).collect();
-        all.sort_unstable_by_key(|key| (Reverse(key.count), key.max_overcount));
+        let mut all: Vec<TopEntry<L>> = self.entries.values().map(top_entry).collect();
+        all.sort_unstable_by_key(|entry| (Reverse(entry.count), entry.max_overcount));
         all
     }
 }

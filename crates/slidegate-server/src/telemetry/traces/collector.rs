@@ -1,4 +1,4 @@
-//! The way to a collector.
+//! The HTTP client that sends spans to an OTLP collector.
 
 use std::error::Error;
 use std::fmt;
@@ -23,29 +23,29 @@ use tracing::warn;
 
 use crate::telemetry::log_throttle::LogThrottle;
 
-/// How long a collector may take for one batch.
+/// Maximum duration of the export of one batch.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes that it may answer.
+/// Maximum number of bytes of a response of the collector.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
-/// How often it is told that it does not take what it is sent.
+/// Minimum interval between log messages about failed exports.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Where a collector takes spans: what ends in `/v1/traces`.
+/// The URL of a collector, always with the path `/v1/traces`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectorUrl(Uri);
 
-/// Why a text is no such address.
+/// Reason for which a text is not a collector URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CollectorUrlError {
-    #[error("write http://HOST:4318 or https://HOST:4318, without the path /v1/traces or with it")]
+    #[error("write http://HOST:4318 or https://HOST:4318, with or without the path /v1/traces")]
     Malformed,
     #[error(
-        "it has a name or a password: give what proves who asks as OTEL_EXPORTER_OTLP_HEADERS=name=value"
+        "contains a user name or password; pass credentials in OTEL_EXPORTER_OTLP_HEADERS=name=value"
     )]
     Credentials,
-    #[error("it has a query or a fragment, which collectors do not take")]
+    #[error("contains a query or fragment, which collectors do not support")]
     Query,
 }
 
@@ -68,8 +68,8 @@ impl FromStr for CollectorUrl {
         }
         let path = url.path().trim_end_matches('/');
         let path = path.strip_suffix("/v1/traces").unwrap_or(path);
-        let whole = format!("{scheme}://{authority}{path}/v1/traces");
-        whole.parse().map(Self).map_err(|_| CollectorUrlError::Malformed)
+        let full_url = format!("{scheme}://{authority}{path}/v1/traces");
+        full_url.parse().map(Self).map_err(|_| CollectorUrlError::Malformed)
     }
 }
 
@@ -79,10 +79,10 @@ impl fmt::Display for CollectorUrl {
     }
 }
 
-/// Sends to a collector. What fails is told here, now and then.
+/// Sends spans to a collector, and logs failed exports at a limited rate.
 pub struct CollectorClient {
     connection: Connection,
-    /// What sends spans has a thread of its own, and no runtime.
+    /// The runtime of the connections. The exporter calls from its own thread, which has no runtime.
     runtime: Handle,
     log_throttle: LogThrottle,
     clock: SystemClock,
@@ -95,7 +95,7 @@ enum Connection {
 }
 
 impl CollectorClient {
-    /// Within a runtime. Nothing is sent yet.
+    /// Creates a client. Must be called within a runtime. Does not connect yet.
     pub fn new(url: &CollectorUrl) -> io::Result<Self> {
         let client = Client::builder(TokioExecutor::new());
         let connection = match url.0.scheme() == Some(&Scheme::HTTPS) {
@@ -110,43 +110,47 @@ impl CollectorClient {
     }
 
     fn log_failure(&self, problem: &dyn fmt::Display) {
-        if let Some(unlogged) = self.log_throttle.try_acquire(self.clock.now()) {
-            warn!(unlogged, "traces were lost, the collector did not take them: {problem}");
+        if let Some(suppressed) = self.log_throttle.try_acquire(self.clock.now()) {
+            warn!(
+                unlogged = suppressed,
+                "traces lost: the collector did not accept them: {problem}"
+            );
         }
     }
 }
 
 #[async_trait]
 impl HttpClient for CollectorClient {
-    /// What fails is lost, and has been told. It is no error to the exporter: that would hold up a shutdown with
-    /// further attempts, and tell each of them.
+    /// Sends a batch. A failed batch is logged and lost. It is not reported as an error to the exporter, which would
+    /// retry and log each attempt, and so delay a shutdown.
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let sent = send_with_timeout(self.connection.clone(), request);
         match self.runtime.spawn(sent).await {
             Ok(Ok(status)) if status.is_success() => {}
-            Ok(Ok(status)) => self.log_failure(&format_args!("it answers {status}")),
+            Ok(Ok(status)) => self.log_failure(&format_args!("it responded with {status}")),
             Ok(Err(problem)) => self.log_failure(&problem),
-            // The server has ended meanwhile, and has said that not all was sent.
+            // The runtime has shut down; `flush` has already logged the loss.
             Err(_) => {}
         }
         Ok(Response::new(Bytes::new()))
     }
 }
 
-/// By the exporter's trait it can be shown, and it may have secrets: its connections.
+/// The trait of the exporter requires `Debug`. The connections are not shown because they may contain secrets.
 impl fmt::Debug for CollectorClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Collector")
     }
 }
 
+/// Sends a request, and returns the status or a description of the failure.
 async fn send_with_timeout(
     connection: Connection,
     request: Request<Bytes>,
 ) -> Result<StatusCode, String> {
     match timeout(EXPORT_TIMEOUT, connection.send(request)).await {
         Ok(response) => response.map_err(|error| root_cause(&*error).to_string()),
-        Err(_) => Err(format!("no answer within {EXPORT_TIMEOUT:?}")),
+        Err(_) => Err(format!("no response within {EXPORT_TIMEOUT:?}")),
     }
 }
 
@@ -158,13 +162,13 @@ impl Connection {
             Self::Tls(client) => client.request(request).await?,
         };
         let (head, body) = response.into_parts();
-        // Read to its end, so that the connection can be used again.
+        // The body is read to its end, so that the connection can be reused.
         Limited::new(body, MAX_RESPONSE_BYTES).collect().await?;
         Ok(head.status)
     }
 }
 
-/// The outer errors only say that there is one.
+/// Returns the innermost error: the outer errors do not state a cause.
 fn root_cause<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static) {
     let mut error = error;
     while let Some(source) = error.source() {
@@ -178,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_leads_to_where_spans_are_taken() {
+    fn collector_url_ends_in_traces_path() {
         for (text, url) in [
             ("http://127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces"),
             ("https://otel.example/", "https://otel.example/v1/traces"),
@@ -190,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_to_no_collector_is_refused() {
+    fn invalid_collector_url_is_rejected() {
         use CollectorUrlError::{Credentials, Malformed, Query};
         for (text, error) in [
             ("", Malformed),

@@ -1,18 +1,18 @@
-//! The caller's span, as W3C Trace Context tells it.
+//! The span of the caller, from the headers of W3C Trace Context.
 
 use std::str::FromStr;
 
 use opentelemetry::Context;
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
 
-/// Bytes that a `tracestate` may have; a longer one is left out. The standard asks to keep so many.
+/// Maximum number of bytes of a `tracestate`; a longer one is ignored. The standard requires at least this many.
 const MAX_TRACESTATE_BYTES: usize = 512;
 
-/// Relation of a decision's span to the span of its caller: a child, or linked.
+/// The relation of a decision span to the span of its caller: child or link.
 pub struct TraceParent {
     /// The parent of the decision's span; without a span in it, the decision starts a trace.
     pub(super) context: Context,
-    /// The ids of a span that is only linked to.
+    /// The ids of a span that is only linked.
     link: Option<(TraceId, SpanId)>,
 }
 
@@ -48,7 +48,7 @@ impl TraceParent {
     }
 }
 
-/// Reads `00-<32 digits>-<16 digits>-<2 digits>`. A later version may go on behind that.
+/// Parses `00-<32 digits>-<16 digits>-<2 digits>`. Later versions may append further fields.
 fn span_context<'h>(
     mut traceparent: impl Iterator<Item = &'h str>,
 ) -> Option<(TraceId, SpanId, TraceFlags)> {
@@ -69,18 +69,19 @@ fn span_context<'h>(
     Some((trace, span, TraceFlags::new(flags) & TraceFlags::SAMPLED))
 }
 
+/// Joins the `tracestate` headers. Returns an empty state if they are malformed or too long.
 fn trace_state<'h>(headers: impl Iterator<Item = &'h str>) -> TraceState {
-    let mut whole = String::new();
+    let mut joined = String::new();
     for header in headers {
-        if whole.len() + header.len() >= MAX_TRACESTATE_BYTES {
+        if joined.len() + header.len() >= MAX_TRACESTATE_BYTES {
             return TraceState::default();
         }
-        if !whole.is_empty() {
-            whole.push(',');
+        if !joined.is_empty() {
+            joined.push(',');
         }
-        whole.push_str(header);
+        joined.push_str(header);
     }
-    TraceState::from_str(&whole).unwrap_or_default()
+    TraceState::from_str(&joined).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_is_where_its_headers_say() {
+    fn trusted_headers_set_parent_span() {
         let caller = read(&[CALLER], &["a=1", "b=2"]).unwrap();
         assert_eq!(caller.trace_id().to_string(), "0af7651916cd43dd8448eb211c80319c");
         assert_eq!(caller.span_id().to_string(), "b7ad6b7169203331");
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_says_nothing() {
+    fn malformed_traceparent_is_ignored() {
         let longer = format!("{CALLER}-more");
         for wrong in [
             "",
@@ -140,11 +141,11 @@ mod tests {
             assert_eq!(read(&[wrong], &[]), None, "{wrong}");
         }
         assert_eq!(read(&[], &["a=1"]), None);
-        assert_eq!(read(&[CALLER, CALLER], &[]), None, "which one would hold?");
+        assert_eq!(read(&[CALLER, CALLER], &[]), None, "two headers are ambiguous");
     }
 
     #[test]
-    fn a_state_that_is_malformed_or_long_is_left_out() {
+    fn malformed_or_long_tracestate_is_ignored() {
         let long = format!("a={}", "x".repeat(600));
         for state in ["nonsense", "a=1,b", &long] {
             let caller = TraceParent::trusted(once(CALLER), once(state)).context;

@@ -1,4 +1,4 @@
-//! The two spans of a decision: its own, and below it that of the store.
+//! The two spans of a decision: the decision itself, and its child, the store call.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -12,14 +12,14 @@ use super::{DecisionTracer, TraceParent};
 use crate::request_handler::ClassifyResponse;
 use crate::telemetry::metrics::RequestResult;
 
-/// The span of a decision; nothing, if it is not traced.
+/// The span of a decision. Empty if the decision is not traced.
 pub struct DecisionSpan(Option<Context>);
 
-/// The span of what a store is asked; nothing, if the decision is not traced.
+/// The span of a store call. Empty if the decision is not traced.
 pub struct StoreSpan(Option<Span>);
 
 impl DecisionSpan {
-    /// Begins one, if there are traces and this is sampled.
+    /// Begins a span, if tracing is enabled and the decision is sampled.
     pub fn begin(
         tracer: Option<&DecisionTracer>,
         name: &'static str,
@@ -28,7 +28,7 @@ impl DecisionSpan {
         Self(tracer.zip(parent).and_then(|(tracer, parent)| tracer.begin(name, parent)))
     }
 
-    /// Does this within the span: what the store is asked meanwhile stands below it.
+    /// Runs `work` with the span as the current span, so that store calls become its children.
     pub async fn run_within<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
         poll_fn(|context| {
             let _within = self.0.clone().map(Context::attach);
@@ -37,7 +37,7 @@ impl DecisionSpan {
         .await
     }
 
-    /// Tells what was decided.
+    /// Records the decision.
     pub fn record_ruling(&self, domain: &str, ruling: &Ruling) {
         let Some(context) = &self.0 else { return };
         let span = context.span();
@@ -52,14 +52,14 @@ impl DecisionSpan {
         }
     }
 
-    /// Tells how it was answered, and ends the span.
+    /// Records the result of the request, and ends the span.
     pub fn finish(&self, response: &impl ClassifyResponse) {
         let Some(context) = &self.0 else { return };
-        let (span, finish) = (context.span(), response.result());
-        span.set_attribute(KeyValue::new("slidegate.outcome", finish.name()));
+        let (span, result) = (context.span(), response.result());
+        span.set_attribute(KeyValue::new("slidegate.outcome", result.name()));
         span.set_attribute(response.status_attribute());
-        if matches!(finish, RequestResult::StoreUnavailable | RequestResult::Error) {
-            span.set_status(Status::error(finish.name()));
+        if matches!(result, RequestResult::StoreUnavailable | RequestResult::Error) {
+            span.set_status(Status::error(result.name()));
         }
         span.end();
     }
@@ -77,7 +77,7 @@ impl StoreSpan {
         }))
     }
 
-    /// Tells how the store answered, and ends the span.
+    /// Records the error of the call, if it failed, and ends the span.
     pub fn finish(self, error: Option<&StoreError>) {
         let Some(mut span) = self.0 else { return };
         if let Some(error) = error {
