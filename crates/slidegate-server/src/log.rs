@@ -1,4 +1,4 @@
-//! The log on standard error: one line for each event, whatever users send.
+//! The log on standard error. Each event is exactly one line, whatever clients send.
 
 use std::fmt::{self, Debug, Write};
 use std::io::{self, IsTerminal};
@@ -11,14 +11,14 @@ use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use crate::args::LogFormat;
 
-/// How much is logged, and what it looks like.
+/// The level and the format of the log.
 #[derive(Clone, Copy, Debug)]
 pub struct LogSettings {
     pub level: LevelFilter,
     pub format: LogFormat,
 }
 
-/// Logs to standard error from now on.
+/// Starts logging to standard error.
 pub fn init(settings: LogSettings) -> Result<(), SetGlobalDefaultError> {
     let log = tracing_subscriber::fmt()
         .with_max_level(settings.level)
@@ -35,6 +35,7 @@ pub fn init(settings: LogSettings) -> Result<(), SetGlobalDefaultError> {
     }
 }
 
+/// Writes a field of an event on the current line.
 fn write_field(log: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
     match field.name() {
         "message" => write!(SingleLineWriter(log), "{value:?}"),
@@ -42,7 +43,7 @@ fn write_field(log: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::R
     }
 }
 
-/// Text without what would end the line, or look like another one.
+/// A writer that escapes all characters that could end a line or disguise it as another one.
 struct SingleLineWriter<W>(W);
 
 impl<W: Write> Write for SingleLineWriter<W> {
@@ -57,7 +58,7 @@ impl<W: Write> Write for SingleLineWriter<W> {
     }
 }
 
-/// Whether it ends a line, moves a terminal's cursor, or turns the direction of text around.
+/// Returns whether a character ends a line, moves the cursor of a terminal, or changes the direction of text.
 fn is_unsafe(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_is_written_ends_the_line_or_looks_like_another() {
+    fn hostile_text_stays_on_one_line() {
         let mut line = String::new();
         let hostile = "a\nb\r\u{1b}[2Kc\u{2028}d\u{202e}e\u{9b}f\0 ä\\n";
         write!(SingleLineWriter(&mut line), "{hostile}").unwrap();

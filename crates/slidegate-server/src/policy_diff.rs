@@ -1,6 +1,7 @@
-//! What changed from one policy to the next, rule by rule, in words.
+//! Describes the changes from one policy to the next, rule by rule, for the log.
 //!
-//! The order of rules does not matter, since all that apply hold. That of overrides does: the first holds.
+//! The order of rules does not matter, because all matching rules apply. The order of overrides matters, because only
+//! the first match applies.
 
 mod counters;
 
@@ -11,39 +12,40 @@ use slidegate::policy::{Override, Rule};
 
 use crate::words;
 
-/// Characters that are told of what was, and of what is: a condition may have thousands of networks.
+/// Maximum number of characters in each description of an old or new part: a condition may list thousands of networks.
 const MAX_SHOWN_CHARS: usize = 400;
 
-/// What changed.
+/// The differences between two policies.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct PolicyDiff {
-    pub new: usize,
+    pub added: usize,
     pub changed: usize,
     pub removed: usize,
-    /// One for each rule that changed, and one for the routes.
+    /// One line for each added, changed or removed rule, and one for the routes.
     pub lines: Vec<String>,
 }
 
-/// What changed from one policy to the next. Where nothing did, both decide alike.
+/// Compares two policies. If the result is empty, both policies make the same decisions.
 pub fn diff(old: &Policy, new: &Policy) -> PolicyDiff {
-    let mut changes = PolicyDiff::default();
-    let mut left: HashMap<_, _> = old.rules().iter().map(|rule| (rule_id(rule), rule)).collect();
+    let mut diff = PolicyDiff::default();
+    let mut unmatched: HashMap<_, _> =
+        old.rules().iter().map(|rule| (rule_id(rule), rule)).collect();
     for rule in new.rules() {
-        let line = match left.remove(&rule_id(rule)) {
-            Some(old) => describe_changed(old, rule).inspect(|_| changes.changed += 1),
-            None => Some(describe_added(rule)).inspect(|_| changes.new += 1),
+        let line = match unmatched.remove(&rule_id(rule)) {
+            Some(old) => describe_changed(old, rule).inspect(|_| diff.changed += 1),
+            None => Some(describe_added(rule)).inspect(|_| diff.added += 1),
         };
-        changes.lines.extend(line);
+        diff.lines.extend(line);
     }
-    for rule in old.rules().iter().filter(|rule| left.contains_key(&rule_id(rule))) {
-        changes.removed += 1;
-        changes.lines.push(format!("{} is gone", rule_label(rule)));
+    for rule in old.rules().iter().filter(|rule| unmatched.contains_key(&rule_id(rule))) {
+        diff.removed += 1;
+        diff.lines.push(format!("{} was removed", rule_label(rule)));
     }
-    changes.lines.extend(describe_routes(old, new));
-    changes
+    diff.lines.extend(describe_routes(old, new));
+    diff
 }
 
-/// What makes it the same rule.
+/// Returns the domain and the name, which identify a rule across policies.
 fn rule_id(rule: &Rule) -> (&str, &str) {
     (rule.domain(), rule.name())
 }
@@ -59,31 +61,31 @@ fn describe_added(rule: &Rule) -> String {
     format!("{} is new: {}", rule_label(rule), sanitize(&words::rule(rule).join("; ")))
 }
 
-/// None if nothing did.
+/// Describes the changes of a rule, or returns `None` if there are none.
 fn describe_changed(old: &Rule, new: &Rule) -> Option<String> {
-    let told = [
+    let parts = [
         describe_difference(&rule_parts(old), &rule_parts(new)),
         describe_reordering(old, new),
         counters::describe(old, new),
     ];
-    let told: Vec<String> = match told {
-        // What words do not tell apart, such as the names of limits.
+    let parts: Vec<String> = match parts {
+        // The descriptions do not show the difference, for example of the names of limits.
         [None, order, Some(counters)] => {
             let counter_shapes =
                 describe_difference(&counters::counter_shapes(old), &counters::counter_shapes(new));
             [counter_shapes, order, Some(counters)].into_iter().flatten().collect()
         }
-        told => told.into_iter().flatten().collect(),
+        parts => parts.into_iter().flatten().collect(),
     };
-    (!told.is_empty()).then(|| format!("{} has changed: {}", rule_label(new), told.join("; ")))
+    (!parts.is_empty()).then(|| format!("{} has changed: {}", rule_label(new), parts.join("; ")))
 }
 
-/// `was […], is […]`, of the parts that are not in both; none if all are.
+/// Returns `was […], is […]` with the parts that are not in both lists, or `None` if both have the same parts.
 fn describe_difference(old: &[String], new: &[String]) -> Option<String> {
-    let only = |these: &[String], those: &[String]| {
-        let those: HashSet<&String> = those.iter().collect();
+    let only = |left: &[String], right: &[String]| {
+        let right: HashSet<&String> = right.iter().collect();
         let only: Vec<&str> =
-            these.iter().filter(|part| !those.contains(part)).map(String::as_str).collect();
+            left.iter().filter(|part| !right.contains(part)).map(String::as_str).collect();
         (!only.is_empty()).then(|| sanitize(&only.join("; ")))
     };
     match (only(old, new), only(new, old)) {
@@ -94,73 +96,76 @@ fn describe_difference(old: &[String], new: &[String]) -> Option<String> {
     }
 }
 
-/// The parts of a rule, in words that do not depend on the places of its overrides.
+/// Describes the parts of a rule, independently of the order of its overrides.
 fn rule_parts(rule: &Rule) -> Vec<String> {
-    let others = rule.overrides().iter().map(override_part);
-    words::own_terms(rule).into_iter().chain(others).collect()
+    let overrides = rule.overrides().iter().map(override_part);
+    words::own_terms(rule).into_iter().chain(overrides).collect()
 }
 
-fn override_part(other: &Override) -> String {
-    let name = other.name().map_or("an override".into(), |name| format!("override `{name}`"));
-    format!("{name}, {}", words::other_terms(other))
+fn override_part(it: &Override) -> String {
+    let name = it.name().map_or("an override".into(), |name| format!("override `{name}`"));
+    format!("{name}, {}", words::other_terms(it))
 }
 
-/// Whether the overrides that stay are tried in another order.
+/// Describes a change of the order of the overrides that both rules have.
 fn describe_reordering(old: &Rule, new: &Rule) -> Option<String> {
-    let all = |rule: &Rule| -> Vec<String> { rule.overrides().iter().map(override_key).collect() };
-    let (old_keys, new_keys) = (all(old), all(new));
-    let both = |these: &[String], those: &[String]| -> Vec<String> {
-        let those: HashSet<&String> = those.iter().collect();
-        these.iter().filter(|override_key| those.contains(override_key)).cloned().collect()
+    let override_keys =
+        |rule: &Rule| -> Vec<String> { rule.overrides().iter().map(override_key).collect() };
+    let (old_keys, new_keys) = (override_keys(old), override_keys(new));
+    let intersection = |left: &[String], right: &[String]| -> Vec<String> {
+        let right: HashSet<&String> = right.iter().collect();
+        left.iter().filter(|key| right.contains(key)).cloned().collect()
     };
-    let is = both(&new_keys, &old_keys);
-    let moved = both(&old_keys, &new_keys) != is;
-    moved.then(|| format!("overrides are tried in another order: {}", sanitize(&is.join(", "))))
+    let new_order = intersection(&new_keys, &old_keys);
+    let is_reordered = intersection(&old_keys, &new_keys) != new_order;
+    is_reordered.then(|| {
+        format!("overrides are tried in a different order: {}", sanitize(&new_order.join(", ")))
+    })
 }
 
-/// What makes it the same override of a rule.
-fn override_key(other: &Override) -> String {
-    match other.name() {
+/// Returns the text that identifies an override within its rule: its name, or else its condition.
+fn override_key(it: &Override) -> String {
+    match it.name() {
         Some(name) => format!("`{name}`"),
-        None => format!("[{}]", words::when(other.when())),
+        None => format!("[{}]", words::when(it.when())),
     }
 }
 
 fn describe_routes(old: &Policy, new: &Policy) -> Option<String> {
     let (was, is): (HashSet<&str>, HashSet<&str>) =
         (old.routes().collect(), new.routes().collect());
-    let list = |what, routes: Vec<&str>| {
-        (!routes.is_empty()).then(|| format!("{what} {}", sanitize(&routes.join(", "))))
+    let list = |label, routes: Vec<&str>| {
+        (!routes.is_empty()).then(|| format!("{label} {}", sanitize(&routes.join(", "))))
     };
     let new = list("new:", new.routes().filter(|route| !was.contains(route)).collect());
-    let removed = list("gone:", old.routes().filter(|route| !is.contains(route)).collect());
-    let told: Vec<String> = [new, removed].into_iter().flatten().collect();
-    (!told.is_empty()).then(|| format!("routes have changed: {}", told.join("; ")))
+    let removed = list("removed:", old.routes().filter(|route| !is.contains(route)).collect());
+    let parts: Vec<String> = [new, removed].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| format!("routes have changed: {}", parts.join("; ")))
 }
 
-/// As a log may show it: in one line that is not too long.
+/// Escapes control characters, and cuts the text at [`MAX_SHOWN_CHARS`], so that it fits on one log line.
 fn sanitize(text: &str) -> String {
-    let mut sanitize = String::new();
-    for (nth, char) in text.chars().enumerate() {
+    let mut sanitized = String::new();
+    for (index, char) in text.chars().enumerate() {
         match char {
-            _ if nth == MAX_SHOWN_CHARS => return sanitize + "…",
-            char if char.is_control() => sanitize.extend(char.escape_default()),
-            char => sanitize.push(char),
+            _ if index == MAX_SHOWN_CHARS => return sanitized + "…",
+            char if char.is_control() => sanitized.extend(char.escape_default()),
+            char => sanitized.push(char),
         }
     }
-    sanitize
+    sanitized
 }
 
 impl PolicyDiff {
-    /// Whether nothing did.
+    /// Returns whether there are no differences.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// How many rules, and how.
+    /// Returns the numbers of added, changed and removed rules.
     pub fn summary(&self) -> String {
-        let Self { new, changed, removed, .. } = self;
-        format!("rules: {new} new, {changed} changed, {removed} gone")
+        let Self { added, changed, removed, .. } = self;
+        format!("rules: {added} new, {changed} changed, {removed} removed")
     }
 }
 

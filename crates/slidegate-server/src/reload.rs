@@ -1,5 +1,7 @@
-//! Reads the policy again when its file changes, and on SIGHUP. Only a policy that is whole and right ever
-//! replaces another.
+//! Reloads the policy when its file changes, and on SIGHUP.
+//!
+//! Only a complete and valid policy replaces the current policy. [`watched_paths`] resolves the directories to watch,
+//! [`file_watcher`] interprets their events, and [`policy_diff`] describes the changes for the log.
 
 mod file_watcher;
 mod watched_paths;
@@ -20,55 +22,57 @@ use crate::telemetry::metrics::ReloadResult;
 
 pub use self::file_watcher::FileWatcher;
 
-/// Lines of the log about one reload, of what changed or of what is wrong.
+/// Maximum number of log lines about the changes or errors of one reload.
 const MAX_LOG_LINES: usize = 50;
 
-/// Between two readings, which have to be equal.
+/// Pause between two reads of a file. A result is used once two successive reads are equal.
 const STABLE_READ_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How often a file is read that is never the same twice.
+/// Maximum number of reads while the contents keep changing.
 const MAX_STABLE_READS: usize = 50;
 
-/// Until a file is read again that could not be: it may be that the system was short of something.
+/// Pause before a failed read is repeated, because the failure may be temporary.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What makes the reader look.
+/// An event that may trigger a reload.
 enum ReloadEvent {
-    /// Somebody asks.
+    /// SIGHUP was received.
     Hangup,
-    /// Something happened where the file is.
+    /// A file system event in a watched directory.
     File(notify::Result<notify::Event>),
 }
 
-/// What a reading found: texts, or why there is none, a line for each reason.
+/// The texts of the policy files, or one line for each error.
 type ReadResult = Result<Texts, Vec<String>>;
 
-/// Reads on a thread of its own, one reload at a time: what happens meanwhile is seen by the next reading.
+/// Reloads the policy on its own thread, one reload at a time. Events that arrive during a reload are handled by the
+/// next one.
 struct PolicyReloader {
     service: Arc<Service>,
     events: Receiver<ReloadEvent>,
     watcher: FileWatcher,
-    /// The policy that holds, and its texts.
+    /// The active policy with its texts.
     current: PolicyFile,
     last_read: ReadResult,
-    /// Somebody has asked since the last reload.
+    /// Whether SIGHUP was received since the last reload.
     is_reload_requested: bool,
-    /// The file may have changed since it was read last.
+    /// Whether the file may have changed since the last read.
     has_file_changed: bool,
 }
 
-/// From now on the service follows the policy file from which its policy was read.
+/// Starts to reload the policy of a service from the file that it was read from.
 pub fn start(file: PolicyFile, service: Arc<Service>, hangup: Signal) -> io::Result<()> {
     let (sender, events) = mpsc::channel();
     let watcher = FileWatcher::new(file.source.path(), {
         let sender = sender.clone();
-        // Nobody reads any more only when the process ends.
+        // The receiver is dropped only when the process ends.
         move |event| drop(sender.send(ReloadEvent::File(event)))
     })?;
     let reloader = PolicyReloader {
         service,
         events,
-        // Before it was watched. What is no file, such as a pipe, can be read only once.
+        // The file may have changed before it was watched. A source that is not a file, such as a pipe, can be read
+        // only once.
         has_file_changed: is_rereadable(&file.source)
             && read(&file.source) != Ok(file.texts.clone()),
         watcher,
@@ -85,16 +89,16 @@ async fn forward_hangups(mut hangup: Signal, events: Sender<ReloadEvent>) {
     while hangup.recv().await.is_some() && events.send(ReloadEvent::Hangup).is_ok() {}
 }
 
-/// Whether it is of files; or of nothing, which may become one.
+/// Returns whether the source can be read repeatedly: a folder or a regular file.
 fn is_rereadable(source: &PolicySource) -> bool {
     source.is_folder() || source.path().metadata().is_ok_and(|found| found.is_file())
 }
 
-/// What a source says now.
+/// Reads the current contents of a source.
 fn read(source: &PolicySource) -> ReadResult {
     if source.path().exists() && !is_rereadable(source) {
         let path = source.path().display();
-        return Err(vec![format!("{path}: cannot be read again: it is no file")]);
+        return Err(vec![format!("{path}: cannot be reloaded: not a regular file")]);
     }
     source.texts().map_err(|error| error.lines())
 }
@@ -131,7 +135,7 @@ impl PolicyReloader {
         }
     }
 
-    /// Notes what has happened meanwhile.
+    /// Handles the events that have already arrived.
     fn handle_pending_events(&mut self) {
         while let Ok(event) = self.events.try_recv() {
             self.handle_event(event);
@@ -140,15 +144,15 @@ impl PolicyReloader {
 
     fn reload(&mut self) {
         self.has_file_changed = false;
-        let read_until_stable = self.read_until_stable();
+        let stable_read = self.read_until_stable();
         let is_reload_requested = mem::take(&mut self.is_reload_requested);
-        match read_until_stable {
+        match stable_read {
             Some(read_result) if is_reload_requested || read_result != self.last_read => {
                 self.apply_read(read_result)
             }
-            // What was read before.
+            // The contents have not changed since the last read.
             Some(_) => {}
-            // It is read when it is closed.
+            // The file is read once the writer closes it.
             None if !is_reload_requested && self.watcher.is_being_written() => {}
             None => {
                 let path = self.current.source.path().display();
@@ -159,19 +163,20 @@ impl PolicyReloader {
         }
     }
 
-    /// What the file says, as soon as it says the same twice and nobody is writing.
+    /// Reads the source until two successive reads are equal and no file is being written. Returns `None` after
+    /// [`MAX_STABLE_READS`] reads.
     fn read_until_stable(&mut self) -> Option<ReadResult> {
-        let mut before = read(&self.current.source);
+        let mut previous = read(&self.current.source);
         for _ in 1..MAX_STABLE_READS {
             thread::sleep(STABLE_READ_INTERVAL);
             self.handle_pending_events();
             let now = read(&self.current.source);
-            if now == before && !self.watcher.is_being_written() {
-                // It was read after all that is noted.
+            if now == previous && !self.watcher.is_being_written() {
+                // This read is newer than all events handled so far.
                 self.has_file_changed = false;
                 return Some(now);
             }
-            before = now;
+            previous = now;
         }
         None
     }
@@ -191,28 +196,29 @@ impl PolicyReloader {
 
     fn record_unchanged(&self) {
         self.service.record_reload(ReloadResult::Unchanged, None);
-        info!("the policy is as it was");
+        info!("policy unchanged");
     }
 
     fn apply_policy(&mut self, texts: Texts, meaning: Meaning) {
         let Meaning { policy, notes } = meaning;
-        let changes = policy_diff::diff(&self.current.policy, &policy);
-        // Also where nothing is told: the order of rules is that of answers.
+        let diff = policy_diff::diff(&self.current.policy, &policy);
+        // The policy is replaced even if the diff is empty, because the order of rules determines the order of limits
+        // in responses.
         self.service.replace_policy(&policy);
         (self.current.texts, self.current.policy) = (texts, policy);
-        if changes.is_empty() {
+        if diff.is_empty() {
             return self.record_unchanged();
         }
         self.service.record_reload(ReloadResult::Changed, None);
-        info!("the policy has changed: {}", changes.summary());
-        log_lines(&changes.lines, |line| info!("{line}"));
+        info!("the policy has changed: {}", diff.summary());
+        log_lines(&diff.lines, |line| info!("{line}"));
         log_notes(&notes);
         if self.current.policy.rules().is_empty() {
             warn!("the policy has no rules: everything passes");
         }
     }
 
-    /// Goes on with the policy that holds.
+    /// Records a failed reload, and keeps the current policy.
     fn reject(&self, errors: &[String]) {
         let problem = match errors {
             [only] => only.clone(),
@@ -225,12 +231,12 @@ impl PolicyReloader {
     }
 }
 
-/// Tells what a policy's source says that has no effect, or another than one might think.
+/// Logs warnings about parts of a policy that have no effect or an unexpected effect.
 pub fn log_notes(notes: &[String]) {
-    log_lines(notes, |handle_event| warn!("{handle_event}"));
+    log_lines(notes, |note| warn!("{note}"));
 }
 
-/// Some of the lines, and how many are left out.
+/// Logs at most [`MAX_LOG_LINES`] lines, and the number of omitted lines.
 fn log_lines(lines: &[String], log: impl Fn(&str)) {
     for line in lines.iter().take(MAX_LOG_LINES) {
         log(line);

@@ -97,7 +97,7 @@ pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
     let mut replay = Replay::new(&policy, &args.domain, options);
     read_logs(&args.logs, &mut replay)?;
     let tally = replay.stats();
-    if tally.counts.asked == 0 && tally.unparsable > 0 {
+    if tally.counts.requests == 0 && tally.unparsable > 0 {
         return Err(ReplayError::NoAccessLog(tally.unparsable).into());
     }
     let report = ReplayReport::new(&policy, &args.domain, tally, args.top);
@@ -149,7 +149,7 @@ fn read_logs(logs: &[PathBuf], replay: &mut Replay<'_>) -> Result<(), ReplayErro
                 show(log, &line, &bar);
             }
         };
-        replay.log(&mut source, tell).map_err(unreadable)
+        replay.replay_log(&mut source, tell).map_err(unreadable)
     });
     replay.finish();
     bar.finish_and_clear();

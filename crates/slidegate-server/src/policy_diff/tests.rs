@@ -5,19 +5,19 @@ fn lines_of(old: &str, new: &str) -> Vec<String> {
     diff(&policy(old), &policy(new)).lines
 }
 
-/// What is told of a rule that was one thing and is another.
+/// Asserts the description of a change of one rule.
 #[track_caller]
-fn assert_told(was: &str, is: &str, told: &str) {
+fn assert_description(old: &str, new: &str, description: &str) {
     let policy = |rule: &str| format!("rules: [{{ name: a, {rule} }}]");
-    let expected = match told {
+    let expected = match description {
         "" => Vec::new(),
-        told => vec![format!("rule `a` has changed: {told}")],
+        description => vec![format!("rule `a` has changed: {description}")],
     };
-    assert_eq!(lines_of(&policy(was), &policy(is)), expected);
+    assert_eq!(lines_of(&policy(old), &policy(new)), expected);
 }
 
 #[test]
-fn every_rule_that_is_new_or_gone_or_has_changed_has_a_line_and_no_other() {
+fn each_changed_rule_has_one_line() {
     let old = "
 routes: [/a, /b]
 rules:
@@ -38,17 +38,17 @@ rules:
         changes.lines,
         [
             "rule `new` of domain `api` is new: counted per ip; without it the rule does not apply; never more than 5 in any 1m (5/1m sliding_log)",
-            "rule `other` of domain `api` has changed: was [about 1 in any 1s (1/1s sliding_window)], is [about 2 in any 1s (2/1s sliding_window)]; counts go on",
-            "rule `old` is gone",
-            "routes have changed: new: /c/{id}; gone: /a",
+            "rule `other` of domain `api` has changed: was [about 1 in any 1s (1/1s sliding_window)], is [about 2 in any 1s (2/1s sliding_window)]; counters kept",
+            "rule `old` was removed",
+            "routes have changed: new: /c/{id}; removed: /a",
         ]
     );
-    assert_eq!(changes.summary(), "rules: 1 new, 1 changed, 1 gone");
+    assert_eq!(changes.summary(), "rules: 1 new, 1 changed, 1 removed");
     assert_eq!(diff(&new, &new), PolicyDiff::default());
 }
 
 #[test]
-fn what_is_only_written_otherwise_is_no_change() {
+fn equivalent_policy_has_no_diff() {
     let old = "
 routes: [/a, /b]
 rules:
@@ -68,28 +68,28 @@ rules:
 }
 
 #[test]
-fn counts_go_on_under_another_max_and_begin_anew_under_another_window_or_algorithm() {
-    assert_told(
+fn counters_survive_max_but_not_shape_change() {
+    assert_description(
         "limits: [10/min]",
         "limits: [10/h]",
         "was [about 10 in any 1m (10/1m sliding_window)], is [about 10 in any 1h (10/1h sliding_window)]; counters reset",
     );
-    assert_told(
+    assert_description(
         "limits: [10/min]",
         "limits: [10/min], algorithm: sliding_log",
         "was [about 10 in any 1m (10/1m sliding_window)], is [never more than 10 in any 1m (10/1m sliding_log)]; counters reset",
     );
-    assert_told(
+    assert_description(
         "limits: [10/min, 5/s, 9/h]",
         "limits: [20/min, 5/s, 9/d]",
-        "was [about 10 in any 1m (10/1m sliding_window); about 9 in any 1h (9/1h sliding_window)], is [about 20 in any 1m (20/1m sliding_window); about 9 in any 1d (9/1d sliding_window)]; counts of `1m` go on, of `1d` begin anew",
+        "was [about 10 in any 1m (10/1m sliding_window); about 9 in any 1h (9/1h sliding_window)], is [about 20 in any 1m (20/1m sliding_window); about 9 in any 1d (9/1d sliding_window)]; counters of `1m` kept, of `1d` reset",
     );
-    assert_told(
+    assert_description(
         "limits: [10/min]",
         "limits: [10/min, 5/s]",
-        "is also [about 5 in any 1s (5/1s sliding_window)]; counts of `1s` begin anew",
+        "is also [about 5 in any 1s (5/1s sliding_window)]; counters of `1s` reset",
     );
-    assert_told(
+    assert_description(
         "limits: [10/min, 5/s]",
         "limits: [10/min]",
         "was also [about 5 in any 1s (5/1s sliding_window)]",
@@ -97,21 +97,21 @@ fn counts_go_on_under_another_max_and_begin_anew_under_another_window_or_algorit
     let bucket = |burst| {
         format!("limits: [{{ max: 9, window: 1s, algorithm: token_bucket, burst: {burst} }}]")
     };
-    assert_told(
+    assert_description(
         &bucket(5),
         &bucket(6),
-        "was [5 at once, then 9 per 1s at a steady rate (9/1s token_bucket)], is [6 at once, then 9 per 1s at a steady rate (9/1s token_bucket)]; counts go on",
+        "was [5 at once, then 9 per 1s at a steady rate (9/1s token_bucket)], is [6 at once, then 9 per 1s at a steady rate (9/1s token_bucket)]; counters kept",
     );
 }
 
 #[test]
-fn names_and_precisions_of_limits_are_told_too() {
-    assert_told(
+fn limit_name_and_precision_changes_are_described() {
+    assert_description(
         "limits: [{ max: 9, window: 1s }]",
         "limits: [{ max: 9, window: 1s, name: few }]",
         "was [`1s` counted as sliding_window:1s], is [`few` counted as sliding_window:1s]; counters reset",
     );
-    assert_told(
+    assert_description(
         "limits: [{ max: 9, window: 1h, algorithm: sliding_buckets }]",
         "limits: [{ max: 9, window: 1h, algorithm: sliding_buckets, precision: 1m }]",
         "was [`1h` counted as sliding_buckets:1h:6m], is [`1h` counted as sliding_buckets:1h:1m]; counters reset",
@@ -119,44 +119,44 @@ fn names_and_precisions_of_limits_are_told_too() {
 }
 
 #[test]
-fn counts_begin_anew_where_others_are_counted() {
+fn key_attribute_change_resets_counters() {
     let missing = "without it the rule does not apply";
-    assert_told(
+    assert_description(
         "limits: [9/s], per: [tenant]",
         "limits: [9/s], per: [user]",
         &format!(
             "was [counted per tenant; {missing}], is [counted per user; {missing}]; counters reset"
         ),
     );
-    assert_told(
+    assert_description(
         "limits: [9/s], per: [key]",
         "limits: [9/s], per: [key|ip]",
         &format!(
-            "was [counted per key; {missing}], is [counted per key, or else ip; {missing}]; counts per ip begin anew"
+            "was [counted per key; {missing}], is [counted per key, or else ip; {missing}]; counters per ip reset"
         ),
     );
-    assert_told(
+    assert_description(
         "limits: [9/s], per: [ip]",
         "limits: [9/s], per: [ip], ipv6_prefix: 48",
         &format!(
-            "was [counted per ip; {missing}], is [counted per ip; {missing}; IPv6 by /48]; counts of IPv6 addresses begin anew"
+            "was [counted per ip; {missing}], is [counted per ip; {missing}; IPv6 by /48]; counters of IPv6 addresses reset"
         ),
     );
-    assert_told(
+    assert_description(
         "limits: [9/s], per: [ip]",
         "limits: [9/s], per: [ip], redis: { split: { by: [user], into: 4 } }",
-        "is also [in Redis: each count is split into 4, by user]; counts in Redis begin anew",
+        "is also [in Redis: each count is split into 4, by user]; counters in Redis reset",
     );
 }
 
 #[test]
-fn whom_it_is_for_and_what_becomes_of_them_is_told() {
-    assert_told(
+fn condition_and_mode_changes_are_described() {
+    assert_description(
         "limits: [9/s], when: { method: GET }",
         "limits: [9/s], when: { method: [GET, HEAD] }, mode: observe, charge: always, on_store_error: deny",
         "was [for requests whose method is `GET`], is [for requests whose method is `GET` or `HEAD`; only watches: what does not fit passes all the same; denied requests are charged too, above max; while the store does not answer, none pass]",
     );
-    assert_told(
+    assert_description(
         "limits: [9/s], cluster: { max_unsynced: 4 }",
         "limits: [9/s], cluster: { on_partition: bounded }",
         "was also [in a cluster: a node lets at most 4 of each count pass that not all others know of]",
@@ -164,28 +164,28 @@ fn whom_it_is_for_and_what_becomes_of_them_is_told() {
 }
 
 #[test]
-fn the_order_of_overrides_matters() {
+fn override_order_change_is_described() {
     let pro = "{ name: pro, when: { plan: pro }, limits: [90/s] }";
     let live = "{ when: { key: live }, limits: unlimited }";
-    assert_told(
+    assert_description(
         &format!("limits: [9/s], overrides: [{pro}, {live}]"),
         &format!("limits: [9/s], overrides: [{live}, {pro}]"),
-        "overrides are tried in another order: [key is `live`], `pro`",
+        "overrides are tried in a different order: [key is `live`], `pro`",
     );
-    assert_told(
+    assert_description(
         &format!("limits: [9/s], overrides: [{pro}]"),
         &format!("limits: [9/s], overrides: [{live}, {pro}]"),
         "is also [an override, if key is `live`: everything passes]",
     );
-    assert_told(
+    assert_description(
         "limits: [9/s]",
         &format!("limits: [9/s], overrides: [{pro}]"),
-        "is also [override `pro`, if plan is `pro`: about 90 in any 1s (90/1s sliding_window)]; counts go on",
+        "is also [override `pro`, if plan is `pro`: about 90 in any 1s (90/1s sliding_window)]; counters kept",
     );
 }
 
 #[test]
-fn a_line_is_one_line_and_not_too_long() {
+fn description_is_single_bounded_line() {
     let many: Vec<String> = (0..500).map(|nth| format!("'10.0.{}.0/24'", nth % 250)).collect();
     let new = format!(
         "rules: [{{ name: a, limits: [1/s], when: {{ ip: [{}], key: \"a\\nb\" }} }}]",

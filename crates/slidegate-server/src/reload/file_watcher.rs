@@ -1,8 +1,7 @@
-//! Tells when the file that a path leads to may have changed, or those of a folder, and whether somebody is
-//! writing them.
+//! Detects changes of a file or of the files of a folder, and whether they are still being written.
 //!
-//! Directories are watched, not files: who replaces a file by another that is ready, or swaps a link on the
-//! way, as Kubernetes does, never touches the file that was.
+//! Directories are watched instead of files. If a file is replaced by a rename, or a symbolic link on its path is
+//! switched as Kubernetes does, the previous file receives no event.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,31 +13,30 @@ use tracing::warn;
 
 use super::watched_paths::WatchedPaths;
 
-/// Whether the system tells when a file that was written is closed.
+/// Whether the system reports when a written file is closed.
 const HAS_CLOSE_EVENTS: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
-/// How often the trail is followed that is never the same twice.
+/// Maximum number of attempts to resolve a path that keeps changing.
 const MAX_RESOLVE_ATTEMPTS: usize = 10;
 
-/// Watches where a file is, or a folder of files.
+/// Watches a file or a folder of files.
 pub struct FileWatcher {
     path: PathBuf,
     watched_paths: WatchedPaths,
-    /// None if the system has no more.
+    /// `None` if the system has no watchers left.
     watcher: Option<RecommendedWatcher>,
-    /// Directories.
     watched_directories: BTreeSet<PathBuf>,
-    /// Those of which it was told that they cannot be.
+    /// Directories that cannot be watched and have been logged.
     failed_directories: BTreeSet<PathBuf>,
-    /// Files that somebody has begun to write, and not closed yet.
+    /// Files that have been written to and not closed yet.
     files_being_written: BTreeSet<PathBuf>,
 }
 
 impl FileWatcher {
-    /// Watches from now on, and tells of events, also of other files beside.
+    /// Starts to watch a path. `events` also receives events of other files in the same directories.
     pub fn new(path: &Path, events: impl EventHandler) -> io::Result<Self> {
         let watcher = notify::recommended_watcher(events);
-        let mut watch = Self {
+        let mut file_watcher = Self {
             path: absolute(path)?,
             watched_paths: WatchedPaths::default(),
             watcher: watcher.map_err(|error| log_watch_failure(path, &error)).ok(),
@@ -46,75 +44,78 @@ impl FileWatcher {
             failed_directories: BTreeSet::new(),
             files_being_written: BTreeSet::new(),
         };
-        watch.update_watches();
-        Ok(watch)
+        file_watcher.update_watches();
+        Ok(file_watcher)
     }
 
-    /// Whether somebody has begun to write a file, and not closed it yet.
+    /// Returns whether a file has been written to and not closed yet.
     pub fn is_being_written(&self) -> bool {
         !self.files_being_written.is_empty()
     }
 
-    /// Whether the file may have changed by this, and is whole.
+    /// Updates the watches after an event. Returns whether the file may have changed and is complete.
     pub fn on_event(&mut self, event: &notify::Result<Event>) -> bool {
-        // Something was missed: anything may have changed.
+        // Events were lost: anything may have changed.
         let Some(event) = event.as_ref().ok().filter(|event| !event.need_rescan()) else {
             self.files_being_written.clear();
             self.update_watches();
             return true;
         };
-        let changed = event.paths.iter().fold(false, |changed, path| {
+        let has_changed = event.paths.iter().fold(false, |any_changed, path| {
             self.remove_lost_directory(path, event.kind)
                 | self.update_entry(path, event.kind)
-                | changed
+                | any_changed
         });
-        if changed {
+        if has_changed {
             self.update_watches();
         }
-        changed
+        has_changed
     }
 
-    /// A directory that goes, or gets another name, is watched no more; what has its name then may be.
+    /// Stops watching a directory that was removed or renamed, because another directory may have its path now. Returns
+    /// whether it was watched.
     fn remove_lost_directory(&mut self, path: &Path, kind: EventKind) -> bool {
-        let goes = matches!(kind, EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(_)));
-        let lost = goes && self.watched_directories.remove(path);
-        if let Some(watcher) = self.watcher.as_mut().filter(|_| lost) {
-            // It may have gone by itself.
+        let is_removed =
+            matches!(kind, EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(_)));
+        let was_watched = is_removed && self.watched_directories.remove(path);
+        if let Some(watcher) = self.watcher.as_mut().filter(|_| was_watched) {
+            // The system may have removed the watch already.
             let _ = watcher.unwatch(path);
         }
-        lost
+        was_watched
     }
 
+    /// Updates the set of files being written. Returns whether a watched file has changed and is complete.
     fn update_entry(&mut self, path: &Path, kind: EventKind) -> bool {
         if !self.watched_paths.contains(path) {
             return false;
         }
-        let files_being_written = match kind {
+        let is_being_written = match kind {
             EventKind::Modify(ModifyKind::Data(_)) => HAS_CLOSE_EVENTS,
-            // Who makes a file then writes it, but a link is there at once, also a hard one.
+            // A new file is usually written next, but a symbolic or hard link is complete immediately.
             EventKind::Create(_) => HAS_CLOSE_EVENTS && is_empty_file(path),
             EventKind::Access(AccessKind::Close(AccessMode::Write))
             | EventKind::Modify(ModifyKind::Name(_))
             | EventKind::Remove(_) => false,
             _ => return false,
         };
-        match files_being_written {
+        match is_being_written {
             true => drop(self.files_being_written.insert(path.to_owned())),
             false => drop(self.files_being_written.remove(path)),
         }
-        !files_being_written
+        !is_being_written
     }
 
-    /// Watches all directories on the way as it is now.
+    /// Resolves the path, and watches all directories on it, until it no longer changes.
     fn update_watches(&mut self) {
         for _ in 0..MAX_RESOLVE_ATTEMPTS {
             let watched_paths = WatchedPaths::from_path(&self.path);
             self.watch_directories(&watched_paths);
-            // It may have changed before it was watched.
+            // The path may have changed before it was watched.
             if self.watched_paths == watched_paths {
                 return;
             }
-            // Of what is not on the way any more, nobody tells when it is closed.
+            // No close event arrives for files that are no longer on the path.
             self.files_being_written.retain(|path| watched_paths.contains(path));
             self.watched_paths = watched_paths;
         }
@@ -124,14 +125,15 @@ impl FileWatcher {
         let Some(watcher) = &mut self.watcher else { return };
         let directories = watched_paths.directories();
         for &directory in &directories {
-            // Again, too: another may have its name by now.
+            // Directories that are already watched are added again, because another directory may have the same path
+            // now.
             match watcher.watch(directory, RecursiveMode::NonRecursive) {
                 Ok(()) => {
                     self.watched_directories.insert(directory.to_owned());
                     self.failed_directories.remove(directory);
                 }
                 Err(error) => {
-                    // What has just gone leaves another trail.
+                    // If the directory has just been removed, the next attempt resolves another path.
                     if directory.exists() && self.failed_directories.insert(directory.to_owned()) {
                         log_watch_failure(directory, &error);
                     }
@@ -139,19 +141,19 @@ impl FileWatcher {
             }
         }
         self.watched_directories.retain(|directory| {
-            let stays = directories.contains(&**directory);
-            if !stays {
-                // It may have gone by itself.
+            let is_needed = directories.contains(&**directory);
+            if !is_needed {
+                // The system may have removed the watch already.
                 let _ = watcher.unwatch(directory);
             }
-            stays
+            is_needed
         });
     }
 }
 
 fn log_watch_failure(path: &Path, error: &notify::Error) {
     let path = path.display();
-    warn!("{path}: cannot be watched: {error}: it is read again on SIGHUP only");
+    warn!("{path}: cannot be watched: {error}; it is reloaded on SIGHUP only");
 }
 
 fn is_empty_file(path: &Path) -> bool {

@@ -1,4 +1,4 @@
-//! Where a path leads, over links, and those of the files of a folder.
+//! The directory entries that determine which file a path leads to, including symbolic links.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,25 +6,25 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::ratelimit_config::folder;
 
-/// Links that are followed, as many as by the system.
+/// Maximum number of symbolic links to follow, the same as in Linux.
 const MAX_LINKS: usize = 40;
 
-/// The entries of directories on which it depends where a path leads: the links on its way, and at last what
-/// it leads to, or the first that is not there. No directory of theirs is reached by a link.
+/// The directory entries that a path depends on: the symbolic links on it, and the final file, or the first missing
+/// entry. The directories of the entries contain no symbolic links.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchedPaths {
     entries: Vec<PathBuf>,
-    /// A folder of files of which each counts, also one that comes.
+    /// The resolved folder, if the path is a folder. Its policy files count, including new ones.
     folder: Option<PathBuf>,
 }
 
 impl WatchedPaths {
-    /// The trail of an absolute path, and if a folder is there, those of its files.
+    /// Resolves an absolute path, and if it is a folder, each of its files.
     pub fn from_path(path: &Path) -> Self {
         let mut watched_paths = Self::from_file(path);
         if path.is_dir() {
             watched_paths.folder = path.canonicalize().ok();
-            // What cannot be listed has no files.
+            // A folder that cannot be listed is treated as empty.
             for file in folder::files(path).unwrap_or_default() {
                 watched_paths.entries.extend(Self::from_file(&file).entries);
             }
@@ -32,7 +32,7 @@ impl WatchedPaths {
         watched_paths
     }
 
-    /// The trail of an absolute path.
+    /// Resolves an absolute path to a single file.
     pub fn from_file(path: &Path) -> Self {
         let (mut entries, mut resolved, mut remaining) =
             (Vec::new(), PathBuf::new(), path.to_owned());
@@ -43,7 +43,7 @@ impl WatchedPaths {
             match next {
                 Component::Prefix(_) | Component::RootDir => resolved.push(next),
                 Component::CurDir => {}
-                // In a directory that no link leads to, as the system has it.
+                // `resolved` contains no links, so its parent is the parent that the system uses.
                 Component::ParentDir => drop(resolved.pop()),
                 Component::Normal(name) => {
                     let entry = resolved.join(name);
@@ -66,16 +66,16 @@ impl WatchedPaths {
         Self { entries, folder: None }
     }
 
-    /// Whether an entry is on it.
+    /// Returns whether an entry is one of the watched paths.
     pub fn contains(&self, entry: &Path) -> bool {
-        let in_folder = || {
+        let is_in_folder = || {
             entry.parent() == self.folder.as_deref()
                 && entry.file_name().is_some_and(folder::is_read)
         };
-        self.entries.iter().any(|one| one == entry) || (self.folder.is_some() && in_folder())
+        self.entries.iter().any(|own| own == entry) || (self.folder.is_some() && is_in_folder())
     }
 
-    /// The directories of its entries.
+    /// Returns the directories that contain the entries.
     pub fn directories(&self) -> BTreeSet<&Path> {
         let parents = self.entries.iter().filter_map(|entry| entry.parent());
         parents.chain(self.folder.as_deref()).collect()
@@ -88,8 +88,8 @@ mod tests {
 
     use super::*;
 
-    /// An empty directory, by a path without links.
-    fn empty(name: &str) -> PathBuf {
+    /// Creates an empty directory, and returns its path without links.
+    fn empty_directory(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
@@ -97,13 +97,13 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_leads_over(path: &Path, entries: &[PathBuf]) {
+    fn assert_entries(path: &Path, entries: &[PathBuf]) {
         assert_eq!(WatchedPaths::from_file(path).entries, entries);
     }
 
     #[test]
-    fn every_link_is_on_the_trail_and_what_it_leads_to() {
-        let root = empty("trail");
+    fn links_and_their_targets_are_watched() {
+        let root = empty_directory("trail");
         let (mounted, first) = (root.join("mounted"), root.join("mounted/..2026_1"));
         fs::create_dir_all(&first).unwrap();
         fs::write(first.join("policy.yaml"), "").unwrap();
@@ -112,10 +112,10 @@ mod tests {
         symlink(&mounted, root.join("elsewhere")).unwrap();
         let in_mounted =
             [mounted.join("policy.yaml"), mounted.join("..data"), first.join("policy.yaml")];
-        assert_leads_over(&mounted.join("policy.yaml"), &in_mounted);
+        assert_entries(&mounted.join("policy.yaml"), &in_mounted);
         let over_link = [&[root.join("elsewhere")], &in_mounted[..]].concat();
-        assert_leads_over(&root.join("./elsewhere/policy.yaml"), &over_link);
-        assert_leads_over(
+        assert_entries(&root.join("./elsewhere/policy.yaml"), &over_link);
+        assert_entries(
             &root.join("elsewhere/../mounted/..data/policy.yaml"),
             &[&over_link[..1], &in_mounted[1..]].concat(),
         );
@@ -126,8 +126,8 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_has_the_trails_of_its_files_and_those_that_come() {
-        let root = empty("trail-of-folder");
+    fn folder_contains_current_and_new_files() {
+        let root = empty_directory("trail-of-folder");
         let (mounted, data) = (root.join("mounted"), root.join("mounted/..2026_1"));
         fs::create_dir_all(&data).unwrap();
         fs::write(data.join("a.yaml"), "").unwrap();
@@ -147,13 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_ends_the_trail() {
-        let root = empty("no-trail");
-        assert_leads_over(&root.join("a/b/c"), &[root.join("a")]);
+    fn missing_entry_ends_resolution() {
+        let root = empty_directory("no-trail");
+        assert_entries(&root.join("a/b/c"), &[root.join("a")]);
         symlink("a/b", root.join("link")).unwrap();
-        assert_leads_over(&root.join("link/c"), &[root.join("link"), root.join("a")]);
+        assert_entries(&root.join("link/c"), &[root.join("link"), root.join("a")]);
         fs::write(root.join("file"), "").unwrap();
-        assert_leads_over(&root.join("file/c"), &[root.join("file")]);
+        assert_entries(&root.join("file/c"), &[root.join("file")]);
         symlink("circle", root.join("circle")).unwrap();
         assert_eq!(WatchedPaths::from_file(&root.join("circle")).entries.len(), MAX_LINKS + 1);
         fs::remove_dir_all(root).unwrap();

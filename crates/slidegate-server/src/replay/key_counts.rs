@@ -1,8 +1,8 @@
-//! Which keys are denied most.
+//! Counts requests and denials per key, and finds the keys with the most denials.
 //!
-//! How often a key asked is known only if it is counted from its first request on, long before it is
-//! denied. So all keys are counted, by a 64-bit hash, as the store itself knows them: 24 bytes each, and
-//! no more of them than the store holds. Only keys that are denied keep their values.
+//! The number of requests of a denied key is only known if the key is counted from its first request on. So all keys
+//! are counted, identified by a 64-bit hash, in 24 bytes each, and at most as many as the store holds. Names and values
+//! are stored only for denied keys.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -12,9 +12,10 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use foldhash::quality::RandomState;
 use serde::Serialize;
 
-/// What is known of keys, by their hashes.
+/// A map by the hashes of keys.
 pub type ByHash<T> = HashMap<u64, T, foldhash::fast::RandomState>;
 
+/// Counters of keys, up to a maximum number of keys.
 #[derive(Default)]
 pub struct KeyCounts {
     max_keys: usize,
@@ -24,14 +25,15 @@ pub struct KeyCounts {
     uncounted: u64,
 }
 
-/// How often a key asked, and how often it was denied.
+/// The number of requests and denials of a key.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct KeyCount {
-    pub asked: u64,
+    #[serde(rename = "asked")]
+    pub requests: u64,
     pub denied: u64,
 }
 
-/// The rule's place in the policy, and what it counts by: names and values.
+/// The position of a rule in the policy, and the names and values of a key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuleKey {
     pub rule: usize,
@@ -39,12 +41,12 @@ pub struct RuleKey {
 }
 
 impl KeyCounts {
-    /// Counts at most `max_keys` keys.
+    /// Creates counters for at most `max_keys` keys.
     pub fn new(max_keys: usize) -> Self {
         Self { max_keys, ..Self::default() }
     }
 
-    /// Counts one request of a key, and tells the key's hash; none if there are too many keys to count it.
+    /// Counts one request of a key. Returns the hash of the key, or `None` if there is no capacity for another key.
     pub fn count_request<'v>(
         &mut self,
         rule: usize,
@@ -58,11 +60,11 @@ impl KeyCounts {
             self.uncounted += 1;
             return None;
         }
-        self.counts.entry(hash).or_default().asked += 1;
+        self.counts.entry(hash).or_default().requests += 1;
         Some(hash)
     }
 
-    /// Counts that a key was denied.
+    /// Counts one denial of a key.
     pub fn count_denial<'v>(
         &mut self,
         hash: u64,
@@ -70,24 +72,24 @@ impl KeyCounts {
         values: impl Iterator<Item = (&'v str, Cow<'v, str>)>,
     ) {
         self.counts.entry(hash).or_default().denied += 1;
-        let own = |(name, value): (&str, Cow<'_, str>)| (name.into(), value.into());
+        let to_owned_pair = |(name, value): (&str, Cow<'_, str>)| (name.into(), value.into());
         self.denied
             .entry(hash)
-            .or_insert_with(|| RuleKey { rule, values: values.map(own).collect() });
+            .or_insert_with(|| RuleKey { rule, values: values.map(to_owned_pair).collect() });
     }
 
-    /// The keys that were denied most; of keys that were denied alike, those that asked most.
+    /// Returns the keys with the most denials. Among equal numbers, the key with more requests comes first.
     pub fn most_denied(&self, max_keys: usize) -> Vec<(&RuleKey, KeyCount)> {
         let mut denied: Vec<_> =
             self.denied.iter().map(|(hash, key)| (key, self.counts[hash])).collect();
         denied.sort_unstable_by_key(|&(key, count)| {
-            (Reverse(count.denied), Reverse(count.asked), key)
+            (Reverse(count.denied), Reverse(count.requests), key)
         });
         denied.truncate(max_keys);
         denied
     }
 
-    /// Requests of keys that came when there were too many.
+    /// Returns the number of requests of keys that exceeded the capacity.
     pub fn uncounted(&self) -> u64 {
         self.uncounted
     }
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_denied_come_first() {
+    fn most_denied_keys_are_sorted_by_denials() {
         let mut keys = KeyCounts::new(100);
         for (rule, value, denied) in [
             (0, "b", true),
@@ -120,24 +122,24 @@ mod tests {
             count(&mut keys, rule, &[value], denied);
         }
         let most_denied = keys.most_denied(2);
-        let told = most_denied
+        let denials = most_denied
             .iter()
-            .map(|(key, count)| (key.rule, &*key.values[0].1, count.denied, count.asked));
-        assert_eq!(told.collect::<Vec<_>>(), [(1, "a", 2, 2), (0, "b", 1, 2)]);
+            .map(|(key, count)| (key.rule, &*key.values[0].1, count.denied, count.requests));
+        assert_eq!(denials.collect::<Vec<_>>(), [(1, "a", 2, 2), (0, "b", 1, 2)]);
     }
 
     #[test]
-    fn keys_beyond_the_bound_are_not_counted() {
+    fn keys_above_bound_are_not_counted() {
         let mut keys = KeyCounts::new(1);
         for value in ["a", "b", "a", "b", "b"] {
             count(&mut keys, 0, &[value], true);
         }
         assert_eq!(keys.most_denied(9).len(), 1);
-        assert_eq!((keys.most_denied(9)[0].1.asked, keys.uncounted()), (2, 3));
+        assert_eq!((keys.most_denied(9)[0].1.requests, keys.uncounted()), (2, 3));
     }
 
     #[test]
-    fn values_do_not_run_into_each_other() {
+    fn adjacent_values_do_not_collide() {
         let mut keys = KeyCounts::new(100);
         count(&mut keys, 0, &["ab", "c"], true);
         count(&mut keys, 0, &["a", "bc"], true);

@@ -1,5 +1,7 @@
-//! Puts lines in the order of their times. Servers write a request down when it ends, and workers when
-//! they get to it, so a log is nearly sorted: holding lines for a short span of the log's own time does.
+//! Sorts lines by their times.
+//!
+//! Servers write a line when a request ends, and workers write at different moments, so a log is nearly sorted. It is
+//! sufficient to hold each line for a short period of the log's own time.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +10,20 @@ use slidegate::Timestamp;
 use super::line::Line;
 use super::line_offsets::LineOffsets;
 
-/// However long the span, hardly more lines are held; the earliest go on then.
+/// Maximum number of pending lines. If it is exceeded, the earliest lines are released before their delay is over.
 const MAX_PENDING_LINES: usize = 1_000_000;
 
-/// Lines that wait for earlier ones.
+/// A buffer that releases lines in the order of their times.
 pub struct ReorderBuffer {
     max_delay_us: u64,
     pending: BTreeMap<Timestamp, LineBatch>,
-    lines: usize,
+    pending_lines: usize,
     newest: Timestamp,
-    /// Empty, with room for lines.
-    spare: Vec<LineBatch>,
+    /// Empty batches with allocated memory, for reuse.
+    spare_batches: Vec<LineBatch>,
 }
 
-/// The lines of one time, in the order of the log.
+/// The lines of one point in time, in the order of the log.
 #[derive(Default)]
 pub struct LineBatch {
     text: String,
@@ -29,47 +31,49 @@ pub struct LineBatch {
 }
 
 impl ReorderBuffer {
-    /// Holds each line until one has been seen that is `max_delay_us` microseconds later.
+    /// Creates a buffer that holds each line until a line has arrived that is `max_delay_us` microseconds later.
     pub fn new(max_delay_us: u64) -> Self {
         Self {
             max_delay_us,
             pending: BTreeMap::new(),
-            lines: 0,
+            pending_lines: 0,
             newest: Timestamp::default(),
-            spare: Vec::new(),
+            spare_batches: Vec::new(),
         }
     }
 
-    /// Holds a line, which has been made of this text.
+    /// Adds a line, which was parsed from `text`.
     pub fn push(&mut self, text: &str, line: &Line<'_>) {
         self.newest = self.newest.max(line.time);
-        self.lines += 1;
-        let spare = &mut self.spare;
-        let batch =
-            self.pending.entry(line.time).or_insert_with(|| spare.pop().unwrap_or_default());
+        self.pending_lines += 1;
+        let spare_batches = &mut self.spare_batches;
+        let batch = self
+            .pending
+            .entry(line.time)
+            .or_insert_with(|| spare_batches.pop().unwrap_or_default());
         batch.push(text, line);
     }
 
-    /// The lines of the earliest time, if none can come before them any more.
+    /// Returns the lines of the earliest time, if no earlier line is expected any more.
     pub fn pop_due(&mut self) -> Option<LineBatch> {
         let (earliest, _) = self.pending.first_key_value()?;
         let is_due =
             earliest.as_micros().saturating_add(self.max_delay_us) <= self.newest.as_micros();
-        if is_due || self.lines > MAX_PENDING_LINES { self.pop() } else { None }
+        if is_due || self.pending_lines > MAX_PENDING_LINES { self.pop() } else { None }
     }
 
-    /// The lines of the earliest time, when no more are to come.
+    /// Returns the lines of the earliest time. For the end of the log.
     pub fn pop(&mut self) -> Option<LineBatch> {
         let (_, batch) = self.pending.pop_first()?;
-        self.lines -= batch.lines.len();
+        self.pending_lines -= batch.lines.len();
         Some(batch)
     }
 
-    /// Takes back the memory of lines that are done with.
+    /// Takes a processed batch back, to reuse its memory.
     pub fn recycle(&mut self, mut batch: LineBatch) {
         batch.text.clear();
         batch.lines.clear();
-        self.spare.push(batch);
+        self.spare_batches.push(batch);
     }
 }
 
@@ -79,9 +83,9 @@ impl LineBatch {
         self.text.push_str(text);
     }
 
-    /// The lines, in the order of the log.
+    /// Returns the lines in the order of the log.
     pub fn lines(&self) -> impl Iterator<Item = Line<'_>> {
-        self.lines.iter().map(|line_offsets| line_offsets.line(&self.text))
+        self.lines.iter().map(|offsets| offsets.to_line(&self.text))
     }
 }
 
@@ -90,39 +94,40 @@ mod tests {
     use super::*;
     use crate::replay::line;
 
-    /// Lines of these seconds, each with its place as the method.
+    /// Returns the order of lines with these seconds. The method of each line is its position in the input.
     fn ordered(span: u64, seconds: &[u64]) -> Vec<String> {
-        let mut order = ReorderBuffer::new(span * 1_000_000);
+        let mut buffer = ReorderBuffer::new(span * 1_000_000);
         let mut out = Vec::new();
-        let mut tell = |batch: &LineBatch| {
-            let told = batch
+        let mut output = |batch: &LineBatch| {
+            let entries = batch
                 .lines()
                 .map(|line| format!("{}{}", line.time, line.values()[0].unwrap_or_default()));
-            out.extend(told.map(|told| told.replace(".000000", ".")));
+            out.extend(entries.map(|entry| entry.replace(".000000", ".")));
         };
-        for (nth, second) in seconds.iter().enumerate() {
-            let text =
-                format!("::1 - - [01/Jan/1970:00:00:0{second} +0000] \"{nth} / HTTP/1.1\" 200");
-            order.push(&text, &line::parse(&text).unwrap());
-            while let Some(batch) = order.pop_due() {
-                tell(&batch);
-                order.recycle(batch);
+        for (position, second) in seconds.iter().enumerate() {
+            let text = format!(
+                "::1 - - [01/Jan/1970:00:00:0{second} +0000] \"{position} / HTTP/1.1\" 200"
+            );
+            buffer.push(&text, &line::parse(&text).unwrap());
+            while let Some(batch) = buffer.pop_due() {
+                output(&batch);
+                buffer.recycle(batch);
             }
         }
-        while let Some(batch) = order.pop() {
-            tell(&batch);
+        while let Some(batch) = buffer.pop() {
+            output(&batch);
         }
-        assert_eq!(order.lines, 0);
+        assert_eq!(buffer.pending_lines, 0);
         out
     }
 
     #[test]
-    fn lines_come_out_by_time_and_of_one_time_as_they_came() {
+    fn lines_are_released_in_time_order() {
         assert_eq!(ordered(9, &[5, 3, 5, 4, 9]), ["3.1", "4.3", "5.0", "5.2", "9.4"]);
     }
 
     #[test]
-    fn a_line_that_is_later_than_the_span_is_not_waited_for() {
+    fn line_later_than_delay_is_out_of_order() {
         assert_eq!(ordered(2, &[1, 5, 2, 9]), ["1.0", "2.2", "5.1", "9.3"]);
         assert_eq!(ordered(2, &[1, 5, 8, 2]), ["1.0", "5.1", "2.3", "8.2"]);
         assert_eq!(ordered(0, &[5, 3, 4]), ["5.0", "3.1", "4.2"]);

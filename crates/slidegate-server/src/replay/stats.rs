@@ -1,4 +1,4 @@
-//! What the gate said of the requests of a log, in numbers.
+//! Statistics of the decisions about the requests of a log.
 
 use std::borrow::Cow;
 
@@ -10,74 +10,79 @@ use super::accuracy::{Deviation, LimitAccuracy, LimitObservation};
 use super::demand::Demand;
 use super::key_counts::KeyCounts;
 
+/// Statistics of a replay.
 pub struct ReplayStats {
     pub counts: RequestCounts,
+    /// Number of lines that could not be parsed.
     pub unparsable: u64,
-    /// Counts that the gate's store had to forget, for want of room.
-    pub forgotten: u64,
-    /// Requests that are older than the one before them: too late to be put in order.
+    /// Number of counters that the store evicted because there were more than `max_keys`.
+    pub evicted_counters: u64,
+    /// Number of lines that are older than the previous line, because they were too late to be sorted.
     pub out_of_order: u64,
-    /// The time of the last line.
+    /// The time of the previous line.
     previous: Timestamp,
     /// The earliest and the latest time.
     pub span: Option<(Timestamp, Timestamp)>,
-    /// In the order of the policy.
+    /// Statistics of the rules, in the order of the policy.
     pub rules: Vec<RuleStats>,
+    /// Requests and denials of individual keys.
     pub keys: KeyCounts,
 }
 
-/// How many asked, and what became of them.
+/// Numbers of requests by result.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct RequestCounts {
-    pub asked: u64,
-    /// Requests that passed.
+    /// All requests that matched.
+    #[serde(rename = "asked")]
+    pub requests: u64,
+    /// Requests that were allowed.
     pub allowed: u64,
-    /// Requests that were denied because they did not fit. What fitted may still be denied, by another
-    /// limit.
+    /// Requests that were denied because they exceeded this rule or limit. Requests within it may still be denied by
+    /// another limit.
     pub denied: u64,
-    /// Requests that did not fit, where the rule only watches or charges what has been spent.
+    /// Requests that exceeded the rule or limit but were not denied by it, because the rule only observes or the units
+    /// were already consumed.
     pub observed: u64,
 }
 
-/// What one rule said.
+/// Statistics of one rule.
 pub struct RuleStats {
     pub counts: RequestCounts,
-    /// The rule as a whole beside exact logs of all its limits.
+    /// The rule as a whole, compared with exact logs of all its limits.
     pub deviation: Deviation,
-    /// In the order of the rule.
+    /// Statistics of the limits, in the order of the rule.
     pub limits: Vec<LimitStats>,
-    /// What its keys asked for, if that is to be known.
+    /// The demand of the keys of the rule, if it is measured.
     pub demand: Option<Demand>,
 }
 
-/// What one limit said.
+/// Statistics of one limit.
 pub struct LimitStats {
     pub limit: RuleLimit,
     pub counts: RequestCounts,
     pub accuracy: LimitAccuracy,
 }
 
-/// A request of a key, decided.
+/// A request of a key, with its decision.
 #[derive(Clone, Copy)]
 struct DecidedRequest {
     at: Timestamp,
     allowed: bool,
-    /// None if there are too many keys to count it.
+    /// The hash of the key, or `None` if there are too many keys to count it.
     key: Option<u64>,
     cost: u64,
-    /// Units that must be free.
+    /// Number of units that must be available.
     required: u64,
 }
 
 impl ReplayStats {
-    /// Nothing yet; counts at most `max_keys` keys one by one, and what they ask for if `demand` is to be
-    /// known.
-    pub fn new(policy: &Policy, max_keys: usize, demand: bool) -> Self {
-        let rule = |rule| RuleStats::new(rule, demand.then(Demand::default));
+    /// Creates empty statistics of at most `max_keys` keys. `measures_demand` enables the demand of clients.
+    pub fn new(policy: &Policy, max_keys: usize, measures_demand: bool) -> Self {
+        let rule = |rule| RuleStats::new(rule, measures_demand.then(Demand::default));
         Self {
             counts: RequestCounts::default(),
             unparsable: 0,
-            forgotten: 0,
+            evicted_counters: 0,
             out_of_order: 0,
             previous: Timestamp::default(),
             span: None,
@@ -86,27 +91,27 @@ impl ReplayStats {
         }
     }
 
-    /// Counts what the gate said of a request at a moment, and how the policy applied to it.
-    pub fn count(&mut self, at: Timestamp, applied: &MatchedRules<'_>, ruling: &Ruling) {
+    /// Records the decision about a request at a time. `matched_rules` are the rules that apply to it.
+    pub fn record(&mut self, at: Timestamp, matched_rules: &MatchedRules<'_>, ruling: &Ruling) {
         let allowed = ruling.decision().is_allowed();
         self.counts.count(allowed, if allowed { RequestFit::Yes } else { RequestFit::Denied });
         let mut statuses = ruling.limits();
-        for matched in applied.matches() {
-            let of_rule = statuses.by_ref().take(matched.limits().len());
-            let nth = matched.place();
-            let key = self.keys.count_request(nth, key_values(matched));
+        for rule_match in matched_rules.matches() {
+            let rule_statuses = statuses.by_ref().take(rule_match.limits().len());
+            let rule_index = rule_match.place();
+            let key = self.keys.count_request(rule_index, key_values(rule_match));
             let (cost, required) =
-                matched.hits().next().map_or((1, 1), |hit| (hit.cost, hit.required));
+                rule_match.hits().next().map_or((1, 1), |hit| (hit.cost, hit.required));
             let request = DecidedRequest { at, allowed, key, cost, required };
-            let fit = self.rules[nth].count(of_rule, request);
+            let fit = self.rules[rule_index].record(rule_statuses, request);
             if let (Some(key), true) = (key, fit != RequestFit::Yes) {
-                self.keys.count_denial(key, nth, key_values(matched));
+                self.keys.count_denial(key, rule_index, key_values(rule_match));
             }
         }
     }
 
-    /// Notes the time of a line.
-    pub fn note_time(&mut self, time: Timestamp) {
+    /// Records the time of a line.
+    pub fn record_time(&mut self, time: Timestamp) {
         let (first, last) = self.span.unwrap_or((time, time));
         self.out_of_order += u64::from(time < self.previous);
         self.previous = time;
@@ -114,24 +119,24 @@ impl ReplayStats {
     }
 }
 
-/// Whose counts a rule asked for: the names of `per` and their values.
-fn key_values<'a>(matched: &'a Match<'_>) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
-    matched.identity().map(|(name, value)| match value {
+/// Returns the names and values of the key of a rule match.
+fn key_values<'a>(rule_match: &'a Match<'_>) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
+    rule_match.identity().map(|(name, value)| match value {
         Value::Text(text) => (name, Cow::Borrowed(text)),
         value => (name, Cow::Owned(value.to_string())),
     })
 }
 
-/// Whether a limit was charged. One that only observes is not, where it would have denied.
+/// Returns whether a limit was charged. A limit that only observes is not charged if it is exceeded.
 fn is_charged(status: &LimitStatus<'_>, allowed: bool) -> bool {
     status.rule.charges_always() || (allowed && status.outcome.fits())
 }
 
-/// Whether a request fits, in the order of what weighs more.
+/// Whether a limit or rule has capacity for a request, in ascending order of severity.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum RequestFit {
     Yes,
-    /// No, but that did not deny it.
+    /// Exceeded, but the request was not denied by it.
     Observed,
     Denied,
 }
@@ -148,7 +153,7 @@ impl RequestFit {
 
 impl RequestCounts {
     fn count(&mut self, allowed: bool, fit: RequestFit) {
-        self.asked += 1;
+        self.requests += 1;
         self.allowed += u64::from(allowed);
         self.denied += u64::from(fit == RequestFit::Denied);
         self.observed += u64::from(fit == RequestFit::Observed);
@@ -166,20 +171,20 @@ impl RuleStats {
         }
     }
 
-    /// Counts how the limits of this rule stand; says whether the request fits in all.
-    fn count<'s>(
+    /// Records the results of the limits of this rule. Returns whether all of them have capacity.
+    fn record<'s>(
         &mut self,
         statuses: impl Iterator<Item = LimitStatus<'s>>,
         request: DecidedRequest,
     ) -> RequestFit {
-        let (mut fit, mut has_room) = (RequestFit::Yes, true);
+        let (mut fit, mut has_capacity) = (RequestFit::Yes, true);
         for status in statuses {
             fit = fit.max(RequestFit::from_status(&status));
-            has_room &= self.limit(status.limit).count(&status, request);
+            has_capacity &= self.limit_mut(status.limit).record(&status, request);
         }
         self.counts.count(request.allowed, fit);
         if let Some(key) = request.key {
-            self.deviation.count(fit == RequestFit::Yes, has_room);
+            self.deviation.record(fit == RequestFit::Yes, has_capacity);
             if let Some(demand) = &mut self.demand {
                 demand.record(key, request.at);
             }
@@ -187,16 +192,16 @@ impl RuleStats {
         fit
     }
 
-    fn limit(&mut self, limit: &RuleLimit) -> &mut LimitStats {
+    fn limit_mut(&mut self, limit: &RuleLimit) -> &mut LimitStats {
         let known = self
             .limits
             .iter()
             .position(|own| own.limit.limit() == limit.limit() && own.limit.id() == limit.id());
-        let nth = known.unwrap_or_else(|| {
+        let index = known.unwrap_or_else(|| {
             self.limits.push(LimitStats::new(limit));
             self.limits.len() - 1
         });
-        &mut self.limits[nth]
+        &mut self.limits[index]
     }
 }
 
@@ -209,15 +214,15 @@ impl LimitStats {
         }
     }
 
-    /// Counts how the limit stands; says whether an exact log has room, if the key is known.
-    fn count(&mut self, status: &LimitStatus<'_>, request: DecidedRequest) -> bool {
+    /// Records the result of the limit. Returns whether an exact log has capacity; `true` if the key is not counted.
+    fn record(&mut self, status: &LimitStatus<'_>, request: DecidedRequest) -> bool {
         let DecidedRequest { at, allowed, key, cost, required } = request;
         let fits = status.outcome.fits();
         self.counts.count(allowed, RequestFit::from_status(status));
         key.is_none_or(|key| {
             let quota = status.limit.limit().quota();
             let charged = if is_charged(status, allowed) { cost } else { 0 };
-            self.accuracy.count(key, LimitObservation { quota, at, fits, required, charged })
+            self.accuracy.record(key, LimitObservation { quota, at, fits, required, charged })
         })
     }
 }

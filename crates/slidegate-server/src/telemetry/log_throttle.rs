@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use slidegate::Timestamp;
 
+use crate::durations::saturating_micros;
+
 /// Lets at most `max_events` events pass in each interval, and counts the suppressed events. Lock-free.
 pub struct LogThrottle {
     max_events: u16,
@@ -20,7 +22,7 @@ const COUNT_BITS: u32 = 16;
 impl LogThrottle {
     /// Creates a throttle of at most `max_events` events per interval. Intervals are aligned to the Unix epoch.
     pub fn new(max_events: u16, interval: Duration) -> Self {
-        let interval_us = u64::try_from(interval.as_micros()).unwrap_or(u64::MAX).max(1);
+        let interval_us = saturating_micros(interval).max(1);
         Self { max_events, interval_us, state: AtomicU64::new(0), suppressed: AtomicU64::new(0) }
     }
 

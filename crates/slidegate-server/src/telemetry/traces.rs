@@ -109,7 +109,7 @@ impl DecisionTracer {
         let provider = self.provider.clone();
         let flushed = task::spawn_blocking(move || provider.shutdown_with_timeout(timeout)).await;
         if !matches!(flushed, Ok(Ok(()))) {
-            warn!("remaining traces lost: the collector did not accept them within {timeout:?}");
+            warn!("remaining traces lost: export did not finish within {timeout:?}");
         }
     }
 }
