@@ -132,13 +132,14 @@ fn override_key(it: &Override) -> String {
 }
 
 fn describe_routes(old: &Policy, new: &Policy) -> Option<String> {
-    let (was, is): (HashSet<&str>, HashSet<&str>) =
+    let (old_routes, new_routes): (HashSet<&str>, HashSet<&str>) =
         (old.routes().collect(), new.routes().collect());
     let list = |label, routes: Vec<&str>| {
         (!routes.is_empty()).then(|| format!("{label} {}", sanitize(&routes.join(", "))))
     };
-    let new = list("new:", new.routes().filter(|route| !was.contains(route)).collect());
-    let removed = list("removed:", old.routes().filter(|route| !is.contains(route)).collect());
+    let new = list("new:", new.routes().filter(|route| !old_routes.contains(route)).collect());
+    let removed =
+        list("removed:", old.routes().filter(|route| !new_routes.contains(route)).collect());
     let parts: Vec<String> = [new, removed].into_iter().flatten().collect();
     (!parts.is_empty()).then(|| format!("routes have changed: {}", parts.join("; ")))
 }

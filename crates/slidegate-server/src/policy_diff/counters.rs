@@ -31,8 +31,9 @@ pub fn describe(old: &Rule, new: &Rule) -> Option<String> {
 
 /// Returns the limits of a rule with the shapes of their counters.
 pub fn counter_shapes(rule: &Rule) -> Vec<String> {
-    let all = [rule.settings()].into_iter().chain(rule.overrides().iter().map(Override::settings));
-    let limits = all.flat_map(RuleSettings::limits);
+    let settings =
+        [rule.settings()].into_iter().chain(rule.overrides().iter().map(Override::settings));
+    let limits = settings.flat_map(RuleSettings::limits);
     limits.map(|limit| format!("`{}` counted as {}", limit.id(), counter_shape(limit))).collect()
 }
 
@@ -55,8 +56,8 @@ fn key_attributes(rule: &Rule) -> Vec<String> {
 /// Returns the settings that determine the Redis key besides the key attributes.
 fn redis_placement(rule: &Rule) -> (Vec<usize>, Option<u32>, Vec<String>) {
     let Some(redis) = rule.redis() else { return Default::default() };
-    let by = redis.split_by().map(ToOwned::to_owned).collect();
-    (redis.slot_by().to_vec(), redis.split_into().map(Into::into), by)
+    let split_by = redis.split_by().map(ToOwned::to_owned).collect();
+    (redis.slot_by().to_vec(), redis.split_into().map(Into::into), split_by)
 }
 
 fn describe_limits(old: &Rule, new: &Rule) -> Option<String> {

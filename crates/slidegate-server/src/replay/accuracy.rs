@@ -22,7 +22,7 @@ pub struct LimitAccuracy {
     pub worst: WindowPeak,
 }
 
-/// Number of decisions that differ from those of an exact log.
+/// Numbers of decisions that differ from the exact log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deviation {
     /// Requests for which the limit had capacity although the window was full.

@@ -92,20 +92,20 @@ mod tests {
         fn peak_is_maximum_over_all_windows(
             steps in proptest::collection::vec((0..3u64, prop_oneof![0..3u64, 0..90u64, 0..90_000u64]), 1..200),
         ) {
-            let (mut demand, mut now, mut asked) = (Demand::default(), 0, vec![vec![]; 3]);
+            let (mut demand, mut now, mut requests) = (Demand::default(), 0, vec![vec![]; 3]);
             for (client, step) in steps {
                 now += step;
                 demand.record(client, Timestamp::from_secs(now));
-                asked[client as usize].push(now * 1_000_000);
+                requests[client as usize].push(now * 1_000_000);
             }
             for (index, window) in WINDOWS_US.into_iter().enumerate() {
-                let of_client = |asked: &Vec<u64>| {
-                    let inside = |&end: &u64| {
-                        asked.iter().filter(|&&at| at <= end && at + window > end).count() as u32
+                let peak_of_client = |requests: &Vec<u64>| {
+                    let requests_in_window = |&end: &u64| {
+                        requests.iter().filter(|&&at| at <= end && at + window > end).count() as u32
                     };
-                    asked.iter().map(inside).max()
+                    requests.iter().map(requests_in_window).max()
                 };
-                let mut peaks: Vec<u32> = asked.iter().filter_map(of_client).collect();
+                let mut peaks: Vec<u32> = requests.iter().filter_map(peak_of_client).collect();
                 peaks.sort_unstable();
                 prop_assert_eq!(demand.peaks(index), peaks);
             }

@@ -135,7 +135,7 @@ fn parse_month(name: [u8; 3]) -> Option<i8> {
         b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov",
         b"Dec",
     ];
-    (1..).zip(MONTH_NAMES).find(|(_, known)| **known == name).map(|(month, _)| month)
+    (1..).zip(MONTH_NAMES).find(|(_, month_name)| **month_name == name).map(|(month, _)| month)
 }
 
 /// Parses a UTC offset such as `+0200`.
@@ -203,8 +203,8 @@ fn is_token(byte: u8) -> bool {
 /// Returns the rest after the status.
 fn skip_status(rest: &str) -> Option<&str> {
     let (status, rest) = rest.strip_prefix(' ')?.split_at_checked(3)?;
-    let whole = rest.is_empty() || rest.starts_with(' ');
-    (whole && status.bytes().all(|byte| byte.is_ascii_digit())).then_some(rest)
+    let is_complete = rest.is_empty() || rest.starts_with(' ');
+    (is_complete && status.bytes().all(|byte| byte.is_ascii_digit())).then_some(rest)
 }
 
 /// Extracts the referer and the user agent from ` size "referer" "user-agent"`. Servers cut values that are too long:

@@ -193,11 +193,11 @@ impl RuleStats {
     }
 
     fn limit_mut(&mut self, limit: &RuleLimit) -> &mut LimitStats {
-        let known = self
+        let existing_index = self
             .limits
             .iter()
             .position(|own| own.limit.limit() == limit.limit() && own.limit.id() == limit.id());
-        let index = known.unwrap_or_else(|| {
+        let index = existing_index.unwrap_or_else(|| {
             self.limits.push(LimitStats::new(limit));
             self.limits.len() - 1
         });

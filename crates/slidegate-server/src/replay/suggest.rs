@@ -138,8 +138,8 @@ mod tests {
             let denied = |max: u64| peaks.iter().filter(|&&peak| u64::from(peak) > max).count() as u64;
             let suggestion = Suggestion::from_peaks(&peaks, MINUTE, Headroom(headroom)).unwrap();
             for choice in suggestion.choices {
-                let few = |max| denied(max) * 1000 <= peaks.len() as u64 * choice.per_mille;
-                let smallest = (0..).find(|&max| few(max));
+                let is_within_share = |max| denied(max) * 1000 <= peaks.len() as u64 * choice.per_mille;
+                let smallest = (0..).find(|&max| is_within_share(max));
                 prop_assert_eq!(Some(choice.max), smallest);
                 prop_assert_eq!(choice.denied, denied(choice.max));
                 prop_assert_eq!(choice.still_denied, denied(choice.suggested));

@@ -102,9 +102,9 @@ mod tests {
         };
         let count = || flood().fold((0, 0), |sum, item| (sum.0 + item.0, sum.1 + item.1));
         let (passed, reported) = thread::scope(|scope| {
-            let others = [(); 3].map(|()| scope.spawn(count));
-            others
-                .map(|other| other.join().unwrap())
+            let threads = [(); 3].map(|()| scope.spawn(count));
+            threads
+                .map(|thread| thread.join().unwrap())
                 .into_iter()
                 .fold(count(), |sum, item| (sum.0 + item.0, sum.1 + item.1))
         });

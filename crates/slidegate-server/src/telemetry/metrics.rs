@@ -89,6 +89,7 @@ pub struct StoreStats {
     pub deny_cache_hits: u64,
 }
 
+/// Gauges and counters that are copied from [`StoreStats`] for each scrape.
 struct StoreGauges {
     keys: Gauge,
     memory_bytes: Gauge,

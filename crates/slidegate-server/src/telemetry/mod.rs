@@ -1,7 +1,7 @@
 //! Telemetry: metrics, top limited keys, the denial log and traces. It never changes a decision.
 //!
 //! No metric label contains a value of a client. Such values appear only in [`top`], the denial log and traces, as
-//! [`redactor`] displays them.
+//! [`redact`] displays them.
 
 mod denial_log;
 mod duration_histogram;

@@ -2,6 +2,9 @@
 //!
 //! A span is created only if it is sampled. Spans that the collector does not accept in time are dropped: tracing never
 //! delays or fails a decision.
+//!
+//! The request handler begins the span of a decision and makes it the current span of the task. The instrumented store
+//! finds it there and adds its own span as a child.
 
 mod collector;
 mod parent;

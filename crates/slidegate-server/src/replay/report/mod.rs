@@ -18,7 +18,7 @@ use super::stats::{LimitStats, ReplayStats, RequestCounts};
 use super::suggest::Headroom;
 use crate::durations::ceil_millis;
 
-/// The effect of a policy on the requests of the logs. The fields are those of the JSON report.
+/// The effect of a policy on the requests of the logs. Serialized as the JSON report.
 #[derive(Debug, Serialize)]
 pub struct ReplayReport<'a> {
     requests: u64,

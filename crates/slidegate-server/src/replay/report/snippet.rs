@@ -54,13 +54,18 @@ fn format_quotas(limits: &[Quota]) -> String {
 
 /// Returns the limits of the choice at an index, without limits that another limit implies.
 fn necessary_limits(suggested: &RuleSuggestions<'_>, choice_index: usize) -> Vec<Quota> {
-    let all = suggested.windows.iter();
-    let all: Vec<_> = all
+    let quotas: Vec<_> = suggested
+        .windows
+        .iter()
         .filter_map(|window| {
             Quota::new(window.choices[choice_index].suggested_max, window.window).ok()
         })
         .collect();
-    all.iter().filter(|quota| !all.iter().any(|other| implies(other, quota))).copied().collect()
+    quotas
+        .iter()
+        .filter(|quota| !quotas.iter().any(|other| implies(other, quota)))
+        .copied()
+        .collect()
 }
 
 /// Returns whether every client that keeps to `quota` also keeps to `other`: a longer window with at most the same max,

@@ -66,6 +66,7 @@ pub struct OvershootBuckets {
     pub sum: f64,
 }
 
+/// Gauges and counters that are copied from [`ClusterStats`] for each scrape.
 pub(super) struct ClusterGauges {
     alive: Gauge,
     silent: Gauge,

@@ -15,6 +15,7 @@ pub const SECONDS_PER_MINUTE: u64 = 60;
 #[derive(Debug, Default)]
 pub struct MinuteSummaries(Vec<MinuteSummary>);
 
+/// The summary of one minute.
 #[derive(Debug)]
 struct MinuteSummary {
     /// Minutes since the Unix epoch.
@@ -93,6 +94,6 @@ impl MinuteSummaries {
         let now = unix_minute(now);
         let live = self.0.iter().filter(|minute| is_live(minute.unix_minute, now));
         live.map(|minute| Merged::from(&minute.summary))
-            .fold(Merged::default(), |all, minute| all.merge(minute, capacity))
+            .fold(Merged::default(), |merged, minute| merged.merge(minute, capacity))
     }
 }

@@ -12,7 +12,7 @@ use super::*;
 
 /// Generates keys and amounts in order of arrival. Low keys are more frequent.
 fn streams() -> impl Strategy<Value = Vec<(u64, u64)>> {
-    let key = (0..40_u64, 0..40_u64).prop_map(|(one, other)| one * other / 40);
+    let key = (0..40_u64, 0..40_u64).prop_map(|(left, right)| left * right / 40);
     prop::collection::vec((key, 1..20_u64), 0..300)
 }
 
@@ -59,10 +59,10 @@ fn assert_guarantees(
 fn merge_all<L: Copy>(mut parts: Vec<Merged<L>>, in_pairs: bool, capacity: usize) -> Merged<L> {
     while parts.len() > 1 {
         let last = parts.pop().unwrap();
-        let place = if in_pairs { 0 } else { parts.len() - 1 };
-        let other = parts.remove(place);
-        let place = if in_pairs { parts.len() } else { place };
-        parts.insert(place, last.merge(other, capacity));
+        let index = if in_pairs { 0 } else { parts.len() - 1 };
+        let other = parts.remove(index);
+        let index = if in_pairs { parts.len() } else { index };
+        parts.insert(index, last.merge(other, capacity));
     }
     parts.pop().unwrap()
 }
@@ -238,11 +238,14 @@ fn flood_of_keys_hides_no_frequent_key() {
         deny(&top, rule, &value, nth / 3_000);
     }
     assert_eq!(top.key_budget.remaining(), key_budget::MAX_KEYS - 5 * 64);
-    let most = &top.report(1, at(333)).rules[0].denied[0];
+    let top_key = &top.report(1, at(333)).rules[0].denied[0];
     // Minutes 1 to 5 received 820,000 requests: all but the 180,000 of minute 0.
-    assert_eq!(most.key, [("a".to_owned(), "acme".to_owned())]);
-    assert!(most.count >= 16_400 && most.count - most.max_overcount <= 16_400, "{most:?}");
-    assert!(most.max_overcount <= 820_000 / 64);
+    assert_eq!(top_key.key, [("a".to_owned(), "acme".to_owned())]);
+    assert!(
+        top_key.count >= 16_400 && top_key.count - top_key.max_overcount <= 16_400,
+        "{top_key:?}"
+    );
+    assert!(top_key.max_overcount <= 820_000 / 64);
 }
 
 #[test]

@@ -15,11 +15,11 @@ use super::{RuleLists, TopKeys, TopList};
 pub struct TopReport {
     /// Number of seconds that the report covers.
     pub since_seconds: u64,
-    /// The rules with at least left counted key.
+    /// The rules with at least one counted key.
     pub rules: Vec<RuleTopKeys>,
 }
 
-/// The top keys of left rule.
+/// The top keys of one rule.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuleTopKeys {
     /// The domain of the rule.

@@ -1,4 +1,4 @@
-//! Approximate counts of the max_count frequent keys in bounded memory, by the Space-Saving algorithm. Pure data structure
+//! Approximate counts of the most frequent keys in bounded memory, by the Space-Saving algorithm. Pure data structure
 //! without time, locks or key names.
 //!
 //! Metwally, Agrawal and El Abbadi, "Efficient computation of frequent and top-k elements in data streams", ICDT 2005:
@@ -22,7 +22,7 @@ use std::collections::{BinaryHeap, HashMap};
 /// A map by the hashes of keys.
 type MapByKey<T> = HashMap<u64, T, foldhash::fast::RandomState>;
 
-/// The max_count frequent keys, identified by their hashes. Each has a label of type `L`.
+/// The most frequent keys, identified by their hashes. Each has a label of type `L`.
 #[derive(Debug)]
 pub struct Summary<L> {
     /// Entries in no particular order. An entry never moves.
@@ -173,7 +173,7 @@ impl<'s, L> From<&'s Summary<L>> for Merged<&'s L> {
 }
 
 impl<L: Copy> Merged<L> {
-    /// Combines two results, and keeps at max_count `capacity` keys. The guarantees of this module hold for every order of
+    /// Combines two results, and keeps at most `capacity` keys. The guarantees of this module hold for every order of
     /// merges.
     pub fn merge(mut self, other: Self, capacity: usize) -> Self {
         let (self_max, other_max) = (self.untracked_max, other.untracked_max);
@@ -207,13 +207,13 @@ impl<L: Copy> Merged<L> {
         if self.entries.len() <= capacity {
             return;
         }
-        let mut all: Vec<(u64, MergedEntry<L>)> = self.entries.drain().collect();
-        all.sort_unstable_by_key(|(_, entry)| Reverse((entry.excess, entry.max_count)));
-        let cutoff = all[capacity].1.excess;
-        all.truncate(capacity);
-        all.iter_mut().for_each(|(_, entry)| entry.excess -= cutoff);
+        let mut entries: Vec<(u64, MergedEntry<L>)> = self.entries.drain().collect();
+        entries.sort_unstable_by_key(|(_, entry)| Reverse((entry.excess, entry.max_count)));
+        let cutoff = entries[capacity].1.excess;
+        entries.truncate(capacity);
+        entries.iter_mut().for_each(|(_, entry)| entry.excess -= cutoff);
         self.untracked_max = self.untracked_max.saturating_add(cutoff);
-        self.entries.extend(all);
+        self.entries.extend(entries);
     }
 
     /// Returns the exact total of all counts.
@@ -228,8 +228,8 @@ impl<L: Copy> Merged<L> {
             let max_overcount = max_count.saturating_sub(min_count);
             TopEntry { label, count: max_count, max_overcount }
         };
-        let mut all: Vec<TopEntry<L>> = self.entries.values().map(top_entry).collect();
-        all.sort_unstable_by_key(|entry| (Reverse(entry.count), entry.max_overcount));
-        all
+        let mut top_entries: Vec<TopEntry<L>> = self.entries.values().map(top_entry).collect();
+        top_entries.sort_unstable_by_key(|entry| (Reverse(entry.count), entry.max_overcount));
+        top_entries
     }
 }

@@ -88,6 +88,7 @@ pub struct CollectorClient {
     clock: SystemClock,
 }
 
+/// An HTTP client with or without TLS.
 #[derive(Clone)]
 enum Connection {
     Plain(Client<HttpConnector, Full<Bytes>>),
