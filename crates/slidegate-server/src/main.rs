@@ -3,13 +3,13 @@
 mod args;
 mod command;
 mod connections;
+mod durations;
 mod explain;
 mod grpc;
 mod health;
 mod http;
 mod log;
-mod millis;
-mod policy_changes;
+mod policy_diff;
 mod policy_file;
 mod ratelimit_config;
 mod reload;
@@ -18,8 +18,8 @@ mod request_handler;
 mod rls;
 mod service;
 mod settings;
+mod telemetry;
 mod tls;
-mod watch;
 mod wire;
 mod words;
 

@@ -22,9 +22,9 @@ use crate::args::{
 use crate::http::RepeatedHeaders;
 use crate::log::LogSettings;
 use crate::policy_file::{LimitCheck, PolicyFile, PolicyFileError, any_limit};
+use crate::telemetry::Redactor;
+use crate::telemetry::traces::{CollectorUrlError, TraceSettings};
 use crate::tls::{Tls, TlsError, TlsFiles};
-use crate::watch::Redact;
-use crate::watch::traces::{CollectorUrlError, TraceSettings};
 
 /// All that `serve` needs to know.
 pub struct Settings {
@@ -59,7 +59,7 @@ pub struct ServiceSettings {
     /// Denials that are logged in one second, at most.
     pub denials_per_second: u16,
     /// How values of clients are shown.
-    pub redact: Redact,
+    pub redact: Redactor,
     /// Where traces go, if there are any.
     pub traces: Option<TraceSettings>,
 }
@@ -137,7 +137,7 @@ impl Settings {
                 ready_needs_store: args.ready_needs_store,
                 gathers: admin.is_some(),
                 denials_per_second: denials_per_second(&args.telling, args.log_level),
-                redact: Redact::new(args.telling.redact_keys),
+                redact: Redactor::new(args.telling.redact_keys),
                 traces: traces(&args.telling)?,
             },
             policy_file,

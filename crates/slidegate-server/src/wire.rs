@@ -15,9 +15,9 @@ use crate::args::RedisClock;
 use crate::health::Health;
 use crate::service::Service;
 use crate::settings::{ServiceSettings, StoreBounds, StoreChoice};
-use crate::watch::metrics::{ClusterFigures, Shares, StoreFigures};
-use crate::watch::traces::TracesError;
-use crate::watch::{Denials, Metrics, Traces, Watch, Watched};
+use crate::telemetry::metrics::{ClusterStats, OvershootBuckets, StoreStats};
+use crate::telemetry::traces::TracerError;
+use crate::telemetry::{DecisionTracer, DenialLog, InstrumentedStore, Metrics, Telemetry};
 
 /// A node of a cluster.
 pub type Node = ClusterStore<Arc<DriftCorrectedClock>>;
@@ -37,7 +37,7 @@ pub enum ServiceError {
     #[error("{flag}{0}", flag = flag(.0))]
     Start(#[from] StartError),
     #[error(transparent)]
-    Traces(#[from] TracesError),
+    Tracer(#[from] TracerError),
 }
 
 /// Which flag says what a node cannot be.
@@ -58,10 +58,10 @@ pub async fn service(settings: ServiceSettings) -> Result<Service, ServiceError>
     let bounds = settings.bounds;
     let store = Store::open(settings.store, bounds).await?;
     let metrics = settings.gathers.then(|| Metrics::new(store.kind()));
-    let traces = settings.traces.map(Traces::start).transpose()?;
-    let store_traces = traces.as_ref().map(|traces| traces.of_store(store.kind()));
+    let traces = settings.traces.map(DecisionTracer::start).transpose()?;
+    let store_tracer = traces.as_ref().map(|traces| traces.store_tracer(store.kind()));
     let store_metrics = metrics.as_ref().map(|metrics| metrics.store().clone());
-    let store = Watched::new(store, store_metrics, store_traces);
+    let store = InstrumentedStore::new(store, store_metrics, store_tracer);
     let policy = match settings.observe {
         true => settings.policy.observing(),
         false => settings.policy,
@@ -71,13 +71,13 @@ pub async fn service(settings: ServiceSettings) -> Result<Service, ServiceError>
         .with_local_max_keys(bounds.max_keys)
         .with_local_max_memory(bounds.max_memory);
     let health = Health::new(settings.ready_needs_store);
-    let denials = Denials::new(settings.denials_per_second, settings.redact.clone());
-    let watch = Watch::new().telling(denials, traces);
-    let watch = match metrics {
-        Some(metrics) => watch.gathering(metrics, settings.redact),
-        None => watch,
+    let denials = DenialLog::new(settings.denials_per_second, settings.redact.clone());
+    let telemetry = Telemetry::new().with_denial_log_and_traces(denials, traces);
+    let telemetry = match metrics {
+        Some(metrics) => telemetry.with_metrics(metrics, settings.redact),
+        None => telemetry,
     };
-    Ok(Service::new(gate, watch, health, settings.observe))
+    Ok(Service::new(gate, telemetry, health, settings.observe))
 }
 
 impl Store {
@@ -121,12 +121,12 @@ impl Store {
     }
 
     /// How its cluster stands.
-    pub fn cluster_figures(&self) -> Option<ClusterFigures> {
+    pub fn cluster_stats(&self) -> Option<ClusterStats> {
         let node = self.node()?;
         let (counts, sum) = node.counters().overshoot().snapshot();
-        let overshoot = Shares { counts, sum };
+        let overshoot = OvershootBuckets { counts, sum };
         let status = node.status()?;
-        Some(ClusterFigures::of(&status, node.unsynced_denials(), overshoot))
+        Some(ClusterStats::from_status(&status, node.unsynced_denials(), overshoot))
     }
 
     /// Returns whether the store is available: false before the first connection, and while the circuit breaker refuses calls.
@@ -138,24 +138,24 @@ impl Store {
     }
 
     /// How it stands.
-    pub fn figures(&self) -> StoreFigures {
+    pub fn stats(&self) -> StoreStats {
         match self {
-            Self::Memory(store) => StoreFigures {
+            Self::Memory(store) => StoreStats {
                 keys: store.keys(),
                 memory_bytes: store.memory_bytes(),
                 evicted_keys: store.evicted_keys(),
-                ..StoreFigures::default()
+                ..StoreStats::default()
             },
-            Self::Cluster(store) => StoreFigures {
+            Self::Cluster(store) => StoreStats {
                 keys: store.counters().keys(),
                 memory_bytes: store.counters().memory_bytes(),
                 evicted_keys: store.counters().evicted_keys(),
-                ..StoreFigures::default()
+                ..StoreStats::default()
             },
-            Self::Redis(store) => StoreFigures {
+            Self::Redis(store) => StoreStats {
                 is_breaker_open: store.is_breaker_open(),
                 deny_cache_hits: store.deny_cache_hits(),
-                ..StoreFigures::default()
+                ..StoreStats::default()
             },
         }
     }

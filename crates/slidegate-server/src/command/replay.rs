@@ -12,9 +12,9 @@ use slidegate::{DEFAULT_DOMAIN, MAX_UNITS, Policy, PolicyErrors};
 use thiserror::Error;
 
 use crate::policy_file;
-use crate::replay::report::Report;
-use crate::replay::run::{Options, Replay, Unparsable};
-use crate::replay::source::{Source, progress_bar};
+use crate::replay::report::ReplayReport;
+use crate::replay::run::{Replay, ReplayOptions, UnparsableLine};
+use crate::replay::source::{LogSource, progress_bar};
 use crate::replay::suggest::Headroom;
 
 /// So many lines that are not understood are shown; the rest is only counted.
@@ -89,20 +89,20 @@ pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
         None => any_request(&args)?,
     };
     warn_of_no_rules(&policy, &args.domain);
-    let options = Options {
+    let options = ReplayOptions {
         max_keys: args.max_keys.get(),
         reorder: Duration::from_secs(args.reorder),
-        demand: args.suggest,
+        measure_demand: args.suggest,
     };
     let mut replay = Replay::new(&policy, &args.domain, options);
     read_logs(&args.logs, &mut replay)?;
-    let tally = replay.tally();
-    if tally.counts.asked == 0 && tally.unparsable > 0 {
+    let tally = replay.stats();
+    if tally.counts.requests == 0 && tally.unparsable > 0 {
         return Err(ReplayError::NoAccessLog(tally.unparsable).into());
     }
-    let report = Report::new(&policy, &args.domain, tally, args.top);
+    let report = ReplayReport::new(&policy, &args.domain, tally, args.top);
     let report = match args.suggest {
-        true => report.suggesting(&policy, &args.domain, tally, args.headroom),
+        true => report.with_suggestions(&policy, &args.domain, tally, args.headroom),
         false => report,
     };
     let report = if args.policy.is_some() { report } else { report.without_policy() };
@@ -142,20 +142,20 @@ fn read_logs(logs: &[PathBuf], replay: &mut Replay<'_>) -> Result<(), ReplayErro
     let mut left_to_show = SHOWN;
     let done = logs.iter().try_for_each(|log| {
         let unreadable = |error| ReplayError::Unreadable { log: log.clone(), error };
-        let mut source = Source::open(log, &bar).map_err(unreadable)?;
-        let tell = |line: Unparsable| {
+        let mut source = LogSource::open(log, &bar).map_err(unreadable)?;
+        let tell = |line: UnparsableLine| {
             if left_to_show > 0 {
                 left_to_show -= 1;
                 show(log, &line, &bar);
             }
         };
-        replay.log(&mut source, tell).map_err(unreadable)
+        replay.replay_log(&mut source, tell).map_err(unreadable)
     });
     replay.finish();
     bar.finish_and_clear();
     done
 }
 
-fn show(log: &Path, line: &Unparsable, bar: &ProgressBar) {
+fn show(log: &Path, line: &UnparsableLine, bar: &ProgressBar) {
     bar.suspend(|| eprintln!("{}:{}: {}", log.display(), line.number, line.reason));
 }

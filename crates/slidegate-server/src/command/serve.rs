@@ -37,7 +37,7 @@ const ADMIN_CONNECTIONS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(63);
 
 pub fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     let settings = Settings::read(args)?;
-    log::to_stderr(settings.log)?;
+    log::init(settings.log)?;
     let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(serve(settings))?;
     // Connections that outlast the drain are cut, not waited for.
@@ -68,7 +68,7 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     if service.is_observe_only() {
         warn!("denies nothing: by --observe every rule only watches");
     }
-    reload::tell(&settings.policy_file.notes);
+    reload::log_notes(&settings.policy_file.notes);
     reload::start(settings.policy_file, service.clone(), hangup)?;
     let renderer = http::ResponseRenderer::new(settings.headers, settings.retry_jitter);
     let tls = settings.tls;
@@ -114,8 +114,8 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     if let Some(node) = service.active_policy().store().node() {
         node.leave(remaining(deadline).max(FAREWELL)).await;
     }
-    if let Some(traces) = service.watch().traces() {
-        traces.flush(remaining(deadline)).await;
+    if let Some(tracer) = service.telemetry().tracer() {
+        tracer.flush(remaining(deadline)).await;
     }
     info!("stopped");
     Ok(())

@@ -49,7 +49,7 @@ fn an_empty_file_is_no_policy_and_what_was_before_is_right_again() {
         assert_eq!((followed.reloads("failed"), followed.left()), (nth, Some(8 - nth)));
     }
     folder.put(OLD);
-    followed.server.wait_for_log("the policy is as it was");
+    followed.server.wait_for_log("policy unchanged");
     assert_eq!((followed.reloads("unchanged"), followed.metric("slidegate_policy_stale")), (1, 0));
     assert!(followed.policy()["problem"].is_null());
     assert_eq!(followed.left(), Some(2));
@@ -75,7 +75,7 @@ fn a_file_that_is_gone_is_missed_and_found_when_it_is_back() {
     assert!(followed.await_refusal().contains("cannot be read: No such file"));
     assert_eq!(followed.left(), Some(7));
     folder.write(OLD);
-    followed.server.wait_for_log("the policy is as it was");
+    followed.server.wait_for_log("policy unchanged");
     assert_eq!(followed.metric("slidegate_policy_stale"), 0);
     fs::remove_file(folder.policy()).unwrap();
     followed.await_refusal();
@@ -89,7 +89,7 @@ fn a_folder_is_no_policy_and_neither_is_what_is_no_text() {
     let (folder, followed) = start();
     fs::remove_file(folder.policy()).unwrap();
     fs::create_dir(folder.policy()).unwrap();
-    followed.server.wait_for_log("cannot be read again: it is no file");
+    followed.server.wait_for_log("cannot be reloaded: not a regular file");
     fs::remove_dir(folder.policy()).unwrap();
     fs::write(folder.policy(), b"rules: [] # \xFF\n").unwrap();
     followed.server.wait_for_log("UTF-8");

@@ -14,11 +14,11 @@ fn the_log_tells_rule_by_rule_what_changed() {
         "rules: [{ name: d, limits: [2/s] }, { name: c, limits: [1/s] }, { name: a, limits: [5/h] }]",
     );
     let summary = followed.server.wait_for_log("the policy has changed");
-    assert!(summary.ends_with("rules: 1 new, 1 changed, 1 gone"), "{summary}");
+    assert!(summary.ends_with("rules: 1 new, 1 changed, 1 removed"), "{summary}");
     for expected in [
         "rule `d` is new: all are counted as one; about 2 in any 1s (2/1s sliding_window)",
-        "rule `a` has changed: was [about 9 in any 1h (9/1h sliding_window)], is [about 5 in any 1h (5/1h sliding_window)]; counts go on",
-        "rule `b` is gone",
+        "rule `a` has changed: was [about 9 in any 1h (9/1h sliding_window)], is [about 5 in any 1h (5/1h sliding_window)]; counters kept",
+        "rule `b` was removed",
     ] {
         let line = followed.server.next_log(std::time::Duration::from_secs(30)).unwrap();
         assert!(line.contains("INFO") && line.ends_with(expected), "{line}");

@@ -104,7 +104,7 @@ fn a_config_map_of_such_files_is_read_each_time_that_it_swaps_its_link() {
 fn sighup_reads_the_folder_again_and_notes_are_told() {
     let (folder, followed) = one_of_five();
     followed.server.signal("HUP");
-    followed.server.wait_for_log("the policy is as it was");
+    followed.server.wait_for_log("policy unchanged");
     let noted = file("default", 7).replace("key: tenant", "key: tenant, detailed_metric: true");
     fs::write(folder.path("a.yaml"), noted).unwrap();
     let note = followed.server.wait_for_log("`detailed_metric` is accepted and has no effect");

@@ -114,7 +114,11 @@ fn a_burst_shows_against_max() {
     let files = Files::of("burst-text");
     files.write("policy.yaml", format!("rules: [ {{ name: all, limits: [{limit}] }} ]"));
     files.write("access.log", log_of(&burst(0, 20)));
-    assert!(files.text(&["access.log"]).contains("gives its burst on top of max"));
+    assert!(
+        files
+            .text(&["access.log"])
+            .contains("burst of a token_bucket is allowed in addition to max")
+    );
 }
 
 #[test]

@@ -342,7 +342,8 @@ fn text_and_json_tell_the_same() {
             expected += &format!("{name}: {max}/{window} {algorithm} {asked} {allowed} {denied}\n");
         }
     }
-    expected += "(What a limit neither allowed nor denied, another limit denied.)\n\n";
+    expected +=
+        "(Requests that a limit neither allowed nor denied were denied by another limit.)\n\n";
     expected += &accuracy::table(&json);
     expected += "\nmost denied keys denied asked\n";
     for top in json["top_denied"].as_array().unwrap() {
@@ -385,7 +386,7 @@ per-ip                         25        4       0
   5m: 45/5m sliding_log        25        4       0
 writes                         25        4      21
   burst: 4/10s sliding_log     25        4      21
-(What a limit neither allowed nor denied, another limit denied.)
+(Requests that a limit neither allowed nor denied were denied by another limit.)
 
 against an exact log        false allows  false denies    worst window
 per-ip                                 0             0
@@ -393,9 +394,9 @@ per-ip                                 0             0
   5m: 45/5m sliding_log                0             0   4 of 45 (9 %)
 writes                                 0             0
   burst: 4/10s sliding_log             0             0  4 of 4 (100 %)
-(A false allow: the limit let a request pass though its window was full. A false deny: it said
-no though there was room. The worst window is the most that any one key was given within a time
-as long as the limit's window, and how much that is of max.)
+(A false allow: the limit allowed a request although its window was full. A false deny: it denied a
+request although there was capacity. The worst window: the most units that one key received within
+any period of the length of the limit's window, and its share of max.)
 
 most denied keys                 denied  asked
 writes ip=192.0.2.7 path=/api/a      21     25
@@ -421,8 +422,11 @@ fn unparsable_lines_are_counted_and_the_first_few_shown() {
     assert_eq!((&report["requests"], &report["unparsable"]), (&json!(3), &json!(7)));
     let shown: Vec<&str> = told.lines().collect();
     assert_eq!(shown.len(), 5, "{told}");
-    assert!(shown[0].starts_with("access.log:4: its request is not such as"), "{told}");
-    assert_eq!(shown[1], "access.log:5: is over 64 KiB");
+    assert!(
+        shown[0].starts_with("access.log:4: invalid request; expected a request such as"),
+        "{told}"
+    );
+    assert_eq!(shown[1], "access.log:5: longer than 64 KiB");
     assert!(shown[2].starts_with("access.log:6: ") && !told.contains('\x1b'), "{told}");
 }
 

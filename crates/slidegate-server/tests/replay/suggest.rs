@@ -120,14 +120,14 @@ unparsable    0
 out of order  0
 
 limits for per-ip, of 10 clients  max  clients denied  with 20 % headroom  clients denied
-1s: denying nobody                 10               0                  12               0
-(0.1 % or 1 % or 5 % of 10 clients is less than one, so max is the most that any client did.)
+1s: denying no client              10               0                  12               0
+(0.1 % or 1 % or 5 % of 10 clients is less than one client, so max is the highest demand of any client.)
 
-(max is the smallest limit by which no more clients would have been denied, once or more often,
-counted exactly. Headroom is for days that are busier than this log; the sum is rounded up.)
-(Windows that are longer than the log are left out.)
+(max is the smallest exact limit that would have denied no more clients, once or more. Headroom is
+for days busier than this log; the sum is rounded up.)
+(Windows longer than the log are omitted.)
 
-As a policy; replay the log with it to see what it would have denied:
+Suggested policy; replay the log with it to see which requests it would have denied:
 
 # Suggested by `slidegate replay --suggest`: at most 0.1 % of clients denied, 20 % headroom.
 version: 1
@@ -135,7 +135,7 @@ rules:
   - name: per-ip
     per: [ip]
     limits: [12/1s]
-    algorithm: sliding_log   # exact, as the figures are
+    algorithm: sliding_log   # exact, like the suggestions
 "
     );
 }
@@ -177,7 +177,7 @@ fn clients_beyond_the_bound_are_told() {
     files.write("access.log", log_of(&requests()));
     let text = succeeded(files.run(&["--suggest", "--max-keys", "64", "access.log"], b""));
     assert!(text.contains("limits for per-ip, of 64 clients"), "{text}");
-    assert!(text.contains("of keys beyond --max-keys are left out"), "{text}");
+    assert!(text.contains("of keys beyond --max-keys are omitted"), "{text}");
 }
 
 #[test]

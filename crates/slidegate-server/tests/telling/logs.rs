@@ -178,7 +178,7 @@ fn a_denial_for_the_lack_of_a_store_says_so() {
     let line = denial(&server);
     assert_eq!(
         (&line["message"], &line["because"], &line["domain"], &line["degraded"]),
-        (&json!("denied"), &json!("the store did not answer"), &json!("api"), &json!(true))
+        (&json!("denied"), &json!("the store is unavailable"), &json!("api"), &json!(true))
     );
 }
 

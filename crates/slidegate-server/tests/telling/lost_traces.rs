@@ -36,14 +36,17 @@ fn goes_on(server: Server, told: &str) {
 fn decisions_go_on_where_no_collector_is() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let server = traced(&format!("http://{nobody}"), &FLAGS, &NARROW);
-    goes_on(server, "the collector did not take them: Connection refused");
+    goes_on(server, "the collector did not accept them: Connection refused");
 }
 
 #[test]
 fn decisions_go_on_where_the_collector_fails() {
     let collector = Collector::that(Manner::Fails);
     let server = traced(&collector.url(), &FLAGS, &NARROW);
-    goes_on(server, "the collector did not take them: it answers 500 Internal Server Error");
+    goes_on(
+        server,
+        "the collector did not accept them: it responded with 500 Internal Server Error",
+    );
 }
 
 #[test]

@@ -274,9 +274,7 @@ fn a_collector_with_tls_is_told_if_the_system_trusts_it() {
     let stranger = TempFile::new(".pem", stranger.cert.pem());
     let wary = traced(&url, &flags, &[("SSL_CERT_FILE", stranger.path().to_str().unwrap())]);
     ask(&wary, "/v1/check", BODY, &[]);
-    wary.wait_for_log(
-        "traces were lost, the collector did not take them: invalid peer certificate",
-    );
+    wary.wait_for_log("traces lost: the collector did not accept them: invalid peer certificate");
     assert_eq!(collector.rest(), []);
 }
 
