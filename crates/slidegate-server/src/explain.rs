@@ -10,7 +10,7 @@ use slidegate::policy::{Match, NoMatchReason, Rule, RuleLimit};
 use slidegate::{ChargeWhen, Hit, LimitStatus, Policy, Request, Ruling, Veto};
 
 use crate::millis::millis_up;
-use crate::words::override_name;
+use crate::policy_description::override_label;
 
 /// The explanation of the decision about one request.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -171,7 +171,7 @@ impl RuleExplanation {
             no_match_reason: None,
             by_override: matched
                 .chosen_override()
-                .map(|(index, other)| override_name(index, other)),
+                .map(|(index, other)| override_label(index, other)),
             missing_attribute: matched.lacks_attribute(),
             limits: limits.collect(),
         }

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use slidegate::Policy;
 use slidegate::policy::{Override, Rule};
 
-use crate::words;
+use crate::policy_description;
 
 /// Characters that are told of what was, and of what is: a condition may have thousands of networks.
 const MAX_TOLD: usize = 400;
@@ -56,7 +56,7 @@ fn name(rule: &Rule) -> String {
 }
 
 fn added(rule: &Rule) -> String {
-    format!("{} is new: {}", name(rule), shown(&words::rule(rule).join("; ")))
+    format!("{} is new: {}", name(rule), shown(&policy_description::describe_rule(rule).join("; ")))
 }
 
 /// None if nothing did.
@@ -93,12 +93,12 @@ fn difference(old: &[String], new: &[String]) -> Option<String> {
 /// The parts of a rule, in words that do not depend on the places of its overrides.
 fn described(rule: &Rule) -> Vec<String> {
     let others = rule.overrides().iter().map(described_override);
-    words::own_terms(rule).into_iter().chain(others).collect()
+    policy_description::describe_base_rule(rule).into_iter().chain(others).collect()
 }
 
 fn described_override(other: &Override) -> String {
     let name = other.name().map_or("an override".into(), |name| format!("override `{name}`"));
-    format!("{name}, {}", words::other_terms(other))
+    format!("{name}, {}", policy_description::describe_override(other))
 }
 
 /// Whether the overrides that stay are tried in another order.
@@ -118,7 +118,7 @@ fn reordered(old: &Rule, new: &Rule) -> Option<String> {
 fn key(other: &Override) -> String {
     match other.name() {
         Some(name) => format!("`{name}`"),
-        None => format!("[{}]", words::when(other.when())),
+        None => format!("[{}]", policy_description::describe_conditions(other.when())),
     }
 }
 

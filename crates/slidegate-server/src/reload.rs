@@ -14,7 +14,7 @@ use tokio::signal::unix::Signal;
 use tracing::{error, info, warn};
 
 use crate::policy_changes;
-use crate::policy_file::{Meaning, PolicyFile, PolicySource, Texts};
+use crate::policy_file::{ParsedPolicy, PolicyFile, PolicySource, SourceTexts};
 use crate::service::Service;
 use crate::watch::metrics::Reloaded;
 
@@ -41,7 +41,7 @@ enum Wake {
 }
 
 /// What a reading found: texts, or why there is none, a line for each reason.
-type Reading = Result<Texts, Vec<String>>;
+type Reading = Result<SourceTexts, Vec<String>>;
 
 /// Reads on a thread of its own, one reload at a time: what happens meanwhile is seen by the next reading.
 struct Reader {
@@ -95,7 +95,7 @@ fn read(source: &PolicySource) -> Reading {
         let path = source.path().display();
         return Err(vec![format!("{path}: cannot be read again: it is no file")]);
     }
-    source.texts().map_err(|error| error.lines())
+    source.read_texts().map_err(|error| error.lines())
 }
 
 impl Reader {
@@ -176,7 +176,7 @@ impl Reader {
             Ok(texts) => texts,
             Err(wrong) => return self.refuse(&wrong),
         };
-        match self.held.source.meaning(&texts, self.held.supports) {
+        match self.held.source.parse(&texts, self.held.supports) {
             Ok(meaning) => self.replace(texts, meaning),
             Err(error) => self.refuse(&error.lines()),
         }
@@ -187,8 +187,8 @@ impl Reader {
         info!("the policy is as it was");
     }
 
-    fn replace(&mut self, texts: Texts, meaning: Meaning) {
-        let Meaning { policy, notes } = meaning;
+    fn replace(&mut self, texts: SourceTexts, meaning: ParsedPolicy) {
+        let ParsedPolicy { policy, notes } = meaning;
         let changes = policy_changes::between(&self.held.policy, &policy);
         // Also where nothing is told: the order of rules is that of answers.
         self.service.replace_policy(&policy);

@@ -10,9 +10,9 @@ use slidegate::{Gate, Policy, Request, Ruling};
 
 use crate::explain::Explanation;
 use crate::health::Health;
+use crate::store::Store;
 use crate::watch::metrics::{Reloaded, StoreFigures};
 use crate::watch::{Tallies, Watch, Watched};
-use crate::wire::Store;
 
 /// Decides about requests and records the decisions.
 pub struct Service {

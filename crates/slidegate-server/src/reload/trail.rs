@@ -69,7 +69,7 @@ impl Trail {
     pub fn has(&self, entry: &Path) -> bool {
         let in_folder = || {
             entry.parent() == self.folder.as_deref()
-                && entry.file_name().is_some_and(folder::is_read)
+                && entry.file_name().is_some_and(folder::is_config_file)
         };
         self.entries.iter().any(|one| one == entry) || (self.folder.is_some() && in_folder())
     }

@@ -180,9 +180,9 @@ allowed: of-plan is closest to its limit
     };
     assert_eq!(command(&arguments), (text, String::new()));
     for (wrong, why) in [
-        (&["user=ann", "+", "user=bob"][..], "give `--descriptors`, too"),
+        (&["user=ann", "+", "user=bob"][..], "add `--descriptors`"),
         (&["--descriptors", "user=ann", "+"], "a descriptor without attributes"),
-        (&["--descriptors", "user=ann", "user=bob"], "the second is `user#2`"),
+        (&["--descriptors", "user=ann", "user=bob"], "name the second one `user#2`"),
     ] {
         let (_, error) = command(wrong);
         assert!(error.contains(why), "{error}");
@@ -202,9 +202,11 @@ fn what_cannot_be_asked_says_why() {
         String::from_utf8(output.stderr).unwrap()
     };
     assert!(error("https://127.0.0.1:1", &["a=b"]).contains("over plain HTTP, such as http://"));
-    assert!(error("http://127.0.0.1:1", &["a=b"]).contains("does not answer: "));
+    assert!(error("http://127.0.0.1:1", &["a=b"]).contains("is unreachable: "));
     let face = format!("http://{}", server.address());
-    assert!(error(&face, &["a=b"]).contains("says 404: path `/v1/explain` does not exist"));
+    assert!(
+        error(&face, &["a=b"]).contains("returned status 404: path `/v1/explain` does not exist")
+    );
     let answer = Client::at(server.admin()).post("/v1/explain", "[]");
     assert_eq!(
         (answer.status, answer.header("content-type")),

@@ -61,5 +61,5 @@ fn whoever_starts_it_is_told_that_it_denies_nothing() {
     std::io::BufRead::read_line(&mut std::io::BufReader::new(stderr), &mut line).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(line.contains("WARN") && line.contains("denies nothing"), "{line}");
+    assert!(line.contains("WARN") && line.contains("no request is denied"), "{line}");
 }

@@ -133,6 +133,10 @@ impl Server {
             if let Some((_, address)) = line.split_once("gRPC listening on ") {
                 server.grpc = address.split('"').next().map(|address| address.parse().unwrap());
             }
+            if let Some((_, address)) = line.split_once("admin listening on ") {
+                server.admin = address.split('"').next().map(|address| address.parse().unwrap());
+                continue;
+            }
             let told = ["http://", "https://"].iter().find_map(|scheme| line.split(scheme).nth(1));
             let Some(told) = told else {
                 server.starting.push(line);
@@ -140,10 +144,6 @@ impl Server {
             };
             // In JSON a quote stands behind it.
             let address = told.split([' ', '"']).next().unwrap().parse().unwrap();
-            if line.contains("operators ask at") {
-                server.admin = Some(address);
-                continue;
-            }
             (server.address, server.listening) = (address, line);
             return server;
         }
