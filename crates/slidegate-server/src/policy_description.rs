@@ -159,7 +159,8 @@ fn describe_cluster_options(rule: &Rule) -> Option<String> {
     (!options.is_empty()).then(|| format!("in a cluster: {}", options.join("; ")))
 }
 
-/// Describes the maximum memory of one key in all limits of a rule. Returns `None` if the rule has no counters of its own.
+/// Describes the maximum memory of one key in all limits of a rule. Returns `None` if the rule has no counters of its
+/// own.
 pub fn describe_max_memory(rule: &Rule) -> Option<String> {
     let bytes = |settings: &RuleSettings| match settings.mode() {
         Mode::Off => 0,

@@ -60,7 +60,7 @@ pub struct ServiceSettings {
     pub has_admin_listener: bool,
     /// Maximum number of denials in the log per second.
     pub max_denial_logs_per_second: u16,
-    /// How key values are shown.
+    /// Whether logs and top keys show key values, or hashes in their place.
     pub redact: Redact,
     /// The settings of tracing, or `None` to trace nothing.
     pub traces: Option<TraceSettings>,
@@ -101,8 +101,8 @@ pub enum SettingsError {
     Tls(#[from] TlsError),
 }
 
-/// The maximum difference between the clocks of instances that use `--redis-clock client`. Keys in Redis are kept longer
-/// by this duration.
+/// The maximum difference between the clocks of instances that use `--redis-clock client`. Keys in Redis are kept
+/// longer by this duration.
 const MAX_CLIENT_CLOCK_SKEW: Duration = Duration::from_secs(10);
 
 /// Bounds on the resources that the clients of one listener use.

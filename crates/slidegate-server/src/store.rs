@@ -57,8 +57,8 @@ fn flag_for(error: &StartError) -> &'static str {
     }
 }
 
-/// Opens the store and creates the service on top of it. Needs a Tokio runtime, in which Redis and cluster stores connect
-/// in the background.
+/// Opens the store and creates the service on top of it. Needs a Tokio runtime, in which Redis and cluster stores
+/// connect in the background.
 pub async fn start_service(settings: ServiceSettings) -> Result<Service, ServiceError> {
     let bounds = settings.bounds;
     let store = Store::open(settings.store, bounds).await?;
@@ -166,8 +166,8 @@ impl Store {
     }
 }
 
-/// Calls to Redis are boxed: their large futures would otherwise be part of the future of every decision, which is moved
-/// several times, also for other stores.
+/// Calls to Redis are boxed: their large futures would otherwise be part of the future of every decision, which is
+/// moved several times, also for other stores.
 impl slidegate::Store for Store {
     type Kind = slidegate::Asynchronous;
 

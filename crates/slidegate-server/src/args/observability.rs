@@ -29,8 +29,8 @@ pub struct ObservabilityArgs {
     )]
     pub log_denials: u16,
 
-    /// Show hashes in place of key values in the log and in the top keys; equal values have equal hashes until the server
-    /// stops
+    /// Show hashes in place of key values in the log and in the top keys; equal values have equal hashes until the
+    /// server stops
     #[arg(long, env = "SLIDEGATE_REDACT_KEYS")]
     pub redact_keys: bool,
 

@@ -46,7 +46,8 @@ pub struct ReplayArgs {
     )]
     pub per: Vec<String>,
 
-    /// Margin of suggested limits above the observed maximum; the sum is rounded up to a round number
+    /// Margin of suggested limits above the observed usage; the result is rounded up to a round number, and 0% adds no
+    /// margin
     #[arg(long, value_name = "PERCENT", default_value = "20%", requires = "suggest")]
     pub headroom: Headroom,
 
@@ -58,8 +59,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
 
-    /// Maximum number of keys, such as clients, that are counted; when it is reached, keys that are about to expire are
-    /// evicted
+    /// Maximum number of keys, such as clients, that are counted at once; keys above it are missing from the most
+    /// denied keys and from suggestions
     #[arg(long, value_name = "N", default_value = "10000000")]
     pub max_keys: NonZeroUsize,
 

@@ -33,8 +33,8 @@ const IDLE_CLOSE_DELAY: Duration = Duration::from_secs(1);
 /// have charged has left its window.
 const MIN_LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The maximum number of admin connections. `--max-connections` does not apply to the admin listener, so that clients do
-/// not delay probes.
+/// The maximum number of admin connections. `--max-connections` does not apply to the admin listener, so that clients
+/// do not delay probes.
 const MAX_ADMIN_CONNECTIONS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(63);
 
 /// Runs `slidegate serve`.
@@ -48,6 +48,7 @@ pub fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Starts the listeners and the service, waits for a signal, and drains all connections.
 async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let mut stop = StopSignal::register()?;
     let hangup = signal(SignalKind::hangup())?;
@@ -117,16 +118,17 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
         warn!("cutting connections that were still busy after {shutdown_grace:?}");
     }
     if let Some(node) = service.active_policy().store().cluster_node() {
-        node.leave(remaining(deadline).max(MIN_LEAVE_TIMEOUT)).await;
+        node.leave(time_left(deadline).max(MIN_LEAVE_TIMEOUT)).await;
     }
     if let Some(traces) = service.watch().traces() {
-        traces.flush(remaining(deadline)).await;
+        traces.flush(time_left(deadline)).await;
     }
     info!("stopped");
     Ok(())
 }
 
-fn remaining(deadline: Instant) -> Duration {
+/// Returns the time until the deadline, or zero.
+fn time_left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
@@ -195,8 +197,8 @@ async fn drain_grpc(connections: Option<Connections<GrpcProtocol>>) {
 }
 
 /// Serves the admin listener until the process ends, so that `/readyz` responds even while the server drains. Each
-/// connection closes after its first response, and a full listener evicts the oldest connection, so that idle connections
-/// do not delay probes.
+/// connection closes after its first response, and a full listener evicts the oldest connection, so that idle
+/// connections do not delay probes.
 fn serve_admin(socket: TcpListener, service: Arc<Service>, clients: ClientBounds) {
     let bounds = ClientBounds { max_connections: MAX_ADMIN_CONNECTIONS, ..clients };
     let router = http::admin::router(service, bounds.client_timeout);

@@ -52,7 +52,11 @@ impl Findings {
 
 impl Finding {
     fn new(path: &Path, position: SourcePosition, message: impl fmt::Display) -> Self {
-        Self { path: path.to_owned(), position, message: printable(&message.to_string()) }
+        Self {
+            path: path.to_owned(),
+            position,
+            message: escape_control_chars(&message.to_string()),
+        }
     }
 }
 
@@ -65,10 +69,10 @@ impl fmt::Display for Finding {
 }
 
 /// Escapes control characters, since a terminal executes them and the file may be untrusted.
-pub fn printable(text: &str) -> String {
-    let printable = |char: char| match char.is_control() {
+pub fn escape_control_chars(text: &str) -> String {
+    let escape = |char: char| match char.is_control() {
         true => char.escape_default().to_string(),
         false => char.to_string(),
     };
-    text.chars().map(printable).collect()
+    text.chars().map(escape).collect()
 }

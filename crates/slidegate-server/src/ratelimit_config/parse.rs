@@ -12,8 +12,8 @@ use super::scalar::Scalar;
 use super::time_unit::TimeUnit;
 use super::yaml_node::{FILE_START, YamlNode, YamlValue};
 
-/// The maximum length of a key and of a domain's name in bytes.
-const MAX_TEXT_BYTES: usize = 128;
+/// The maximum length of a domain's name in bytes.
+const MAX_DOMAIN_BYTES: usize = 128;
 
 /// A domain in a file.
 #[derive(Debug)]
@@ -117,11 +117,11 @@ impl Parser<'_> {
         if name.is_empty() {
             self.push_error(position, "a file needs a `domain` with a name");
         }
-        if name.len() > MAX_TEXT_BYTES {
+        if name.len() > MAX_DOMAIN_BYTES {
             self.push_error(
                 position,
                 format_args!(
-                    "cannot be expressed: the name of a domain has at most {MAX_TEXT_BYTES} bytes"
+                    "cannot be expressed: the name of a domain has at most {MAX_DOMAIN_BYTES} bytes"
                 ),
             );
         }
@@ -130,7 +130,7 @@ impl Parser<'_> {
     }
 
     fn parse_descriptors(&mut self, fields: &MapFields<'_>) -> Vec<ConfigDescriptor> {
-        let mut known: HashMap<String, SourcePosition> = HashMap::new();
+        let mut first_positions: HashMap<String, SourcePosition> = HashMap::new();
         let mut descriptors = Vec::new();
         for node in self.list_of_maps(fields, "descriptors") {
             let Some(descriptor) = self.parse_descriptor(node) else { continue };
@@ -140,14 +140,14 @@ impl Parser<'_> {
                 "" => key.clone(),
                 value => format!("{key}_{value}"),
             };
-            match known.get(&joined) {
+            match first_positions.get(&joined) {
                 Some(SourcePosition { line, .. }) if !key.is_empty() => {
                     let message = format_args!(
                         "duplicate descriptor `{joined}`, first in line {line} (the reference server joins key and value with `_`)"
                     );
                     self.push_error(*position, message);
                 }
-                _ => drop(known.insert(joined, *position)),
+                _ => drop(first_positions.insert(joined, *position)),
             }
             descriptors.push(descriptor);
         }
@@ -222,22 +222,22 @@ impl Parser<'_> {
         )?;
         let name = self.text_field(&fields, "name");
         let replaces = self.parse_replaces(&fields, &name);
-        let unlimited = self.flag_field(&fields, "unlimited");
+        let is_unlimited = self.flag_field(&fields, "unlimited");
         let unit = self.text_field(&fields, "unit");
         let max = self.number_field(&fields, "requests_per_unit");
         let position = fields.position_of("unit");
-        let unit = match TimeUnit::by_name(&unit) {
-            Some(_) if unlimited => {
+        let unit = match TimeUnit::from_name(&unit) {
+            Some(_) if is_unlimited => {
                 self.push_error(
                     position,
                     "`unlimited` and `unit` exclude each other; remove one of them",
                 );
                 return None;
             }
-            None if !unlimited => {
+            None if !is_unlimited => {
                 let message = format_args!(
                     "`{unit}` is not a unit of time; use one of {}",
-                    TimeUnit::names()
+                    TimeUnit::list_names()
                 );
                 self.push_error(position, message);
                 return None;
@@ -276,12 +276,12 @@ impl Parser<'_> {
         replaces
     }
 
-    /// Returns the fields of a map, and notes those without effect at this position. `check_fields` has already reported
-    /// unknown fields.
+    /// Returns the fields of a map, and notes those without effect at this position. `check_fields` has already
+    /// reported unknown fields.
     fn map_fields<'n>(
         &mut self,
         node: &'n YamlNode,
-        known: &[&str],
+        known_fields: &[&str],
         expected: &str,
     ) -> Option<MapFields<'n>> {
         let YamlValue::Map(entries) = &node.value else {
@@ -290,7 +290,7 @@ impl Parser<'_> {
         };
         let mut fields = Vec::new();
         for (position, name, value) in entries {
-            if !known.contains(&&**name) {
+            if !known_fields.contains(&&**name) {
                 self.push_note(*position, format_args!("`{name}` has no effect here"));
             }
             fields.push((&**name, *position, value));

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use slidegate::Algorithm;
 
-use super::finding::{Finding, printable};
+use super::finding::{Finding, escape_control_chars};
 use super::rule_names::REQUESTED_RULE_NAME;
 use super::rules::{ConvertedLimit, ConvertedMode, ConvertedRule, ValueSet};
 
@@ -45,17 +45,17 @@ impl fmt::Display for PolicyPrinter<'_> {
 }
 
 impl PolicyPrinter<'_> {
-    /// Writes comments with the sources and the notes.
+    /// Writes comments that list the source files and the notes.
     fn write_header(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# Converted by `slidegate convert` from")?;
         for source in &self.sources {
-            writeln!(f, "# - {}", printable(source))?;
+            writeln!(f, "# - {}", escape_control_chars(source))?;
         }
         if !self.notes.is_empty() {
             writeln!(f, "# Notes:")?;
         }
         for note in self.notes {
-            writeln!(f, "# - {}", printable(&note.to_string()))?;
+            writeln!(f, "# - {}", escape_control_chars(&note.to_string()))?;
         }
         Ok(())
     }
@@ -109,7 +109,8 @@ impl PolicyPrinter<'_> {
 }
 
 impl ValueSet {
-    /// Splits the values so that one condition can express each part.
+    /// Splits literals that need the form `{ literal: … }` from wildcards, which that form does not support. Each part
+    /// fits in one condition.
     fn split_by_kind(&self) -> Vec<Self> {
         if !self.needs_literal_form() || self.wildcards.is_empty() {
             return vec![self.clone()];
@@ -124,7 +125,7 @@ impl ValueSet {
     }
 }
 
-/// Formats as a condition of `when`.
+/// Formats the values as a condition of `when`.
 impl fmt::Display for ValueSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all: Vec<String> = self.literals.iter().chain(&self.wildcards).cloned().collect();

@@ -23,8 +23,8 @@ impl RuleNames {
         Self { taken: HashSet::from([REQUESTED_RULE_NAME.to_owned()]), assigned: Vec::new() }
     }
 
-    /// Assigns a name to each limit, given as its own name and its path. Uses the own name if it is valid and not taken,
-    /// otherwise the path. If several paths result in the same name, all but the first get a hash as suffix.
+    /// Assigns a name to each limit, given as its own name and its path. Uses the own name if it is valid and not
+    /// taken, otherwise the path. If several paths result in the same name, all but the first get a hash as suffix.
     pub fn assign<'l>(&mut self, limits: impl Iterator<Item = (&'l str, &'l str)> + Clone) {
         let keeps_own_name: Vec<bool> = limits
             .clone()

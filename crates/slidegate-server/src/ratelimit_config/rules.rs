@@ -1,10 +1,10 @@
-//! Converts descriptors to rules: one rule for each limit. A rule applies to exactly the requests for which the reference
-//! server would find its limit.
+//! Converts descriptors to rules: one rule for each limit. A rule applies to exactly the requests for which the
+//! reference server would find its limit.
 //!
-//! The reference server walks down its tree, one level for each entry of a request's descriptor, and never backtracks. On
-//! each level an exact value takes precedence over wildcards, wildcards in file order over each other, and both over a
-//! bare key. The rules of a policy are independent of each other, so each rule lists the values for which another branch
-//! takes precedence, and is off for them.
+//! The reference server walks down its tree, one level for each entry of a request's descriptor, and never backtracks.
+//! On each level an exact value takes precedence over wildcards, wildcards in file order over each other, and both over
+//! a bare key. The rules of a policy are independent of each other, so each rule lists the values for which another
+//! branch takes precedence, and is off for them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;

@@ -1,4 +1,5 @@
-//! Types of plain scalars as the reference server reads them: with Go's yaml.v2, which follows YAML 1.1 with few exceptions.
+//! Types of plain scalars as the reference server reads them: with Go's yaml.v2, which follows YAML 1.1 with few
+//! exceptions.
 
 /// The type and value of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

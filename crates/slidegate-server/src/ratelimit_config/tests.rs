@@ -55,9 +55,9 @@ type Entry = (&'static str, &'static str);
 /// Walks the tree as the reference server does. Returns the name of the limit that applies, and the values by which it
 /// counts.
 ///
-/// The walk goes down one level for each entry. On each level it takes the branch with exactly this value, otherwise the
-/// first matching wildcard, otherwise the branch with the bare key. No limit applies if there is no such branch, or if the
-/// last branch has no limit. The walk never tries another branch.
+/// The walk goes down one level for each entry. On each level it takes the branch with exactly this value, otherwise
+/// the first matching wildcard, otherwise the branch with the bare key. No limit applies if there is no such branch, or
+/// if the last branch has no limit. The walk never tries another branch.
 fn walk(branches: &[Branch], path: &str, entries: &[Entry]) -> Option<(String, Vec<String>)> {
     let (&(key, value), rest) = entries.split_first()?;
     let with_key = || branches.iter().enumerate().filter(|(_, branch)| branch.key == key);

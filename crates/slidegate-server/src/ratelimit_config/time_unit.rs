@@ -6,8 +6,8 @@ pub struct TimeUnit {
     name: &'static str,
     /// The window in the notation of policies.
     pub window: &'static str,
-    /// Whether [`MAX_UNITS`](slidegate::MAX_UNITS) exceeds every realistic number of requests in this unit, so that it can
-    /// replace a larger limit.
+    /// Whether [`MAX_UNITS`](slidegate::MAX_UNITS) exceeds every realistic number of requests in this unit, so that it
+    /// can replace a larger limit.
     pub is_short: bool,
 }
 
@@ -24,12 +24,12 @@ const TIME_UNITS: [TimeUnit; 7] = [
 
 impl TimeUnit {
     /// Finds a unit by its name, in upper or lower case.
-    pub fn by_name(name: &str) -> Option<&'static Self> {
+    pub fn from_name(name: &str) -> Option<&'static Self> {
         const { &TIME_UNITS }.iter().find(|unit| unit.name.eq_ignore_ascii_case(name))
     }
 
     /// Lists the names of all units: `` `second`, `minute`, … ``.
-    pub fn names() -> String {
+    pub fn list_names() -> String {
         TIME_UNITS.map(|unit| format!("`{}`", unit.name)).join(", ")
     }
 }

@@ -25,8 +25,8 @@ pub fn matches_wildcard(wildcard: &str, value: &str) -> bool {
 }
 
 /// Returns whether a value may match both wildcards. The result may be a false positive, never a false negative.
-pub fn may_overlap(one: &str, other: &str) -> bool {
-    let ((first, last), (other_first, other_last)) = (fixed_ends(one), fixed_ends(other));
+pub fn may_overlap(wildcard: &str, other: &str) -> bool {
+    let ((first, last), (other_first, other_last)) = (fixed_ends(wildcard), fixed_ends(other));
     (first.starts_with(other_first) || other_first.starts_with(first))
         && (last.ends_with(other_last) || other_last.ends_with(last))
 }
@@ -51,8 +51,8 @@ mod tests {
                 matches_by_definition(rest, value)
                     || (!value.is_empty() && matches_by_definition(wildcard, &value[1..]))
             }
-            ([one, rest @ ..], [other, value @ ..]) => {
-                one == other && matches_by_definition(rest, value)
+            ([expected, rest @ ..], [actual, value @ ..]) => {
+                expected == actual && matches_by_definition(rest, value)
             }
             (_, []) => false,
         }

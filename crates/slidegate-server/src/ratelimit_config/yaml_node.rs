@@ -95,9 +95,9 @@ fn convert_node(raw: Spanned<RawYaml>, source: &str) -> YamlNode {
     YamlNode { position: convert_position(&raw.referenced), value }
 }
 
-/// Converts a scalar from its decoded text and its notation in the file. A scalar in quotes or in a block is text. For a
-/// plain scalar the notation counts: `010` is a text of three characters if the field needs text, and the number 8 if it
-/// needs a number.
+/// Converts a scalar from its decoded text and its notation in the file. A scalar in quotes or in a block is text. For
+/// a plain scalar the notation counts: `010` is a text of three characters if the field needs text, and the number 8 if
+/// it needs a number.
 fn convert_scalar(decoded: String, notation: Option<&str>) -> YamlValue {
     match notation {
         Some(plain) if !plain.starts_with(['"', '\'', '|', '>', '!', '&', '*']) => {

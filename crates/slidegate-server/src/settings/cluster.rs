@@ -35,8 +35,8 @@ pub enum ClusterSettingsError {
     MissingKey(StartError),
 }
 
-/// Returns the settings of the node if the store is `cluster://`, or `None` for other stores, whatever the cluster flags
-/// contain.
+/// Returns the settings of the node if the store is `cluster://`, or `None` for other stores, whatever the cluster
+/// flags contain.
 pub fn from_args(
     store: &str,
     args: ClusterArgs,
