@@ -109,7 +109,7 @@ impl PolicyPrinter<'_> {
 }
 
 impl ValueSet {
-    /// Splits literals that need the form `{ literal: … }` from wildcards, which that form does not support. Each part
+    /// Splits the values if the literals need the form `{ literal: … }`, in which a wildcard would be plain text. Each part
     /// fits in one condition.
     fn split_by_kind(&self) -> Vec<Self> {
         if !self.needs_literal_form() || self.wildcards.is_empty() {
