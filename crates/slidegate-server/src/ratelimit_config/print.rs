@@ -109,8 +109,8 @@ impl PolicyPrinter<'_> {
 }
 
 impl ValueSet {
-    /// Splits the values if the literals need the form `{ literal: … }`, in which a wildcard would be plain text. Each part
-    /// fits in one condition.
+    /// Splits the values if the literals need the form `{ literal: … }`, in which a wildcard would be plain text. Each
+    /// part fits in one condition.
     fn split_by_kind(&self) -> Vec<Self> {
         if !self.needs_literal_form() || self.wildcards.is_empty() {
             return vec![self.clone()];
