@@ -31,7 +31,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "NAME", default_value = DEFAULT_DOMAIN)]
     pub domain: String,
 
-    /// Suggestions: for each rule, the lowest limits that would have denied 0.1 %, 1 % and 5 % of its clients
+    /// Suggestions: for each rule, the lowest limits that would have denied at most 0.1 %, 1 % and 5 % of its clients
     #[arg(long)]
     pub suggest: bool,
 
@@ -46,8 +46,7 @@ pub struct ReplayArgs {
     )]
     pub per: Vec<String>,
 
-    /// Margin of suggested limits above the observed usage; the result is rounded up to a round number, and 0% adds no
-    /// margin
+    /// Margin added to each suggested limit, which is then rounded up to a round number; 0% adds none
     #[arg(long, value_name = "PERCENT", default_value = "20%", requires = "suggest")]
     pub headroom: Headroom,
 
