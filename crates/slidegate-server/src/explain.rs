@@ -10,7 +10,7 @@ use slidegate::policy::{Match, NoMatchReason, Rule, RuleLimit};
 use slidegate::{ChargeWhen, Hit, LimitStatus, Policy, Request, Ruling, Veto};
 
 use crate::durations::ceil_millis;
-use crate::words::override_name;
+use crate::policy_description::override_label;
 
 /// The explanation of the decision about one request.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -172,7 +172,7 @@ impl RuleExplanation {
             no_match_reason: None,
             by_override: matched
                 .active_override()
-                .map(|(index, other)| override_name(index, other)),
+                .map(|(index, other)| override_label(index, other)),
             missing_attribute: matched.is_attribute_missing(),
             limits: limits.collect(),
         }

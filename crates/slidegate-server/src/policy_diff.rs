@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use slidegate::Policy;
 use slidegate::policy::{Override, Rule};
 
-use crate::words;
+use crate::policy_description;
 
 /// Maximum number of characters in each description of an old or new part: a condition may list thousands of networks.
 const MAX_SHOWN_CHARS: usize = 400;
@@ -58,7 +58,11 @@ fn rule_label(rule: &Rule) -> String {
 }
 
 fn describe_added(rule: &Rule) -> String {
-    format!("{} is new: {}", rule_label(rule), sanitize(&words::rule(rule).join("; ")))
+    format!(
+        "{} is new: {}",
+        rule_label(rule),
+        sanitize(&policy_description::describe_rule(rule).join("; "))
+    )
 }
 
 /// Describes the changes of a rule, or returns `None` if there are none.
@@ -99,12 +103,12 @@ fn describe_difference(old: &[String], new: &[String]) -> Option<String> {
 /// Describes the parts of a rule, independently of the order of its overrides.
 fn rule_parts(rule: &Rule) -> Vec<String> {
     let overrides = rule.overrides().iter().map(override_part);
-    words::own_terms(rule).into_iter().chain(overrides).collect()
+    policy_description::describe_base_rule(rule).into_iter().chain(overrides).collect()
 }
 
 fn override_part(it: &Override) -> String {
     let name = it.name().map_or("an override".into(), |name| format!("override `{name}`"));
-    format!("{name}, {}", words::other_terms(it))
+    format!("{name}, {}", policy_description::describe_override(it))
 }
 
 /// Describes a change of the order of the overrides that both rules have.
@@ -127,7 +131,7 @@ fn describe_reordering(old: &Rule, new: &Rule) -> Option<String> {
 fn override_key(it: &Override) -> String {
     match it.name() {
         Some(name) => format!("`{name}`"),
-        None => format!("[{}]", words::when(it.when())),
+        None => format!("[{}]", policy_description::describe_conditions(it.when())),
     }
 }
 

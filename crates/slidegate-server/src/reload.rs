@@ -16,7 +16,7 @@ use tokio::signal::unix::Signal;
 use tracing::{error, info, warn};
 
 use crate::policy_diff;
-use crate::policy_file::{Meaning, PolicyFile, PolicySource, Texts};
+use crate::policy_file::{ParsedPolicy, PolicyFile, PolicySource, SourceTexts};
 use crate::service::Service;
 use crate::telemetry::metrics::ReloadResult;
 
@@ -43,7 +43,7 @@ enum ReloadEvent {
 }
 
 /// The texts of the policy files, or one line for each error.
-type ReadResult = Result<Texts, Vec<String>>;
+type ReadResult = Result<SourceTexts, Vec<String>>;
 
 /// Reloads the policy on its own thread, one reload at a time. Events that arrive during a reload are handled by the
 /// next one.
@@ -100,7 +100,7 @@ fn read(source: &PolicySource) -> ReadResult {
         let path = source.path().display();
         return Err(vec![format!("{path}: cannot be reloaded: not a regular file")]);
     }
-    source.texts().map_err(|error| error.lines())
+    source.read_texts().map_err(|error| error.lines())
 }
 
 impl PolicyReloader {
@@ -188,7 +188,7 @@ impl PolicyReloader {
             Ok(texts) => texts,
             Err(errors) => return self.reject(&errors),
         };
-        match self.current.source.meaning(&texts, self.current.supports) {
+        match self.current.source.parse(&texts, self.current.supports) {
             Ok(meaning) => self.apply_policy(texts, meaning),
             Err(error) => self.reject(&error.lines()),
         }
@@ -199,8 +199,8 @@ impl PolicyReloader {
         info!("policy unchanged");
     }
 
-    fn apply_policy(&mut self, texts: Texts, meaning: Meaning) {
-        let Meaning { policy, notes } = meaning;
+    fn apply_policy(&mut self, texts: SourceTexts, meaning: ParsedPolicy) {
+        let ParsedPolicy { policy, notes } = meaning;
         let diff = policy_diff::diff(&self.current.policy, &policy);
         // The policy is replaced even if the diff is empty, because the order of rules determines the order of limits
         // in responses.

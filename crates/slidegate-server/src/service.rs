@@ -10,9 +10,9 @@ use slidegate::{Gate, Policy, Request, Ruling};
 
 use crate::explain::Explanation;
 use crate::health::Health;
+use crate::store::Store;
 use crate::telemetry::metrics::{ReloadResult, StoreStats};
 use crate::telemetry::{InstrumentedStore, PolicyMetrics, Telemetry};
-use crate::wire::Store;
 
 /// Decides about requests and records the decisions.
 pub struct Service {

@@ -145,7 +145,7 @@ fn key_attribute_change_resets_counters() {
     assert_description(
         "limits: [9/s], per: [ip]",
         "limits: [9/s], per: [ip], redis: { split: { by: [user], into: 4 } }",
-        "is also [in Redis: each count is split into 4, by user]; counters in Redis reset",
+        "is also [in Redis: each counter is split into 4, by user]; counters in Redis reset",
     );
 }
 
@@ -154,12 +154,12 @@ fn condition_and_mode_changes_are_described() {
     assert_description(
         "limits: [9/s], when: { method: GET }",
         "limits: [9/s], when: { method: [GET, HEAD] }, mode: observe, charge: always, on_store_error: deny",
-        "was [for requests whose method is `GET`], is [for requests whose method is `GET` or `HEAD`; only watches: what does not fit passes all the same; denied requests are charged too, above max; while the store does not answer, none pass]",
+        "was [for requests whose method is `GET`], is [for requests whose method is `GET` or `HEAD`; only observes: never denies; denied requests are charged too, above max; while the store is unavailable, no request passes]",
     );
     assert_description(
         "limits: [9/s], cluster: { max_unsynced: 4 }",
         "limits: [9/s], cluster: { on_partition: bounded }",
-        "was also [in a cluster: a node lets at most 4 of each count pass that not all others know of]",
+        "was also [in a cluster: a node allows at most 4 units per counter that are not yet replicated to all nodes]",
     );
 }
 

@@ -70,7 +70,7 @@ impl WatchedPaths {
     pub fn contains(&self, entry: &Path) -> bool {
         let is_in_folder = || {
             entry.parent() == self.folder.as_deref()
-                && entry.file_name().is_some_and(folder::is_read)
+                && entry.file_name().is_some_and(folder::is_config_file)
         };
         self.entries.iter().any(|own| own == entry) || (self.folder.is_some() && is_in_folder())
     }

@@ -98,7 +98,7 @@ impl ReplayStats {
         let mut statuses = ruling.limits();
         for rule_match in matched_rules.matches() {
             let rule_statuses = statuses.by_ref().take(rule_match.limits().len());
-            let rule_index = rule_match.place();
+            let rule_index = rule_match.rule_index();
             let key = self.keys.count_request(rule_index, key_values(rule_match));
             let (cost, required) =
                 rule_match.hits().next().map_or((1, 1), |hit| (hit.cost, hit.required));

@@ -51,7 +51,8 @@ impl DenialLog {
             Some(status) => self.log_limit(&status, matched_rules, degraded, unlogged),
             None => {
                 let domain = matched_rules.matches().next().map(|first| first.rule().domain());
-                let reason = ruling.decision().is_refused().then_some("the store is unavailable");
+                let reason =
+                    ruling.decision().is_store_unavailable().then_some("the store is unavailable");
                 info!(domain, because = reason, degraded, unlogged, "denied");
             }
         }
@@ -75,7 +76,7 @@ impl DenialLog {
         degraded: bool,
         unlogged: u64,
     ) {
-        let rule_match = status.asked_by(matched_rules);
+        let rule_match = status.find_match(matched_rules);
         let key =
             rule_match.map(|it| self.format_key(it).to_string()).filter(|key| !key.is_empty());
         let cost = rule_match.and_then(|it| it.hits().next()).map(|hit| hit.cost);

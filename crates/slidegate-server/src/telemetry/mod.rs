@@ -171,16 +171,16 @@ impl Collectors {
             else {
                 continue;
             };
-            if let Some(counters) = policy_metrics.limits.get(status.limit.place()) {
+            if let Some(counters) = policy_metrics.limits.get(status.limit.index()) {
                 counters.count(limit_result);
             }
             let Some(list) = top_list(limit_result) else { continue };
-            if counted_lists.0 != status.matched() {
-                counted_lists = (status.matched(), 0);
+            if counted_lists.0 != status.match_index() {
+                counted_lists = (status.match_index(), 0);
             }
             let is_first = counted_lists.1 & (1 << list as u8) == 0;
             counted_lists.1 |= 1 << list as u8;
-            if let Some(rule_match) = status.asked_by(matched_rules).filter(|_| is_first) {
+            if let Some(rule_match) = status.find_match(matched_rules).filter(|_| is_first) {
                 self.top_keys.record(list, status.rule, || rule_match.identity(), 1, now());
             }
         }

@@ -182,9 +182,9 @@ allowed: of-plan is closest to its limit
     };
     assert_eq!(run_with_policy(&arguments), (text, String::new()));
     for (invalid, reason) in [
-        (&["user=ann", "+", "user=bob"][..], "give `--descriptors`, too"),
+        (&["user=ann", "+", "user=bob"][..], "add `--descriptors`"),
         (&["--descriptors", "user=ann", "+"], "a descriptor without attributes"),
-        (&["--descriptors", "user=ann", "user=bob"], "the second is `user#2`"),
+        (&["--descriptors", "user=ann", "user=bob"], "name the second one `user#2`"),
     ] {
         let (_, error) = run_with_policy(invalid);
         assert!(error.contains(reason), "{error}");
@@ -205,9 +205,12 @@ fn invalid_explain_requests_report_reason() {
         String::from_utf8(output.stderr).unwrap()
     };
     assert!(error("https://127.0.0.1:1", &["a=b"]).contains("over plain HTTP, such as http://"));
-    assert!(error("http://127.0.0.1:1", &["a=b"]).contains("does not answer: "));
+    assert!(error("http://127.0.0.1:1", &["a=b"]).contains("is unreachable: "));
     let http_url = format!("http://{}", server.address());
-    assert!(error(&http_url, &["a=b"]).contains("says 404: path `/v1/explain` does not exist"));
+    assert!(
+        error(&http_url, &["a=b"])
+            .contains("returned status 404: path `/v1/explain` does not exist")
+    );
     let response = Client::with_address(server.admin()).post("/v1/explain", "[]");
     assert_eq!(
         (response.status, response.header("content-type")),

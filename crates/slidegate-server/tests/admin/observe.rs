@@ -63,5 +63,5 @@ fn observe_mode_logs_warning_at_start() {
     std::io::BufRead::read_line(&mut std::io::BufReader::new(stderr), &mut line).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(line.contains("WARN") && line.contains("denies nothing"), "{line}");
+    assert!(line.contains("WARN") && line.contains("no request is denied"), "{line}");
 }

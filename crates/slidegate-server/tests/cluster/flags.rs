@@ -31,7 +31,7 @@ fn what_does_not_fit_together_is_told_in_a_line() {
         (
             &["--store", "cluster://a:1"][..],
             "--store (SLIDEGATE_STORE)",
-            "give `a:1` by --cluster-seeds",
+            "set `a:1` as --cluster-seeds",
         ),
         (
             &["--cluster-listen", "0.0.0.0:0"],
@@ -56,7 +56,7 @@ fn what_does_not_fit_together_is_told_in_a_line() {
         (
             &["--cluster-key-file", short],
             "--cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE)",
-            "this has 15",
+            "has 15 bytes",
         ),
         (
             &["--cluster-key-file", "/nowhere/key"],
@@ -87,7 +87,7 @@ fn wrong_flags_are_told_with_what_would_be_right() {
     for (flag, wrong, told) in [
         ("--cluster-listen", "localhost:1", "invalid socket address"),
         ("--cluster-seeds", "a", "slidegate-nodes:7946"),
-        ("--cluster-seeds", "a:1,,b:1", "with commas between"),
+        ("--cluster-seeds", "a:1,,b:1", "separated by commas"),
         ("--cluster-node-name", "two words", "printable ASCII"),
         ("--cluster-sync-interval", "9ms", "from 10ms to 10s"),
         ("--cluster-sync-wait", "2s", "from 0ms to 1s"),

@@ -133,6 +133,10 @@ impl Server {
             if let Some((_, address)) = line.split_once("gRPC listening on ") {
                 server.grpc = address.split('"').next().map(|address| address.parse().unwrap());
             }
+            if let Some((_, address)) = line.split_once("admin listening on ") {
+                server.admin = address.split('"').next().map(|address| address.parse().unwrap());
+                continue;
+            }
             let url = ["http://", "https://"].iter().find_map(|scheme| line.split(scheme).nth(1));
             let Some(url) = url else {
                 server.startup_log.push(line);
@@ -140,10 +144,6 @@ impl Server {
             };
             // In JSON a quote follows the address.
             let address = url.split([' ', '"']).next().unwrap().parse().unwrap();
-            if line.contains("operators ask at") {
-                server.admin = Some(address);
-                continue;
-            }
             (server.address, server.listening_log) = (address, line);
             return server;
         }

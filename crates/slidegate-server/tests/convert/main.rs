@@ -110,10 +110,13 @@ fn what_is_wrong_is_told_with_its_place_and_prints_nothing() {
     let lines: Vec<&str> = wrong.lines().collect();
     assert_eq!(lines.len(), 3, "{wrong}");
     assert!(lines[0].starts_with(&format!("{path}:3:3: a descriptor needs a `key`")), "{wrong}");
-    assert!(lines[1].starts_with(&format!("{path}:3:5: there is no `kay`")), "{wrong}");
-    assert!(lines[2].starts_with(&format!("{path}:4:25: `` is no unit of time")), "{wrong}");
+    assert!(lines[1].starts_with(&format!("{path}:3:5: unknown field `kay`")), "{wrong}");
+    assert!(lines[2].starts_with(&format!("{path}:4:25: `` is not a unit of time")), "{wrong}");
     let twice = error(&["convert", "mail.yaml", "./mail.yaml"], 1);
-    assert!(twice.starts_with("./mail.yaml:2:9: the domain `mail` stands in mail.yaml"), "{twice}");
+    assert!(
+        twice.starts_with("./mail.yaml:2:9: domain `mail` is already defined in mail.yaml"),
+        "{twice}"
+    );
     assert!(error(&["convert", "nowhere"], 1).starts_with("nowhere: cannot be read: No such file"));
     assert!(error(&["convert", ".."], 1).contains("there is no *.yaml or *.yml in this folder"));
     error(&["convert"], 2);

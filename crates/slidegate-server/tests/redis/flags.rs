@@ -25,7 +25,7 @@ fn a_wrong_address_is_told_with_what_would_be_right() {
             "",
             "unknown scheme; write redis://, rediss:// (TLS), unix://, redis+sentinel:// or redis+cluster://",
         ),
-        ("Memory", "neither `memory` nor `cluster://` nor an address of a Redis"),
+        ("Memory", "is not `memory`, `cluster://` or a Redis address"),
         ("localhost:6379", "unknown scheme"),
         ("http://localhost", "unknown scheme"),
         ("redis://", "redis://user:password@host:6379/0"),

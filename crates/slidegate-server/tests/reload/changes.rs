@@ -16,7 +16,7 @@ fn the_log_tells_rule_by_rule_what_changed() {
     let summary = followed.server.wait_for_log("the policy has changed");
     assert!(summary.ends_with("rules: 1 new, 1 changed, 1 removed"), "{summary}");
     for expected in [
-        "rule `d` is new: all are counted as one; about 2 in any 1s (2/1s sliding_window)",
+        "rule `d` is new: one counter for all requests; about 2 in any 1s (2/1s sliding_window)",
         "rule `a` has changed: was [about 9 in any 1h (9/1h sliding_window)], is [about 5 in any 1h (5/1h sliding_window)]; counters kept",
         "rule `b` was removed",
     ] {

@@ -61,7 +61,9 @@ fn a_broken_file_of_the_folder_changes_nothing_and_is_told() {
     assert!(problem.ends_with("(and 1 more)"), "{problem}");
     assert_eq!(followed.left(), Some(3));
     fs::write(folder.path("b.yml"), file("default", 7)).unwrap();
-    assert!(followed.await_refusal().contains("b.yml:1:9: the domain `default` stands in "));
+    assert!(
+        followed.await_refusal().contains("b.yml:1:9: domain `default` is already defined in ")
+    );
     fs::remove_file(folder.path("b.yml")).unwrap();
     followed.await_change();
     assert_eq!(followed.left(), Some(2));

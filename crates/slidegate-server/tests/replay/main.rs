@@ -484,7 +484,7 @@ fn only_rules_of_the_domain_are_tried() {
     assert_ne!(report["denied"], 0);
 
     let output = files.replay(&["--domain", "nowhere", "access.log"], b"");
-    assert!(stderr(&output).contains("no rule is of domain `nowhere`"));
+    assert!(stderr(&output).contains("no rule has domain `nowhere`"));
     assert!(succeeded(output).contains("\ndenied        0\n"));
 }
 
@@ -512,7 +512,7 @@ fn a_file_in_another_format_is_refused_with_a_hint() {
     files.write("access.log", "{\"ip\":\"::1\"}\n".repeat(9));
     let told = failure(files.replay(&["access.log"], b""));
     assert!(
-        told.contains("none of 9 lines is of an access log in the common or combined format"),
+        told.contains("none of 9 lines is an access log line in the common or combined format"),
         "{told}"
     );
 }

@@ -131,9 +131,9 @@ domain `default`
     counted per api_key, or else ip; without it the rule does not apply
     never more than 10 in any 1s (10/1s sliding_log)
     never more than 600 in any 1m (600/1m sliding_log)
-    only watches: what does not fit passes all the same
-    in Redis: the hash slot is that of api_key|ip; one request in 2 is counted, at 2 times its cost
-    in a cluster: a node lets at most 50 of each count pass that not all others know of; nodes that are silent are not waited for
+    only observes: never denies
+    in Redis: hash slot by api_key|ip; one request in 2 is counted, at 2 times its cost
+    in a cluster: a node allows at most 50 units per counter that are not yet replicated to all nodes; a node does not wait for silent nodes
     override `live`, if key_type is `live`: everything passes
     override 2, if tenant is `evil`: nothing passes
     at most 5.6 kB for each key in memory
@@ -142,11 +142,11 @@ domain `llm`
   tokens
     counted per user; without it nothing passes; IPv6 by /56
     never more than 1000 in any 1d (1000/1d sliding_buckets)
-    5 in each 1m of the clock, twice as many around its edge (5/1m fixed_window)
+    5 in each 1m of the clock, up to twice that around its edge (5/1m fixed_window)
     8 at once, then 5 per 1s at a steady rate (5/1s token_bucket)
     denied requests are charged too, above max
-    while the store does not answer, none pass
-    in Redis: each count is split into 4, by model and route
+    while the store is unavailable, no request passes
+    in Redis: each counter is split into 4, by model and route
     at most 414 B for each key in memory
 ";
     assert_eq!(told(&["validate", path]), format!("{path}{expected}"));
@@ -227,7 +227,7 @@ fn what_cannot_be_explained_says_why() {
     let unknown = explain(&["--domain", "api", "ip=a"], 1);
     assert_eq!(
         unknown,
-        "no rule is of domain `api`, so everything passes: the policy has `default`, `llm`\n"
+        "no rule has domain `api`, so everything passes; the policy has `default`, `llm`\n"
     );
     assert!(explain(&["--cost", "many"], 2).contains("invalid value 'many'"));
 }

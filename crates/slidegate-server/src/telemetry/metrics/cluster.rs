@@ -12,8 +12,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
-use slidegate_cluster::seal::Refusal;
-use slidegate_cluster::{SHARES, Status};
+use slidegate_cluster::seal::RejectReason;
+use slidegate_cluster::{ClusterStatus, OVERSHOOT_BOUNDS_PERMILLE};
 
 /// The state of a cluster at the time of a scrape. All zero without a cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,7 +39,7 @@ pub struct ClusterStats {
 impl ClusterStats {
     /// Creates the state from the status of a node and its overshoot counters.
     pub fn from_status(
-        status: &Status,
+        status: &ClusterStatus,
         unsynced_denials: u64,
         overshoot: OvershootBuckets,
     ) -> Self {
@@ -58,7 +58,7 @@ impl ClusterStats {
     }
 }
 
-/// A histogram of overshoots as a share of max. The bounds of the buckets are [`SHARES`], plus one unbounded bucket.
+/// A histogram of overshoots as a share of max. The bounds of the buckets are [`OVERSHOOT_BOUNDS_PERMILLE`], plus one unbounded bucket.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OvershootBuckets {
     pub counts: Vec<u64>,
@@ -108,7 +108,7 @@ impl ClusterGauges {
             lag.clone(),
         );
         let rejected: Family<RejectionLabels, Counter> = Family::default();
-        for reason in Refusal::ALL.map(Refusal::name) {
+        for reason in RejectReason::ALL.map(RejectReason::name) {
             drop(rejected.get_or_create(&RejectionLabels { reason }));
         }
         registry.register(
@@ -170,7 +170,10 @@ impl TypedMetric for OvershootMetric {
 impl EncodeMetric for OvershootMetric {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
         let OvershootBuckets { counts, sum } = self.0.lock().clone();
-        let bounds = SHARES.iter().map(|share| *share as f64 / 1e3).chain([f64::INFINITY]);
+        let bounds = OVERSHOOT_BOUNDS_PERMILLE
+            .iter()
+            .map(|share| *share as f64 / 1e3)
+            .chain([f64::INFINITY]);
         let counts = counts.into_iter().chain(std::iter::repeat(0));
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
         let count = buckets.iter().map(|(_, count)| count).sum();

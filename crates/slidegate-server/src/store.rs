@@ -1,4 +1,6 @@
-//! The one place that picks a store.
+//! The store of the server, and the service on top of it.
+//!
+//! This is the only place that selects a store. `Store` is an enum, so that no call is dynamically dispatched.
 
 use std::sync::Arc;
 
@@ -14,34 +16,37 @@ use thiserror::Error;
 use crate::args::RedisClock;
 use crate::health::Health;
 use crate::service::Service;
-use crate::settings::{ServiceSettings, StoreBounds, StoreChoice};
+use crate::settings::{ServiceSettings, StoreBounds, StoreSettings};
 use crate::telemetry::metrics::{ClusterStats, OvershootBuckets, StoreStats};
 use crate::telemetry::traces::TracerError;
 use crate::telemetry::{DecisionTracer, DenialLog, InstrumentedStore, Metrics, Telemetry};
 
 /// A node of a cluster.
-pub type Node = ClusterStore<Arc<DriftCorrectedClock>>;
+pub type ClusterNode = ClusterStore<Arc<DriftCorrectedClock>>;
 
-/// Where counts live.
+/// The store that holds the counters.
 pub enum Store {
+    /// The memory of this process.
     Memory(MemoryStore),
+    /// A Redis that all instances share.
     Redis(Box<RedisStore>),
-    Cluster(Box<Node>),
+    /// A node of a cluster.
+    Cluster(Box<ClusterNode>),
 }
 
-/// Why there is no service.
+/// The reason why the service cannot start.
 #[derive(Debug, Error)]
 pub enum ServiceError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    #[error("{flag}{0}", flag = flag(.0))]
-    Start(#[from] StartError),
+    #[error("{flag}{0}", flag = flag_for(.0))]
+    StartNode(#[from] StartError),
     #[error(transparent)]
     Tracer(#[from] TracerError),
 }
 
-/// Which flag says what a node cannot be.
-fn flag(error: &StartError) -> &'static str {
+/// Returns the flag that caused the error.
+fn flag_for(error: &StartError) -> &'static str {
     match error {
         StartError::Listen { .. } | StartError::NoKey(_) => {
             "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): "
@@ -52,17 +57,17 @@ fn flag(error: &StartError) -> &'static str {
     }
 }
 
-/// What decides by the policy and the store of the settings. Within a runtime: a store elsewhere connects in
-/// the background.
-pub async fn service(settings: ServiceSettings) -> Result<Service, ServiceError> {
+/// Opens the store and creates the service on top of it. Needs a Tokio runtime, in which Redis and cluster stores
+/// connect in the background.
+pub async fn start_service(settings: ServiceSettings) -> Result<Service, ServiceError> {
     let bounds = settings.bounds;
     let store = Store::open(settings.store, bounds).await?;
-    let metrics = settings.gathers.then(|| Metrics::new(store.kind()));
+    let metrics = settings.has_admin_listener.then(|| Metrics::new(store.kind()));
     let traces = settings.traces.map(DecisionTracer::start).transpose()?;
-    let store_tracer = traces.as_ref().map(|traces| traces.store_tracer(store.kind()));
+    let store_traces = traces.as_ref().map(|traces| traces.store_tracer(store.kind()));
     let store_metrics = metrics.as_ref().map(|metrics| metrics.store().clone());
-    let store = InstrumentedStore::new(store, store_metrics, store_tracer);
-    let policy = match settings.observe {
+    let store = InstrumentedStore::new(store, store_metrics, store_traces);
+    let policy = match settings.is_observe_only {
         true => settings.policy.observing(),
         false => settings.policy,
     };
@@ -71,39 +76,38 @@ pub async fn service(settings: ServiceSettings) -> Result<Service, ServiceError>
         .with_local_max_keys(bounds.max_keys)
         .with_local_max_memory(bounds.max_memory);
     let health = Health::new(settings.ready_needs_store);
-    let denials = DenialLog::new(settings.denials_per_second, settings.redact.clone());
+    let denials = DenialLog::new(settings.max_denial_logs_per_second, settings.redact.clone());
     let telemetry = Telemetry::new().with_denial_log_and_traces(denials, traces);
     let telemetry = match metrics {
         Some(metrics) => telemetry.with_metrics(metrics, settings.redact),
         None => telemetry,
     };
-    Ok(Service::new(gate, telemetry, health, settings.observe))
+    Ok(Service::new(gate, telemetry, health, settings.is_observe_only))
 }
 
 impl Store {
-    async fn open(choice: StoreChoice, bounds: StoreBounds) -> Result<Self, ServiceError> {
-        let (address, settings, clock) = match choice {
-            StoreChoice::Memory => {
+    async fn open(settings: StoreSettings, bounds: StoreBounds) -> Result<Self, ServiceError> {
+        let (address, settings, clock) = match settings {
+            StoreSettings::Memory => {
                 let store = MemoryStore::with_clock(SystemClock::new(), bounds.max_keys);
                 return Ok(Self::Memory(store.with_max_memory(bounds.max_memory)));
             }
-            StoreChoice::Cluster(settings) => {
+            StoreSettings::Cluster(settings) => {
                 return Ok(Self::Cluster(Box::new(ClusterStore::start(*settings).await?)));
             }
-            StoreChoice::Redis { address, settings, clock } => (address, settings, clock),
+            StoreSettings::Redis { address, settings, clock } => (address, settings, clock),
         };
         let store = address.open(settings)?;
         Ok(Self::Redis(Box::new(match clock {
             RedisClock::Server => store,
-            // The clocks of several machines have to agree, and what keeps them together adjusts the wall
-            // clock only.
+            // The clocks of several machines must agree. Time synchronization adjusts only the wall clock.
             RedisClock::Client => store.with_clock(WallClock),
         })))
     }
 }
 
 impl Store {
-    /// What kind of store it is, in metrics.
+    /// Returns the kind of the store for metrics.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Memory(_) => "memory",
@@ -112,32 +116,33 @@ impl Store {
         }
     }
 
-    /// The node that this process is in a cluster.
-    pub fn node(&self) -> Option<&Node> {
+    /// Returns the cluster node, if the store is one.
+    pub fn cluster_node(&self) -> Option<&ClusterNode> {
         match self {
             Self::Cluster(node) => Some(node),
             Self::Memory(_) | Self::Redis(_) => None,
         }
     }
 
-    /// How its cluster stands.
+    /// Returns the state of the cluster for metrics, if the store is a cluster node.
     pub fn cluster_stats(&self) -> Option<ClusterStats> {
-        let node = self.node()?;
+        let node = self.cluster_node()?;
         let (counts, sum) = node.counters().overshoot().snapshot();
         let overshoot = OvershootBuckets { counts, sum };
         let status = node.status()?;
         Some(ClusterStats::from_status(&status, node.unsynced_denials(), overshoot))
     }
 
-    /// Returns whether the store is available: false before the first connection, and while the circuit breaker refuses calls.
-    pub fn answers(&self) -> bool {
+    /// Returns whether the store is available. Redis is unavailable before the first connection and while its circuit
+    /// breaker rejects calls.
+    pub fn is_available(&self) -> bool {
         match self {
             Self::Memory(_) | Self::Cluster(_) => true,
             Self::Redis(store) => store.is_reachable(),
         }
     }
 
-    /// How it stands.
+    /// Returns the state of the store for metrics.
     pub fn stats(&self) -> StoreStats {
         match self {
             Self::Memory(store) => StoreStats {
@@ -161,8 +166,8 @@ impl Store {
     }
 }
 
-/// What asks Redis is in a box: it has much to remember, and would stand in the future of every decision, which is
-/// moved several times, also where counts live in memory.
+/// Calls to Redis are boxed: their large futures would otherwise be part of the future of every decision, which is
+/// moved several times, also for other stores.
 impl slidegate::Store for Store {
     type Kind = slidegate::Asynchronous;
 
@@ -174,11 +179,11 @@ impl slidegate::Store for Store {
         }
     }
 
-    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
+    async fn take_many(&self, batches: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
         match self {
-            Self::Memory(store) => store.take_many(asks).await,
-            Self::Redis(store) => Box::pin(store.take_many(asks)).await,
-            Self::Cluster(store) => store.take_many(asks).await,
+            Self::Memory(store) => store.take_many(batches).await,
+            Self::Redis(store) => Box::pin(store.take_many(batches)).await,
+            Self::Cluster(store) => store.take_many(batches).await,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Flags that say where the policy is.
+//! The flags that select the source of the policy.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,11 @@ use slidegate::{Algorithm, Align};
 
 use crate::policy_file::PolicySource;
 
+/// The flags that select the source of the policy.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
-pub struct SourceArgs {
-    /// The rules to enforce, a YAML file
+pub struct PolicySourceArgs {
+    /// YAML file with the policy to enforce
     #[arg(
         long,
         value_name = "FILE",
@@ -21,29 +22,33 @@ pub struct SourceArgs {
     )]
     pub policy: Option<PathBuf>,
 
-    /// Instead of --policy, and of its variable: a file of Envoy's reference rate limit server, or a directory of such files
-    /// (*.yaml, *.yml), unchanged
+    /// File of Envoy's reference rate limit server, or directory of such files (*.yaml, *.yml), unchanged; replaces
+    /// --policy and its variable
     #[arg(long, value_name = "DIR|FILE", env = "SLIDEGATE_RATELIMIT_CONFIG")]
     pub ratelimit_config: Option<PathBuf>,
 
-    /// How the limits of --ratelimit-config count: sliding_window, sliding_log, sliding_buckets, token_bucket,
-    /// or fixed_window, whose windows then begin on the clock, as the reference server's do
+    /// Algorithm of the limits in --ratelimit-config: sliding_window, sliding_log, sliding_buckets, token_bucket, or
+    /// fixed_window, whose windows are aligned to the clock, as in the reference server
     #[arg(
         long,
         value_name = "ALGORITHM",
         env = "SLIDEGATE_RATELIMIT_ALGORITHM",
         default_value = "sliding_window",
-        value_parser = algorithm
+        value_parser = parse_algorithm
     )]
     pub ratelimit_algorithm: Algorithm,
 }
 
-impl SourceArgs {
-    /// Keeps one source. What the command line says goes before the environment; there, the policy is often set by
-    /// an image, and whoever sets the other means it.
-    pub(super) fn choose(&mut self, matches: &ArgMatches) -> Result<(), Error> {
-        let is_typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
-        match (is_typed("policy"), is_typed("ratelimit_config")) {
+impl PolicySourceArgs {
+    /// Keeps only one source. The command line takes precedence over the environment. In the environment,
+    /// `SLIDEGATE_RATELIMIT_CONFIG` takes precedence, since a container image often sets `SLIDEGATE_POLICY`.
+    ///
+    /// # Errors
+    /// If the command line sets both sources.
+    pub(super) fn resolve_precedence(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        let is_on_command_line =
+            |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        match (is_on_command_line("policy"), is_on_command_line("ratelimit_config")) {
             (true, true) => {
                 let message = "the argument '--policy <FILE>' cannot be used with '--ratelimit-config <DIR|FILE>'";
                 return Err(Error::raw(ErrorKind::ArgumentConflict, format_args!("{message}\n")));
@@ -55,19 +60,19 @@ impl SourceArgs {
         Ok(())
     }
 
-    /// Where the policy is.
-    pub fn source(self) -> PolicySource {
+    /// Returns the source of the policy.
+    pub fn into_source(self) -> PolicySource {
         match (self.ratelimit_config, self.policy) {
             (Some(path), _) => {
-                PolicySource::Ratelimit { path, algorithm: self.ratelimit_algorithm }
+                PolicySource::RatelimitConfig { path, algorithm: self.ratelimit_algorithm }
             }
             (None, policy) => PolicySource::Policy(policy.unwrap_or_default()),
         }
     }
 }
 
-/// An algorithm for the limits of the reference server, whose windows begin on the clock.
-pub fn algorithm(name: &str) -> Result<Algorithm, String> {
+/// Parses the algorithm for limits of the reference server. Fixed windows are aligned to the clock.
+pub fn parse_algorithm(name: &str) -> Result<Algorithm, String> {
     match Algorithm::by_name(name) {
         Some(Algorithm::FixedWindow { .. }) => Ok(Algorithm::FixedWindow { align: Align::Clock }),
         Some(other) => Ok(other),
