@@ -9,8 +9,8 @@ use slidegate_cluster::replication::Liveness;
 use crate::map_counters::LAYOUT;
 use crate::test_cluster::{InFlightFrame, TestCluster};
 
-/// The time for which acknowledgements of a silent member are required: the lifetime of a charge (20 s) plus the maximum
-/// clock skew (2 s).
+/// The time for which acknowledgements of a silent member are required: the lifetime of a charge (20 s) plus the
+/// maximum clock skew (2 s).
 const SILENT_MEMBER_TIMEOUT: Duration = Duration::from_secs(22);
 
 /// Splits a cluster into two partitions, reports the change to every node, and drops all frames in flight.

@@ -1,9 +1,10 @@
 //! Simulated clusters with real engines and counters. The network loses, delays, reorders, duplicates and partitions
-//! frames, clocks differ, and nodes join, stop and restart. A seed determines the whole run, so a failure can be repeated.
+//! frames, clocks differ, and nodes join, stop and restart. A seed determines the whole run, so a failure can be
+//! repeated.
 //!
-//! In every run, the overshoot bound holds for the timestamps of all charges. After the faults have ended, all nodes have
-//! identical counters three intervals after the last request. Half of the scenarios are designed to detect nodes that
-//! charge without the required acknowledgements.
+//! In every run, the overshoot bound holds for the timestamps of all charges. After the faults have ended, all nodes
+//! have identical counters three intervals after the last request. Half of the scenarios are designed to detect nodes
+//! that charge without the required acknowledgements.
 //!
 //! `SEEDS=20000` runs more seeds than CI, `FROM=1000` sets the first seed, `SEED=17` runs one seed and prints its
 //! statistics.

@@ -44,8 +44,8 @@ pub struct Scenario {
 pub const MAX_CLOCK_SKEW: Duration = Duration::from_secs(2);
 
 impl Scenario {
-    /// Draws a scenario. Half of the seeds combine arbitrary parameters. The other half detect nodes that charge without
-    /// the required acknowledgements: one hot key, a long window, and at most one unacknowledged unit per node.
+    /// Draws a scenario. Half of the seeds combine arbitrary parameters. The other half detect nodes that charge
+    /// without the required acknowledgements: one hot key, a long window, and at most one unacknowledged unit per node.
     pub fn from_seed(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let is_hot = rng.bool();

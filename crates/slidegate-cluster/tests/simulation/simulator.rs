@@ -398,9 +398,10 @@ impl Simulator {
         let progress = node.counters.progress().load();
         let lifetime_us = 2 * self.scenario.window().as_micros() as u64;
         let now = node.now(self.now_us);
-        let required_flush = progress.acknowledged_flush(now, lifetime_us, OnPartition::Bounded);
+        let acknowledged_flush =
+            progress.acknowledged_flush(now, lifetime_us, OnPartition::Bounded);
         self.stats.proceeded_without_silent +=
-            u64::from(required_flush > progress.flush_acknowledged_by_all());
+            u64::from(acknowledged_flush > progress.flush_acknowledged_by_all());
         let one_in = self.scenario.revert_one_in;
         if one_in.is_some_and(|one_in| self.rng.u64(..one_in) == 0) {
             let window_us = self.scenario.window().as_micros() as u64;
@@ -511,7 +512,7 @@ impl Simulator {
             self.stats.charged_after_removal += later;
             if charged.saturating_sub(removed) < later {
                 return Err(format!(
-                    "{later} units were charged to {} after the last removal, but only {charged} - {removed} are counted: {}",
+                    "{later} units charged to {} after the last removal, only {charged} - {removed} counted: {}",
                     KEYS[key],
                     self.describe_nodes()
                 ));
