@@ -51,7 +51,7 @@ fn is_denied(counters: &Counters, limit: &Limit, number: u64) -> bool {
 }
 
 #[test]
-fn flood_stays_below_max_memory_and_denied_keys_stay() -> Result<(), Box<dyn std::error::Error>> {
+fn flood_stays_below_max_memory_keeping_denied_keys() -> Result<(), Box<dyn std::error::Error>> {
     let precision = Some(Duration::from_secs(60));
     for algorithm in [Algorithm::SlidingBuckets { precision }, Algorithm::SlidingWindow] {
         let limit = Limit::new("3/d".parse()?, algorithm)?;
