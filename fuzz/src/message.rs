@@ -1,5 +1,5 @@
-//! Properties of messages from arbitrary senders: a decoded message is unchanged after encoding and decoding, and an engine
-//! that receives it continues to work and sends only valid messages.
+//! Properties of messages from arbitrary senders: a decoded message is unchanged after encoding and decoding, and an
+//! engine that receives it continues to work and sends only valid messages.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -19,8 +19,10 @@ use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout};
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+/// An unspecified address: all interfaces.
 const WILDCARD: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 7_000);
 
+/// Returns the key of all nodes.
 fn key() -> ClusterKey {
     ClusterKey::new("a key for all of these tests").unwrap()
 }

@@ -22,6 +22,7 @@ fn counters(max_memory: usize, now: Timestamp) -> Counters {
     Counters::new(settings, now)
 }
 
+/// Returns the time of all requests.
 fn now() -> Timestamp {
     Timestamp::from_secs(1_750_000_020)
 }
