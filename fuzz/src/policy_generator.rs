@@ -108,9 +108,9 @@ impl<'a> Arbitrary<'a> for GeneratedPolicy {
 }
 
 /// Name of a field, whether the field is optional, and the function that generates its value.
-type Field = (&'static str, bool, fn(&mut Unstructured<'_>) -> Result<String>);
+type FieldGenerator = (&'static str, bool, fn(&mut Unstructured<'_>) -> Result<String>);
 
-const DEFAULTS: &[Field] = &[
+const DEFAULTS: &[FieldGenerator] = &[
     ("algorithm", true, |u| choose(u, ALGORITHMS)),
     ("when_missing", true, |u| choose(u, MISSING)),
     ("mode", true, |u| choose(u, MODES)),
@@ -119,7 +119,7 @@ const DEFAULTS: &[Field] = &[
     ("ipv6_prefix", true, |u| choose(u, BITS)),
 ];
 
-const RULE: &[Field] = &[
+const RULE: &[FieldGenerator] = &[
     ("name", false, |u| choose(u, NAMES)),
     ("limits", false, limits),
     ("domain", true, |u| choose(u, DOMAINS)),
@@ -139,21 +139,21 @@ const RULE: &[Field] = &[
     ("cluster", true, |u| fields(u, CLUSTER)),
 ];
 
-const CLUSTER: &[Field] = &[
+const CLUSTER: &[FieldGenerator] = &[
     ("max_unsynced", true, |u| choose(u, MAXES)),
     ("on_partition", true, |u| choose(u, ON_PARTITION)),
 ];
 
-const REDIS: &[Field] = &[
+const REDIS: &[FieldGenerator] = &[
     ("slot_by", true, |u| list(u, |u| choose(u, SLOT_BY))),
     ("split", true, |u| fields(u, SPLIT)),
     ("sample", true, |u| choose(u, SAMPLES)),
 ];
 
-const SPLIT: &[Field] =
+const SPLIT: &[FieldGenerator] =
     &[("by", false, |u| list(u, |u| choose(u, ATTRIBUTES))), ("into", false, |u| choose(u, PARTS))];
 
-const OVERRIDE: &[Field] = &[
+const OVERRIDE: &[FieldGenerator] = &[
     ("when", false, when),
     ("limits", true, limits),
     ("name", true, |u| choose(u, NAMES)),
@@ -161,7 +161,7 @@ const OVERRIDE: &[Field] = &[
     ("mode", true, |u| choose(u, MODES)),
 ];
 
-const LIMIT: &[Field] = &[
+const LIMIT: &[FieldGenerator] = &[
     ("max", false, |u| choose(u, MAXES)),
     ("window", false, |u| choose(u, WINDOWS)),
     ("name", true, |u| choose(u, NAMES)),
@@ -172,7 +172,7 @@ const LIMIT: &[Field] = &[
 ];
 
 /// Generates a YAML flow mapping. Optional fields are often omitted, required fields rarely.
-fn fields(u: &mut Unstructured<'_>, fields: &[Field]) -> Result<String> {
+fn fields(u: &mut Unstructured<'_>, fields: &[FieldGenerator]) -> Result<String> {
     let mut entries = Vec::new();
     for (name, is_optional, value) in fields {
         let is_omitted = if *is_optional { u.ratio(3, 4)? } else { u.ratio(1, 40)? };
