@@ -1,4 +1,4 @@
-//! Policies made of parts: mostly right, here and there not.
+//! Generated policies: fields and values of the policy language, most of them valid, some of them invalid.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use libfuzzer_sys::arbitrary::{Arbitrary, Result, Unstructured};
 
 /// The text of a policy.
 #[derive(Debug)]
-pub struct Draft(pub String);
+pub struct GeneratedPolicy(pub String);
 
 const NAMES: &[&str] = &["a", "b", "per-client", "x.y_z", "A", "''"];
 const DOMAINS: &[&str] = &["default", "api", "''"];
@@ -80,7 +80,7 @@ const MODES: &[&str] = &[
 const ON_ERROR: &[&str] = &["allow", "deny", "local", "never"];
 const MISSING: &[&str] = &["skip", "deny", "fail"];
 const ON_PARTITION: &[&str] = &["bounded", "available", "split"];
-const SLOT_BY: &[&str] = &["ip", "tenant", "'plan|ip'", "'a|b|c'", "path", "nobody"];
+const SLOT_BY: &[&str] = &["ip", "tenant", "'plan|ip'", "'a|b|c'", "path", "unlisted"];
 const PARTS: &[&str] = &["2", "3", "8", "1024", "1", "1025", "-1"];
 const SAMPLES: &[&str] = &["50%", "33.33%", "10%", "1%", "30%", "100%", "0%", "0.1"];
 const BITS: &[&str] = &["1", "64", "128", "0", "129", "-1"];
@@ -88,100 +88,102 @@ const STATUSES: &[&str] = &["403", "429", "599", "600", "200", "x"];
 const COSTS: &[&str] = &["1", "tokens", "100", "0", "536870913", "Tokens", "''"];
 const CHARGES: &[&str] = &["if_admitted", "always", "never"];
 
-impl<'a> Arbitrary<'a> for Draft {
+impl<'a> Arbitrary<'a> for GeneratedPolicy {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
         let mut text = String::new();
         if u.ratio(1, 2)? {
             let _ = writeln!(text, "defaults: {}", fields(u, DEFAULTS)?);
         }
         if u.ratio(1, 3)? {
-            let _ = writeln!(text, "routes: {}", list(u, |u| word(u, ROUTES))?);
+            let _ = writeln!(text, "routes: {}", list(u, |u| choose(u, ROUTES))?);
         }
         text.push_str("rules:\n");
         for _ in 0..u.int_in_range(0..=8)? {
             let _ = writeln!(text, "  - {}", fields(u, RULE)?);
         }
-        // What requests are made of.
+        // Attribute values of requests.
         let _ = write!(text, "# {}", u.arbitrary::<&str>()?.replace(char::is_control, " "));
         Ok(Self(text))
     }
 }
 
-/// A field's name, whether a policy can do without it, and what makes its value.
-type Field = (&'static str, bool, fn(&mut Unstructured<'_>) -> Result<String>);
+/// Name of a field, whether the field is optional, and the function that generates its value.
+type FieldGenerator = (&'static str, bool, fn(&mut Unstructured<'_>) -> Result<String>);
 
-const DEFAULTS: &[Field] = &[
-    ("algorithm", true, |u| word(u, ALGORITHMS)),
-    ("when_missing", true, |u| word(u, MISSING)),
-    ("mode", true, |u| word(u, MODES)),
-    ("required", true, |u| word(u, MAXES)),
-    ("on_store_error", true, |u| word(u, ON_ERROR)),
-    ("ipv6_prefix", true, |u| word(u, BITS)),
+const DEFAULTS: &[FieldGenerator] = &[
+    ("algorithm", true, |u| choose(u, ALGORITHMS)),
+    ("when_missing", true, |u| choose(u, MISSING)),
+    ("mode", true, |u| choose(u, MODES)),
+    ("required", true, |u| choose(u, MAXES)),
+    ("on_store_error", true, |u| choose(u, ON_ERROR)),
+    ("ipv6_prefix", true, |u| choose(u, BITS)),
 ];
 
-const RULE: &[Field] = &[
-    ("name", false, |u| word(u, NAMES)),
+const RULE: &[FieldGenerator] = &[
+    ("name", false, |u| choose(u, NAMES)),
     ("limits", false, limits),
-    ("domain", true, |u| word(u, DOMAINS)),
+    ("domain", true, |u| choose(u, DOMAINS)),
     ("when", true, when),
-    ("per", true, |u| list(u, |u| word(u, PER))),
+    ("per", true, |u| list(u, |u| choose(u, PER))),
     ("overrides", true, |u| list(u, |u| fields(u, OVERRIDE))),
-    ("algorithm", true, |u| word(u, ALGORITHMS)),
-    ("when_missing", true, |u| word(u, MISSING)),
-    ("mode", true, |u| word(u, MODES)),
-    ("on_store_error", true, |u| word(u, ON_ERROR)),
-    ("deny_status", true, |u| word(u, STATUSES)),
-    ("cost", true, |u| word(u, COSTS)),
-    ("required", true, |u| word(u, MAXES)),
-    ("charge", true, |u| word(u, CHARGES)),
-    ("ipv6_prefix", true, |u| word(u, BITS)),
+    ("algorithm", true, |u| choose(u, ALGORITHMS)),
+    ("when_missing", true, |u| choose(u, MISSING)),
+    ("mode", true, |u| choose(u, MODES)),
+    ("on_store_error", true, |u| choose(u, ON_ERROR)),
+    ("deny_status", true, |u| choose(u, STATUSES)),
+    ("cost", true, |u| choose(u, COSTS)),
+    ("required", true, |u| choose(u, MAXES)),
+    ("charge", true, |u| choose(u, CHARGES)),
+    ("ipv6_prefix", true, |u| choose(u, BITS)),
     ("redis", true, |u| fields(u, REDIS)),
     ("cluster", true, |u| fields(u, CLUSTER)),
 ];
 
-const CLUSTER: &[Field] = &[
-    ("max_unsynced", true, |u| word(u, MAXES)),
-    ("on_partition", true, |u| word(u, ON_PARTITION)),
+const CLUSTER: &[FieldGenerator] = &[
+    ("max_unsynced", true, |u| choose(u, MAXES)),
+    ("on_partition", true, |u| choose(u, ON_PARTITION)),
 ];
 
-const REDIS: &[Field] = &[
-    ("slot_by", true, |u| list(u, |u| word(u, SLOT_BY))),
+const REDIS: &[FieldGenerator] = &[
+    ("slot_by", true, |u| list(u, |u| choose(u, SLOT_BY))),
     ("split", true, |u| fields(u, SPLIT)),
-    ("sample", true, |u| word(u, SAMPLES)),
+    ("sample", true, |u| choose(u, SAMPLES)),
 ];
 
-const SPLIT: &[Field] =
-    &[("by", false, |u| list(u, |u| word(u, ATTRIBUTES))), ("into", false, |u| word(u, PARTS))];
+const SPLIT: &[FieldGenerator] =
+    &[("by", false, |u| list(u, |u| choose(u, ATTRIBUTES))), ("into", false, |u| choose(u, PARTS))];
 
-const OVERRIDE: &[Field] = &[
+const OVERRIDE: &[FieldGenerator] = &[
     ("when", false, when),
     ("limits", true, limits),
-    ("name", true, |u| word(u, NAMES)),
-    ("algorithm", true, |u| word(u, ALGORITHMS)),
-    ("mode", true, |u| word(u, MODES)),
+    ("name", true, |u| choose(u, NAMES)),
+    ("algorithm", true, |u| choose(u, ALGORITHMS)),
+    ("mode", true, |u| choose(u, MODES)),
 ];
 
-const LIMIT: &[Field] = &[
-    ("max", false, |u| word(u, MAXES)),
-    ("window", false, |u| word(u, WINDOWS)),
-    ("name", true, |u| word(u, NAMES)),
-    ("algorithm", true, |u| word(u, ALGORITHMS)),
-    ("precision", true, |u| word(u, WINDOWS)),
-    ("burst", true, |u| word(u, MAXES)),
-    ("align", true, |u| word(u, &["clock", "key", "moon"])),
+const LIMIT: &[FieldGenerator] = &[
+    ("max", false, |u| choose(u, MAXES)),
+    ("window", false, |u| choose(u, WINDOWS)),
+    ("name", true, |u| choose(u, NAMES)),
+    ("algorithm", true, |u| choose(u, ALGORITHMS)),
+    ("precision", true, |u| choose(u, WINDOWS)),
+    ("burst", true, |u| choose(u, MAXES)),
+    ("align", true, |u| choose(u, &["clock", "key", "moon"])),
 ];
 
-fn fields(u: &mut Unstructured<'_>, fields: &[Field]) -> Result<String> {
-    let mut map = Vec::new();
-    for (name, optional, value) in fields {
-        let leaves_out = if *optional { u.ratio(3, 4)? } else { u.ratio(1, 40)? };
-        if !leaves_out {
-            map.push(format!("{name}: {}", value(u)?));
+/// Generates a YAML flow mapping. Optional fields are often omitted, required fields rarely.
+fn fields(u: &mut Unstructured<'_>, fields: &[FieldGenerator]) -> Result<String> {
+    let mut entries = Vec::new();
+    for (name, is_optional, value) in fields {
+        let is_omitted = if *is_optional { u.ratio(3, 4)? } else { u.ratio(1, 40)? };
+        if !is_omitted {
+            entries.push(format!("{name}: {}", value(u)?));
         }
     }
-    Ok(format!("{{ {} }}", map.join(", ")))
+    Ok(format!("{{ {} }}", entries.join(", ")))
 }
 
+/// Generates a YAML flow sequence of at most three items.
 fn list(
     u: &mut Unstructured<'_>,
     mut item: impl FnMut(&mut Unstructured<'_>) -> Result<String>,
@@ -190,34 +192,36 @@ fn list(
     Ok(format!("[{}]", items.join(", ")))
 }
 
+/// Generates the limits of a rule.
 fn limits(u: &mut Unstructured<'_>) -> Result<String> {
     match u.int_in_range(0..=9)? {
         0 => Ok("unlimited".to_owned()),
         1 => Ok("denied".to_owned()),
-        _ => list(u, |u| if u.arbitrary()? { word(u, LIMITS) } else { fields(u, LIMIT) }),
+        _ => list(u, |u| if u.arbitrary()? { choose(u, LIMITS) } else { fields(u, LIMIT) }),
     }
 }
 
+/// Generates the conditions of a rule.
 fn when(u: &mut Unstructured<'_>) -> Result<String> {
-    let mut map = Vec::new();
+    let mut entries = Vec::new();
     for _ in 0..u.int_in_range(0..=3)? {
-        let name = word(u, ATTRIBUTES)?;
+        let name = choose(u, ATTRIBUTES)?;
         let patterns = match u.arbitrary()? {
-            true => word(u, PATTERNS)?,
-            false => list(u, |u| word(u, PATTERNS))?,
+            true => choose(u, PATTERNS)?,
+            false => list(u, |u| choose(u, PATTERNS))?,
         };
-        map.push(match u.ratio(1, 4)? {
+        entries.push(match u.ratio(1, 4)? {
             true => format!("{name}: {{ not: {patterns} }}"),
             false => format!("{name}: {patterns}"),
         });
     }
-    Ok(format!("{{ {} }}", map.join(", ")))
+    Ok(format!("{{ {} }}", entries.join(", ")))
 }
 
-/// One of these; now and then any text.
-fn word(u: &mut Unstructured<'_>, words: &[&str]) -> Result<String> {
+/// Returns one of the choices, occasionally arbitrary text.
+fn choose(u: &mut Unstructured<'_>, choices: &[&str]) -> Result<String> {
     Ok(match u.ratio(1, 24)? {
         true => format!("'{}'", u.arbitrary::<&str>()?.replace('\'', "''")),
-        false => (*u.choose(words)?).to_owned(),
+        false => (*u.choose(choices)?).to_owned(),
     })
 }

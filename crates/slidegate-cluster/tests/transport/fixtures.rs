@@ -1,4 +1,4 @@
-//! Transports to check, and how nodes join them.
+//! Fixtures for the transports: addresses of nodes, and transports that join as a node.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -13,27 +13,30 @@ use slidegate_cluster::transport::tcp::{TcpTransport, Timing};
 use slidegate_cluster::transport::{PeerAddress, Transport};
 use tokio::net::TcpListener;
 
-/// Something over which nodes reach each other.
-pub trait Carrier {
+/// A network on which nodes use one kind of transport.
+pub trait TransportFixture {
+    /// The tested transport.
     type Transport: Transport;
 
-    /// The node of this number, as others reach it, whether it is there or not.
+    /// Returns the address at which other nodes reach a node, whether or not it is running. Its incarnation is its
+    /// number.
     async fn peer(&mut self, node: u64) -> PeerAddress;
 
-    /// It joins, with another incarnation if that is asked for.
+    /// Starts the transport of a node with the given incarnation.
     async fn join(&mut self, node: u64, incarnation: u64) -> Self::Transport;
 }
 
-/// In fine weather.
-pub struct Within(Network);
+/// A channel transport without faults.
+pub struct ChannelFixture(Network);
 
-impl Within {
+impl ChannelFixture {
+    /// Creates an empty network.
     pub fn new() -> Self {
         Self(Network::new(1, NetworkFaults::default()))
     }
 }
 
-impl Carrier for Within {
+impl TransportFixture for ChannelFixture {
     type Transport = ChannelTransport;
 
     async fn peer(&mut self, node: u64) -> PeerAddress {
@@ -48,17 +51,17 @@ impl Carrier for Within {
     }
 }
 
-/// On loopback.
+/// A TCP transport on loopback, with the address of each node.
 #[derive(Default)]
-pub struct Tcp(HashMap<u64, SocketAddr>);
+pub struct TcpFixture(HashMap<u64, SocketAddr>);
 
-impl Carrier for Tcp {
+impl TransportFixture for TcpFixture {
     type Transport = TcpTransport;
 
     async fn peer(&mut self, node: u64) -> PeerAddress {
-        let known = self.0.get(&node).copied();
-        let address = known.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        let address = if address.port() == 0 { free(address).await } else { address };
+        let existing = self.0.get(&node).copied();
+        let address = existing.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        let address = if address.port() == 0 { unused_address(address).await } else { address };
         self.0.insert(node, address);
         PeerAddress { incarnation: Incarnation(node), address }
     }
@@ -67,13 +70,20 @@ impl Carrier for Tcp {
         let address = self.peer(node).await.address;
         let listener = bind(address).await;
         let key = ClusterKey::for_loopback();
-        let me =
+        let identity =
             PeerIdentity { incarnation: Incarnation(incarnation), name: format!("node-{node}") };
-        TcpTransport::new(listener, key, me, Arc::new(RejectCounters::default()), quick()).unwrap()
+        TcpTransport::new(
+            listener,
+            key,
+            identity,
+            Arc::new(RejectCounters::default()),
+            fast_timing(),
+        )
+        .unwrap()
     }
 }
 
-/// Waits for who was here before: a transport that is dropped closes its listener a moment later.
+/// Binds an address. Waits while the address is in use, since a dropped transport closes its listener asynchronously.
 async fn bind(address: SocketAddr) -> TcpListener {
     loop {
         match TcpListener::bind(address).await {
@@ -84,12 +94,13 @@ async fn bind(address: SocketAddr) -> TcpListener {
     }
 }
 
-/// An address that nobody listens on, most probably.
-async fn free(address: SocketAddr) -> SocketAddr {
+/// Returns an address on a port that is probably unused.
+async fn unused_address(address: SocketAddr) -> SocketAddr {
     TcpListener::bind(address).await.unwrap().local_addr().unwrap()
 }
 
-fn quick() -> Timing {
+/// Returns timeouts that are short enough for tests.
+fn fast_timing() -> Timing {
     Timing {
         keepalive_interval: Duration::from_millis(100),
         idle_timeout: Duration::from_secs(2),
