@@ -1,8 +1,10 @@
-//! Servers that tell each other what they count: real processes, real sockets, and each on a loopback address of its
-//! own, so that they start again where they were.
+//! Server processes that form a cluster over real sockets.
+//!
+//! Each process has its own loopback address, so that a restarted node listens on the address that it had before.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod authentication;
 #[path = "../http/client.rs"]
 #[allow(dead_code, reason = "the tests of HTTP use all of it")]
 mod client;
@@ -10,10 +12,9 @@ mod client;
 mod common;
 mod crash;
 mod flags;
-mod leaving;
-mod meeting;
+mod joining;
 mod node;
 mod partition;
 mod policies;
 mod relay;
-mod strangers;
+mod shutdown;

@@ -16,7 +16,7 @@ fn examples(ending: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_example_policy_is_right_and_says_how_to_start_it() {
+fn every_example_policy_is_valid_and_runnable() {
     let policies = examples("yaml");
     assert!(policies.len() >= 4, "{policies:?}");
     for path in policies {
@@ -41,7 +41,7 @@ fn shipped_policies_have_no_warnings() {
 }
 
 #[test]
-fn policies_in_rust_count_by_nothing_invented() {
+fn policies_in_rust_use_no_client_chosen_attributes() {
     let tower = root().join("crates/slidegate-tower/src/layer.rs");
     let gate = root().join("crates/slidegate/src/gate.rs");
     for path in examples("rs").into_iter().chain([tower, gate]) {
@@ -57,7 +57,7 @@ fn promised(source: &str) -> Option<&str> {
 }
 
 #[test]
-fn every_example_program_prints_what_it_promises() {
+fn example_programs_print_their_documented_output() {
     let mut held = 0;
     for path in examples("rs") {
         let source = fs::read_to_string(&path).unwrap();
@@ -76,7 +76,7 @@ fn every_example_program_prints_what_it_promises() {
 
 /// Those of slidegate-tower, whose own tests hold what they do.
 #[test]
-fn every_other_example_program_is_short_and_says_how_to_start_it() {
+fn other_examples_are_short_and_runnable() {
     for path in examples("rs") {
         let source = fs::read_to_string(&path).unwrap();
         if promised(&source).is_none() {

@@ -48,7 +48,7 @@ fn unquoted(cell: &str) -> Option<&str> {
 }
 
 #[test]
-fn the_tables_have_the_fields_of_the_schema_and_no_others() {
+fn tables_list_exactly_the_schema_fields() {
     let schema = serde_json::to_value(schema()).unwrap();
     let definitions = schema["$defs"].as_object().unwrap();
     let told: BTreeSet<&str> = TABLES.iter().map(|(_, name)| *name).collect();
@@ -67,7 +67,7 @@ fn the_tables_have_the_fields_of_the_schema_and_no_others() {
 }
 
 #[test]
-fn every_word_that_a_field_takes_is_told() {
+fn every_keyword_is_documented() {
     fn words<'s>(schema: &'s Value, found: &mut Vec<&'s str>) {
         match schema {
             Value::Object(map) => {
@@ -93,7 +93,7 @@ fn every_word_that_a_field_takes_is_told() {
 }
 
 #[test]
-fn without_a_field_holds_what_the_tables_say() {
+fn documented_defaults_match_the_parser() {
     // How a policy is understood where a field is absent, and where it says what the table says.
     let understood = |yaml: &str| format!("{:?}", Policy::from_yaml(yaml).expect(yaml).rules());
     let mut held = 0;
@@ -136,7 +136,7 @@ fn client_chosen_attributes_are_documented() {
 }
 
 #[test]
-fn the_bounds_are_those_of_the_program() {
+fn documented_bounds_match_the_program() {
     let thousands = |number: u64| {
         let digits = number.to_string();
         let groups: Vec<&str> = digits

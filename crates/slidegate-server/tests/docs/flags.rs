@@ -49,7 +49,7 @@ fn variables(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_documents_name_every_flag_and_no_other() {
+fn documents_name_exactly_the_existing_flags() {
     let documents: String = documents().iter().map(|document| read(document)).collect();
     let (mut named, helps) = (flags(&documents), helps());
     named.retain(|flag| !OF_OTHERS.contains(&flag.as_str()));
@@ -60,7 +60,7 @@ fn the_documents_name_every_flag_and_no_other() {
 }
 
 #[test]
-fn every_flag_of_serve_has_the_variable_that_the_documents_promise() {
+fn every_serve_flag_has_an_environment_variable() {
     let output = slidegate().args(["serve", "--help"]).output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
     let own = flags(&help).into_iter().filter(|flag| flag != "--help");
@@ -70,7 +70,7 @@ fn every_flag_of_serve_has_the_variable_that_the_documents_promise() {
 }
 
 #[test]
-fn what_the_help_tells_to_ask_is_answered() {
+fn help_example_request_is_allowed() {
     let output = slidegate().arg("--help").output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
     let quoted: Vec<&str> = help.split('`').filter(|part| part.starts_with("curl ")).collect();
@@ -84,7 +84,7 @@ fn what_the_help_tells_to_ask_is_answered() {
 }
 
 #[test]
-fn flags_and_variables_are_found_where_they_stand() {
+fn flags_and_variables_are_extracted() {
     let text = "| `--max-keys` (SLIDEGATE_MAX_KEYS) |---|--- --x=5 <!-- a--b --not-- SLIDEGATE_…";
     assert_eq!(flags(text).into_iter().collect::<Vec<_>>(), ["--max-keys", "--not", "--x"]);
     assert_eq!(variables(text).into_iter().collect::<Vec<_>>(), ["SLIDEGATE_MAX_KEYS"]);

@@ -59,7 +59,7 @@ fn read(document: &str) -> String {
 }
 
 #[test]
-fn every_block_of_every_document_holds() {
+fn every_block_of_every_document_passes() {
     let documents = documents();
     for needed in ["README.md", "docs/POLICY.md", "docs/ALGORITHMS.md"] {
         assert!(documents.iter().any(|document| document == needed), "{needed} is missing");
@@ -133,7 +133,7 @@ fn stands_in(file: &str, block: &Block) -> Result<(), String> {
 }
 
 #[test]
-fn every_recipe_shows_what_becomes_of_requests() {
+fn every_recipe_shows_request_outcomes() {
     let blocks = markdown::blocks(&read("docs/POLICY.md"));
     let recipes: Vec<&Block> = blocks
         .iter()

@@ -58,7 +58,7 @@ pub fn blocks(document: &str) -> Vec<Block> {
 }
 
 #[test]
-fn finds_blocks_with_their_lines_and_headings() {
+fn blocks_have_their_line_and_headings() {
     let document = "# A\n\n```sh x\none\n\ntwo\n```\n\n## `B` c\n\n- item\n\n  ```yaml\n  a: b\n  ```\n\n## D\n\n```\n=\n```\n";
     let found = blocks(document);
     let of = |nth: usize| {

@@ -169,7 +169,7 @@ fn line(text: &str) -> Result<Line<'_>, String> {
 }
 
 #[test]
-fn reads_times_costs_domains_and_attributes() {
+fn request_lines_are_parsed() {
     assert_eq!(line("+90s").unwrap(), Line::Pass(Duration::from_secs(90)));
     let Line::Ask(ask) = line("3x cost=0 domain=api a=b c=d=e -> denied by x, for good").unwrap()
     else {
@@ -191,7 +191,7 @@ fn reads_times_costs_domains_and_attributes() {
 }
 
 #[test]
-fn what_is_not_so_is_found() {
+fn wrong_request_outcomes_are_errors() {
     let block = |language: &str, text: &str| {
         crate::markdown::blocks(&format!("```{language}\n{text}\n```\n")).remove(0)
     };

@@ -251,7 +251,7 @@ fn is_made(target: &str) -> Result<(), String> {
 }
 
 #[test]
-fn what_is_not_understood_or_fails_is_a_mistake() {
+fn unknown_or_failing_commands_are_errors() {
     let mut shell = Shell::in_a_folder_of("what-fails");
     for (block, right) in [
         ("sh\nslidegate --version", true),

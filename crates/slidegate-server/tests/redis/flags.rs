@@ -19,7 +19,7 @@ fn stderr(output: &Output) -> &str {
 }
 
 #[test]
-fn a_wrong_address_is_told_with_what_would_be_right() {
+fn invalid_address_is_reported_with_the_remedy() {
     for (wrong, told) in [
         (
             "",
@@ -53,7 +53,7 @@ fn a_wrong_address_is_told_with_what_would_be_right() {
 }
 
 #[test]
-fn wrong_flags_are_told_with_what_would_be_right() {
+fn invalid_flags_are_reported_with_the_remedy() {
     for (flag, wrong, told) in [
         ("--redis-timeout", "0ms", "write it as 15ms or 1s, from 1ms to 60s"),
         ("--redis-timeout", "15", "write it as 15ms or 1s, from 1ms to 60s"),
@@ -69,7 +69,7 @@ fn wrong_flags_are_told_with_what_would_be_right() {
 }
 
 #[test]
-fn a_file_of_certificates_that_is_none_is_named() {
+fn missing_certificate_file_is_named() {
     let flags = ["--store", "rediss://localhost", "--redis-ca-file", "/nowhere/ca.pem"];
     let output = serve(&flags);
     assert_eq!(output.status.code(), Some(1));
@@ -78,7 +78,7 @@ fn a_file_of_certificates_that_is_none_is_named() {
 }
 
 #[test]
-fn the_log_tells_where_counts_live() {
+fn log_names_the_store() {
     let redis = Redis::start();
     for (store, told) in
         [("memory", "store=memory".to_owned()), (&redis.address(), format!("{}0", redis.address()))]

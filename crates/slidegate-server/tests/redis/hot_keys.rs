@@ -23,7 +23,7 @@ fn start(redis: &Redis, policy: &str, flags: &[&str]) -> Server {
 }
 
 #[test]
-fn who_was_not_asked_for_is_told_no_more_than_that_he_may_pass() {
+fn unsampled_response_has_no_limit_data() {
     let redis = Redis::start();
     let policy = "rules: [{ name: a, per: [tenant], limits: [100000/h],
         redis: { sample: 10% } }]";
@@ -61,7 +61,7 @@ fn who_was_not_asked_for_is_told_no_more_than_that_he_may_pass() {
 }
 
 #[test]
-fn a_sampled_rule_is_told_of_beside_others_only_when_it_was_asked_for() {
+fn sampled_rule_appears_only_in_sampled_responses() {
     let redis = Redis::start();
     let policy = "rules:
       - { name: a, per: [tenant], limits: [100/h], redis: { sample: 10% } }

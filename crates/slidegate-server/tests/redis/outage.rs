@@ -90,7 +90,7 @@ fn assert_counted_in_redis(client: &Client, id: &str) {
 }
 
 #[test]
-fn redis_is_killed_and_comes_back() {
+fn redis_crash_degrades_and_recovers() {
     let mut redis = Redis::start();
     let (server, client) = start(&redis);
     assert_counted_in_redis(&client, "ann");
@@ -111,7 +111,7 @@ fn redis_is_killed_and_comes_back() {
 }
 
 #[test]
-fn redis_hangs_and_goes_on() {
+fn redis_hang_degrades_and_recovers() {
     let redis = Redis::start();
     let (server, client) = start(&redis);
     assert_counted_in_redis(&client, "ann");
@@ -127,7 +127,7 @@ fn redis_hangs_and_goes_on() {
 }
 
 #[test]
-fn the_server_starts_before_redis() {
+fn server_started_before_redis_recovers() {
     let mut redis = Redis::start();
     redis.kill();
     let (_server, client) = start(&redis);

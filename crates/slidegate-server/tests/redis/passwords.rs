@@ -37,7 +37,7 @@ pub fn heard_and_told(store: &str) -> (bool, String) {
 }
 
 #[test]
-fn no_log_has_a_password_that_is_right_or_wrong() {
+fn valid_and_invalid_passwords_are_never_logged() {
     let redis = Redis::with(&GUARDED);
     let at = format!("127.0.0.1:{}", redis.port());
     for (store, is_right) in [
@@ -54,7 +54,7 @@ fn no_log_has_a_password_that_is_right_or_wrong() {
 }
 
 #[test]
-fn no_error_has_a_password() {
+fn address_errors_never_contain_passwords() {
     let policy = TempFile::new(".yaml", POLICY);
     for store in [
         "redis:/:sesame@h",
@@ -84,7 +84,7 @@ fn no_error_has_a_password() {
 }
 
 #[test]
-fn the_help_does_not_show_the_environment_and_says_where_passwords_belong() {
+fn help_hides_environment_values() {
     for help in ["-h", "--help"] {
         let mut command = slidegate();
         let store = "redis://ann:sesame@h";

@@ -35,7 +35,7 @@ fn one_of_five() -> (Folder, Followed) {
 }
 
 #[test]
-fn a_file_of_the_folder_that_changes_comes_or_goes_is_seen_and_counts_go_on() {
+fn added_changed_and_removed_files_reload() {
     let (folder, followed) = one_of_five();
     fs::write(folder.path("a.yaml"), file("default", 7)).unwrap();
     followed.await_change();
@@ -53,7 +53,7 @@ fn a_file_of_the_folder_that_changes_comes_or_goes_is_seen_and_counts_go_on() {
 }
 
 #[test]
-fn a_broken_file_of_the_folder_changes_nothing_and_is_told() {
+fn invalid_file_keeps_the_current_policy() {
     let (folder, followed) = one_of_five();
     fs::write(folder.path("b.yml"), "domain: other\ndescriptors: [{ kee: a }]").unwrap();
     let problem = followed.await_refusal();
@@ -74,7 +74,7 @@ fn a_broken_file_of_the_folder_changes_nothing_and_is_told() {
 }
 
 #[test]
-fn a_config_map_of_such_files_is_read_each_time_that_it_swaps_its_link() {
+fn config_map_of_ratelimit_files_reloads() {
     let folder = Folder::new();
     let version = |version: &str, files: &[(&str, String)]| {
         let name = format!("..2026_{version}");
@@ -101,7 +101,7 @@ fn a_config_map_of_such_files_is_read_each_time_that_it_swaps_its_link() {
 }
 
 #[test]
-fn sighup_reads_the_folder_again_and_notes_are_told() {
+fn sighup_reloads_folder_and_logs_notes() {
     let (folder, followed) = one_of_five();
     followed.server.signal("HUP");
     followed.server.wait_for_log("the policy is as it was");

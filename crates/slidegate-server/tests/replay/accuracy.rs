@@ -55,7 +55,7 @@ fn exact(false_allows: u64, false_denies: u64, units: u64, percent: u64, over: u
 }
 
 #[test]
-fn a_sliding_log_never_differs() {
+fn sliding_log_never_differs() {
     let files = Files::of("exact-log");
     files.write("access.log", log_of(&requests()));
     let report = files.json(&["access.log"]);
@@ -72,7 +72,7 @@ fn a_sliding_log_never_differs() {
 }
 
 #[test]
-fn a_fixed_window_is_found_to_let_twice_its_max_pass() {
+fn fixed_window_boundary_burst_is_detected() {
     // Of most keys an edge lies between the bursts: windows begin at a key's own phase.
     let clients = 0..20;
     let at = |second| move |client| burst_of(&format!("10.0.0.{client}"), second, 10);
@@ -89,7 +89,7 @@ fn a_fixed_window_is_found_to_let_twice_its_max_pass() {
 }
 
 #[test]
-fn a_sliding_window_is_found_to_allow_what_came_late_in_a_window() {
+fn sliding_window_false_allows_are_detected() {
     // Half a window later, ten that came in its last second weigh as five.
     let requests = [burst(59, 10), burst(90, 10)].concat();
     let report = report_of("late-burst", "10/min", &requests);
@@ -98,7 +98,7 @@ fn a_sliding_window_is_found_to_allow_what_came_late_in_a_window() {
 }
 
 #[test]
-fn a_sliding_window_is_found_to_deny_what_came_early_in_a_window() {
+fn sliding_window_false_denials_are_detected() {
     // A window later ten still weigh as ten, and after another half as five.
     let requests = [burst(0, 10), burst(60, 10), burst(90, 10)].concat();
     let report = report_of("early-burst", "10/min", &requests);
@@ -106,7 +106,7 @@ fn a_sliding_window_is_found_to_deny_what_came_early_in_a_window() {
 }
 
 #[test]
-fn a_burst_shows_against_max() {
+fn burst_counts_as_excess_over_max() {
     let limit = "{ max: 10, window: 1m, burst: 15, algorithm: token_bucket }";
     let report = report_of("burst", limit, &burst(0, 20));
     assert_eq!(report["limits"][0]["exact"], exact(5, 0, 15, 150, 5));
@@ -118,7 +118,7 @@ fn a_burst_shows_against_max() {
 }
 
 #[test]
-fn what_another_limit_denied_is_not_in_the_exact_log() {
+fn exact_log_excludes_denials_by_other_limits() {
     let files = Files::of("vetoed");
     files.write(
         "policy.yaml",
@@ -130,7 +130,7 @@ fn what_another_limit_denied_is_not_in_the_exact_log() {
 }
 
 #[test]
-fn keys_that_are_not_compared_are_told() {
+fn uncompared_keys_are_reported() {
     let files = Files::of("cut");
     files.write("access.log", log_of(&requests()));
     let report = files.json(&["--max-keys", "64", "access.log"]);
@@ -142,7 +142,7 @@ fn keys_that_are_not_compared_are_told() {
 }
 
 #[test]
-fn a_limit_of_nothing_has_no_percentage() {
+fn zero_limit_has_no_percentage() {
     let report = report_of("nothing", "0/min", &burst(0, 3));
     let worst = json!({ "units": 0, "max": 0, "percent": null, "over": 0 });
     assert_eq!(report["limits"][0]["exact"]["worst_window"], worst);

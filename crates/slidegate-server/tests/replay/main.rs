@@ -262,7 +262,7 @@ impl Oracle {
 }
 
 #[test]
-fn every_number_is_that_of_the_oracle() {
+fn report_matches_brute_force_oracle() {
     let files = Files::of("oracle");
     let requests = requests();
     files.write("access.log", log_of(&requests));
@@ -287,7 +287,7 @@ fn every_number_is_that_of_the_oracle() {
 }
 
 #[test]
-fn a_log_is_read_alike_plain_compressed_and_from_standard_input() {
+fn compression_and_stdin_give_equal_reports() {
     let files = Files::of("alike");
     let log = log_of(&requests());
     files.write("access.log", &log);
@@ -301,7 +301,7 @@ fn a_log_is_read_alike_plain_compressed_and_from_standard_input() {
 }
 
 #[test]
-fn several_logs_are_read_in_the_order_given() {
+fn logs_are_read_in_given_order() {
     let files = Files::of("several");
     let requests = requests();
     let (early, late) = requests.split_at(requests.len() / 2);
@@ -313,7 +313,7 @@ fn several_logs_are_read_in_the_order_given() {
 }
 
 #[test]
-fn text_and_json_tell_the_same() {
+fn text_and_json_reports_agree() {
     let files = Files::of("text");
     files.write("access.log", log_of(&requests()));
     let text = files.text(&["--top", "3", "access.log"]);
@@ -364,7 +364,7 @@ fn text_and_json_tell_the_same() {
 }
 
 #[test]
-fn a_report_is_written_in_aligned_columns() {
+fn report_columns_are_aligned() {
     let files = Files::of("columns");
     let asked = Asked { at: START, ip: "192.0.2.7".into(), method: "POST", path: "/api/a".into() };
     files.write("access.log", log_of(&[&asked; 25].map(Asked::clone)));
@@ -404,7 +404,7 @@ writes ip=192.0.2.7 path=/api/a      21     25
 }
 
 #[test]
-fn unparsable_lines_are_counted_and_the_first_few_shown() {
+fn unparsable_lines_are_counted_and_first_shown() {
     let files = Files::of("unparsable");
     let asked = Asked { at: START, ip: "::1".into(), method: "GET", path: "/".into() }.line();
     let mut log = asked.clone().into_bytes();
@@ -427,7 +427,7 @@ fn unparsable_lines_are_counted_and_the_first_few_shown() {
 }
 
 #[test]
-fn lines_that_are_a_little_late_are_put_in_order() {
+fn slightly_late_lines_are_reordered() {
     let files = Files::of("late");
     let requests = requests();
     files.write("sorted.log", log_of(&requests));
@@ -456,7 +456,7 @@ fn out_of_order_lines_are_counted() {
 }
 
 #[test]
-fn a_rule_counts_by_any_attribute_of_a_line() {
+fn rule_counts_by_any_line_attribute() {
     let files = Files::of("attributes");
     let names = ["method", "path", "host", "ip", "header.referer", "header.user-agent", "user"];
     let policy =
@@ -470,7 +470,7 @@ fn a_rule_counts_by_any_attribute_of_a_line() {
 }
 
 #[test]
-fn only_rules_of_the_domain_are_tried() {
+fn only_rules_of_given_domain_are_replayed() {
     let files = Files::of("domain");
     files.write("access.log", log_of(&requests()));
     let report = files.json(&["--domain", "other", "access.log"]);
@@ -485,7 +485,7 @@ fn only_rules_of_the_domain_are_tried() {
 }
 
 #[test]
-fn keys_beyond_the_bound_are_told() {
+fn keys_beyond_max_keys_are_reported() {
     let files = Files::of("bound");
     files.write("access.log", log_of(&requests()));
     let report = files.json(&["--max-keys", "64", "access.log"]);
@@ -494,7 +494,7 @@ fn keys_beyond_the_bound_are_told() {
 }
 
 #[test]
-fn an_empty_log_is_a_log() {
+fn empty_log_is_accepted() {
     let files = Files::of("empty");
     files.write("access.log", "");
     let report = files.json(&["access.log"]);
@@ -503,7 +503,7 @@ fn an_empty_log_is_a_log() {
 }
 
 #[test]
-fn a_file_in_another_format_is_refused_with_a_hint() {
+fn unknown_log_format_fails_with_hint() {
     let files = Files::of("format");
     files.write("access.log", "{\"ip\":\"::1\"}\n".repeat(9));
     let told = failure(files.replay(&["access.log"], b""));
@@ -514,7 +514,7 @@ fn a_file_in_another_format_is_refused_with_a_hint() {
 }
 
 #[test]
-fn a_log_that_cannot_be_read_is_named() {
+fn unreadable_log_is_named() {
     let files = Files::of("unreadable");
     let compressed = gzip(&log_of(&requests()));
     files.write("cut.gz", &compressed[..compressed.len() / 2]);
@@ -532,7 +532,7 @@ fn a_log_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn a_bad_policy_is_told_with_its_place() {
+fn invalid_policy_is_reported_with_location() {
     let files = Files::of("policy");
     files.write("access.log", "");
     files.write("policy.yaml", "rules:\n  - { name: a, limits: [10/fortnight] }\n");

@@ -24,7 +24,7 @@ fn number(value: &Value) -> usize {
 }
 
 #[test]
-fn a_suggested_max_is_the_smallest_that_denies_so_few() {
+fn suggested_max_is_minimal() {
     let files = Files::of("smallest");
     let requests = requests();
     files.write("access.log", log_of(&requests));
@@ -58,7 +58,7 @@ fn a_suggested_max_is_the_smallest_that_denies_so_few() {
 }
 
 #[test]
-fn suggestions_are_for_the_requests_that_a_rule_applies_to() {
+fn suggestions_use_only_matching_requests() {
     let files = Files::of("applies");
     let requests = requests();
     files.write("access.log", log_of(&requests));
@@ -81,7 +81,7 @@ fn suggestions_are_for_the_requests_that_a_rule_applies_to() {
 }
 
 #[test]
-fn the_suggested_policy_is_one_and_denies_no_more_than_told() {
+fn suggested_policy_is_valid_and_accurate() {
     let files = Files::of("paste");
     files.write("access.log", log_of(&requests()));
     let text = succeeded(files.run(&["--suggest", "--headroom", "0", "access.log"], b""));
@@ -102,7 +102,7 @@ fn the_suggested_policy_is_one_and_denies_no_more_than_told() {
 }
 
 #[test]
-fn few_clients_are_told_honestly() {
+fn few_clients_share_one_suggestion() {
     let files = Files::of("few");
     let request =
         |ip: i64| Asked { at: START, ip: format!("10.0.0.{ip}"), method: "GET", path: "/".into() };
@@ -141,7 +141,7 @@ rules:
 }
 
 #[test]
-fn clients_are_told_apart_by_any_attributes() {
+fn clients_are_identified_by_any_attributes() {
     let files = Files::of("per");
     files.write("access.log", log_of(&requests()));
     let arguments = ["--suggest", "--json", "--per", "ip,header.user-agent", "access.log"];
@@ -153,7 +153,7 @@ fn clients_are_told_apart_by_any_attributes() {
 }
 
 #[test]
-fn attributes_that_cannot_be_are_told_as_they_were_given() {
+fn invalid_per_is_quoted_as_given() {
     let files = Files::of("per-wrong");
     files.write("access.log", "");
     let told = failure(files.run(&["--suggest", "--per", "ip,ip", "access.log"], b""));
@@ -161,7 +161,7 @@ fn attributes_that_cannot_be_are_told_as_they_were_given() {
 }
 
 #[test]
-fn a_log_of_nobody_suggests_nothing() {
+fn log_without_clients_suggests_nothing() {
     let files = Files::of("nobody");
     files.write("access.log", "");
     let text = succeeded(files.run(&["--suggest", "access.log"], b""));
@@ -172,7 +172,7 @@ fn a_log_of_nobody_suggests_nothing() {
 }
 
 #[test]
-fn clients_beyond_the_bound_are_told() {
+fn clients_beyond_max_keys_are_reported() {
     let files = Files::of("suggest-bound");
     files.write("access.log", log_of(&requests()));
     let text = succeeded(files.run(&["--suggest", "--max-keys", "64", "access.log"], b""));
@@ -181,7 +181,7 @@ fn clients_beyond_the_bound_are_told() {
 }
 
 #[test]
-fn a_command_line_without_sense_is_refused() {
+fn contradictory_arguments_are_rejected() {
     let files = Files::of("sense");
     files.write("access.log", "");
     for arguments in [

@@ -74,7 +74,7 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
 
 /// Each file has the messages beside it, in a file of its name with `.txt`.
 #[test]
-fn every_broken_policy_is_told_what_to_change() {
+fn broken_policies_have_the_expected_errors() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate/broken");
     let broken = files(&folder, "yaml");
     assert_eq!(broken.len(), 18);
@@ -90,7 +90,7 @@ fn every_broken_policy_is_told_what_to_change() {
 
 /// Each file has the warnings beside it, in a file of its name with `.txt`.
 #[test]
-fn warned_policies_are_valid_and_told_the_remedy() {
+fn warned_policies_are_valid_with_expected_warnings() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate/warned");
     let warned = files(&folder, "yaml");
     assert_eq!(warned.len(), 4);
@@ -105,7 +105,7 @@ fn warned_policies_are_valid_and_told_the_remedy() {
 }
 
 #[test]
-fn warnings_of_one_policy_stand_beside_errors_of_another() {
+fn warnings_are_printed_with_errors_of_others() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate");
     let output = slidegate()
         .current_dir(&folder)
@@ -119,7 +119,7 @@ fn warnings_of_one_policy_stand_beside_errors_of_another() {
 }
 
 #[test]
-fn a_policy_that_is_fine_is_told_in_words() {
+fn valid_policy_is_described() {
     let file = TempFile::new(".yaml", POLICY);
     let path = file.path().to_str().unwrap();
     let expected = "\
@@ -154,7 +154,7 @@ domain `llm`
 }
 
 #[test]
-fn of_several_policies_each_is_told_of() {
+fn each_of_several_policies_is_reported() {
     let (fine, wrong) = (TempFile::new(".yaml", POLICY), TempFile::new(".yaml", "rules: 5\n"));
     let (fine, wrong) = (fine.path().to_str().unwrap(), wrong.path().to_str().unwrap());
     let output = run(&["validate", wrong, fine, "/nowhere.yaml"]);
@@ -166,7 +166,7 @@ fn of_several_policies_each_is_told_of() {
 }
 
 #[test]
-fn a_request_is_explained_rule_by_rule() {
+fn explain_reports_every_rule() {
     let file = TempFile::new(".yaml", POLICY);
     let explain = |arguments: &[&str]| {
         let policy = ["explain", "--policy", file.path().to_str().unwrap()];
@@ -217,7 +217,7 @@ denied by search, permanently
 }
 
 #[test]
-fn what_cannot_be_explained_says_why() {
+fn explain_errors_name_the_cause() {
     let file = TempFile::new(".yaml", POLICY);
     let explain = |arguments: &[&str], code: i32| {
         error(&[&["explain", "--policy", file.path().to_str().unwrap()], arguments].concat(), code)
@@ -238,7 +238,7 @@ fn json(yaml: &str) -> Value {
 }
 
 #[test]
-fn the_schema_takes_what_the_parser_takes_and_refuses_wrong_forms() {
+fn schema_accepts_valid_and_rejects_invalid_policies() {
     let schema: Value = serde_json::from_str(&told(&["schema"])).unwrap();
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
     let schema = jsonschema::draft202012::new(&schema).unwrap();

@@ -65,7 +65,7 @@ fn assert_attributes(span: &Span, expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_decision_is_a_span_below_the_callers_with_that_of_the_store_below_it() {
+fn decision_span_links_caller_and_store() {
     let collector = Collector::that(Manner::Takes);
     let server = traced(&collector.url(), &["--trace-sample", "0%"], &[]);
     for (path, name, outcome, remaining, status) in [
@@ -109,7 +109,7 @@ fn a_decision_is_a_span_below_the_callers_with_that_of_the_store_below_it() {
 }
 
 #[test]
-fn an_export_says_who_sends_it_and_nothing_of_users() {
+fn export_names_service_and_hides_user_values() {
     let collector = Collector::that(Manner::Takes);
     let environment = [("OTEL_EXPORTER_OTLP_HEADERS", "x-token=abc")];
     let server = traced(&collector.url(), &["--trace-sample", "100%"], &environment);
@@ -127,7 +127,7 @@ fn an_export_says_who_sends_it_and_nothing_of_users() {
 }
 
 #[test]
-fn the_caller_decides_what_is_traced_and_the_sample_decides_where_it_does_not() {
+fn traceparent_overrides_sampling() {
     let collector = Collector::that(Manner::Takes);
     let all = traced(&collector.url(), &["--trace-sample", "100%"], &[]);
     ask(&all, "/v1/check", BODY, &[("traceparent", &*caller("00"))]);
@@ -203,7 +203,7 @@ fn forwarded_traceparent_decides_if_trusted() {
 }
 
 #[test]
-fn what_makes_no_sense_and_what_a_lost_store_refuses_is_told_as_such() {
+fn invalid_and_store_failures_have_outcomes() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let store = format!("redis://{nobody}");
     let collector = Collector::that(Manner::Takes);
@@ -233,7 +233,7 @@ fn what_makes_no_sense_and_what_a_lost_store_refuses_is_told_as_such() {
 }
 
 #[test]
-fn what_has_not_been_sent_is_sent_before_the_server_ends() {
+fn pending_spans_are_sent_before_exit() {
     let collector = Collector::that(Manner::Takes);
     let environment = [("OTEL_BSP_SCHEDULE_DELAY", "600000")];
     let server = traced(&collector.url(), &["--trace-sample", "100%"], &environment);
@@ -244,7 +244,7 @@ fn what_has_not_been_sent_is_sent_before_the_server_ends() {
 }
 
 #[test]
-fn without_otlp_nobody_is_sent_anything() {
+fn no_spans_without_otlp_endpoint() {
     let collector = Collector::that(Manner::Takes);
     // What the standard's own variable says does not turn it on.
     let environment = [("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.url())];
@@ -256,7 +256,7 @@ fn without_otlp_nobody_is_sent_anything() {
 }
 
 #[test]
-fn a_collector_with_tls_is_told_if_the_system_trusts_it() {
+fn tls_collector_requires_trusted_certificate() {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
     let certificates: Vec<CertificateDer<'_>> = vec![made.cert.der().clone().into_owned()];
@@ -281,7 +281,7 @@ fn a_collector_with_tls_is_told_if_the_system_trusts_it() {
 }
 
 #[test]
-fn an_address_that_leads_to_no_collector_is_refused_at_the_start() {
+fn invalid_otlp_endpoint_is_rejected_at_start() {
     for (url, why) in [
         ("localhost:4318", "write http://HOST:4318 or https://HOST:4318"),
         ("http://me:secret@localhost:4318", "OTEL_EXPORTER_OTLP_HEADERS"),

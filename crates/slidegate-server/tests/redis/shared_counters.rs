@@ -40,7 +40,7 @@ fn allowed_of_a_storm(servers: &[Server], requests: usize) -> usize {
 }
 
 #[test]
-fn two_servers_let_exactly_1000_of_20000_pass() {
+fn two_servers_allow_exactly_1000_of_20000() {
     let redis = Redis::start();
     let policy = "rules: [{ name: a, per: [tenant], limits: [1000/min], algorithm: sliding_log }]";
     let servers = [(); 2].map(|()| start(policy, &redis.address(), &[]));
@@ -49,7 +49,7 @@ fn two_servers_let_exactly_1000_of_20000_pass() {
 }
 
 #[test]
-fn two_servers_that_tell_redis_the_time_let_exactly_max_pass() {
+fn client_clock_servers_allow_exactly_max() {
     let redis = Redis::start();
     let policy = "rules: [{ name: a, per: [tenant], limits: [200/h], algorithm: sliding_log }]";
     let servers = [(); 2].map(|()| start(policy, &redis.address(), &["--redis-clock", "client"]));
@@ -59,7 +59,7 @@ fn two_servers_that_tell_redis_the_time_let_exactly_max_pass() {
 }
 
 #[test]
-fn databases_and_prefixes_keep_counts_apart() {
+fn databases_and_prefixes_isolate_counters() {
     let redis = Redis::start();
     let policy = "rules: [{ name: a, per: [tenant], limits: [3/h] }]";
     let one = start(policy, &redis.address(), &["--redis-prefix", "eu:"]);
@@ -77,7 +77,7 @@ fn databases_and_prefixes_keep_counts_apart() {
 }
 
 #[test]
-fn counts_outlive_the_server() {
+fn counters_survive_server_restart() {
     let redis = Redis::start();
     let policy = "rules: [{ name: a, per: [tenant], limits: [3/h] }]";
     let ask = json!({"attributes": {"tenant": "acme"}});
@@ -88,7 +88,7 @@ fn counts_outlive_the_server() {
 }
 
 #[test]
-fn a_unix_socket_will_do() {
+fn unix_socket_works() {
     let socket = TempFile::new(".sock", "");
     let path = socket.path().to_str().unwrap();
     std::fs::remove_file(path).unwrap();

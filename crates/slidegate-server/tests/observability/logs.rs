@@ -57,7 +57,7 @@ fn rest(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn a_line_of_json_is_an_object_whatever_users_send() {
+fn hostile_values_keep_json_lines_valid() {
     let server = start(&JSON);
     let client = Client::of(&server);
     let listening = parsed(server.listening());
@@ -95,7 +95,7 @@ fn a_line_of_json_is_an_object_whatever_users_send() {
 }
 
 #[test]
-fn a_line_of_text_stays_one_whatever_users_send() {
+fn hostile_values_keep_text_lines_single() {
     let server = start(&[]);
     let client = Client::of(&server);
     for value in HOSTILE {
@@ -109,7 +109,7 @@ fn a_line_of_text_stays_one_whatever_users_send() {
 }
 
 #[test]
-fn a_flood_of_denials_is_a_few_lines_that_account_for_all() {
+fn denial_flood_is_logged_in_few_lines() {
     let server = Server::start_with(POLICY, &["--log-denials", "5", JSON[0], JSON[1]]);
     let client = Client::of(&server);
     let second = |line: &Value| {
@@ -135,7 +135,7 @@ fn a_flood_of_denials_is_a_few_lines_that_account_for_all() {
 }
 
 #[test]
-fn redacted_keys_are_hashes_that_stand_for_the_same_value() {
+fn redacted_keys_are_stable_hashes() {
     let server = start(&["--redact-keys", JSON[0], JSON[1]]);
     let client = Client::of(&server);
     let key = |tenant: &str| {
@@ -151,7 +151,7 @@ fn redacted_keys_are_hashes_that_stand_for_the_same_value() {
 }
 
 #[test]
-fn what_a_rule_that_only_watches_would_have_denied_is_logged_as_that() {
+fn observed_denial_is_logged_as_observed() {
     let policy = "rules: [{ name: watched, limits: [1/h], algorithm: sliding_log, mode: observe }]";
     let server = Server::start_with(policy, &JSON);
     let client = Client::of(&server);
@@ -168,7 +168,7 @@ fn what_a_rule_that_only_watches_would_have_denied_is_logged_as_that() {
 }
 
 #[test]
-fn a_denial_for_the_lack_of_a_store_says_so() {
+fn store_failure_denial_has_its_reason() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let policy = "rules: [{ name: a, domain: api, limits: [1/s], on_store_error: deny }]";
     let store = format!("redis://{nobody}");
@@ -183,7 +183,7 @@ fn a_denial_for_the_lack_of_a_store_says_so() {
 }
 
 #[test]
-fn no_denial_is_logged_where_none_may_be() {
+fn log_denials_zero_disables_denial_lines() {
     let server = Server::start_with(POLICY, &["--log-denials", "0"]);
     ask(&Client::of(&server), "a");
     let rest = rest(&server);

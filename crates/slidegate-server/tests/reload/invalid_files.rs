@@ -22,7 +22,7 @@ fn start() -> (Folder, Followed) {
 }
 
 #[test]
-fn a_bad_file_is_told_with_each_place_and_the_old_policy_goes_on_until_a_good_one_comes() {
+fn invalid_file_is_reported_and_keeps_policy() {
     let (folder, followed) = start();
     folder.put("rules:\n  - { name: A, limits: [10/s] }\n  - { name: b, limits: [1/fortnight] }\n");
     let path = folder.policy().display().to_string();
@@ -40,7 +40,7 @@ fn a_bad_file_is_told_with_each_place_and_the_old_policy_goes_on_until_a_good_on
 }
 
 #[test]
-fn an_empty_file_is_no_policy_and_what_was_before_is_right_again() {
+fn empty_file_is_rejected_until_restored() {
     let (folder, followed) = start();
     for (nth, nothing) in (1..).zip(["", "  \n\n", "# To be written.\n", "rules:\n", "---\n"]) {
         folder.put(nothing);
@@ -56,7 +56,7 @@ fn an_empty_file_is_no_policy_and_what_was_before_is_right_again() {
 }
 
 #[test]
-fn no_rules_on_purpose_are_a_policy_and_a_warning() {
+fn explicit_empty_rules_load_with_warning() {
     let (folder, followed) = start();
     folder.put("rules: []");
     followed.await_change();
@@ -69,7 +69,7 @@ fn no_rules_on_purpose_are_a_policy_and_a_warning() {
 }
 
 #[test]
-fn a_file_that_is_gone_is_missed_and_found_when_it_is_back() {
+fn removed_file_is_reported_until_restored() {
     let (folder, followed) = start();
     fs::remove_file(folder.policy()).unwrap();
     assert!(followed.await_refusal().contains("cannot be read: No such file"));
@@ -85,7 +85,7 @@ fn a_file_that_is_gone_is_missed_and_found_when_it_is_back() {
 }
 
 #[test]
-fn a_folder_is_no_policy_and_neither_is_what_is_no_text() {
+fn folder_or_binary_file_is_rejected() {
     let (folder, followed) = start();
     fs::remove_file(folder.policy()).unwrap();
     fs::create_dir(folder.policy()).unwrap();
@@ -98,7 +98,7 @@ fn a_folder_is_no_policy_and_neither_is_what_is_no_text() {
 }
 
 #[test]
-fn half_a_file_is_never_read_though_it_would_be_a_policy() {
+fn partially_written_file_is_never_read() {
     let (folder, followed) = start();
     let mut file = folder.begin(FIRST_HALF);
     assert_eq!(followed.server.next_log(Duration::from_millis(200)), None);
@@ -116,7 +116,7 @@ fn half_a_file_is_never_read_though_it_would_be_a_policy() {
 }
 
 #[test]
-fn half_a_new_file_is_never_read_either() {
+fn partially_written_new_file_is_never_read() {
     let (folder, followed) = start();
     fs::remove_file(folder.policy()).unwrap();
     followed.await_refusal();
@@ -132,7 +132,7 @@ fn half_a_new_file_is_never_read_either() {
 }
 
 #[test]
-fn a_bad_file_with_very_many_mistakes_has_so_many_lines_only() {
+fn number_of_logged_errors_is_bounded() {
     let (folder, followed) = start();
     let rule = "  - { name: A, limits: [1/x] }\n";
     folder.put(&format!("rules:\n{}", rule.repeat(100)));

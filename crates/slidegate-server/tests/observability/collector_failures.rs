@@ -33,21 +33,21 @@ fn goes_on(server: Server, told: &str) {
 }
 
 #[test]
-fn decisions_go_on_where_no_collector_is() {
+fn decisions_continue_without_reachable_collector() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let server = traced(&format!("http://{nobody}"), &FLAGS, &NARROW);
     goes_on(server, "the collector did not take them: Connection refused");
 }
 
 #[test]
-fn decisions_go_on_where_the_collector_fails() {
+fn decisions_continue_while_collector_fails() {
     let collector = Collector::that(Manner::Fails);
     let server = traced(&collector.url(), &FLAGS, &NARROW);
     goes_on(server, "the collector did not take them: it answers 500 Internal Server Error");
 }
 
 #[test]
-fn decisions_go_on_where_the_collector_never_answers() {
+fn decisions_continue_while_collector_hangs() {
     let collector = Collector::that(Manner::NeverAnswers);
     let server = traced(&collector.url(), &FLAGS, &NARROW);
     goes_on(server, "dropped a Span due to queue full");

@@ -23,7 +23,7 @@ fn one_of_five(folder: &Folder) -> Followed {
 }
 
 #[test]
-fn sighup_reads_again_and_counts_go_on() {
+fn sighup_reloads_and_keeps_counters() {
     let folder = Folder::with(&policy(5));
     let followed = one_of_five(&folder);
     followed.server.signal("HUP");
@@ -37,7 +37,7 @@ fn sighup_reads_again_and_counts_go_on() {
 }
 
 #[test]
-fn a_file_that_is_written_in_place_is_read_when_it_is_closed() {
+fn in_place_write_reloads_on_close() {
     let folder = Folder::with(&policy(5));
     let followed = one_of_five(&folder);
     folder.write(&policy(7));
@@ -50,7 +50,7 @@ fn a_file_that_is_written_in_place_is_read_when_it_is_closed() {
 }
 
 #[test]
-fn a_file_that_another_replaces_is_read_and_so_is_the_next() {
+fn each_atomic_replacement_reloads() {
     let folder = Folder::with(&policy(5));
     let followed = one_of_five(&folder);
     for (max, left) in [(7, 5), (9, 6), (8, 4)] {
@@ -62,7 +62,7 @@ fn a_file_that_another_replaces_is_read_and_so_is_the_next() {
 }
 
 #[test]
-fn a_config_map_that_swaps_its_link_is_read_each_time() {
+fn each_config_map_update_reloads() {
     let folder = Folder::new();
     folder.mount("1", &policy(5));
     let followed = one_of_five(&folder);
@@ -79,7 +79,7 @@ fn a_config_map_that_swaps_its_link_is_read_each_time() {
 }
 
 #[test]
-fn a_folder_is_followed_that_a_link_leads_to_or_that_another_replaces() {
+fn replaced_parent_folders_are_followed() {
     let folder = Folder::new();
     for (name, max) in [("releases-1", 5), ("releases-2", 7), ("new", 9)] {
         fs::create_dir(folder.path(name)).unwrap();
@@ -103,7 +103,7 @@ fn a_folder_is_followed_that_a_link_leads_to_or_that_another_replaces() {
 }
 
 #[test]
-fn a_link_to_a_file_is_read_when_it_is_made() {
+fn new_link_to_a_file_reloads() {
     let folder = Folder::with(&policy(5));
     let followed = one_of_five(&folder);
     for (max, left, hard) in [(7, 5, false), (9, 6, true)] {
@@ -124,7 +124,7 @@ fn a_link_to_a_file_is_read_when_it_is_made() {
 }
 
 #[test]
-fn what_happens_to_files_beside_it_is_no_reload() {
+fn other_files_cause_no_reload() {
     let folder = Folder::with(&policy(5));
     let followed = one_of_five(&folder);
     fs::write(folder.path("policy.yaml.bak"), "{").unwrap();
@@ -140,7 +140,7 @@ fn what_happens_to_files_beside_it_is_no_reload() {
 }
 
 #[test]
-fn a_request_that_is_under_way_is_not_failed() {
+fn reload_keeps_requests_in_progress() {
     let folder = Folder::with(&policy(5));
     let followed = folder.serve(&[]);
     let body = r#"{"attributes":{"tenant":"acme"}}"#;
@@ -162,7 +162,7 @@ fn a_request_that_is_under_way_is_not_failed() {
 }
 
 #[test]
-fn without_a_watch_sighup_is_left() {
+fn sighup_reloads_without_file_watch() {
     // Where nobody may watch anything: a user namespace of its own, with no room for it.
     let isolated = |then: &str| {
         let mut command = Command::new("unshare");

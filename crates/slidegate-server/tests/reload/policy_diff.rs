@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::folder::Folder;
 
 #[test]
-fn the_log_tells_rule_by_rule_what_changed() {
+fn log_lists_changes_by_rule() {
     let folder = Folder::with(
         "rules: [{ name: a, limits: [9/h] }, { name: b, limits: [9/s] }, { name: c, limits: [1/s] }]",
     );
@@ -26,7 +26,7 @@ fn the_log_tells_rule_by_rule_what_changed() {
 }
 
 #[test]
-fn with_observe_a_new_policy_only_watches_too() {
+fn observe_flag_applies_to_reloaded_policy() {
     let policy = |max| format!("rules: [{{ name: a, limits: [{max}/h] }}]");
     let folder = Folder::with(&policy(1));
     let followed = folder.serve(&["--observe"]);

@@ -146,7 +146,7 @@ fn change(folder: &Folder, followed: &Followed, nth: u64) -> bool {
 }
 
 #[test]
-fn a_reload_every_50_ms_under_full_load_fails_no_request_and_loses_no_count() {
+fn frequent_reloads_lose_no_requests_or_counts() {
     let seconds = env::var("RELOAD_SECONDS").map_or(10, |text| text.parse().unwrap());
     let is_policy = |text: &str| Policy::from_yaml(text).is_ok();
     for good in ['a', 'b'].map(policy) {

@@ -46,13 +46,13 @@ fn decide_together(address: &str, shown: &str) {
 }
 
 #[test]
-fn a_cluster_decides() {
+fn servers_share_counters_over_redis_cluster() {
     let cluster = Cluster::start();
     decide_together(&cluster.address(), &cluster.address());
 }
 
 #[test]
-fn a_service_that_sentinels_watch_decides() {
+fn servers_share_counters_over_sentinel() {
     let service = Service::start();
     decide_together(&service.address(), &service.address());
 }
@@ -75,14 +75,14 @@ fn passwords_are_not_told(address: &str, password: &str) {
 }
 
 #[test]
-fn no_log_has_the_password_of_a_cluster() {
+fn cluster_password_is_never_logged() {
     let cluster = Cluster::start();
     guard(cluster.nodes.iter(), "sesame");
     passwords_are_not_told(&cluster.address(), "sesame");
 }
 
 #[test]
-fn no_log_has_the_password_of_a_service_that_sentinels_watch() {
+fn sentinel_password_is_never_logged() {
     let service = Service::start();
     for sentinel in &service.sentinels {
         sentinel.command(&["SENTINEL", "SET", NAME, "auth-pass", "sesame"]);
@@ -92,7 +92,7 @@ fn no_log_has_the_password_of_a_service_that_sentinels_watch() {
 }
 
 #[test]
-fn who_is_not_there_does_not_keep_the_server_from_starting() {
+fn server_starts_with_unreachable_redis_nodes() {
     // Nobody listens at the port, and nobody has the other's name.
     for store in [
         "redis+cluster://127.0.0.1:1,no-such-host.invalid:1",
