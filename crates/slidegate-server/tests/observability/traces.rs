@@ -1,4 +1,4 @@
-//! Spans as a collector gets them.
+//! Spans as received by a collector.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use ureq::http::Request;
 
 use crate::client::{Answer, Client};
-use crate::collector::{Collector, Manner, attribute};
+use crate::collector::{CollectorMode, FakeCollector, attribute};
 use crate::common::{Server, TempFile, slidegate};
 
 const POLICY: &str = "rules: [{ name: per-tenant, per: [tenant], limits: [2/h], algorithm: sliding_log, on_store_error: deny }]";
@@ -21,8 +21,8 @@ const BODY: &str = r#"{"attributes":{"tenant":"user-value"}}"#;
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN: &str = "b7ad6b7169203331";
 
-/// A server that traces so, and sends at once; without an address it is told none.
-pub fn traced(url: &str, flags: &[&str], environment: &[(&str, &str)]) -> Server {
+/// Starts a server that exports spans without delay. An empty URL means no `--otlp-endpoint`.
+pub fn start_traced_server(url: &str, flags: &[&str], environment: &[(&str, &str)]) -> Server {
     let policy = TempFile::new(".yaml", POLICY);
     let mut command = slidegate();
     command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
@@ -33,7 +33,7 @@ pub fn traced(url: &str, flags: &[&str], environment: &[(&str, &str)]) -> Server
     Server::spawn(command.envs(environment.iter().copied()))
 }
 
-fn ask(server: &Server, path: &str, body: &str, headers: &[(&str, &str)]) -> Answer {
+fn send(server: &Server, path: &str, body: &str, headers: &[(&str, &str)]) -> Answer {
     let mut request = Request::post(path);
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -41,7 +41,7 @@ fn ask(server: &Server, path: &str, body: &str, headers: &[(&str, &str)]) -> Ans
     Client::of(server).send(request.body(body.as_bytes().to_vec()).unwrap())
 }
 
-fn caller(flags: &str) -> String {
+fn traceparent(flags: &str) -> String {
     format!("00-{TRACE}-{SPAN}-{flags}")
 }
 
@@ -49,35 +49,40 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The spans of one decision: its own, and that of the store.
-fn pair(spans: &[Span]) -> (&Span, &Span) {
-    let [one, other] = spans else { panic!("{spans:?}") };
-    if one.name == "slidegate.store" { (other, one) } else { (one, other) }
+/// The two spans of a decision: the span of the decision and the span of the store.
+fn decision_and_store(spans: &[Span]) -> (&Span, &Span) {
+    let [first, second] = spans else { panic!("{spans:?}") };
+    if first.name == "slidegate.store" { (second, first) } else { (first, second) }
 }
 
 #[track_caller]
 fn assert_attributes(span: &Span, expected: &[(&str, &str)]) {
-    let told: Vec<_> = expected.iter().map(|(name, _)| (*name, attribute(span, name))).collect();
+    let actual: Vec<_> = expected.iter().map(|(name, _)| (*name, attribute(span, name))).collect();
     let expected: Vec<_> =
         expected.iter().map(|(name, value)| (*name, Some((*value).to_owned()))).collect();
-    assert_eq!(told, expected);
-    assert_eq!(span.attributes.len(), expected.len(), "and no others: {:?}", span.attributes);
+    assert_eq!(actual, expected);
+    assert_eq!(
+        span.attributes.len(),
+        expected.len(),
+        "unexpected attributes: {:?}",
+        span.attributes
+    );
 }
 
 #[test]
 fn decision_span_links_caller_and_store() {
-    let collector = Collector::that(Manner::Takes);
-    let server = traced(&collector.url(), &["--trace-sample", "0%"], &[]);
+    let collector = FakeCollector::with_mode(CollectorMode::Accept);
+    let server = start_traced_server(&collector.url(), &["--trace-sample", "0%"], &[]);
     for (path, name, outcome, remaining, status) in [
         ("/v1/peek", "slidegate.peek", "allowed", "2", "200"),
         ("/v1/check", "slidegate.check", "allowed", "1", "200"),
         ("/v1/check", "slidegate.check", "allowed", "0", "200"),
         ("/v1/check", "slidegate.check", "denied", "0", "429"),
     ] {
-        let headers = [("traceparent", &*caller("01")), ("tracestate", "vendor=1")];
-        assert_eq!(ask(&server, path, BODY, &headers).status.to_string(), status);
-        let spans = collector.spans(2);
-        let (decision, store) = pair(&spans);
+        let headers = [("traceparent", &*traceparent("01")), ("tracestate", "vendor=1")];
+        assert_eq!(send(&server, path, BODY, &headers).status.to_string(), status);
+        let spans = collector.next_spans(2);
+        let (decision, store) = decision_and_store(&spans);
         assert_eq!((&*decision.name, decision.kind()), (name, SpanKind::Server));
         assert_eq!(hex(&decision.trace_id), TRACE);
         assert_eq!(hex(&decision.parent_span_id), SPAN);
@@ -110,14 +115,14 @@ fn decision_span_links_caller_and_store() {
 
 #[test]
 fn export_names_service_and_hides_user_values() {
-    let collector = Collector::that(Manner::Takes);
+    let collector = FakeCollector::with_mode(CollectorMode::Accept);
     let environment = [("OTEL_EXPORTER_OTLP_HEADERS", "x-token=abc")];
-    let server = traced(&collector.url(), &["--trace-sample", "100%"], &environment);
-    ask(&server, "/v1/check", BODY, &[]);
-    let export = collector.next();
+    let server = start_traced_server(&collector.url(), &["--trace-sample", "100%"], &environment);
+    send(&server, "/v1/check", BODY, &[]);
+    let export = collector.next_export();
     assert_eq!(export.path, "/v1/traces");
     for header in ["content-type: application/x-protobuf", "x-token: abc"] {
-        assert!(export.headers.iter().any(|one| one == header), "{:?}", export.headers);
+        assert!(export.headers.iter().any(|received| received == header), "{:?}", export.headers);
     }
     let resource = export.message().resource_spans[0].resource.clone().unwrap();
     let resource = Span { attributes: resource.attributes, ..Span::default() };
@@ -128,38 +133,41 @@ fn export_names_service_and_hides_user_values() {
 
 #[test]
 fn traceparent_overrides_sampling() {
-    let collector = Collector::that(Manner::Takes);
-    let all = traced(&collector.url(), &["--trace-sample", "100%"], &[]);
-    ask(&all, "/v1/check", BODY, &[("traceparent", &*caller("00"))]);
-    ask(&all, "/v1/check", BODY, &[]);
-    let spans = collector.spans(2);
-    let (decision, _) = pair(&spans);
-    assert_eq!(decision.parent_span_id, b"", "that of the second, which has no caller");
+    let collector = FakeCollector::with_mode(CollectorMode::Accept);
+    let sampling_all = start_traced_server(&collector.url(), &["--trace-sample", "100%"], &[]);
+    send(&sampling_all, "/v1/check", BODY, &[("traceparent", &*traceparent("00"))]);
+    send(&sampling_all, "/v1/check", BODY, &[]);
+    let spans = collector.next_spans(2);
+    let (decision, _) = decision_and_store(&spans);
+    assert_eq!(
+        decision.parent_span_id, b"",
+        "only the second request, which has no traceparent, is traced"
+    );
     assert_ne!(hex(&decision.trace_id), TRACE);
-    // Malformed, it says nothing.
-    ask(&all, "/v1/check", BODY, &[("traceparent", &format!("{}-", caller("00")))]);
-    assert_eq!(pair(&collector.spans(2)).0.parent_span_id, b"");
-    let none = traced(&collector.url(), &["--trace-sample", "0%"], &[]);
-    ask(&none, "/v1/check", BODY, &[]);
-    none.signal("TERM");
-    assert_eq!(none.exit_code(), Some(0));
-    assert_eq!(collector.rest(), []);
+    // A malformed traceparent is ignored.
+    send(&sampling_all, "/v1/check", BODY, &[("traceparent", &format!("{}-", traceparent("00")))]);
+    assert_eq!(decision_and_store(&collector.next_spans(2)).0.parent_span_id, b"");
+    let sampling_none = start_traced_server(&collector.url(), &["--trace-sample", "0%"], &[]);
+    send(&sampling_none, "/v1/check", BODY, &[]);
+    sampling_none.signal("TERM");
+    assert_eq!(sampling_none.exit_code(), Some(0));
+    assert_eq!(collector.received_spans(), []);
 }
 
-/// Requests forwarded to `/v1/auth` with the headers of an end client, and the spans that come of them.
-fn forwarded(flags: &[&str], traceparents: &[String]) -> Vec<Span> {
-    let collector = Collector::that(Manner::Takes);
-    let server = traced(&collector.url(), flags, &[]);
+/// Sends requests to `/v1/auth` with the `traceparent` headers of end clients, and returns the resulting spans.
+fn spans_of_forwarded_requests(flags: &[&str], traceparents: &[String]) -> Vec<Span> {
+    let collector = FakeCollector::with_mode(CollectorMode::Accept);
+    let server = start_traced_server(&collector.url(), flags, &[]);
     for traceparent in traceparents {
         let headers = [("traceparent", &**traceparent), ("tracestate", "vendor=1")];
-        assert_eq!(ask(&server, "/v1/auth", "", &headers).status, 200);
+        assert_eq!(send(&server, "/v1/auth", "", &headers).status, 200);
     }
     server.signal("TERM");
     assert_eq!(server.exit_code(), Some(0));
-    collector.rest()
+    collector.received_spans()
 }
 
-/// A client's `traceparent` whose trace id a sampler by ratio always takes, and one that it never does.
+/// Two `traceparent` values of a client: a ratio sampler always samples the first trace id, and never the second.
 fn chosen_ids(flags: &str) -> [String; 2] {
     ["0", "f"].map(|digit| format!("00-{TRACE:.16}{}-{SPAN}-{flags}", digit.repeat(16)))
 }
@@ -167,22 +175,25 @@ fn chosen_ids(flags: &str) -> [String; 2] {
 #[test]
 fn forwarded_traceparent_cannot_force_spans() {
     let mut sampled = chosen_ids("01").to_vec();
-    sampled.push(caller("01"));
-    assert_eq!(forwarded(&["--trace-sample", "0%"], &sampled), []);
-    // A share that none of three requests is in, unless its trace id is chosen for it.
-    assert_eq!(forwarded(&["--trace-sample", "0.0000001%"], &sampled), []);
-    assert_eq!(forwarded(&["--trace-sample", "0.0000001%"], &chosen_ids("00")), []);
+    sampled.push(traceparent("01"));
+    assert_eq!(spans_of_forwarded_requests(&["--trace-sample", "0%"], &sampled), []);
+    // The share is so small that only a deliberately chosen trace id could be sampled.
+    assert_eq!(spans_of_forwarded_requests(&["--trace-sample", "0.0000001%"], &sampled), []);
+    assert_eq!(
+        spans_of_forwarded_requests(&["--trace-sample", "0.0000001%"], &chosen_ids("00")),
+        []
+    );
 }
 
 #[test]
 fn forwarded_traceparent_cannot_suppress_spans() {
     for share in ["100%", "99.9999999%"] {
-        let spans = forwarded(&["--trace-sample", share], &chosen_ids("00"));
+        let spans = spans_of_forwarded_requests(&["--trace-sample", share], &chosen_ids("00"));
         assert_eq!(spans.len(), 2, "{share}: {spans:?}");
         for span in spans {
             assert_eq!((&*span.name, &*span.parent_span_id), ("slidegate.auth", &[][..]));
             assert_eq!(span.trace_state, "");
-            let [link] = &*span.links else { panic!("the client's span: {span:?}") };
+            let [link] = &*span.links else { panic!("a link to the span of the client: {span:?}") };
             assert_ne!(span.trace_id, link.trace_id);
             assert!(hex(&link.trace_id).starts_with(&TRACE[..16]));
             assert_eq!((&*hex(&link.span_id), &*link.trace_state), (SPAN, ""));
@@ -192,31 +203,32 @@ fn forwarded_traceparent_cannot_suppress_spans() {
 
 #[test]
 fn forwarded_traceparent_decides_if_trusted() {
-    let trusting = ["--trust-traceparent", "--trace-sample", "0%"];
-    let spans = forwarded(&trusting, &[caller("01")]);
+    let flags = ["--trust-traceparent", "--trace-sample", "0%"];
+    let spans = spans_of_forwarded_requests(&flags, &[traceparent("01")]);
     let [span] = &*spans else { panic!("{spans:?}") };
     assert_eq!((&*span.name, &*hex(&span.trace_id)), ("slidegate.auth", TRACE));
     assert_eq!((&*hex(&span.parent_span_id), &*span.trace_state), (SPAN, "vendor=1"));
     assert_eq!(span.links, []);
-    let trusting = ["--trust-traceparent", "--trace-sample", "100%"];
-    assert_eq!(forwarded(&trusting, &[caller("00")]), []);
+    let flags = ["--trust-traceparent", "--trace-sample", "100%"];
+    assert_eq!(spans_of_forwarded_requests(&flags, &[traceparent("00")]), []);
 }
 
 #[test]
 fn invalid_and_store_failures_have_outcomes() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let store = format!("redis://{nobody}");
-    let collector = Collector::that(Manner::Takes);
-    let server = traced(&collector.url(), &["--trace-sample", "100%", "--store", &store], &[]);
-    ask(&server, "/v1/check", "nonsense", &[]);
-    let spans = collector.spans(1);
+    let unused_address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let store = format!("redis://{unused_address}");
+    let collector = FakeCollector::with_mode(CollectorMode::Accept);
+    let server =
+        start_traced_server(&collector.url(), &["--trace-sample", "100%", "--store", &store], &[]);
+    send(&server, "/v1/check", "nonsense", &[]);
+    let spans = collector.next_spans(1);
     assert_attributes(
         &spans[0],
         &[("slidegate.outcome", "invalid"), ("http.response.status_code", "400")],
     );
-    ask(&server, "/v1/check", BODY, &[]);
-    let spans = collector.spans(2);
-    let (decision, store) = pair(&spans);
+    send(&server, "/v1/check", BODY, &[]);
+    let spans = collector.next_spans(2);
+    let (decision, store) = decision_and_store(&spans);
     assert_attributes(
         decision,
         &[
@@ -234,22 +246,22 @@ fn invalid_and_store_failures_have_outcomes() {
 
 #[test]
 fn pending_spans_are_sent_before_exit() {
-    let collector = Collector::that(Manner::Takes);
+    let collector = FakeCollector::with_mode(CollectorMode::Accept);
     let environment = [("OTEL_BSP_SCHEDULE_DELAY", "600000")];
-    let server = traced(&collector.url(), &["--trace-sample", "100%"], &environment);
-    ask(&server, "/v1/check", BODY, &[]);
+    let server = start_traced_server(&collector.url(), &["--trace-sample", "100%"], &environment);
+    send(&server, "/v1/check", BODY, &[]);
     server.signal("TERM");
     assert_eq!(server.exit_code(), Some(0));
-    assert_eq!(collector.spans(2).len(), 2);
+    assert_eq!(collector.next_spans(2).len(), 2);
 }
 
 #[test]
 fn no_spans_without_otlp_endpoint() {
-    let collector = Collector::that(Manner::Takes);
-    // What the standard's own variable says does not turn it on.
+    let collector = FakeCollector::with_mode(CollectorMode::Accept);
+    // The standard variable of OpenTelemetry does not enable traces.
     let environment = [("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.url())];
-    let server = traced("", &["--trace-sample", "100%"], &environment);
-    ask(&server, "/v1/check", BODY, &[("traceparent", &*caller("01"))]);
+    let server = start_traced_server("", &["--trace-sample", "100%"], &environment);
+    send(&server, "/v1/check", BODY, &[("traceparent", &*traceparent("01"))]);
     server.signal("TERM");
     assert_eq!(server.exit_code(), Some(0));
     assert_eq!(collector.connections(), 0);
@@ -257,32 +269,36 @@ fn no_spans_without_otlp_endpoint() {
 
 #[test]
 fn tls_collector_requires_trusted_certificate() {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
-    let certificates: Vec<CertificateDer<'_>> = vec![made.cert.der().clone().into_owned()];
+    let server_certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(
+        server_certificate.signing_key.serialize_der(),
+    ));
+    let certificates: Vec<CertificateDer<'_>> =
+        vec![server_certificate.cert.der().clone().into_owned()];
     let config =
         ServerConfig::builder().with_no_client_auth().with_single_cert(certificates, key).unwrap();
-    let collector = Collector::that(Manner::TakesByTls(Arc::new(config)));
+    let collector = FakeCollector::with_mode(CollectorMode::AcceptTls(Arc::new(config)));
     let url = format!("https://localhost:{}", collector.port());
-    let certificate = TempFile::new(".pem", made.cert.pem());
+    let certificate = TempFile::new(".pem", server_certificate.cert.pem());
     let trusted = ("SSL_CERT_FILE", certificate.path().to_str().unwrap());
     let flags = ["--trace-sample", "100%"];
-    let server = traced(&url, &flags, &[trusted]);
-    ask(&server, "/v1/check", BODY, &[]);
-    assert_eq!(collector.spans(2).len(), 2);
-    let stranger = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let stranger = TempFile::new(".pem", stranger.cert.pem());
-    let wary = traced(&url, &flags, &[("SSL_CERT_FILE", stranger.path().to_str().unwrap())]);
-    ask(&wary, "/v1/check", BODY, &[]);
-    wary.wait_for_log(
+    let server = start_traced_server(&url, &flags, &[trusted]);
+    send(&server, "/v1/check", BODY, &[]);
+    assert_eq!(collector.next_spans(2).len(), 2);
+    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let other = TempFile::new(".pem", other.cert.pem());
+    let distrusting =
+        start_traced_server(&url, &flags, &[("SSL_CERT_FILE", other.path().to_str().unwrap())]);
+    send(&distrusting, "/v1/check", BODY, &[]);
+    distrusting.wait_for_log(
         "traces were lost, the collector did not take them: invalid peer certificate",
     );
-    assert_eq!(collector.rest(), []);
+    assert_eq!(collector.received_spans(), []);
 }
 
 #[test]
 fn invalid_otlp_endpoint_is_rejected_at_start() {
-    for (url, why) in [
+    for (url, expected) in [
         ("localhost:4318", "write http://HOST:4318 or https://HOST:4318"),
         ("http://me:secret@localhost:4318", "OTEL_EXPORTER_OTLP_HEADERS"),
     ] {
@@ -290,9 +306,9 @@ fn invalid_otlp_endpoint_is_rejected_at_start() {
         let mut command = slidegate();
         command.arg("serve").arg("--policy").arg(policy.path()).args(["--otlp-endpoint", url]);
         let output = command.output().unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1));
-        assert!(told.contains("--otlp-endpoint") && told.contains(why), "{told}");
-        assert!(!told.contains("secret"), "{told}");
+        assert!(stderr.contains("--otlp-endpoint") && stderr.contains(expected), "{stderr}");
+        assert!(!stderr.contains("secret"), "{stderr}");
     }
 }

@@ -1,4 +1,4 @@
-//! Servers of one Redis share its counts.
+//! Servers with the same Redis share its counters.
 
 use std::sync::Barrier;
 use std::thread;
@@ -9,32 +9,33 @@ use crate::client::Client;
 use crate::common::{Server, TempFile};
 use crate::server::Redis;
 
-/// A busy machine may take its time: nothing here may depend on the time-out.
-const PATIENT: [&str; 2] = ["--redis-timeout", "30s"];
+/// A timeout that does not affect these tests even on a busy machine.
+const LONG_TIMEOUT: [&str; 2] = ["--redis-timeout", "30s"];
 
 const CONNECTIONS: usize = 40;
 
 fn start(policy: &str, address: &str, flags: &[&str]) -> Server {
-    Server::start_with(policy, &[&["--store", address], &PATIENT[..], flags].concat())
+    Server::start_with(policy, &[&["--store", address], &LONG_TIMEOUT[..], flags].concat())
 }
 
-/// How many of so many requests pass that are sent to servers at the same time.
-fn allowed_of_a_storm(servers: &[Server], requests: usize) -> usize {
+/// Sends requests to all servers concurrently, and returns the number of allowed requests.
+fn count_allowed(servers: &[Server], requests: usize) -> usize {
     let addresses = &servers.iter().map(Server::address).collect::<Vec<_>>();
     let start = &Barrier::new(CONNECTIONS);
-    let storm = move |nth: usize| {
+    let send_requests = move |nth: usize| {
         let client = Client::at(addresses[nth % addresses.len()]);
-        let ask = json!({"attributes": {"tenant": "acme"}});
+        let request = json!({"attributes": {"tenant": "acme"}});
         start.wait();
-        let answers = (0..requests / CONNECTIONS).map(|_| client.check(&ask));
-        let passed = answers.filter(|answer| {
-            assert_eq!(answer.json()["degraded"], false, "{}", answer.body);
-            answer.status == 200
+        let responses = (0..requests / CONNECTIONS).map(|_| client.check(&request));
+        let allowed = responses.filter(|response| {
+            assert_eq!(response.json()["degraded"], false, "{}", response.body);
+            response.status == 200
         });
-        passed.count()
+        allowed.count()
     };
     thread::scope(|scope| {
-        let clients: Vec<_> = (0..CONNECTIONS).map(|nth| scope.spawn(move || storm(nth))).collect();
+        let clients: Vec<_> =
+            (0..CONNECTIONS).map(|nth| scope.spawn(move || send_requests(nth))).collect();
         clients.into_iter().map(|client| client.join().unwrap()).sum()
     })
 }
@@ -44,7 +45,11 @@ fn two_servers_allow_exactly_1000_of_20000() {
     let redis = Redis::start();
     let policy = "rules: [{ name: a, per: [tenant], limits: [1000/min], algorithm: sliding_log }]";
     let servers = [(); 2].map(|()| start(policy, &redis.address(), &[]));
-    assert_eq!(allowed_of_a_storm(&servers, 20_000), 1_000, "or it took more than a minute");
+    assert_eq!(
+        count_allowed(&servers, 20_000),
+        1_000,
+        "allowed; more only if it took longer than a minute"
+    );
     redis.assert_all_expire();
 }
 
@@ -53,7 +58,7 @@ fn client_clock_servers_allow_exactly_max() {
     let redis = Redis::start();
     let policy = "rules: [{ name: a, per: [tenant], limits: [200/h], algorithm: sliding_log }]";
     let servers = [(); 2].map(|()| start(policy, &redis.address(), &["--redis-clock", "client"]));
-    assert_eq!(allowed_of_a_storm(&servers, 2_000), 200);
+    assert_eq!(count_allowed(&servers, 2_000), 200);
     assert_eq!(redis.calls_of("time"), 0);
     redis.assert_all_expire();
 }
@@ -62,13 +67,13 @@ fn client_clock_servers_allow_exactly_max() {
 fn databases_and_prefixes_isolate_counters() {
     let redis = Redis::start();
     let policy = "rules: [{ name: a, per: [tenant], limits: [3/h] }]";
-    let one = start(policy, &redis.address(), &["--redis-prefix", "eu:"]);
-    let other = start(policy, &redis.address(), &[]);
-    let elsewhere = start(policy, &(redis.address() + "1"), &[]);
-    let ask = json!({"attributes": {"tenant": "acme"}});
+    let with_prefix = start(policy, &redis.address(), &["--redis-prefix", "eu:"]);
+    let default = start(policy, &redis.address(), &[]);
+    let other_database = start(policy, &(redis.address() + "1"), &[]);
+    let request = json!({"attributes": {"tenant": "acme"}});
     for left in [2, 1, 0] {
-        for server in [&one, &other, &elsewhere] {
-            assert_eq!(Client::of(server).check(&ask).json()["remaining"], left);
+        for server in [&with_prefix, &default, &other_database] {
+            assert_eq!(Client::of(server).check(&request).json()["remaining"], left);
         }
     }
     let mut keys = redis.keys();
@@ -80,10 +85,10 @@ fn databases_and_prefixes_isolate_counters() {
 fn counters_survive_server_restart() {
     let redis = Redis::start();
     let policy = "rules: [{ name: a, per: [tenant], limits: [3/h] }]";
-    let ask = json!({"attributes": {"tenant": "acme"}});
+    let request = json!({"attributes": {"tenant": "acme"}});
     for left in [2, 1, 0] {
         let server = start(policy, &redis.address(), &[]);
-        assert_eq!(Client::of(&server).check(&ask).json()["remaining"], left);
+        assert_eq!(Client::of(&server).check(&request).json()["remaining"], left);
     }
 }
 
@@ -95,6 +100,6 @@ fn unix_socket_works() {
     let _redis = Redis::with(&["--unixsocket", path]);
     let policy = "rules: [{ name: a, limits: [3/h] }]";
     let server = start(policy, &format!("unix://{path}"), &[]);
-    let answer = Client::of(&server).check(&json!({"attributes": {}})).json();
-    assert_eq!((&answer["remaining"], &answer["degraded"]), (&json!(2), &json!(false)));
+    let response = Client::of(&server).check(&json!({"attributes": {}})).json();
+    assert_eq!((&response["remaining"], &response["degraded"]), (&json!(2), &json!(false)));
 }

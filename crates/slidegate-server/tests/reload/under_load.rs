@@ -1,5 +1,5 @@
-//! The policy changes all the time under full load. Every answer comes from one policy, whole and good; no
-//! count is lost, and no request fails.
+//! Continuous reloads under full load. Each response comes from exactly one valid policy, no counts are lost, and no
+//! request fails.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -12,52 +12,55 @@ use serde_json::Value;
 use slidegate::{Clock, Policy, SystemClock};
 
 use crate::client::{Raw, raw_check};
-use crate::folder::{Folder, Followed};
+use crate::folder::{PolicyFolder, ReloadingServer};
 
-const EVERY: Duration = Duration::from_millis(50);
+const RELOAD_INTERVAL: Duration = Duration::from_millis(50);
 const CONNECTIONS: usize = 4;
 
-/// Of so many requests of a tenant, so many pass, whatever the policy was meanwhile.
-const ASKED: u64 = 100;
+const REQUESTS_PER_TENANT: u64 = 100;
+/// Allowed requests per tenant, under both policies.
 const MAX: u64 = 30;
 
-/// One of the two policies. What every request is counted by stands at its end.
-fn policy(which: char) -> String {
-    let max = max_of(which);
+/// Returns the policy variant `a` or `b`. Both contain the rules `bound`, `first` and `end`, which apply to every request.
+fn policy(variant: char) -> String {
+    let max = max_of(variant);
     let fillers = (0..50)
-        .map(|nth| format!("  - {{ name: {which}-{nth}, domain: else, limits: [{nth}/s] }}\n"));
+        .map(|nth| format!("  - {{ name: {variant}-{nth}, domain: else, limits: [{nth}/s] }}\n"));
     format!(
         "rules:
   - {{ name: bound, per: [tenant], limits: [{MAX}/d], algorithm: sliding_log }}
   - {{ name: first, limits: [{max}/d] }}
-  - {{ name: only-{which}, limits: [500000000/d] }}
+  - {{ name: only-{variant}, limits: [500000000/d] }}
 {}  - {{ name: end, limits: [{max}/d] }}
 ",
         fillers.collect::<String>()
     )
 }
 
-fn max_of(which: char) -> u64 {
-    if which == 'a' { 400_000_000 } else { 300_000_000 }
+fn max_of(variant: char) -> u64 {
+    if variant == 'a' { 400_000_000 } else { 300_000_000 }
 }
 
-/// All but the rule at the end: a policy, too.
-fn torn(good: &str) -> &str {
-    &good[..good.find("  - { name: end").unwrap()]
+/// Removes the last rule, which leaves a valid policy.
+fn without_last_rule(policy: &str) -> &str {
+    &policy[..policy.find("  - { name: end").unwrap()]
 }
 
-/// What a client saw: verdicts by rule and outcome, and requests by whether they passed.
+/// Statistics of the responses that a client received.
 #[derive(Default)]
-struct Seen {
-    verdicts: BTreeMap<(String, &'static str), u64>,
+struct ClientStats {
+    /// Number of limit results by rule and outcome.
+    limit_results: BTreeMap<(String, &'static str), u64>,
+    /// Number of requests by result.
     requests: BTreeMap<&'static str, u64>,
+    /// Number of requests by policy variant.
     by_policy: BTreeMap<String, u64>,
 }
 
-impl Seen {
+impl ClientStats {
     fn add(&mut self, other: Self) {
-        for (key, count) in other.verdicts {
-            *self.verdicts.entry(key).or_default() += count;
+        for (key, count) in other.limit_results {
+            *self.limit_results.entry(key).or_default() += count;
         }
         for (key, count) in other.requests {
             *self.requests.entry(key).or_default() += count;
@@ -71,25 +74,25 @@ impl Seen {
         self.requests.values().sum()
     }
 
-    /// Sees the answer to the nth request of a tenant.
-    fn see(&mut self, nth: u64, status: u16, answer: &Value) {
+    /// Checks and records the response to the nth request of a tenant.
+    fn record(&mut self, nth: u64, status: u16, response: &Value) {
         let allowed = nth < MAX;
         assert_eq!(
             status,
             if allowed { 200 } else { 429 },
-            "request {nth} of its tenant: {answer}"
+            "request {nth} of its tenant: {response}"
         );
         *self.requests.entry(if allowed { "allowed" } else { "denied" }).or_default() += 1;
-        let limits = answer["limits"].as_array().unwrap();
-        let rules: Vec<&str> = limits.iter().map(|one| one["rule"].as_str().unwrap()).collect();
-        let which = rules[2].strip_prefix("only-").unwrap();
-        assert_eq!([rules[0], rules[1], rules[3]], ["bound", "first", "end"], "{answer}");
-        let max = max_of(which.chars().next().unwrap());
-        for place in [1, 3] {
-            assert_eq!(limits[place]["limit"]["max"], max, "parts of two policies: {answer}");
+        let limits = response["limits"].as_array().unwrap();
+        let rules: Vec<&str> = limits.iter().map(|limit| limit["rule"].as_str().unwrap()).collect();
+        let variant = rules[2].strip_prefix("only-").unwrap();
+        assert_eq!([rules[0], rules[1], rules[3]], ["bound", "first", "end"], "{response}");
+        let max = max_of(variant.chars().next().unwrap());
+        for index in [1, 3] {
+            assert_eq!(limits[index]["limit"]["max"], max, "mixed policies: {response}");
         }
-        assert_eq!(limits[0]["remaining"], MAX.saturating_sub(nth + 1), "{answer}");
-        *self.by_policy.entry(which.into()).or_default() += 1;
+        assert_eq!(limits[0]["remaining"], MAX.saturating_sub(nth + 1), "{response}");
+        *self.by_policy.entry(variant.into()).or_default() += 1;
         for limit in limits {
             let outcome = match limit["allowed"].as_bool().unwrap() {
                 true if allowed => "allowed",
@@ -97,50 +100,50 @@ impl Seen {
                 false => "denied",
             };
             let rule = limit["rule"].as_str().unwrap().to_owned();
-            *self.verdicts.entry((rule, outcome)).or_default() += 1;
+            *self.limit_results.entry((rule, outcome)).or_default() += 1;
         }
     }
 }
 
-/// One connection's requests, tenant after tenant, until it is over.
-fn ask(address: SocketAddr, connection: usize, over: &AtomicBool) -> Seen {
-    let (mut raw, mut seen) = (Raw::connect(address), Seen::default());
+/// Sends requests over one connection, tenant after tenant, until stopped.
+fn send_requests(address: SocketAddr, connection: usize, is_stopped: &AtomicBool) -> ClientStats {
+    let (mut raw, mut stats) = (Raw::connect(address), ClientStats::default());
     for tenant in 0.. {
         let body = format!(r#"{{"attributes":{{"tenant":"{connection}-{tenant}"}}}}"#);
         let request = raw_check(&body);
-        for nth in 0..ASKED {
-            if over.load(Ordering::Relaxed) {
-                return seen;
+        for nth in 0..REQUESTS_PER_TENANT {
+            if is_stopped.load(Ordering::Relaxed) {
+                return stats;
             }
             raw.write(&request);
-            let (status, answer) = raw.response();
-            seen.see(nth, status, &serde_json::from_str(&answer).unwrap());
+            let (status, response) = raw.response();
+            stats.record(nth, status, &serde_json::from_str(&response).unwrap());
         }
     }
-    seen
+    stats
 }
 
-/// Changes the file, and now and then spoils it or writes it slowly; says how often it was a good one.
-fn change(folder: &Folder, followed: &Followed, nth: u64) -> bool {
-    let good = policy(if nth.is_multiple_of(2) { 'a' } else { 'b' });
+/// Changes the policy file. Some changes are invalid, or written in two steps. Returns whether the change is valid.
+fn change_policy(folder: &PolicyFolder, server: &ReloadingServer, nth: u64) -> bool {
+    let valid = policy(if nth.is_multiple_of(2) { 'a' } else { 'b' });
     match nth % 10 {
         3 => {
-            // A policy without the rule at the end, until it is whole.
-            let torn = torn(&good);
-            let mut file = folder.begin(torn);
-            followed.server.signal("HUP");
-            thread::sleep(EVERY / 2);
-            file.write_all(&good.as_bytes()[torn.len()..]).unwrap();
+            // The first part is a valid policy without the last rule, but must not be loaded.
+            let first_part = without_last_rule(&valid);
+            let mut file = folder.begin_write(first_part);
+            server.process.signal("HUP");
+            thread::sleep(RELOAD_INTERVAL / 2);
+            file.write_all(&valid.as_bytes()[first_part.len()..]).unwrap();
             return true;
         }
-        5 => folder.put(""),
-        7 => folder.put(&good[..good.len() / 2]),
-        8 => folder.put(&good.replace("500000000/d", "500000000/x")),
-        9 => folder.write(&good),
-        _ => folder.put(&good),
+        5 => folder.replace_file(""),
+        7 => folder.replace_file(&valid[..valid.len() / 2]),
+        8 => folder.replace_file(&valid.replace("500000000/d", "500000000/x")),
+        9 => folder.write(&valid),
+        _ => folder.replace_file(&valid),
     }
     if nth.is_multiple_of(3) {
-        followed.server.signal("HUP");
+        server.process.signal("HUP");
     }
     ![5, 7, 8].contains(&(nth % 10))
 }
@@ -149,50 +152,55 @@ fn change(folder: &Folder, followed: &Followed, nth: u64) -> bool {
 fn frequent_reloads_lose_no_requests_or_counts() {
     let seconds = env::var("RELOAD_SECONDS").map_or(10, |text| text.parse().unwrap());
     let is_policy = |text: &str| Policy::from_yaml(text).is_ok();
-    for good in ['a', 'b'].map(policy) {
-        assert!(is_policy(&good) && is_policy(torn(&good)) && !is_policy(&good[..good.len() / 2]));
+    for valid in ['a', 'b'].map(policy) {
+        assert!(
+            is_policy(&valid)
+                && is_policy(without_last_rule(&valid))
+                && !is_policy(&valid[..valid.len() / 2])
+        );
     }
-    let folder = Folder::with(&policy('a'));
-    let followed = folder.serve(&["--max-keys", "10000000"]);
-    let (over, clock) = (AtomicBool::new(false), SystemClock::new());
-    let (mut seen, mut changes, mut good) = (Seen::default(), 0, 0);
-    let address = followed.server.address();
+    let folder = PolicyFolder::with_policy(&policy('a'));
+    let server = folder.serve(&["--max-keys", "10000000"]);
+    let (is_stopped, clock) = (AtomicBool::new(false), SystemClock::new());
+    let (mut stats, mut changes, mut valid_changes) = (ClientStats::default(), 0, 0);
+    let address = server.process.address();
     thread::scope(|scope| {
-        let over = &over;
-        let clients: Vec<_> =
-            (0..CONNECTIONS).map(|nth| scope.spawn(move || ask(address, nth, over))).collect();
+        let is_stopped = &is_stopped;
+        let clients: Vec<_> = (0..CONNECTIONS)
+            .map(|nth| scope.spawn(move || send_requests(address, nth, is_stopped)))
+            .collect();
         let end = clock.now().after(Duration::from_secs(seconds));
-        // A client that fails ends it, too.
+        // Stops early if a client fails.
         while clock.now() < end && !clients.iter().any(|client| client.is_finished()) {
-            thread::sleep(EVERY);
+            thread::sleep(RELOAD_INTERVAL);
             changes += 1;
-            good += u64::from(change(&folder, &followed, changes));
+            valid_changes += u64::from(change_policy(&folder, &server, changes));
         }
-        over.store(true, Ordering::Relaxed);
-        clients.into_iter().for_each(|client| seen.add(client.join().unwrap()));
+        is_stopped.store(true, Ordering::Relaxed);
+        clients.into_iter().for_each(|client| stats.add(client.join().unwrap()));
     });
-    let reloads = ["changed", "unchanged", "failed"].map(|result| followed.reloads(result));
+    let reloads = ["changed", "unchanged", "failed"].map(|result| server.reloads(result));
     println!(
-        "{seconds} s: {} requests, none failed, by policy {:?}; {changes} changes, {good} of them good; reloads {} changed, {} unchanged, {} failed",
-        seen.total(),
-        seen.by_policy,
+        "{seconds} s: {} requests, none failed, by policy {:?}; {changes} changes, {valid_changes} of them valid; reloads {} changed, {} unchanged, {} failed",
+        stats.total(),
+        stats.by_policy,
         reloads[0],
         reloads[1],
         reloads[2],
     );
-    for ((rule, outcome), count) in &seen.verdicts {
-        let told = followed.metric(&format!(
+    for ((rule, outcome), count) in &stats.limit_results {
+        let metric = server.metric(&format!(
             r#"slidegate_decisions_total{{domain="default",rule="{rule}",limit="1d",outcome="{outcome}"}}"#
         ));
-        assert_eq!(told, *count, "{rule} {outcome}");
+        assert_eq!(metric, *count, "{rule} {outcome}");
     }
-    for (result, count) in &seen.requests {
+    for (result, count) in &stats.requests {
         let name = format!(r#"slidegate_requests_total{{protocol="http",result="{result}"}}"#);
-        assert_eq!(followed.metric(&name), *count, "{result}");
+        assert_eq!(server.metric(&name), *count, "{result}");
     }
-    assert_eq!(followed.metric("slidegate_requests_total"), seen.total());
-    // Changes that come too soon after each other are joined, but on a busy machine not most of them.
+    assert_eq!(server.metric("slidegate_requests_total"), stats.total());
+    // Changes in quick succession cause a single reload, but even on a busy machine at least a quarter is loaded.
     let [changed, _, failed] = reloads;
-    assert!(changed >= good / 4 && failed >= (changes - good) / 4, "{reloads:?}");
-    assert!(seen.by_policy.len() == 2 && seen.requests.len() == 2, "{:?}", seen.by_policy);
+    assert!(changed >= valid_changes / 4 && failed >= (changes - valid_changes) / 4, "{reloads:?}");
+    assert!(stats.by_policy.len() == 2 && stats.requests.len() == 2, "{:?}", stats.by_policy);
 }
