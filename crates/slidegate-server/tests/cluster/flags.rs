@@ -16,7 +16,7 @@ fn stderr(output: &Output) -> &str {
     str::from_utf8(&output.stderr).unwrap()
 }
 
-/// The flags of a node on any free port.
+/// The flags of a node that listens on any free port.
 const FREE_PORT: [&str; 4] = ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0"];
 
 #[test]

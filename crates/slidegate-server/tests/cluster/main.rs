@@ -1,6 +1,7 @@
-//! Server processes that form a cluster over real sockets.
+//! Clusters of server processes over real sockets, with crashed, paused, restarted and partitioned nodes.
 //!
-//! Each process has its own loopback address, so that a restarted node listens on the address that it had before.
+//! Each process has its own loopback address, so that a restarted node listens on its previous address. After each
+//! failure the documented bound must hold, and all nodes must agree on the remaining units.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

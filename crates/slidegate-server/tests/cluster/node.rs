@@ -132,7 +132,7 @@ impl Node {
         self.send("/v1/check", domain)
     }
 
-    /// Units that remain in a domain, as far as this node knows.
+    /// Returns the units that remain in a domain, as far as this node knows.
     pub fn remaining(&self, domain: &str) -> u64 {
         self.send("/v1/peek", domain).remaining
     }
@@ -157,7 +157,7 @@ impl Node {
         response.json()
     }
 
-    /// Names of the peers in a state, such as `alive`.
+    /// Returns the names of the peers in a state, such as `alive`.
     pub fn members_in_state(&self, state: &str) -> Vec<String> {
         let status = self.status();
         let members = status["members"].as_array().unwrap();
@@ -165,7 +165,7 @@ impl Node {
         matching.map(|member| member["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Sum of the series of a metric whose labels contain `label`.
+    /// Returns the sum of the series of a metric whose labels contain `label`.
     pub fn metric(&self, name: &str, label: &str) -> f64 {
         let text = self.admin.call("GET", "/metrics").body;
         let series = text.lines().filter(|line| line.starts_with(name) && line.contains(label));
@@ -220,7 +220,7 @@ pub fn wait_for_remaining(nodes: &[&Node], domain: &str, remaining: u64) {
     });
 }
 
-/// The documented bound on the units that all incarnations together allow within a window.
+/// Returns the documented bound on the units that all incarnations together allow within a window.
 pub fn max_allowed_in_window(max: u64, incarnations: u64, max_unsynced: u64) -> u64 {
     let buckets = Algorithm::SlidingBuckets { precision: None };
     let limit = Limit::new(format!("{max}/h").parse().unwrap(), buckets).unwrap();

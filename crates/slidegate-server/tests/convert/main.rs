@@ -12,7 +12,7 @@ use std::process::Output;
 use common::{TempFile, slidegate};
 use slidegate::Policy;
 
-/// The folder with files of the reference server (`*.yaml`) and the equivalent policies (`*.policy`).
+/// Returns the folder with files of the reference server (`*.yaml`) and the equivalent policies (`*.policy`).
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/convert/files")
 }

@@ -11,18 +11,18 @@ use crate::{elements, exporter, expression, project, read, read_yaml, run_comman
 const RULES: &str = "deploy/prometheus/slidegate.rules.yml";
 const TESTS: &str = "deploy/prometheus/slidegate.tests.yml";
 
-/// All alerts and recording rules of the file.
+/// Returns all alerts and recording rules of the file.
 fn rules() -> Vec<Value> {
     let file = read_yaml(RULES);
     elements(&file["groups"]).iter().flat_map(|group| elements(&group["rules"]).to_vec()).collect()
 }
 
-/// The names of the recorded series.
+/// Returns the names of the recorded series.
 pub fn recorded_names() -> BTreeSet<String> {
     rules().iter().filter_map(|rule| Some(rule["record"].as_str()?.to_owned())).collect()
 }
 
-/// The names of the alerts.
+/// Returns the names of the alerts.
 pub fn alert_names() -> BTreeSet<String> {
     rules().iter().filter_map(|rule| Some(rule["alert"].as_str()?.to_owned())).collect()
 }

@@ -22,21 +22,21 @@ fn dashboard() -> Value {
     serde_json::from_str(&read("deploy/grafana/slidegate.json")).unwrap()
 }
 
-/// All panels with data, without row headings.
+/// Returns all panels with data, without row headings.
 fn panels() -> Vec<Value> {
     let dashboard = dashboard();
     let panels = elements(&dashboard["panels"]).iter().filter(|panel| panel["type"] != "row");
     panels.cloned().collect()
 }
 
-/// The query expressions of a panel, each with the legend that names the series of its result.
+/// Returns the query expressions of a panel, each with the legend that names the series of its result.
 fn targets(panel: &Value) -> impl Iterator<Item = (&str, &str)> {
     elements(&panel["targets"])
         .iter()
         .map(|target| (string(&target["expr"]), string(&target["legendFormat"])))
 }
 
-/// The selector and the label of each variable's query, which is `label_values(metric{…}, label)`.
+/// Returns the selector and the label of each variable's query, which is `label_values(metric{…}, label)`.
 fn variable_queries() -> Vec<(String, String)> {
     let dashboard = dashboard();
     let queries = elements(&dashboard["templating"]["list"]).iter();
@@ -82,7 +82,7 @@ fn prometheus_returns_data_for_every_panel() {
     assert_eq!(variables.len(), 3);
 }
 
-/// The labels in `{{rule}} / {{limit}}`.
+/// Returns the labels in `{{rule}} / {{limit}}`.
 fn legend_labels(legend: &str) -> impl Iterator<Item = &str> {
     legend.split("{{").skip(1).map(|part| part.split_once("}}").unwrap().0)
 }

@@ -8,7 +8,7 @@ use crate::{project, read, run_command, venv_program};
 
 const FILE: &str = "deploy/Dockerfile";
 
-/// The instructions, each on one line, without comments.
+/// Returns the instructions, each on one line, without comments.
 fn instructions() -> Vec<String> {
     let text = read(FILE);
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
@@ -16,7 +16,7 @@ fn instructions() -> Vec<String> {
     joined.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// The arguments of every instruction with a name, such as `COPY`.
+/// Returns the arguments of each instruction of one kind, such as `COPY`.
 fn arguments_of<'i>(instructions: &'i [String], name: &str) -> Vec<&'i str> {
     let name = format!("{name} ");
     instructions.iter().filter_map(|line| line.strip_prefix(&name)).collect()

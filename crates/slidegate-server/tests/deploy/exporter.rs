@@ -51,7 +51,7 @@ fn exposition(metrics: &[Metric], scrapes: u32) -> String {
     text
 }
 
-/// The label sets of a metric: all combinations of label values, with the value `some` for labels without fixed values.
+/// Returns all combinations of the label values of a metric, with the value `some` for labels without fixed values.
 fn label_sets(metric: &Metric) -> Vec<String> {
     metric.labels.iter().fold(vec![String::new()], |before, label| {
         let some = ["some".to_owned()];

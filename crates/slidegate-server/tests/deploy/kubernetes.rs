@@ -19,7 +19,7 @@ fn manifest(name: &str) -> Value {
     read_yaml(&format!("{FOLDER}/{name}.yaml"))
 }
 
-/// The file names of all manifests except `kustomization.yaml`.
+/// Returns the file names of all manifests except `kustomization.yaml`.
 fn manifests() -> BTreeSet<String> {
     let files = fs::read_dir(project(FOLDER)).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
@@ -36,13 +36,13 @@ fn container() -> Value {
     container.clone()
 }
 
-/// The element of a list whose `name` field matches.
+/// Returns the element of a list whose `name` field matches.
 fn element_named<'v>(list: &'v Value, name: &str) -> &'v Value {
     let found = elements(list).iter().find(|element| element["name"] == name);
     found.unwrap_or_else(|| panic!("no {name} in {list}"))
 }
 
-/// The number of a container port with a name.
+/// Returns the number of a container port, given its name.
 fn port(name: &Value) -> u64 {
     element_named(&container()["ports"], string(name))["containerPort"].as_u64().unwrap()
 }
@@ -129,7 +129,7 @@ fn ports_replicas_and_paths_are_consistent() {
     assert_eq!(variable("SLIDEGATE_POLICY"), file);
 }
 
-/// The policy in the ConfigMap, as a file.
+/// Writes the policy of the ConfigMap to a file.
 fn policy() -> TempFile {
     TempFile::new(".yaml", string(&manifest("policy")["data"]["policy.yaml"]))
 }
@@ -204,7 +204,7 @@ fn every_probe_uses_admin_port() {
     assert_eq!(seen, ["livenessProbe", "readinessProbe"]);
 }
 
-/// Seconds from the start of the shutdown until Kubernetes kills the pod.
+/// Returns the seconds from the start of the shutdown until Kubernetes kills the pod.
 pub fn shutdown_seconds() -> u64 {
     let seconds = |value: &Value| value.as_u64().unwrap();
     let grace = seconds(&pod()["spec"]["terminationGracePeriodSeconds"]);

@@ -14,8 +14,8 @@ fn overlay_manifest(name: &str) -> Value {
     read_yaml(&format!("{FOLDER}/{name}.yaml"))
 }
 
-/// Applies a strategic merge patch as Kubernetes does: maps are merged by field, where null removes a field, and lists are
-/// merged by the names of their elements.
+/// Applies a strategic merge patch as Kubernetes does: maps are merged by field, where null removes a field, and lists
+/// are merged by the names of their elements.
 fn apply_patch(manifest: &Value, patch: &Value) -> Value {
     match (manifest, patch) {
         (Value::Object(fields), Value::Object(changes)) => {
@@ -117,7 +117,7 @@ fn only_pods_reach_the_cluster_port() {
     assert!(read("docs/CLUSTER.md").contains(&create), "{create}");
 }
 
-/// The environment variables of a pod, with `known` values for variables that depend on the running pod.
+/// Returns the environment variables of a pod. `known` has the values that depend on the running pod.
 fn settings(known: &BTreeMap<&str, String>) -> Vec<(String, String)> {
     let settings = environment().into_iter().map(|variable| {
         let name = string(&variable["name"]).to_owned();

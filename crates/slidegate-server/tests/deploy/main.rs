@@ -1,7 +1,8 @@
 //! Checks the files in `deploy/` with the programs that use them: Prometheus, systemd, a linter for Dockerfiles,
 //! the schemas of Kubernetes, and slidegate itself.
 //!
-//! `make test` installs these programs. A test fails if its program is missing.
+//! Prometheus evaluates every rule and every query of the dashboard against a fake server that exports exactly the
+//! documented metrics. `make test` installs these programs. A test fails if its program is missing.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod alerts;
@@ -39,7 +40,7 @@ fn read_yaml(path: &str) -> Value {
     serde_saphyr::from_str(&read(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// A command for a program that `make test` installs in a Python virtual environment.
+/// Returns a command for a program that `make test` installs in a Python virtual environment.
 fn venv_program(program: &str) -> Command {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../deploy/venv/bin").join(program);
     assert!(
@@ -58,7 +59,7 @@ fn run_command(command: &mut Command) -> String {
     printed
 }
 
-/// The elements of an array, or none if the value is not an array.
+/// Returns the elements of an array, or none if the value is not an array.
 fn elements(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }

@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 use crate::common::slidegate;
 use crate::{kubernetes, project, run_command, systemd};
 
-/// The help of `slidegate serve`.
+/// Returns the help of `slidegate serve`.
 fn help() -> String {
     run_command(slidegate().args(["serve", "--help"]))
 }
 
-/// All files below a folder.
+/// Returns all files below a folder.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let below = entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] });
     below.collect()
 }
 
-/// The words of a text that begin with a prefix.
+/// Returns the words of a text that begin with a prefix.
 fn words(text: &str, prefix: &str) -> BTreeSet<String> {
     let is_word_char = |char: char| char.is_ascii_alphanumeric() || char == '-' || char == '_';
     let words = text.split(|char| !is_word_char(char));

@@ -34,7 +34,7 @@ fn unit_stays_below_exposure_threshold() {
     analyze("systemd-security", &["security", "--offline=true", "--threshold", MAX_EXPOSURE]);
 }
 
-/// The value of a setting of the unit, which must occur exactly once.
+/// Returns the value of a setting of the unit, which must occur exactly once.
 pub fn setting(name: &str) -> String {
     let unit = read(UNIT);
     let mut values = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::{policies, root};
 
-/// The example files with an extension, sorted.
+/// Returns the example files with an extension, sorted.
 fn example_files(extension: &str) -> Vec<PathBuf> {
     let files = fs::read_dir(root().join("examples")).unwrap().map(|file| file.unwrap().path());
     let mut files: Vec<_> =
@@ -53,7 +53,9 @@ fn policies_in_rust_use_no_client_chosen_attributes() {
     }
 }
 
-/// The output that an example program documents at its end. Programs that serve or send requests have none.
+/// Returns the output that an example program documents at its end.
+///
+/// Programs that serve or send requests have none.
 fn documented_output(source: &str) -> Option<&str> {
     source.split_once("\n// It prints:\n//\n").map(|(_, output)| output)
 }

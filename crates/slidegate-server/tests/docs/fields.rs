@@ -25,7 +25,7 @@ const TABLES: [(&str, &str); 10] = [
     ("Of a condition", "ConditionMap"),
 ];
 
-/// The rows of the table below a heading: field, default, and accepted values.
+/// Returns the rows of the table below a heading: field, default, and accepted values.
 fn rows(heading: &str) -> Vec<[String; 3]> {
     let document = read("docs/POLICY.md");
     let (_, section) = document
@@ -43,7 +43,7 @@ fn trimmed(text: &str) -> String {
     text.trim().to_owned()
 }
 
-/// The content of a cell in backticks, or `None` if the cell is not quoted.
+/// Returns the content of a cell in backticks, or `None` if the cell is not quoted.
 fn unquoted(cell: &str) -> Option<&str> {
     cell.strip_prefix('`')?.strip_suffix('`')
 }

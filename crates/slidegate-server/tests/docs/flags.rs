@@ -11,7 +11,7 @@ use crate::{documents, read};
 const FOREIGN_FLAGS: [&str; 6] =
     ["--release", "--example", "--path", "--quick", "--port", "--from-literal"];
 
-/// The help texts of the program and of each of its commands, concatenated.
+/// Returns the help texts of the program and of each of its commands, concatenated.
 fn all_help_texts() -> String {
     let help = |arguments: &[&str]| {
         let output = slidegate().args(arguments).arg("--help").output().unwrap();

@@ -6,7 +6,7 @@ use pulldown_cmark::{Event, Parser, Tag};
 
 use crate::{documents, read, root};
 
-/// The targets of links and images in a document, except for external addresses.
+/// Returns the targets of links and images in a document, except for external addresses.
 fn links(text: &str) -> Vec<String> {
     let links = Parser::new(text).filter_map(|event| match event {
         Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
@@ -17,13 +17,13 @@ fn links(text: &str) -> Vec<String> {
     links.filter(|link| !link.contains("://")).collect()
 }
 
-/// The anchor of a heading.
+/// Returns the anchor of a heading.
 fn anchor(heading: &str) -> String {
     let is_kept = |char: &char| char.is_alphanumeric() || " -_".contains(*char);
     heading.to_lowercase().chars().filter(is_kept).collect::<String>().replace(' ', "-")
 }
 
-/// Whether the target of a link exists.
+/// Returns whether the target of a link exists.
 fn target_exists(document: &str, link: &str) -> bool {
     let (file, heading) = link.split_once('#').unwrap_or((link, ""));
     let folder = Path::new(document).parent().unwrap_or(Path::new(""));

@@ -38,12 +38,12 @@ use std::{env, fs};
 use markdown::FencedBlock;
 use shell::Shell;
 
-/// The root folder of the project.
+/// Returns the root folder of the project.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// The paths of README.md and of all documents in `docs/`, relative to the root.
+/// Returns the paths of README.md and of all documents in `docs/`, relative to the root.
 fn documents() -> Vec<String> {
     let files = fs::read_dir(root().join("docs")).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());

@@ -15,18 +15,18 @@ pub struct FencedBlock {
 }
 
 impl FencedBlock {
-    /// The first word after the fence.
+    /// Returns the first word after the fence.
     pub fn language(&self) -> &str {
         self.info.split_whitespace().next().unwrap_or_default()
     }
 
-    /// The words after the language.
+    /// Returns the words after the language.
     pub fn modifier(&self) -> &str {
         self.info.strip_prefix(self.language()).unwrap_or_default().trim()
     }
 }
 
-/// The blocks of a document, in order.
+/// Returns the blocks of a document, in order.
 pub fn blocks(document: &str) -> Vec<FencedBlock> {
     let mut blocks: Vec<FencedBlock> = Vec::new();
     let mut headings: Vec<String> = Vec::new();

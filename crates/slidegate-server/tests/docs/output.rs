@@ -38,7 +38,9 @@ fn without_times(text: &str) -> String {
     TIME_PREFIXES.into_iter().fold(text.to_owned(), replace)
 }
 
-/// Whether a text matches a pattern. Each part between two `[…]` matches at its first occurrence, the last part at the end.
+/// Returns whether a text matches a pattern.
+///
+/// Each part between two `[…]` matches at its first occurrence, the last part at the end.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts: Vec<&str> = pattern.split("[…]").collect();
     let last = parts.pop().unwrap_or_default();

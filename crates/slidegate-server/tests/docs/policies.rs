@@ -6,8 +6,8 @@ use slidegate::policy::file::schema;
 
 use crate::markdown::FencedBlock;
 
-/// Returns the policy of a block. A block without `rules:` contains fields of a single rule, which is completed with the
-/// required fields that are missing.
+/// Returns the policy of a block. A block without `rules:` contains fields of a single rule, which is completed with
+/// the required fields that are missing.
 pub fn complete_policy(block: &FencedBlock) -> String {
     let has = |field: &str| block.text.lines().any(|line| line.starts_with(field));
     if has("rules:") {

@@ -9,8 +9,9 @@
 //! report user=ann cost.tokens=1800 -> reported: per-user 200 left
 //! ```
 //!
-//! A line is a request or a step in time. A request consists of attributes, and optionally a repeat count (`5x`), a `cost`,
-//! named costs (`cost.tokens=1800`) and a `domain`. `report` makes it the report of a cost. Its outcome is one of
+//! A line is a request or a step in time. A request consists of attributes, and optionally a repeat count (`5x`), a
+//! `cost`, named costs (`cost.tokens=1800`) and a `domain`. `report` makes it the report of a cost. Its outcome is one
+//! of
 //!
 //! - `allowed`, or `allowed, 3 left` with the remaining units of the binding limit
 //! - `not counted`: allowed, and no limit applied
@@ -103,7 +104,7 @@ fn check_outcome(
     Ok(())
 }
 
-/// The outcome of a request, as documents write it.
+/// Returns the outcome of a request, as documents write it.
 fn describe_decision(ruling: &Ruling) -> String {
     let decision = ruling.decision();
     match (decision.is_allowed(), ruling.binding()) {
@@ -124,7 +125,7 @@ fn describe_decision(ruling: &Ruling) -> String {
     }
 }
 
-/// The result of a report, as documents write it.
+/// Returns the result of a report, as documents write it.
 fn describe_report(ruling: &Ruling) -> String {
     let limits = ruling.limits();
     let limits: Vec<String> = limits

@@ -181,7 +181,7 @@ impl Shell {
         }
     }
 
-    /// Whether the last commands have output that no block has been compared with yet.
+    /// Returns whether the last commands have output that no block has been compared with yet.
     pub fn has_output(&self) -> bool {
         self.output.is_some()
     }
@@ -199,7 +199,7 @@ impl Drop for Shell {
     }
 }
 
-/// A shell script that implements `cargo run` as documents use it. Examples are built with the test profile, whose
+/// Returns a shell script that implements `cargo run` for documents. Examples use the test profile, whose
 /// dependencies are already built.
 fn cargo_script() -> String {
     let home = std::env::var("HOME").unwrap_or_default();
@@ -215,10 +215,10 @@ fn cargo_script() -> String {
     )
 }
 
-/// An access log of three clients over 30 minutes.
+/// Generates an access log of three clients over 30 minutes.
 ///
-/// One client sends a request every 10 seconds, one every 7 seconds. The third sends 10 requests in 10 seconds, and again
-/// 35 seconds later, every 127 seconds. A sliding window of one minute is least accurate for this pattern.
+/// One client sends a request every 10 seconds, one every 7 seconds. The third sends 10 requests in 10 seconds, and
+/// again 35 seconds later, every 127 seconds. A sliding window of one minute is least accurate for this pattern.
 fn access_log() -> String {
     let mut log = String::new();
     for second in 0..1_800 {

@@ -152,7 +152,7 @@ fn read_export(stream: &mut BufReader<impl Read>) -> Option<Export> {
     Some(Export { path, headers, body })
 }
 
-/// An attribute of a span, as text.
+/// Returns an attribute of a span as text.
 pub fn attribute(span: &Span, name: &str) -> Option<String> {
     let value = span.attributes.iter().find(|attribute| attribute.key == name)?.value.clone();
     match value?.value? {

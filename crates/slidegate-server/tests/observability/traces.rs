@@ -49,7 +49,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The two spans of a decision: the span of the decision and the span of the store.
+/// Returns the two spans of a decision: the span of the decision and the span of the store.
 fn decision_and_store(spans: &[Span]) -> (&Span, &Span) {
     let [first, second] = spans else { panic!("{spans:?}") };
     if first.name == "slidegate.store" { (second, first) } else { (first, second) }
@@ -167,7 +167,7 @@ fn spans_of_forwarded_requests(flags: &[&str], traceparents: &[String]) -> Vec<S
     collector.received_spans()
 }
 
-/// Two `traceparent` values of a client: a ratio sampler always samples the first trace id, and never the second.
+/// Returns two `traceparent` values. A ratio sampler always samples the first trace id, and never the second.
 fn chosen_ids(flags: &str) -> [String; 2] {
     ["0", "f"].map(|digit| format!("00-{TRACE:.16}{}-{SPAN}-{flags}", digit.repeat(16)))
 }

@@ -57,7 +57,7 @@ fn assert_degraded(client: &Client, id: &str) {
         assert_eq!((status, &response["degraded"]), (503, &json!(true)), "{response}");
         assert_eq!(response["allowed"], false);
     }
-    // A quarter of 10.
+    // Each of the 4 expected instances allows a quarter of max 10, rounded down.
     for (expected, remaining) in [(200, 1), (200, 0), (429, 0)] {
         let (status, response) = check(client, "own", id);
         assert_eq!((status, &response["degraded"]), (expected, &json!(true)), "{response}");

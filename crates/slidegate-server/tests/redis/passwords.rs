@@ -17,8 +17,8 @@ const PASSWORD: &str = "sesame-unlocks";
 const PASSWORD_CONFIG: [&str; 8] =
     ["--requirepass", PASSWORD, "--user", "ann", "on", ">sesame-unlocks", "~*", "+@all"];
 
-/// Runs a server with log level `trace` and sends six requests. Returns whether Redis decided the first request, and all
-/// output of the server: its log and its responses.
+/// Runs a server with log level `trace` and sends six requests. Returns whether Redis decided the first request, and
+/// all output of the server: its log and its responses.
 pub fn run_and_collect_output(store: &str) -> (bool, String) {
     let policy = TempFile::new(".yaml", POLICY);
     let mut command = slidegate();

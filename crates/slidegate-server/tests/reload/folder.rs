@@ -105,15 +105,15 @@ impl ReloadingServer {
         Self { process, client, admin }
     }
 
-    /// Checks a request of the tenant `acme`, and returns the remaining units of the binding limit, or `None` if no rule
-    /// applies.
+    /// Checks a request of the tenant `acme`, and returns the remaining units of the binding limit, or `None` if no
+    /// rule applies.
     pub fn check_remaining(&self) -> Option<u64> {
         let response = self.client.check(&json!({"attributes": {"tenant": "acme"}}));
         assert!([200, 429].contains(&response.status), "{}", response.body);
         response.json()["remaining"].as_u64()
     }
 
-    /// Sum of the series whose lines begin with a prefix.
+    /// Returns the sum of the series whose lines begin with a prefix.
     pub fn metric(&self, prefix: &str) -> u64 {
         let metrics = self.admin.call("GET", "/metrics").body;
         let values = metrics

@@ -23,7 +23,7 @@ fn serve(path: &Path) -> ReloadingServer {
     ReloadingServer::new(Server::spawn(command.args(addresses)))
 }
 
-/// Creates a folder in which the domain `default` has five requests per hour, and a server that has allowed one request.
+/// Creates a folder whose domain `default` allows five requests per hour, and starts a server that has allowed one.
 fn start_with_one_charge() -> (PolicyFolder, ReloadingServer) {
     let folder = PolicyFolder::new();
     fs::write(folder.path("a.yaml"), file("default", 5)).unwrap();

@@ -1,5 +1,5 @@
 //! Continuous reloads under full load. Each response comes from exactly one valid policy, no counts are lost, and no
-//! request fails.
+//! request fails. `RELOAD_SECONDS=60` runs the test for a minute instead of ten seconds.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -21,7 +21,8 @@ const REQUESTS_PER_TENANT: u64 = 100;
 /// Allowed requests per tenant, under both policies.
 const MAX: u64 = 30;
 
-/// Returns the policy variant `a` or `b`. Both contain the rules `bound`, `first` and `end`, which apply to every request.
+/// Returns the policy variant `a` or `b`. Both contain the rules `bound`, `first` and `end`, which apply to every
+/// request.
 fn policy(variant: char) -> String {
     let max = max_of(variant);
     let fillers = (0..50)
@@ -123,7 +124,7 @@ fn send_requests(address: SocketAddr, connection: usize, is_stopped: &AtomicBool
     stats
 }
 
-/// Changes the policy file. Some changes are invalid, or written in two steps. Returns whether the change is valid.
+/// Changes the policy file and returns whether the change is valid. Some changes are invalid, or written in two steps.
 fn change_policy(folder: &PolicyFolder, server: &ReloadingServer, nth: u64) -> bool {
     let valid = policy(if nth.is_multiple_of(2) { 'a' } else { 'b' });
     match nth % 10 {

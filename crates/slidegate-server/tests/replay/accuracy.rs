@@ -36,7 +36,7 @@ fn rule_report(test: &str, limit: &str, requests: &[LogRequest]) -> Value {
     files.json(&["access.log"])["rules"][0].clone()
 }
 
-/// A number of requests of one client in one second.
+/// Returns `number` requests of one client in one second.
 fn burst(seconds: i64, number: usize) -> Vec<LogRequest> {
     burst_from("::1", seconds, number)
 }
@@ -47,7 +47,7 @@ fn burst_from(ip: &str, seconds: i64, number: usize) -> Vec<LogRequest> {
     vec![request; number]
 }
 
-/// The expected comparison of a limit with max 10.
+/// Returns the expected comparison of a limit with max 10.
 fn expected_comparison(
     false_allows: u64,
     false_denies: u64,

@@ -67,12 +67,12 @@ impl ReplayFiles {
         child.wait_with_output().unwrap()
     }
 
-    /// The text report of a successful run.
+    /// Returns the text report of a successful run.
     fn text(&self, arguments: &[&str]) -> String {
         successful_stdout(self.replay(arguments, b""))
     }
 
-    /// The JSON report of a successful run.
+    /// Returns the JSON report of a successful run.
     fn json(&self, arguments: &[&str]) -> Value {
         serde_json::from_str(&self.text(&[&["--json"], arguments].concat())).unwrap()
     }
@@ -93,7 +93,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The standard error of a run that must fail with exit code 1 and without standard output.
+/// Returns the standard error of a run that must fail with exit code 1 and without standard output.
 fn failure_message(output: Output) -> String {
     assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
     stderr(&output)
@@ -116,7 +116,7 @@ struct LogRequest {
 }
 
 impl LogRequest {
-    /// The line of this request in the combined log format.
+    /// Returns the line of this request in the combined log format.
     fn line(&self) -> String {
         let time = Timestamp::from_second(self.at).unwrap().strftime("%d/%b/%Y:%H:%M:%S +0000");
         let Self { ip, method, path, .. } = self;
@@ -169,7 +169,7 @@ fn requests() -> Vec<LogRequest> {
     requests
 }
 
-/// The value that an address counts as: an IPv6 address counts as its /64 network.
+/// Returns the client key of an address: the /64 network of an IPv6 address, or the IPv4 address itself.
 fn client_network(ip: &str) -> String {
     ip.strip_suffix("::1").map_or_else(|| ip.to_owned(), |network| format!("{network}::/64"))
 }
@@ -200,7 +200,7 @@ type LimitName = (&'static str, &'static str);
 /// The name of a rule, and the values of its `per` attributes.
 type RuleKey = (&'static str, Vec<(&'static str, String)>);
 
-/// A brute-force implementation of [`POLICY`]. It keeps all allowed requests of every key, and scans them at each check.
+/// A brute-force implementation of [`POLICY`]. It keeps all allowed requests per key, and scans them at each check.
 #[derive(Default)]
 struct ReplayOracle {
     admitted: BTreeMap<(LimitName, RuleKey), Vec<i64>>,
@@ -216,7 +216,7 @@ impl ReplayOracle {
         oracle
     }
 
-    /// The limits of [`POLICY`] that apply to a request: name, max, window in seconds, and key.
+    /// Returns the limits of [`POLICY`] that apply to a request: name, max, window in seconds, and key.
     fn matching_limits(request: &LogRequest) -> Vec<(LimitName, usize, i64, RuleKey)> {
         let ip = ("ip", client_network(&request.ip));
         let ip_key = ("per-ip", vec![ip.clone()]);
@@ -254,7 +254,7 @@ impl ReplayOracle {
         }
     }
 
-    /// The denied keys in the format and order of the report.
+    /// Returns the denied keys in the format and order of the report.
     fn denied_keys(&self) -> Vec<Value> {
         let mut denied: Vec<_> = self.keys.iter().filter(|(_, counts)| counts.denied > 0).collect();
         denied.sort_by_key(|(key, counts)| {

@@ -7,7 +7,7 @@ use super::*;
 const WINDOWS: [(&str, i64); 5] =
     [("1s", 1), ("10s", 10), ("1m", 60), ("1h", 3_600), ("1d", 86_400)];
 
-/// The maximum number of requests of each client in any window, whose length is in seconds.
+/// Returns the maximum number of requests of each client in any window of `window` seconds.
 fn peaks(
     requests: &[LogRequest],
     client: impl Fn(&LogRequest) -> String,

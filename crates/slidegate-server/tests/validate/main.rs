@@ -63,7 +63,7 @@ fn run_with_failure(arguments: &[&str], code: i32) -> String {
     utf8(&output.stderr).to_owned()
 }
 
-/// The files of a folder with an extension, sorted.
+/// Returns the files of a folder with an extension, sorted.
 fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> =
