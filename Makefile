@@ -7,7 +7,7 @@
 test:
 	command -v curl >/dev/null || { apt-get update -q && apt-get install -y -q curl; }
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
-	crates/slidegate-redis/tests/everybody.sh
+	crates/slidegate-redis/tests/client_interop.sh
 	crates/slidegate-server/tests/deploy.sh
 	crates/slidegate-server/tests/proxies.sh
 	cargo test --workspace --all-features

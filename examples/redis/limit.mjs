@@ -15,7 +15,7 @@ import { createClient, RESP_TYPES } from 'redis'
 const [PREFIX, MAX, WINDOW_US] = ['slidegate:', 5, 3_600_000_000]
 // The number of an algorithm, its tick of an hour (in microseconds), and its decider: of a state with a key of
 // its own, or of one that is a slot of a value which limits share.
-const ALGORITHMS = { sliding_log: [1, 10, 'one_own'], sliding_window: [3, 1000, 'one_slot'] }
+const ALGORITHMS = { sliding_log: [1, 10, 'single_key'], sliding_window: [3, 1000, 'single_slot'] }
 
 const lua = (file) => readFileSync(new URL(`../../crates/slidegate-redis/lua/${file}.lua`, import.meta.url), 'utf8')
 const escape = (text) => encodeURIComponent(text)
@@ -28,7 +28,7 @@ async function take(connection, algorithm, client) {
   const [number, tickUs, decider] = ALGORITHMS[algorithm]
   const counter = `1h:${algorithm}:1h` // the limit's id, and its shape: algorithm and window
   // (An IPv6 address counts by its network, whose text is not escaped: {client=(2001:db8::/64)}.)
-  const key = `${PREFIX}default:per-client:{client=${escape(client)}}` + (decider === 'one_own' ? `:${counter}` : '')
+  const key = `${PREFIX}default:per-client:{client=${escape(client)}}` + (decider === 'single_key' ? `:${counter}` : '')
   const argument = Buffer.alloc(61)
   argument.writeDoubleLE(-1, 0) // Redis tells the time
   argument.set([1, number, 0], 8) // take; one hit, enforced

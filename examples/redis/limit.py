@@ -17,7 +17,7 @@ import redis
 PREFIX, MAX, WINDOW_US = "slidegate:", 5, 3_600_000_000
 # The number of an algorithm, its tick of an hour (in microseconds), and its decider: of a state with a key of
 # its own, or of one that is a slot of a value which limits share.
-ALGORITHMS = {"sliding_log": (1, 10, "one_own"), "sliding_window": (3, 1000, "one_slot")}
+ALGORITHMS = {"sliding_log": (1, 10, "single_key"), "sliding_window": (3, 1000, "single_slot")}
 LUA = Path(__file__).parents[2] / "crates/slidegate-redis/lua"
 
 
@@ -37,7 +37,7 @@ def take(connection, algorithm, client):
     counter = f"1h:{algorithm}:1h"  # the limit's id, and its shape: algorithm and window
     # (An IPv6 address counts by its network, whose text is not escaped: {client=(2001:db8::/64)}.)
     key = f"{PREFIX}default:per-client:{{client={quote(client, safe='/@+:')}}}"
-    key += f":{counter}" if decider == "one_own" else ""
+    key += f":{counter}" if decider == "single_key" else ""
     # -1: Redis tells the time. 1: take. One hit, enforced (0), at the first key. No extra; kept a second longer.
     head = struct.pack("<dBBBHIIII", -1, 1, number, 0, 1, fnv1a(counter), MAX, 0, 1)
     # The window in ticks, one unit, no phase.

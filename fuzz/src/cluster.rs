@@ -6,10 +6,11 @@ use bytes::BytesMut;
 use chitchat::{ChitchatMessage, Deserializable};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use slidegate::Timestamp;
-use slidegate_cluster::counts::Incarnation;
+use slidegate_cluster::pn_counter::Incarnation;
 use slidegate_cluster::seal::{
-    CONFIRMATION, ClusterKey, DatagramOpener, DatagramSealer, FrameOpener, FrameSealer,
-    GREETING_HEAD, Introduction, MAX_FRAME, Session, answer, dial, greeting_length,
+    CONFIRMATION_BYTES, ClusterKey, DatagramOpener, DatagramSealer, FrameOpener, FrameSealer,
+    HELLO_HEADER_BYTES, MAX_FRAME, PeerIdentity, Session, accept_handshake, hello_length,
+    start_handshake,
 };
 
 const ALICE: Incarnation = Incarnation(1);
@@ -118,25 +119,26 @@ pub fn hold_stream(conversation: &Conversation) {
 /// Both sides, if nothing was changed on the way.
 fn shake_hands(conversation: &Conversation) -> Option<[Session; 2]> {
     let key = ClusterKey::for_loopback();
-    let alice = Introduction { incarnation: ALICE, name: conversation.name.clone() };
-    let bob = Introduction { incarnation: BOB, name: String::from("bob") };
-    let dialling = dial(&key, &alice, &[1; 32]);
-    let greeting = conversation.greeting.to(dialling.greeting());
-    if let Some(head) = greeting.first_chunk::<GREETING_HEAD>() {
+    let alice = PeerIdentity { incarnation: ALICE, name: conversation.name.clone() };
+    let bob = PeerIdentity { incarnation: BOB, name: String::from("bob") };
+    let client = start_handshake(&key, &alice, &[1; 32]);
+    let greeting = conversation.greeting.to(client.hello());
+    if let Some(head) = greeting.first_chunk::<HELLO_HEADER_BYTES>() {
         assert!(
-            greeting_length(head).is_ok_and(|length| length == greeting.len())
-                || greeting != dialling.greeting()
+            hello_length(head).is_ok_and(|length| length == greeting.len())
+                || greeting != client.hello()
         );
     }
-    let answering = answer(&key, &bob, &[2; 32], &greeting).ok();
-    assert_eq!(answering.is_some(), greeting == dialling.greeting());
-    let answering = answering?;
-    let answer = conversation.answer.to(answering.answer());
-    let session = dialling.answered(&answer).ok();
-    assert_eq!(session.is_some(), answer == answering.answer());
+    let server = accept_handshake(&key, &bob, &[2; 32], &greeting).ok();
+    assert_eq!(server.is_some(), greeting == client.hello());
+    let server = server?;
+    let answer = conversation.answer.to(server.response());
+    let session = client.on_response(&answer).ok();
+    assert_eq!(session.is_some(), answer == server.response());
     let (alice, confirmation) = session?;
     let confirmed = conversation.confirmation.to(&confirmation);
-    let session = answering.confirmed(&<[u8; CONFIRMATION]>::try_from(&confirmed[..]).ok()?).ok();
+    let session =
+        server.on_confirmation(&<[u8; CONFIRMATION_BYTES]>::try_from(&confirmed[..]).ok()?).ok();
     assert_eq!(session.is_some(), confirmed == confirmation);
     let bob = session?;
     assert!(conversation.name.starts_with(&bob.peer.name) && alice.peer.name == "bob");
@@ -181,6 +183,6 @@ fn hear(mut opener: FrameOpener, mut arrives: &[u8], pieces: &[u8]) -> Vec<Vec<u
             break;
         }
     }
-    let _ = opener.end(&arrived);
+    let _ = opener.check_end(&arrived);
     heard
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use slidegate::Timestamp;
 use slidegate_cluster::counters::{CounterSettings, Counters};
-use slidegate_cluster::counts::{Incarnation, Shape, Tally, Told};
 use slidegate_cluster::message::{
-    Ack, Body, Counts, Listed, MAX_BYTES, Message, Position, Roster, VERSION, ack_frame, decode,
-    leaving_frame,
+    Ack, FrameBody, MAX_MESSAGE_BYTES, Message, Position, Roster, RosterEntry, UpdateFrame,
+    VERSION, ack_frame, decode, leaving_frame,
 };
-use slidegate_cluster::sync::{Addressed, Engine, Node, Settings};
+use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation, PnCounter, BucketLayout};
+use slidegate_cluster::replication::{NodeInfo, OutboundFrame, ReplicationEngine, Settings};
 
 const ME: Incarnation = Incarnation(1);
 
@@ -52,21 +52,22 @@ impl Said {
             Self::Known(bytes) => [&[VERSION], &bytes[..]].concat(),
             Self::Ack([epoch, seq, sent_epoch, sent_seq]) => {
                 let (heard, sent) = (place(*epoch, *seq), place(*sent_epoch, *sent_seq));
-                ack_frame(&Ack { heard, sent })
+                ack_frame(&Ack { received: heard, sent })
             }
             Self::Tallies((epoch, seq), tallies) => {
-                let told: Vec<Told> = tallies.iter().map(|tally| told(tally, now)).collect();
-                let body = Body::of(&told).into_iter().next();
-                body.map_or_else(Vec::new, |body| body.frame(place(*epoch, *seq)))
+                let told: Vec<CounterUpdate> =
+                    tallies.iter().map(|tally| told(tally, now)).collect();
+                let body = FrameBody::from_updates(&told).into_iter().next();
+                body.map_or_else(Vec::new, |body| body.to_frame(place(*epoch, *seq)))
             }
             Self::Roster((epoch, seq), is_complete, is_settled, listed) => {
-                let listed = listed.iter().map(|(incarnation, name, has_left)| Listed {
+                let listed = listed.iter().map(|(incarnation, name, has_left)| RosterEntry {
                     incarnation: Incarnation(*incarnation),
                     name: name.as_str().into(),
                     has_left: *has_left,
                 });
-                let roster = Roster { is_settled: *is_settled, listed: listed.collect() };
-                Body::of_roster(&roster, *is_complete).frame(place(*epoch, *seq))
+                let roster = Roster { is_settled: *is_settled, entries: listed.collect() };
+                FrameBody::from_roster(&roster, *is_complete).to_frame(place(*epoch, *seq))
             }
         }
     }
@@ -76,15 +77,15 @@ fn place(epoch: u8, seq: u8) -> Position {
     Position { epoch: u64::from(epoch).max(1), seq: u64::from(seq).max(1) }
 }
 
-fn told(tally: &(u8, u32, u8, i8, u64, u64), now: Timestamp) -> Told {
-    let (key, millis, incarnation, bucket, charged, given_back) = *tally;
-    let shape = Shape { bucket_us: (u64::from(millis) * 1_000).max(1), buckets: 2 };
-    Told {
+fn told(tally: &(u8, u32, u8, i8, u64, u64), now: Timestamp) -> CounterUpdate {
+    let (key, millis, incarnation, bucket, charged, removed) = *tally;
+    let layout = BucketLayout { bucket_us: (u64::from(millis) * 1_000).max(1), buckets: 2 };
+    CounterUpdate {
         key: u64::from(key) << 57 | u64::from(key),
-        shape,
+        layout,
         incarnation: Incarnation(incarnation.into()),
-        bucket: shape.bucket(now).saturating_add_signed(bucket.into()),
-        tally: Tally { charged, given_back },
+        bucket: layout.bucket(now).saturating_add_signed(bucket.into()),
+        units: PnCounter { charged, removed },
     }
 }
 
@@ -94,27 +95,31 @@ fn hold_one_form(frame: &[u8]) {
         Err(error) => assert!(!error.to_string().is_empty()),
         Ok(Message::Leaving) => assert_eq!(frame, leaving_frame()),
         Ok(Message::Ack(ack)) => assert_eq!(frame, ack_frame(&ack)),
-        Ok(Message::Counts(Counts { at, is_complete, roster, tallies })) => {
-            assert!(tallies.len() <= frame.len(), "{} tallies", tallies.len());
-            let bodies = Body::of(&tallies);
-            let again = bodies.iter().flat_map(|body| match decode(&body.frame(at)) {
-                Ok(Message::Counts(counts)) => counts.tallies,
+        Ok(Message::Updates(UpdateFrame { position, is_complete, roster, updates })) => {
+            assert!(updates.len() <= frame.len(), "{} updates", updates.len());
+            let bodies = FrameBody::from_updates(&updates);
+            let again = bodies.iter().flat_map(|body| match decode(&body.to_frame(position)) {
+                Ok(Message::Updates(frame)) => frame.updates,
                 other => panic!("{other:?}"),
             });
-            assert!(again.eq(tallies));
+            assert!(again.eq(updates));
             if let Some(roster) = roster {
-                let again = decode(&Body::of_roster(&roster, is_complete).frame(at));
-                let tallies = Vec::new();
+                let again =
+                    decode(&FrameBody::from_roster(&roster, is_complete).to_frame(position));
+                let updates = Vec::new();
                 let roster = Some(roster);
-                assert_eq!(again, Ok(Message::Counts(Counts { at, is_complete, roster, tallies })));
+                assert_eq!(
+                    again,
+                    Ok(Message::Updates(UpdateFrame { position, is_complete, roster, updates }))
+                );
             }
         }
     }
 }
 
-fn hold_sent(frames: &[Addressed]) {
+fn hold_sent(frames: &[OutboundFrame]) {
     for (to, frame) in frames {
-        assert!(*to != ME && frame.len() <= MAX_BYTES);
+        assert!(*to != ME && frame.len() <= MAX_MESSAGE_BYTES);
         assert!(decode(frame).is_ok(), "it sends messages");
     }
 }
@@ -123,7 +128,7 @@ fn hold_sent(frames: &[Addressed]) {
 pub fn hold_messages(heard: &[Heard]) {
     let mut now = Timestamp::from_secs(1_700_000_000);
     let settings = CounterSettings {
-        me: ME,
+        incarnation: ME,
         secret: [7; 16].into(),
         max_clock_skew_us: 2_000_000,
         sync_interval: Duration::from_millis(250),
@@ -132,7 +137,7 @@ pub fn hold_messages(heard: &[Heard]) {
     };
     let counters = Counters::new(settings, now);
     let progress = Arc::clone(counters.progress());
-    let mut engine = Engine::new(node(1), Settings::default(), true, progress, now);
+    let mut engine = ReplicationEngine::new(node(1), Settings::default(), true, progress, now);
     for Heard { before, from, said } in heard {
         now = now.after(Duration::from_millis((*before).into()));
         let frame = said.frame(now);
@@ -142,10 +147,10 @@ pub fn hold_messages(heard: &[Heard]) {
             Said::Nothing => engine.tick(&counters, now),
             Said::Members(which) => {
                 let is_there = |nth: &u64| which >> nth & 1 == 1;
-                let alive: Vec<Node> = (2..=LAST).filter(is_there).map(node).collect();
-                engine.members(&counters, &alive, &[], now)
+                let alive: Vec<NodeInfo> = (2..=LAST).filter(is_there).map(node).collect();
+                engine.on_membership_changed(&counters, &alive, &[], now)
             }
-            _ => engine.heard(&counters, from, &frame, now),
+            _ => engine.on_frame_received(&counters, from, &frame, now),
         });
         assert!(engine.status(now).members.len() <= 300, "strangers are bounded");
     }
@@ -153,6 +158,6 @@ pub fn hold_messages(heard: &[Heard]) {
     assert!(refused <= 10_000, "{refused} keys");
 }
 
-fn node(nth: u64) -> Node {
-    Node { incarnation: Incarnation(nth), name: format!("node-{nth}").into(), address: None }
+fn node(nth: u64) -> NodeInfo {
+    NodeInfo { incarnation: Incarnation(nth), name: format!("node-{nth}").into(), address: None }
 }

@@ -9,7 +9,7 @@ pub const REQUESTS: usize = 3_000;
 
 /// How the rules of a policy look, and what requests for them say.
 #[derive(Clone, Copy)]
-pub struct Shape {
+pub struct BucketLayout {
     /// What it is called in the tables.
     pub name: &'static str,
     /// The fields of a rule beside its name and limits.
@@ -21,14 +21,14 @@ pub struct Shape {
 }
 
 /// Shapes in which a request leads to its rules by a look-up or a few.
-pub const SHAPES: [Shape; 8] = [
-    Shape {
+pub const SHAPES: [BucketLayout; 8] = [
+    BucketLayout {
         name: "routes, by templates",
         rule: |nth| format!("when: {{ route: '/v1/r{nth}/{{id}}' }}, per: [client]"),
         route: Some(|nth| format!("/v1/r{nth}/{{id}}")),
         own: |nth| one("path", format!("/v1/r{nth}/77")),
     },
-    Shape {
+    BucketLayout {
         name: "tenant and method",
         rule: |nth| {
             let (tenant, method) = (nth / 4, METHODS[nth % 4]);
@@ -40,13 +40,13 @@ pub const SHAPES: [Shape; 8] = [
             vec![tenant, ("method".to_owned(), METHODS[nth % 4].to_owned())]
         },
     },
-    Shape {
+    BucketLayout {
         name: "globs of paths",
         rule: |nth| format!("when: {{ path: '/v1/r{nth}/*' }}, per: [client]"),
         route: None,
         own: |nth| one("path", format!("/v1/r{nth}/77")),
     },
-    Shape {
+    BucketLayout {
         name: "globs of paths, of 40 lengths",
         rule: |nth| {
             format!("when: {{ path: '/{}/r{nth}/*' }}, per: [client]", "a".repeat(nth % 40))
@@ -54,13 +54,13 @@ pub const SHAPES: [Shape; 8] = [
         route: None,
         own: |nth| one("path", format!("/{}/r{nth}/77", "a".repeat(nth % 40))),
     },
-    Shape {
+    BucketLayout {
         name: "networks of one length",
         rule: |nth| format!("when: {{ ip: {}/24 }}, per: [client]", network(nth, 8)),
         route: None,
         own: |nth| one("ip", network(nth, 8)),
     },
-    Shape {
+    BucketLayout {
         name: "networks of 10 lengths",
         rule: |nth| {
             format!("when: {{ ip: {}/{} }}, per: [client]", network(nth, 10), 22 + nth % 10)
@@ -68,13 +68,13 @@ pub const SHAPES: [Shape; 8] = [
         route: None,
         own: |nth| one("ip", network(nth, 10)),
     },
-    Shape {
+    BucketLayout {
         name: "each its own attribute in `per`",
         rule: |nth| format!("per: [key{nth}]"),
         route: None,
         own: |nth| one(&format!("key{nth}"), format!("value-{nth}")),
     },
-    Shape {
+    BucketLayout {
         name: "lists of 20 tenants",
         rule: |nth| {
             let tenants: Vec<String> = (0..20).map(|own| format!("t{nth}-{own}")).collect();
@@ -86,7 +86,7 @@ pub const SHAPES: [Shape; 8] = [
 ];
 
 /// Rules that only their own glob tells apart: every one is looked at.
-pub const WITHOUT_A_BEGINNING: Shape = Shape {
+pub const WITHOUT_A_BEGINNING: BucketLayout = BucketLayout {
     name: "globs that begin with a star",
     rule: |nth| format!("when: {{ path: '*/r{nth}' }}, per: [client]"),
     route: None,
@@ -104,7 +104,7 @@ fn network(nth: usize, bits: u32) -> String {
     std::net::Ipv4Addr::from_bits((10 << 24) + ((nth as u32) << bits)).to_string()
 }
 
-impl Shape {
+impl BucketLayout {
     /// The text of a policy of so many rules.
     pub fn policy(&self, rules: usize) -> String {
         let rule = self.rule;
@@ -143,7 +143,7 @@ impl Workload<SystemClock> {
     ///
     /// # Errors
     /// If the shape's policy is not one, or its requests are not for one rule each.
-    pub fn new(shape: Shape, rules: usize) -> Result<Self, Box<dyn Error>> {
+    pub fn new(shape: BucketLayout, rules: usize) -> Result<Self, Box<dyn Error>> {
         Self::with(shape, rules, MemoryStore::new())
     }
 }
@@ -153,7 +153,11 @@ impl<C: Clock> Workload<C> {
     ///
     /// # Errors
     /// If the shape's policy is not one, or its requests are not for one rule each.
-    pub fn with(shape: Shape, rules: usize, store: MemoryStore<C>) -> Result<Self, Box<dyn Error>> {
+    pub fn with(
+        shape: BucketLayout,
+        rules: usize,
+        store: MemoryStore<C>,
+    ) -> Result<Self, Box<dyn Error>> {
         let gate = Gate::new(Policy::from_yaml(&shape.policy(rules))?, store);
         let mut requests: Vec<_> =
             (0..REQUESTS).map(|nth| shape.request(nth % rules, nth)).collect();

@@ -1,23 +1,24 @@
-//! How much a cluster may let through, beyond what its limits promise.
+//! Upper bound of the units that a cluster admits beyond its limits.
 //!
-//! A node stops allowing a key when it has charged `max_unsynced` units (the N of what follows) that not every member
-//! has acknowledged; a charge that costs more is allowed when there is none such. So of what a node has charged, no
-//! other is ever without more than C = max(N, largest cost). Whoever allows a request sees at most max with it, and
-//! does not see at most C of each of the others: together at most max + (nodes - 1) * C, in the counts by which it
-//! decides. `nodes` are the incarnations that charge within the window: a node that restarts is two.
+//! A node stops admitting requests for a key when it has charged `max_unsynced` units (N below) that not every member
+//! has acknowledged. A single charge above N is admitted if the node has no unacknowledged units. So at most C = max(N,
+//! largest cost) units of each node are unknown to any other node. A node that admits a request sees at most max units
+//! including the request, and misses at most C units of each other node: together at most max + (nodes - 1) * C in the
+//! counts that it decides by. `nodes` is the number of incarnations that charge within the window: a node that restarts
+//! counts twice.
 //!
-//! The buckets of a `sliding_buckets` cover the whole window in each decision, so that is the bound for any window. A
-//! window may lie over two windows of a `fixed_window`, each of which is decided by its own, and over two counts of a
-//! `sliding_window`; each of the two may be exceeded as much.
+//! The buckets of `sliding_buckets` cover the whole window in each decision, so this bound holds for any window. A
+//! window can overlap two windows of a `fixed_window` and two counts of a `sliding_window`. Each of the two is limited
+//! separately, so each can be exceeded by this amount.
 
 use slidegate::{Algorithm, Limit};
 
-/// The most units that the nodes of a cluster may let into any window of a limit's length beyond the promise of its
-/// algorithm. Windows are those of the dates that the nodes gave the charges.
+/// Returns the maximum number of units that the nodes of a cluster admit into any window of the limit's length, beyond
+/// the guarantee of its algorithm. Windows refer to the timestamps that the nodes assigned to the charges.
 ///
 /// - `nodes`: incarnations of nodes that charge within the window, at least 1.
-/// - `max_unsynced`: what the rule says, else [`default_max_unsynced`].
-/// - `largest_cost`: of one request, in units.
+/// - `max_unsynced`: the value of the rule, otherwise [`default_max_unsynced`].
+/// - `largest_cost`: the largest cost of one request, in units.
 ///
 /// ```
 /// use slidegate::{Algorithm, Limit};
@@ -29,27 +30,28 @@ use slidegate::{Algorithm, Limit};
 /// assert_eq!(max_unsynced, 1_000);
 /// assert_eq!(overshoot_bound(&limit, 3, max_unsynced, 1), 2_000);
 /// assert_eq!(max_units_in_window(&limit, 3, max_unsynced, 1), 8_000);
-/// assert_eq!(overshoot_bound(&limit, 1, max_unsynced, 1), 0, "a node alone is exact");
+/// assert_eq!(overshoot_bound(&limit, 1, max_unsynced, 1), 0, "a single node is exact");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn overshoot_bound(limit: &Limit, nodes: u64, max_unsynced: u64, largest_cost: u64) -> u64 {
-    let unseen = nodes.saturating_sub(1).saturating_mul(max_unsynced.max(largest_cost));
-    unseen.saturating_mul(counts_in_a_window(limit))
+    let unknown_units = nodes.saturating_sub(1).saturating_mul(max_unsynced.max(largest_cost));
+    unknown_units.saturating_mul(overlapping_counts(limit))
 }
 
-/// The most units that the nodes of a cluster may let into any window of a limit's length: the promise of its
-/// algorithm, and [`overshoot_bound`].
+/// Returns the maximum number of units that the nodes of a cluster admit into any window of the limit's length: the
+/// guarantee of its algorithm plus [`overshoot_bound`].
 pub fn max_units_in_window(limit: &Limit, nodes: u64, max_unsynced: u64, largest_cost: u64) -> u64 {
-    promise(limit).saturating_add(overshoot_bound(limit, nodes, max_unsynced, largest_cost))
+    algorithm_bound(limit).saturating_add(overshoot_bound(limit, nodes, max_unsynced, largest_cost))
 }
 
-/// Units that a node of so many may charge before every member has acknowledged them, if the rule does not say.
+/// Returns the default of `max_unsynced`: the units that one of `nodes` nodes may charge before every member has
+/// acknowledged them.
 pub fn default_max_unsynced(limit: &Limit, nodes: u64) -> u64 {
     (limit.capacity() / nodes.max(1).saturating_mul(2)).max(1)
 }
 
-/// The most units that one node alone lets into any window of a limit's length.
-fn promise(limit: &Limit) -> u64 {
+/// Returns the maximum number of units that a single node admits into any window of the limit's length.
+fn algorithm_bound(limit: &Limit) -> u64 {
     let max = limit.quota().max();
     match limit.algorithm() {
         Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => max,
@@ -59,8 +61,8 @@ fn promise(limit: &Limit) -> u64 {
     }
 }
 
-/// Counts that a window may lie over of which each is held to max by itself.
-fn counts_in_a_window(limit: &Limit) -> u64 {
+/// Returns the number of separately limited counts that one window can overlap.
+fn overlapping_counts(limit: &Limit) -> u64 {
     match limit.algorithm() {
         Algorithm::SlidingWindow | Algorithm::FixedWindow { .. } => 2,
         _ => 1,
@@ -76,15 +78,15 @@ mod tests {
     }
 
     #[test]
-    fn a_node_alone_keeps_the_promise_of_its_algorithm() {
+    fn single_node_bound_matches_its_algorithm() {
         for limit in slidegate::testkit::properties::limits() {
-            let promise = slidegate::testkit::properties::max_units_in_window(&limit);
-            assert_eq!(max_units_in_window(&limit, 1, 100, 100), promise, "{limit}");
+            let algorithm_bound = slidegate::testkit::properties::max_units_in_window(&limit);
+            assert_eq!(max_units_in_window(&limit, 1, 100, 100), algorithm_bound, "{limit}");
         }
     }
 
     #[test]
-    fn each_count_that_a_window_lies_over_may_be_exceeded() {
+    fn bound_covers_each_overlapping_count() {
         let buckets = limit(100, Algorithm::SlidingBuckets { precision: None });
         assert_eq!(max_units_in_window(&buckets, 3, 10, 25), 100 + 2 * 25);
         let window = limit(100, Algorithm::SlidingWindow);
@@ -92,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_stays_at_the_most() {
+    fn bound_saturates_at_maximum() {
         let window = limit(100, Algorithm::SlidingWindow);
         assert_eq!(max_units_in_window(&window, u64::MAX, u64::MAX, 1), u64::MAX);
         assert_eq!(overshoot_bound(&window, 0, 7, 7), 0);

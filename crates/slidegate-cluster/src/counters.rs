@@ -1,9 +1,10 @@
-//! The counts of all keys: states and books by fingerprint, spread over shards, each behind a lock of its own.
+//! Counters of all keys, by fingerprint, in shards that each have their own lock.
 //!
-//! A request that touches several shards locks them in ascending order, so that it is one step and no two wait for
-//! each other in a circle. Idle keys leave as others come, as in the memory store.
+//! Decisions read and charge states, which are stored in the same tables as in the memory store. Replicas hold the
+//! counters that nodes exchange. A request locks its shards in ascending order, so it is one atomic step and cannot
+//! deadlock with others. Idle keys are evicted when new keys arrive, as in the memory store.
 
-/// Runs `$body` with `$counter` bound to the counter inside, whatever its type.
+/// Runs `$body` with `$counter` bound to the inner counter of any type.
 macro_rules! with_counter {
     ($any:expr, $counter:ident => $body:expr) => {
         match $any {
@@ -17,8 +18,8 @@ macro_rules! with_counter {
 mod decide;
 mod kinds;
 mod memory;
+mod replicate;
 mod shard;
-mod tell;
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -32,64 +33,64 @@ use slidegate::store::table::CoarseTime;
 use slidegate::{Algorithm, Hit, Limit, StoreError, Timestamp};
 use smallvec::SmallVec;
 
-use crate::book::Book;
-use crate::counts::Incarnation;
-use crate::overshoot::Overshoot;
-use crate::progress::Published;
+use crate::overshoot::OvershootHistogram;
+use crate::pn_counter::Incarnation;
+use crate::progress::SharedProgress;
+use crate::replica::KeyReplica;
 
-use kinds::{KindId, Kinds};
-use shard::{HasTable, Hot, Shard};
+use kinds::{CounterKinds, KindId};
+use shard::{HasTable, KeyState, Shard};
 
-pub use decide::{AtCap, Attempt};
+pub use decide::{Attempt, CapPolicy};
 
-/// At most so many shards.
+/// Maximum number of shards.
 const MAX_SHARDS: usize = 1024;
 
-/// Shards whose books are looked through at once.
-const FORGOTTEN_AT_ONCE: usize = 64;
+/// Number of shards that one call of [`Counters::prune`] visits.
+const PRUNED_SHARDS_PER_CALL: usize = 64;
 
-/// Decisions in a shard between two sweeps.
-const SWEEP_EVERY: u8 = 64;
+/// Number of decisions in a shard between two sweeps.
+const DECISIONS_PER_SWEEP: u8 = 64;
 
-/// The counts of all keys, as this node knows them.
+/// The counters of all keys on this node.
 pub struct Counters {
-    me: Incarnation,
-    secret: Secret,
-    /// Coarse time begins here.
-    began_us: u64,
+    incarnation: Incarnation,
+    secret: FingerprintSecret,
+    /// The start of coarse time, in microseconds since the Unix epoch.
+    start_us: u64,
     max_clock_skew_us: u64,
     sync_interval: Duration,
     shards: Box<[PaddedShard]>,
     max_keys: usize,
     keys: AtomicUsize,
     max_memory: usize,
-    /// Bytes of the states of all shards.
+    /// Memory of the states of all shards, in bytes.
     state_bytes: AtomicUsize,
-    /// Bytes of the books of all shards, as of the last look at each.
-    book_bytes: AtomicUsize,
+    /// Memory of the replicas of all shards as of their last count, in bytes.
+    replica_bytes: AtomicUsize,
     evicted: AtomicU64,
-    /// The shard at which the next forgetting begins.
-    forgotten: AtomicUsize,
-    kinds: Kinds,
-    progress: Arc<Published>,
-    overshoot: Overshoot,
+    /// The first shard that the next call of [`Counters::prune`] visits.
+    next_pruned_shard: AtomicUsize,
+    kinds: CounterKinds,
+    progress: Arc<SharedProgress>,
+    overshoot: OvershootHistogram,
 }
 
-/// A shard in its place, alone on its cache line.
+/// A shard aligned to its own cache line.
 #[repr(align(64))]
 struct PaddedShard(Mutex<Shard>);
 
-/// What fingerprints are made under: the same on every node of a cluster.
+/// The key of the fingerprint hash, identical on every node of a cluster.
 #[derive(Clone)]
-pub struct Secret([u8; 16]);
+pub struct FingerprintSecret([u8; 16]);
 
-impl From<[u8; 16]> for Secret {
+impl From<[u8; 16]> for FingerprintSecret {
     fn from(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 }
 
-impl BuildHasher for Secret {
+impl BuildHasher for FingerprintSecret {
     type Hasher = SipHasher13;
 
     #[inline]
@@ -98,43 +99,43 @@ impl BuildHasher for Secret {
     }
 }
 
-/// A hit on its way through the counters.
+/// The shard and counter of a hit.
 #[derive(Clone, Copy)]
 struct HitLocation {
     shard: usize,
     fingerprint: u64,
-    /// What the counter's clock is ahead of the node's.
+    /// Offset of the counter's clock ahead of the node's clock, in microseconds.
     phase_us: u64,
     counter: AnyAdditive,
 }
 
-/// The shards that a request has locked, in ascending order.
+/// The shards locked by one request, in ascending order.
 type LockedShards<'s> = SmallVec<[(usize, MutexGuard<'s, Shard>); 4]>;
 
-/// What the counters are made with.
+/// Settings of [`Counters`].
 pub struct CounterSettings {
-    /// This life of this node.
-    pub me: Incarnation,
-    /// What fingerprints are made under.
-    pub secret: Secret,
-    /// By how much the clocks of nodes may differ, in microseconds.
+    /// The incarnation of this node.
+    pub incarnation: Incarnation,
+    /// The key of the fingerprint hash.
+    pub secret: FingerprintSecret,
+    /// Maximum difference between the clocks of two nodes, in microseconds.
     pub max_clock_skew_us: u64,
-    /// How often nodes tell each other what has changed.
+    /// Interval at which nodes send changed counters to each other.
     pub sync_interval: Duration,
-    /// Keys that are kept, at most.
+    /// Maximum number of keys.
     pub max_keys: usize,
-    /// Bytes that the keys take, at most.
+    /// Maximum memory of all keys, in bytes.
     pub max_memory: usize,
 }
 
 impl Counters {
-    /// No counts yet.
+    /// Creates empty counters.
     pub fn new(settings: CounterSettings, now: Timestamp) -> Self {
         let shards = (settings.max_keys / 1024).next_power_of_two().clamp(64, MAX_SHARDS);
         Self {
-            me: settings.me,
+            incarnation: settings.incarnation,
             secret: settings.secret,
-            began_us: now.as_micros(),
+            start_us: now.as_micros(),
             max_clock_skew_us: settings.max_clock_skew_us,
             sync_interval: settings.sync_interval,
             shards: (0..shards).map(|_| PaddedShard(Mutex::default())).collect(),
@@ -142,66 +143,66 @@ impl Counters {
             keys: AtomicUsize::new(0),
             max_memory: settings.max_memory,
             state_bytes: AtomicUsize::new(0),
-            book_bytes: AtomicUsize::new(0),
+            replica_bytes: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
-            forgotten: AtomicUsize::new(0),
-            kinds: Kinds::default(),
+            next_pruned_shard: AtomicUsize::new(0),
+            kinds: CounterKinds::default(),
             progress: Arc::default(),
-            overshoot: Overshoot::default(),
+            overshoot: OvershootHistogram::default(),
         }
     }
 
-    /// How far the other members have come: who tells them publishes it here.
-    pub fn progress(&self) -> &Arc<Published> {
+    /// Returns the progress of the other members, which the replication engine publishes.
+    pub fn progress(&self) -> &Arc<SharedProgress> {
         &self.progress
     }
 
-    /// This life of this node.
-    pub fn me(&self) -> Incarnation {
-        self.me
+    /// Returns the incarnation of this node.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
     }
 
-    /// Keys that are kept; those that have expired count until they are swept.
+    /// Returns the number of keys, including expired keys that are not swept yet.
     pub fn keys(&self) -> usize {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes that the keys take: the states by which they are decided, and what is kept for other nodes.
-    /// The latter is recounted every few seconds. Messages on their way to other nodes are left out.
+    /// Returns the memory of all keys in bytes: the states that decisions read, and the replicas kept for other nodes.
+    /// The size of the replicas is recounted every few seconds. Queued messages to other nodes are not included.
     pub fn memory_bytes(&self) -> usize {
-        self.state_bytes.load(Ordering::Relaxed) + self.book_bytes.load(Ordering::Relaxed)
+        self.state_bytes.load(Ordering::Relaxed) + self.replica_bytes.load(Ordering::Relaxed)
     }
 
-    /// Keys that had to go before they expired, because there were too many, or they took too much memory.
+    /// Returns the number of keys that were evicted before they expired, because of the key or memory limit.
     pub fn evicted_keys(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// How far counts went beyond max.
-    pub fn overshoot(&self) -> &Overshoot {
+    /// Returns the measured overshoot.
+    pub fn overshoot(&self) -> &OvershootHistogram {
         &self.overshoot
     }
 
     #[inline(always)]
-    fn location(&self, hit: &Hit<'_>) -> Result<HitLocation, StoreError> {
+    fn locate(&self, hit: &Hit<'_>) -> Result<HitLocation, StoreError> {
         let Some(counter) = hit.limit.additive() else {
             return Err(unsupported(hit));
         };
-        // 0 stands for an empty slot.
+        // 0 marks an empty slot.
         let fingerprint = hit.key.fingerprint(&self.secret, hit.limit.shape()).max(1);
         let phase_us = hit.limit.phase_us(&hit.key);
         Ok(HitLocation { shard: self.shard_of(fingerprint), fingerprint, phase_us, counter })
     }
 
-    fn locations(&self, hits: &[Hit<'_>]) -> Result<SmallVec<[HitLocation; 4]>, StoreError> {
-        hits.iter().map(|hit| self.location(hit)).collect()
+    fn locate_all(&self, hits: &[Hit<'_>]) -> Result<SmallVec<[HitLocation; 4]>, StoreError> {
+        hits.iter().map(|hit| self.locate(hit)).collect()
     }
 
     fn shard_of(&self, fingerprint: u64) -> usize {
         (((fingerprint >> 32) * self.shards.len() as u64) >> 32) as usize
     }
 
-    /// Locks the shards of these aims.
+    /// Locks the shards of these hits.
     fn lock(&self, locations: &[HitLocation]) -> LockedShards<'_> {
         let mut shards: SmallVec<[usize; 4]> =
             locations.iter().map(|location| location.shard).collect();
@@ -210,18 +211,18 @@ impl Counters {
         shards.into_iter().map(|shard| (shard, self.shards[shard].0.lock())).collect()
     }
 
-    /// Tallies of buckets that have left before are of no use to anybody, however far clocks are behind.
-    fn kept_since(&self, now: Timestamp) -> Timestamp {
+    /// Returns the time before which expired buckets are useless to every node, even to one whose clock is behind.
+    fn retention_start(&self, now: Timestamp) -> Timestamp {
         Timestamp::from_micros(now.as_micros().saturating_sub(self.max_clock_skew_us))
     }
 
-    /// The coarse time in which a moment lies.
+    /// Converts microseconds since the Unix epoch to coarse time.
     fn coarse(&self, moment_us: u64) -> CoarseTime {
-        let coarse = moment_us.saturating_sub(self.began_us) >> 16;
+        let coarse = moment_us.saturating_sub(self.start_us) >> 16;
         CoarseTime::try_from(coarse).unwrap_or(CoarseTime::MAX)
     }
 
-    /// Makes a state for a new key.
+    /// Inserts a state for a new key.
     #[cold]
     fn insert<C: HasTable>(
         &self,
@@ -231,18 +232,20 @@ impl Counters {
         now: Timestamp,
     ) -> usize {
         self.evict_if_full(shard, now);
-        self.make_memory::<C>(shard, key, now);
-        // Others may have told of it before anybody asked here.
-        let told_us = shard.books.get(key).map(Book::begin_state);
-        let at = self.change(&mut shard.states, |states| C::table(states).insert(key));
+        self.evict_for_slot::<C>(shard, key, now);
+        // Other nodes may have sent updates of this key before.
+        let replica_expiry_us = shard.replicas.get(key).map(KeyReplica::on_state_created);
+        let at = self.change_states(&mut shard.states, |states| C::table(states).insert(key));
         let slot = C::table(&mut shard.states).slot_mut(at);
-        slot.state = Hot { kind, asks_book: told_us.is_some(), ..Hot::default() };
-        let told_us = told_us.unwrap_or(0).saturating_add(self.max_clock_skew_us);
-        slot.expires = self.coarse(told_us).saturating_add(1);
+        slot.state =
+            KeyState { kind, is_stale: replica_expiry_us.is_some(), ..KeyState::default() };
+        let replica_expiry_us =
+            replica_expiry_us.unwrap_or(0).saturating_add(self.max_clock_skew_us);
+        slot.expires = self.coarse(replica_expiry_us).saturating_add(1);
         at
     }
 
-    /// Counts a new key into a shard, and lets an old one of it go if there are too many.
+    /// Counts one new key, and evicts an old key of the shard if there are too many.
     fn evict_if_full(&self, shard: &mut Shard, now: Timestamp) {
         let now = self.coarse(now.as_micros());
         self.sweep(shard, now);
@@ -251,68 +254,67 @@ impl Counters {
         }
     }
 
-    /// Forgets what counts no more of some keys, and of the next ones at the next call.
-    pub fn forget(&self, now: Timestamp) {
-        let first = self.forgotten.fetch_add(FORGOTTEN_AT_ONCE, Ordering::Relaxed);
-        let (kept_since, coarse) = (self.kept_since(now), self.coarse(now.as_micros()));
-        for nth in first..first + FORGOTTEN_AT_ONCE {
-            let shard = &mut *self.shards[nth % self.shards.len()].0.lock();
-            shard.books.forget(kept_since);
-            self.count_books(shard);
+    /// Removes expired counters and keys of the next shards, and evicts keys while memory is short. Repeated calls
+    /// visit all shards.
+    pub fn prune(&self, now: Timestamp) {
+        let first = self.next_pruned_shard.fetch_add(PRUNED_SHARDS_PER_CALL, Ordering::Relaxed);
+        let (retention_start, coarse) = (self.retention_start(now), self.coarse(now.as_micros()));
+        for index in first..first + PRUNED_SHARDS_PER_CALL {
+            let shard = &mut *self.shards[index % self.shards.len()].0.lock();
+            shard.replicas.remove_expired(retention_start);
+            self.count_replica_growth(shard);
             self.sweep(shard, coarse);
-            let most = shard.states.slots() / 8;
-            self.shed(shard, coarse, most);
+            let max_evictions = shard.states.slots() / 8;
+            self.evict_while_over_budget(shard, coarse, max_evictions);
         }
     }
 
-    /// Every 64th decision in a shard sweeps a little.
+    /// Sweeps part of the shard once every [`DECISIONS_PER_SWEEP`] decisions.
     #[inline]
-    fn sweep_now_and_then(&self, shard: &mut Shard, now: Timestamp) {
-        shard.unswept = (shard.unswept + 1) % SWEEP_EVERY;
+    fn sweep_periodically(&self, shard: &mut Shard, now: Timestamp) {
+        shard.unswept = (shard.unswept + 1) % DECISIONS_PER_SWEEP;
         if shard.unswept == 0 {
             self.sweep(shard, self.coarse(now.as_micros()));
         }
     }
 
     fn sweep(&self, shard: &mut Shard, now: CoarseTime) {
-        let swept = self.change(&mut shard.states, |states| states.sweep(now));
+        let swept = self.change_states(&mut shard.states, |states| states.sweep(now));
         self.keys.fetch_sub(swept, Ordering::Relaxed);
     }
 }
 
 impl HitLocation {
-    /// A moment on the counter's own clock.
+    /// Converts the node's time to the counter's clock.
     #[inline(always)]
-    fn own(&self, now: Timestamp) -> Timestamp {
+    fn counter_time(&self, now: Timestamp) -> Timestamp {
         Timestamp::from_micros(now.as_micros() + self.phase_us)
     }
 }
 
-fn shard_of_held<'h>(held: &'h mut LockedShards<'_>, location: &HitLocation) -> &'h mut Shard {
-    let place = held.partition_point(|(shard, _)| *shard < location.shard);
-    &mut held[place].1
+fn locked_shard_mut<'h>(locked: &'h mut LockedShards<'_>, location: &HitLocation) -> &'h mut Shard {
+    let index = locked.partition_point(|(shard, _)| *shard < location.shard);
+    &mut locked[index].1
 }
 
-/// Whether several nodes can count for a limit.
+/// Checks whether a limit can be counted by several nodes.
 ///
 /// # Errors
-/// Why not, and what to take instead.
+/// Returns the reason and an alternative algorithm if it cannot.
 pub fn supports(limit: &Limit) -> Result<(), String> {
     let algorithm = limit.algorithm();
-    let (reason, instead) = match algorithm {
+    let (reason, alternative) = match algorithm {
         Algorithm::SlidingLog => (
-            "every single charge would have to travel",
-            "`sliding_buckets`, which never lets more than max pass either",
+            "each charge would have to be sent to every node",
+            "`sliding_buckets`, which never exceeds max either",
         ),
         Algorithm::TokenBucket { .. } => (
-            "what leaks out of several buckets is not what leaks out of one",
+            "the levels of several buckets do not add up to the level of one",
             "`sliding_window`, or `sliding_buckets`",
         ),
         _ => return Ok(()),
     };
-    Err(format!(
-        "nodes that tell each other their counts cannot count by `{algorithm}`, since {reason}: take {instead}"
-    ))
+    Err(format!("a cluster cannot count by `{algorithm}`: {reason}; use {alternative}"))
 }
 
 fn unsupported(hit: &Hit<'_>) -> StoreError {

@@ -1,26 +1,29 @@
-//! Counts in a group of nodes that tell each other: each decides from its own counts and from what the others have
-//! told, so that no request waits for a network.
+//! Cluster store for slidegate: a group of nodes that replicate their counters.
 //!
-//! [`ClusterStore::start`] starts a node. [`counters`] decide; [`sync`] tells the others, and says why what slips through
-//! is [bounded](bound); [`membership`] knows who they are, and [`transport`] carries what is told, under a [`seal`].
+//! Each node decides from its own counters and from the updates of the other nodes, so that no request waits for a
+//! network round trip.
+//!
+//! [`ClusterStore::start`] starts a node. [`counters`] makes decisions. [`replication`] exchanges updates and explains
+//! why the overshoot is [bounded](bound). [`membership`] knows the nodes, and [`transport`] carries frames that are
+//! authenticated by [`seal`].
 
-mod book;
 pub mod bound;
 pub mod counters;
-pub mod counts;
-pub mod ledger;
+mod hit_options;
 pub mod membership;
 pub mod message;
 mod node;
 mod overshoot;
+pub mod pn_counter;
 pub mod progress;
+mod replica;
+pub mod replicated_counters;
+pub mod replication;
 pub mod seal;
 pub mod store;
-pub mod sync;
-mod terms;
 pub mod transport;
 
 pub use counters::supports;
-pub use node::{MemberStatus, Settings, StartError, Status};
-pub use overshoot::{Overshoot, SHARES};
+pub use node::{ClusterStatus, MemberStatus, Settings, StartError};
+pub use overshoot::{OVERSHOOT_BOUNDS_PERMILLE, OvershootHistogram};
 pub use store::ClusterStore;

@@ -1,11 +1,11 @@
-//! What nodes say to each other, as bytes.
+//! Wire format of the messages between nodes.
 //!
-//! A frame is one message: a version, a byte that says which message it is and what it has, and its parts, most of
-//! them numbers in as few bytes as they need. What comes in is read strictly: every byte has its meaning, nothing is
-//! allocated because a number says so, and what is wrong is an error and never a panic.
+//! A frame contains one message: a version, a byte with the message kind and flags, and the fields, mostly
+//! variable-length integers. Decoding is strict: each byte must have a meaning, memory is never allocated because of a
+//! claimed length alone, and invalid input returns an error and never panics.
 
 mod roster;
-mod tallies;
+mod updates;
 mod varint;
 
 #[cfg(test)]
@@ -13,240 +13,247 @@ mod tests;
 
 use thiserror::Error;
 
-use crate::counts::Told;
+use crate::pn_counter::CounterUpdate;
 
-pub use roster::{Listed, MAX_LISTED, Roster};
+pub use roster::{MAX_ROSTER_ENTRIES, Roster, RosterEntry};
 
-use tallies::Lines;
-use varint::{LONGEST, Reader, put};
+use updates::UpdateEncoder;
+use varint::{MAX_VARINT_BYTES, Reader, write_varint};
 
-/// The version of the messages. A node drops those of another.
+/// Version of the message format. A node drops messages of other versions.
 pub const VERSION: u8 = 1;
 
-/// No frame has more bytes.
-pub const MAX_BYTES: usize = 64 * 1024;
+/// Maximum size of a frame, in bytes.
+pub const MAX_MESSAGE_BYTES: usize = 64 * 1024;
 
-/// Bytes before the tallies, without a roster: a version, a kind, and two numbers.
-const HEADER: usize = 2 + 2 * LONGEST;
+/// Maximum size of a frame before its updates, without a roster, in bytes: version, kind and two integers.
+const MAX_HEADER_BYTES: usize = 2 + 2 * MAX_VARINT_BYTES;
 
-const COUNTS: u8 = 0;
-const ACK: u8 = 1;
-const LEAVING: u8 = 2;
-const KIND: u8 = 0b11;
-const COMPLETE: u8 = 0b100;
-const ROSTER: u8 = 0b1000;
+const KIND_UPDATES: u8 = 0;
+const KIND_ACK: u8 = 1;
+const KIND_LEAVING: u8 = 2;
+const KIND_MASK: u8 = 0b11;
+const FLAG_COMPLETE: u8 = 0b100;
+const FLAG_ROSTER: u8 = 0b1000;
 
-/// A place in the stream of frames from one node to another.
+/// Position of a frame in the stream from one node to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
-    /// How often the stream was begun; 0: not yet.
+    /// Number of the epoch, from 1; 0 before the first epoch.
     pub epoch: u64,
-    /// The frame within the epoch, from 1; 0: none yet.
+    /// Number of the frame within the epoch, from 1; 0 before the first frame.
     pub seq: u64,
 }
 
-/// Something that a node says.
+/// A message from one node to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// What has been counted.
-    Counts(Counts),
-    /// How much of that has arrived.
+    /// Counter updates.
+    Updates(UpdateFrame),
+    /// Acknowledgement of received updates.
     Ack(Ack),
-    /// That the node counts no more.
+    /// The sender leaves the cluster and charges nothing more.
     Leaving,
 }
 
-/// Tallies, as one frame of a stream.
+/// Counter updates in one frame of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Its place in the stream.
-    pub at: Position,
-    /// Whether with it all has been told that was to be told at the beginning of the epoch.
+pub struct UpdateFrame {
+    /// Position of the frame in the stream.
+    pub position: Position,
+    /// Whether this frame completes the initial state of the epoch.
     pub is_complete: bool,
-    /// Who is there, as the sender knows it.
+    /// Members of the cluster, as known to the sender.
     pub roster: Option<Roster>,
-    /// The tallies.
-    pub tallies: Vec<Told>,
+    /// The counter updates.
+    pub updates: Vec<CounterUpdate>,
 }
 
-/// That the frames of a stream up to some place have arrived without a gap.
+/// An acknowledgement that all frames of a stream up to a position have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
-    /// Up to here.
-    pub heard: Position,
-    /// How far the acknowledging node's own stream to the one that it tells had come when it said so.
+    /// The last position without a gap before it.
+    pub received: Position,
+    /// The position that the acknowledging node's own stream in the opposite direction had reached.
     pub sent: Position,
 }
 
-/// Why bytes are no message.
+/// A reason for which a frame cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MessageError {
-    /// More than [`MAX_BYTES`].
-    #[error("a frame of {0} bytes is too long")]
+    /// The frame is longer than [`MAX_MESSAGE_BYTES`].
+    #[error("frame of {0} bytes is longer than {MAX_MESSAGE_BYTES}")]
     TooLong(usize),
-    /// Not [`VERSION`].
-    #[error("version {0} of the messages is not known here")]
-    Version(u8),
-    /// No message that is known.
-    #[error("message {0:#04x} is not known")]
-    Kind(u8),
-    /// It ends before it is whole.
-    #[error("the frame ends too early")]
+    /// The version is not [`VERSION`].
+    #[error("message version {0} is not supported")]
+    UnsupportedVersion(u8),
+    /// The message kind is unknown.
+    #[error("unknown message kind {0:#04x}")]
+    UnknownKind(u8),
+    /// The frame ends inside a field.
+    #[error("frame ends too early")]
     Truncated,
-    /// Bytes that nothing asks for.
-    #[error("{0} bytes are left over")]
-    LeftOver(usize),
-    /// A number that is not in its one form.
-    #[error("a number is not written as it should be")]
-    Number,
-    /// A place in a stream that cannot be.
-    #[error("no frame of a stream has this place")]
-    Position,
-    /// A name that is no text, or a list that is too long.
-    #[error("the list of members is not one")]
-    Roster,
-    /// A counter that divides time as none does.
-    #[error("no counter divides time like this")]
-    Shape,
-    /// A line of a slot that is not there.
-    #[error("a tally is of a slot that is not there")]
-    Slot,
-    /// A first line without a key.
-    #[error("a tally has no key")]
-    Key,
+    /// Bytes follow the end of the message.
+    #[error("{0} bytes after the end of the message")]
+    TrailingBytes(usize),
+    /// A variable-length integer is not in its canonical form.
+    #[error("invalid integer encoding")]
+    InvalidNumber,
+    /// A stream position contains a zero.
+    #[error("invalid stream position")]
+    InvalidPosition,
+    /// The roster contains an invalid name or flag, or too many entries.
+    #[error("invalid roster")]
+    InvalidRoster,
+    /// The bucket length or the number of buckets is out of range.
+    #[error("invalid bucket length or number of buckets")]
+    InvalidShape,
+    /// An update refers to a group that the frame does not contain.
+    #[error("update of an unknown group")]
+    UnknownGroup,
+    /// The first update has no key.
+    #[error("first update has no key")]
+    MissingKey,
 }
 
-/// Reads a frame.
+/// Decodes a frame.
 ///
 /// # Errors
 ///
-/// What is wrong first, if it is not exactly one message of this version.
+/// Returns the first error if the frame is not exactly one message of this version.
 pub fn decode(frame: &[u8]) -> Result<Message, MessageError> {
-    if frame.len() > MAX_BYTES {
+    if frame.len() > MAX_MESSAGE_BYTES {
         return Err(MessageError::TooLong(frame.len()));
     }
     let mut reader = Reader::new(frame);
     match reader.byte()? {
         VERSION => {}
-        version => return Err(MessageError::Version(version)),
+        version => return Err(MessageError::UnsupportedVersion(version)),
     }
     let kind = reader.byte()?;
-    let message = match kind & KIND {
-        COUNTS if kind & !(KIND | COMPLETE | ROSTER) == 0 => read_counts(kind, &mut reader)?,
-        ACK if kind == ACK => read_ack(&mut reader)?,
-        LEAVING if kind == LEAVING => Message::Leaving,
-        _ => return Err(MessageError::Kind(kind)),
+    let message = match kind & KIND_MASK {
+        KIND_UPDATES if kind & !(KIND_MASK | FLAG_COMPLETE | FLAG_ROSTER) == 0 => {
+            decode_updates(kind, &mut reader)?
+        }
+        KIND_ACK if kind == KIND_ACK => decode_ack(&mut reader)?,
+        KIND_LEAVING if kind == KIND_LEAVING => Message::Leaving,
+        _ => return Err(MessageError::UnknownKind(kind)),
     };
-    match reader.left() {
+    match reader.remaining() {
         0 => Ok(message),
-        left => Err(MessageError::LeftOver(left)),
+        remaining => Err(MessageError::TrailingBytes(remaining)),
     }
 }
 
-fn read_counts(kind: u8, reader: &mut Reader<'_>) -> Result<Message, MessageError> {
-    let at = read_position(reader)?;
-    let roster = match kind & ROSTER {
+fn decode_updates(kind: u8, reader: &mut Reader<'_>) -> Result<Message, MessageError> {
+    let position = decode_position(reader)?;
+    let roster = match kind & FLAG_ROSTER {
         0 => None,
-        _ => Some(Roster::read(reader)?),
+        _ => Some(Roster::decode(reader)?),
     };
-    let tallies = tallies::read(reader)?;
-    Ok(Message::Counts(Counts { at, is_complete: kind & COMPLETE != 0, roster, tallies }))
+    let updates = updates::decode(reader)?;
+    Ok(Message::Updates(UpdateFrame {
+        position,
+        is_complete: kind & FLAG_COMPLETE != 0,
+        roster,
+        updates,
+    }))
 }
 
-fn read_ack(reader: &mut Reader<'_>) -> Result<Message, MessageError> {
-    Ok(Message::Ack(Ack { heard: read_position(reader)?, sent: read_position(reader)? }))
+fn decode_ack(reader: &mut Reader<'_>) -> Result<Message, MessageError> {
+    Ok(Message::Ack(Ack { received: decode_position(reader)?, sent: decode_position(reader)? }))
 }
 
-fn read_position(reader: &mut Reader<'_>) -> Result<Position, MessageError> {
-    let position = Position { epoch: reader.number()?, seq: reader.number()? };
+fn decode_position(reader: &mut Reader<'_>) -> Result<Position, MessageError> {
+    let position = Position { epoch: reader.varint()?, seq: reader.varint()? };
     match position {
-        Position { epoch: 0, .. } | Position { seq: 0, .. } => Err(MessageError::Position),
+        Position { epoch: 0, .. } | Position { seq: 0, .. } => Err(MessageError::InvalidPosition),
         position => Ok(position),
     }
 }
 
-/// The frame of an acknowledgement.
+/// Encodes an acknowledgement as a frame.
 pub fn ack_frame(ack: &Ack) -> Vec<u8> {
-    let mut frame = vec![VERSION, ACK];
-    [ack.heard, ack.sent].iter().for_each(|place| put_position(&mut frame, *place));
+    let mut frame = vec![VERSION, KIND_ACK];
+    [ack.received, ack.sent].iter().for_each(|place| write_position(&mut frame, *place));
     frame
 }
 
-/// The frame of a node that leaves.
+/// Encodes the message of a leaving node as a frame.
 pub fn leaving_frame() -> Vec<u8> {
-    vec![VERSION, LEAVING]
+    vec![VERSION, KIND_LEAVING]
 }
 
-fn put_position(frame: &mut Vec<u8>, position: Position) {
-    put(frame, position.epoch);
-    put(frame, position.seq);
+fn write_position(frame: &mut Vec<u8>, position: Position) {
+    write_varint(frame, position.epoch);
+    write_varint(frame, position.seq);
 }
 
-/// What a frame of counts holds but for its place: the same for every peer that it is sent to.
+/// Content of an update frame without its position, identical for every recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Body {
+pub struct FrameBody {
     flags: u8,
     bytes: Box<[u8]>,
 }
 
-impl Body {
-    /// Bodies for all of these tallies, in their order. None is longer than fits into a frame.
-    pub fn of(tallies: &[Told]) -> Vec<Self> {
-        let mut bodies = Bodies::default();
-        tallies.iter().for_each(|told| bodies.push(told));
-        bodies.end()
+impl FrameBody {
+    /// Encodes updates in their order, in as many bodies as necessary. Each body fits into one frame.
+    pub fn from_updates(updates: &[CounterUpdate]) -> Vec<Self> {
+        let mut bodies = FrameBodyBuilder::default();
+        updates.iter().for_each(|update| bodies.push(update));
+        bodies.finish()
     }
 
-    /// A body that tells who is there and no tallies; it may complete what was to be told at the beginning.
-    pub fn of_roster(roster: &Roster, is_complete: bool) -> Self {
+    /// Encodes a roster without updates. With `is_complete` it completes the initial state of an epoch.
+    pub fn from_roster(roster: &Roster, is_complete: bool) -> Self {
         let mut bytes = Vec::new();
-        roster.put(&mut bytes);
-        bytes.extend_from_slice(&Lines::default().take());
-        let flags = ROSTER | if is_complete { COMPLETE } else { 0 };
+        roster.encode(&mut bytes);
+        bytes.extend_from_slice(&UpdateEncoder::default().take());
+        let flags = FLAG_ROSTER | if is_complete { FLAG_COMPLETE } else { 0 };
         Self { flags, bytes: bytes.into() }
     }
 
-    /// Bytes of its frame, at most.
-    pub fn frame_bytes(&self) -> usize {
-        HEADER + self.bytes.len()
+    /// Returns the maximum size of the frame in bytes.
+    pub fn max_frame_bytes(&self) -> usize {
+        MAX_HEADER_BYTES + self.bytes.len()
     }
 
-    /// Its frame at a place in a stream.
-    pub fn frame(&self, at: Position) -> Vec<u8> {
-        let mut frame = Vec::with_capacity(self.frame_bytes());
-        frame.extend_from_slice(&[VERSION, COUNTS | self.flags]);
-        put_position(&mut frame, at);
+    /// Returns the frame for a stream position.
+    pub fn to_frame(&self, position: Position) -> Vec<u8> {
+        let mut frame = Vec::with_capacity(self.max_frame_bytes());
+        frame.extend_from_slice(&[VERSION, KIND_UPDATES | self.flags]);
+        write_position(&mut frame, position);
         frame.extend_from_slice(&self.bytes);
         frame
     }
 }
 
-/// Makes bodies of tallies that come one by one.
+/// A builder of frame bodies from single updates.
 #[derive(Debug, Default)]
-pub struct Bodies {
-    full: Vec<Body>,
-    lines: Lines,
+pub struct FrameBodyBuilder {
+    finished: Vec<FrameBody>,
+    encoder: UpdateEncoder,
 }
 
-impl Bodies {
-    /// Adds a tally.
-    pub fn push(&mut self, told: &Told) {
-        if !self.lines.has_room(MAX_BYTES - HEADER) {
+impl FrameBodyBuilder {
+    /// Adds an update.
+    pub fn push(&mut self, update: &CounterUpdate) {
+        if !self.encoder.has_capacity(MAX_MESSAGE_BYTES - MAX_HEADER_BYTES) {
             self.close();
         }
-        self.lines.push(told);
+        self.encoder.push(update);
     }
 
     fn close(&mut self) {
-        self.full.push(Body { flags: 0, bytes: self.lines.take().into() });
+        self.finished.push(FrameBody { flags: 0, bytes: self.encoder.take().into() });
     }
 
-    /// All bodies. There is none if there was no tally.
-    pub fn end(mut self) -> Vec<Body> {
-        if !self.lines.is_empty() {
+    /// Returns all bodies; none if there was no update.
+    pub fn finish(mut self) -> Vec<FrameBody> {
+        if !self.encoder.is_empty() {
             self.close();
         }
-        self.full
+        self.finished
     }
 }

@@ -1,4 +1,4 @@
-//! A node: what it is told to be, and how it starts and leaves.
+//! A node: settings, start and leave. All parts of a running node are driven by one task.
 
 mod driver;
 mod status;
@@ -14,41 +14,41 @@ use tokio::time::timeout;
 
 use crate::counters::{CounterSettings, Counters};
 use crate::membership::{self, AddressError, JoinError, Membership, Sockets};
-use crate::seal::{ClusterKey, Introduction, KeyTooShort, Refusals};
-use crate::store::{ClusterStore, Sync};
-use crate::sync::{self, Engine};
+use crate::replication::{self, ReplicationEngine};
+use crate::seal::{ClusterKey, PeerIdentity, RejectCounters, ShortKeyError};
+use crate::store::{ClusterStore, ReplicationHandle};
 use crate::transport::tcp::{TcpTransport, Timing};
 
-use driver::{Driver, Leave};
+use driver::{LeaveRequest, NodeDriver};
 
-pub use status::{MemberStatus, Status};
+pub use status::{ClusterStatus, MemberStatus};
 
-/// What a node is told to be.
+/// Settings of a node.
 #[derive(Clone)]
 pub struct Settings {
-    /// Where to listen: UDP for who is there, TCP for counts. Port 0 takes a free one.
+    /// The address to listen on: UDP for gossip, TCP for replication. Port 0 selects a free port.
     pub listen: SocketAddr,
-    /// Where others reach this node, if not there.
+    /// The address at which other nodes reach this node, if different from `listen`.
     pub advertise: Option<SocketAddr>,
-    /// Where others may be: addresses or names with ports. This node may be among them.
+    /// Addresses or names of other nodes, with ports; may include this node.
     pub seeds: Vec<String>,
-    /// What the others call it; its address, if not given.
+    /// The name of this node; by default its address.
     pub name: Option<String>,
-    /// What all nodes of the cluster know, and nobody else. Without it only nodes of this machine are heard.
+    /// The shared secret of the cluster. Without it, the node must listen on a loopback address.
     pub key: Option<String>,
-    /// How often nodes tell each other what has changed.
+    /// Interval at which nodes send changed counters to each other.
     pub sync_interval: Duration,
-    /// How long a request may wait for other nodes.
+    /// Maximum wait of a request for other nodes.
     pub sync_wait: Duration,
-    /// By how much the clocks of nodes may differ.
+    /// Maximum difference between the clocks of two nodes.
     pub max_clock_skew: Duration,
-    /// Keys that are kept, at most.
+    /// Maximum number of keys.
     pub max_keys: usize,
-    /// Bytes that the keys take, at most.
+    /// Maximum memory of all keys, in bytes.
     pub max_memory: usize,
 }
 
-/// Without the key.
+/// Omits the key.
 impl std::fmt::Debug for Settings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { listen, advertise, seeds, name, .. } = self;
@@ -61,132 +61,138 @@ impl std::fmt::Debug for Settings {
     }
 }
 
-/// Why a node does not start.
+/// A reason for which a node does not start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// The address is taken, or none of this machine's.
+    /// The address is in use or does not belong to this machine.
     #[error("cannot listen on {address} for other nodes: {source}")]
     Listen {
-        /// Where.
+        /// The address to listen on.
         address: SocketAddr,
-        /// Why not.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// Others could be heard, and nobody could tell friend from stranger.
-    #[error(
-        "to listen on {0}, where others than this machine are heard, a cluster needs a key that they do not know"
-    )]
+    /// The address is reachable from other machines, and there is no key to authenticate peers.
+    #[error("{0} is reachable from other machines: a cluster needs a key")]
     NoKey(SocketAddr),
-    /// The key is easily guessed.
+    /// The key is too short.
     #[error(transparent)]
-    Key(#[from] KeyTooShort),
-    /// Nobody knows where others reach this node.
+    Key(#[from] ShortKeyError),
+    /// The advertised address cannot be determined.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// The node cannot take part.
+    /// The node cannot join the cluster.
     #[error(transparent)]
     Join(#[from] JoinError),
 }
 
-/// What reaches a node that runs.
+/// A handle to a running node.
 #[derive(Debug)]
-pub(crate) struct Handle {
-    leave: mpsc::Sender<Leave>,
-    status: Arc<status::Latest>,
+pub(crate) struct NodeHandle {
+    leave: mpsc::Sender<LeaveRequest>,
+    status: Arc<status::LatestStatus>,
 }
 
 impl ClusterStore<Arc<DriftCorrectedClock>> {
-    /// Starts a node, within a runtime. It looks for the others in the background.
+    /// Starts a node in the current Tokio runtime. The node discovers other nodes in the background.
     ///
     /// # Errors
-    /// If it cannot listen, could be heard by strangers, or cannot be reached.
+    /// Returns an error if the node cannot listen, needs a key, or has no address that other nodes can reach.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
-        let key = key(&settings)?;
-        let listen = |source| StartError::Listen { address: settings.listen, source };
-        let sockets = Sockets::bind(settings.listen).await.map_err(listen)?;
+        let key = cluster_key(&settings)?;
+        let listen_error = |source| StartError::Listen { address: settings.listen, source };
+        let sockets = Sockets::bind(settings.listen).await.map_err(listen_error)?;
         let advertise =
-            membership::advertised(sockets.address, settings.advertise, &settings.seeds).await?;
+            membership::resolve_advertised(sockets.address, settings.advertise, &settings.seeds)
+                .await?;
         let clock = Arc::new(DriftCorrectedClock::new());
         let generation = clock.now().as_micros();
         let name = settings.name.clone().unwrap_or_else(|| advertise.to_string());
-        let me = sync::Node {
+        let local_node = replication::NodeInfo {
             incarnation: membership::incarnation(&name, generation),
             name: name.as_str().into(),
             address: Some(advertise),
         };
-        let counters = Arc::new(counters(&settings, &key, me.incarnation, &clock));
-        let knows_others = membership::names_others(&settings.seeds, advertise).await;
-        let engine = Engine::new(
-            me.clone(),
+        let counters = Arc::new(new_counters(&settings, &key, local_node.incarnation, &clock));
+        let has_other_seeds = membership::has_other_seeds(&settings.seeds, advertise).await;
+        let engine = ReplicationEngine::new(
+            local_node.clone(),
             engine_settings(&settings),
-            knows_others,
+            has_other_seeds,
             counters.progress().clone(),
             clock.now(),
         );
-        let refusals = Arc::new(Refusals::default());
-        let introduction = Introduction { incarnation: me.incarnation, name: name.clone() };
+        let reject_counters = Arc::new(RejectCounters::default());
+        let identity = PeerIdentity { incarnation: local_node.incarnation, name: name.clone() };
         let transport = TcpTransport::new(
             sockets.tcp,
             key.clone(),
-            introduction,
-            refusals.clone(),
+            identity,
+            reject_counters.clone(),
             Timing::default(),
         )
-        .map_err(listen)?;
-        let joins = membership::Settings {
+        .map_err(listen_error)?;
+        let membership_settings = membership::Settings {
             name,
             generation,
             advertise,
             seeds: settings.seeds,
             max_clock_skew: settings.max_clock_skew,
         };
-        let membership =
-            Membership::join(joins, sockets.udp, &key, clock.clone(), refusals.clone()).await?;
-        let sync = Sync::default();
-        let status = Arc::new(status::Latest::default());
-        let (leave, leaves) = mpsc::channel(1);
-        let mut driver = Driver {
+        let membership = Membership::join(
+            membership_settings,
+            sockets.udp,
+            &key,
+            clock.clone(),
+            reject_counters.clone(),
+        )
+        .await?;
+        let replication = ReplicationHandle::default();
+        let status = Arc::new(status::LatestStatus::default());
+        let (leave, leave_requests) = mpsc::channel(1);
+        let mut driver = NodeDriver {
             engine,
             counters: counters.clone(),
             clock: clock.clone(),
             transport,
             membership,
-            sync: sync.clone(),
+            replication: replication.clone(),
             interval: settings.sync_interval,
-            refusals,
+            reject_counters,
             status: status.clone(),
         };
-        // Who asks at once is told who this is.
-        driver.tell_status();
-        tokio::spawn(driver.run(leaves));
-        let store = Self::new(clock, counters, sync, settings.sync_wait);
-        Ok(store.with_node(Handle { leave, status }))
+        // The first status must be available before the task has run.
+        driver.update_status();
+        tokio::spawn(driver.run(leave_requests));
+        let store = Self::new(clock, counters, replication, settings.sync_wait);
+        Ok(store.with_node(NodeHandle { leave, status }))
     }
 }
 
 impl<C: Clock> ClusterStore<C> {
-    /// How this node and its cluster stand, as of some tenths of a second ago. None of a store without a node.
-    pub fn status(&self) -> Option<Arc<Status>> {
-        self.node().map(|node| node.status.read())
+    /// Returns the status of this node and its cluster, at most about half a second old. `None` for a store without a
+    /// node.
+    pub fn status(&self) -> Option<Arc<ClusterStatus>> {
+        self.node().map(|node| node.status.load())
     }
 
-    /// Tells the others that this node goes, and what it has still to tell. Waits at most so long.
+    /// Sends the remaining updates and announces that this node leaves. Waits for at most `max_wait`.
     ///
-    /// What is charged after that is not told to anybody.
-    pub async fn leave(&self, patience: Duration) {
+    /// Later charges are not replicated.
+    pub async fn leave(&self, max_wait: Duration) {
         let Some(node) = self.node() else { return };
-        let (done, left) = oneshot::channel();
+        let (done, has_left) = oneshot::channel();
         let leave = async {
-            // Who does not run any more has left.
+            // A node whose task has ended has already left.
             if node.leave.send(done).await.is_ok() {
-                let _ = left.await;
+                let _ = has_left.await;
             }
         };
-        let _ = timeout(patience, leave).await;
+        let _ = timeout(max_wait, leave).await;
     }
 }
 
-fn key(settings: &Settings) -> Result<ClusterKey, StartError> {
+fn cluster_key(settings: &Settings) -> Result<ClusterKey, StartError> {
     match &settings.key {
         Some(text) => Ok(ClusterKey::new(text)?),
         None if settings.listen.ip().is_loopback() => Ok(ClusterKey::for_loopback()),
@@ -194,14 +200,14 @@ fn key(settings: &Settings) -> Result<ClusterKey, StartError> {
     }
 }
 
-fn counters(
+fn new_counters(
     settings: &Settings,
     key: &ClusterKey,
-    me: crate::counts::Incarnation,
+    incarnation: crate::pn_counter::Incarnation,
     clock: &DriftCorrectedClock,
 ) -> Counters {
     let settings = CounterSettings {
-        me,
+        incarnation,
         secret: key.fingerprint_secret().into(),
         max_clock_skew_us: u64::try_from(settings.max_clock_skew.as_micros()).unwrap_or(u64::MAX),
         sync_interval: settings.sync_interval,
@@ -211,10 +217,10 @@ fn counters(
     Counters::new(settings, clock.now())
 }
 
-fn engine_settings(settings: &Settings) -> sync::Settings {
-    sync::Settings {
+fn engine_settings(settings: &Settings) -> replication::Settings {
+    replication::Settings {
         interval: settings.sync_interval,
         max_clock_skew: settings.max_clock_skew,
-        ..sync::Settings::default()
+        ..replication::Settings::default()
     }
 }

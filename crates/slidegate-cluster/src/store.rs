@@ -1,4 +1,4 @@
-//! The store: decides at once, and waits only where too much would be charged that others do not know of.
+//! The store: decides immediately, and waits only while too many units are unknown to the other nodes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,116 +9,128 @@ use slidegate::{Asynchronous, ChargeResult, Clock, Hit, Receipt, Store, StoreErr
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::counters::{AtCap, Attempt, Counters};
-use crate::node::Handle;
+use crate::counters::{Attempt, CapPolicy, Counters};
+use crate::node::NodeHandle;
 
-/// How the store asks to be heard by the other nodes, and learns that they have answered.
+/// A connection between the store and the replication task: flush requests in one direction, progress in the other.
 #[derive(Clone, Debug)]
-pub struct Sync {
-    wanted: Arc<Notify>,
-    progressed: watch::Sender<u64>,
+pub struct ReplicationHandle {
+    flush_requested: Arc<Notify>,
+    progress: watch::Sender<u64>,
 }
 
-impl Default for Sync {
+impl Default for ReplicationHandle {
     fn default() -> Self {
-        Self { wanted: Arc::new(Notify::new()), progressed: watch::Sender::new(0) }
+        Self { flush_requested: Arc::new(Notify::new()), progress: watch::Sender::new(0) }
     }
 }
 
-impl Sync {
-    /// Asks that what has changed be told at once.
-    pub fn want(&self) {
-        self.wanted.notify_one();
+impl ReplicationHandle {
+    /// Requests an immediate flush of the changed counters.
+    pub fn request_flush(&self) {
+        self.flush_requested.notify_one();
     }
 
-    /// Waits until somebody asks.
-    pub async fn wanted(&self) {
-        self.wanted.notified().await;
+    /// Waits for the next flush request.
+    pub async fn wait_for_flush_request(&self) {
+        self.flush_requested.notified().await;
     }
 
-    /// Says that others have acknowledged more than before.
-    pub fn progressed(&self) {
-        self.progressed.send_modify(|times| *times += 1);
+    /// Notifies waiting requests that other nodes have acknowledged more flushes.
+    pub fn notify_progress(&self) {
+        self.progress.send_modify(|count| *count += 1);
     }
 }
 
-/// Counts in the memory of a node that tells other nodes, and hears what they have counted.
+/// A store in the memory of one node that replicates its counters to the other nodes of a cluster.
 ///
-/// It counts by `sliding_window`, `sliding_buckets` and `fixed_window`. To ask it by another algorithm is
-/// [`StoreError::Unsupported`]; `docs/CLUSTER.md` says why.
+/// It supports `sliding_window`, `sliding_buckets` and `fixed_window`. Other algorithms return
+/// [`StoreError::Unsupported`]; `docs/CLUSTER.md` explains the reason.
 pub struct ClusterStore<C> {
     clock: C,
     counters: Arc<Counters>,
-    sync: Sync,
+    replication: ReplicationHandle,
     sync_wait: Duration,
-    capped: AtomicU64,
-    node: Option<Handle>,
+    unsynced_denials: AtomicU64,
+    node: Option<NodeHandle>,
 }
 
 impl<C: Clock> ClusterStore<C> {
-    /// A store over these counters. A request waits at most so long for other nodes.
-    pub fn new(clock: C, counters: Arc<Counters>, sync: Sync, sync_wait: Duration) -> Self {
-        Self { clock, counters, sync, sync_wait, capped: AtomicU64::new(0), node: None }
+    /// Creates a store over `counters`. `sync_wait` is the maximum wait of a request for other nodes.
+    pub fn new(
+        clock: C,
+        counters: Arc<Counters>,
+        replication: ReplicationHandle,
+        sync_wait: Duration,
+    ) -> Self {
+        Self {
+            clock,
+            counters,
+            replication,
+            sync_wait,
+            unsynced_denials: AtomicU64::new(0),
+            node: None,
+        }
     }
 
-    pub(crate) fn with_node(self, node: Handle) -> Self {
+    pub(crate) fn with_node(self, node: NodeHandle) -> Self {
         Self { node: Some(node), ..self }
     }
 
-    pub(crate) fn node(&self) -> Option<&Handle> {
+    pub(crate) fn node(&self) -> Option<&NodeHandle> {
         self.node.as_ref()
     }
 
-    /// The counts.
+    /// Returns the counters of this node.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Requests for which it had to be waited until others know more, and that were not allowed by then.
-    pub fn capped(&self) -> u64 {
-        self.capped.load(Ordering::Relaxed)
+    /// Returns the number of requests that waited for acknowledgements of other nodes and were then denied.
+    pub fn unsynced_denials(&self) -> u64 {
+        self.unsynced_denials.load(Ordering::Relaxed)
     }
 
     #[inline(always)]
-    fn attempt(&self, hits: &[Hit<'_>], at_cap: AtCap) -> Result<Attempt, StoreError> {
-        self.counters.take(hits, self.clock.now(), at_cap)
+    fn attempt(&self, hits: &[Hit<'_>], cap_policy: CapPolicy) -> Result<Attempt, StoreError> {
+        self.counters.take(hits, self.clock.now(), cap_policy)
     }
 
-    /// Tries again each time that others have acknowledged more, until the time is up.
+    /// Retries each time that other nodes have acknowledged more flushes, until the deadline.
     #[cold]
     async fn take_when_synced(
         &self,
         hits: &[Hit<'_>],
-        until: Instant,
+        deadline: Instant,
     ) -> Result<ChargeResult, StoreError> {
-        let mut progressed = self.sync.progressed.subscribe();
+        let mut progress = self.replication.progress.subscribe();
         while !self.sync_wait.is_zero() {
-            // Only after `subscribe`: what comes in between is then seen as a change.
-            if let Attempt::Decided(taken) = self.attempt(hits, AtCap::Wait)? {
-                return Ok(taken);
+            // Must follow `subscribe`, so that progress in between is seen as a change.
+            if let Attempt::Decided(result) = self.attempt(hits, CapPolicy::Wait)? {
+                return Ok(result);
             }
-            self.sync.want();
-            if !matches!(timeout_at(until, progressed.changed()).await, Ok(Ok(()))) {
+            self.replication.request_flush();
+            if !matches!(timeout_at(deadline, progress.changed()).await, Ok(Ok(()))) {
                 break;
             }
         }
-        match self.attempt(hits, AtCap::Deny)? {
-            Attempt::Decided(taken) => {
-                self.capped.fetch_add(u64::from(!taken.allowed), Ordering::Relaxed);
-                Ok(taken)
+        match self.attempt(hits, CapPolicy::Deny)? {
+            Attempt::Decided(result) => {
+                self.unsynced_denials.fetch_add(u64::from(!result.allowed), Ordering::Relaxed);
+                Ok(result)
             }
-            Attempt::Unsynced => unreachable!("at the cap it denies"),
+            Attempt::Unsynced => unreachable!("`CapPolicy::Deny` always decides"),
         }
     }
 
     async fn take_until(
         &self,
         hits: &[Hit<'_>],
-        until: Instant,
+        deadline: Instant,
     ) -> Result<ChargeResult, StoreError> {
-        match self.attempt(hits, AtCap::Wait)? {
-            Attempt::Decided(taken) => Ok(taken),
-            Attempt::Unsynced => Box::pin(self.take_when_synced(hits, until)).await,
+        match self.attempt(hits, CapPolicy::Wait)? {
+            Attempt::Decided(result) => Ok(result),
+            Attempt::Unsynced => Box::pin(self.take_when_synced(hits, deadline)).await,
         }
     }
 }
@@ -127,23 +139,23 @@ impl<C: Clock> Store for ClusterStore<C> {
     type Kind = Asynchronous;
 
     async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        match self.attempt(hits, AtCap::Wait)? {
-            Attempt::Decided(taken) => Ok(taken),
-            // In a box: most decisions need not wait, and should not carry what it takes.
+        match self.attempt(hits, CapPolicy::Wait)? {
+            Attempt::Decided(result) => Ok(result),
+            // Boxed, since most decisions do not wait and should not pay for a larger future.
             Attempt::Unsynced => {
                 Box::pin(self.take_when_synced(hits, Instant::now() + self.sync_wait)).await
             }
         }
     }
 
-    /// All of them together wait no longer than one.
-    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
-        let until = Instant::now() + self.sync_wait;
-        let mut taken = Vec::with_capacity(asks.len());
-        for hits in asks {
-            taken.push(self.take_until(hits, until).await?);
+    /// Decides all batches with one common deadline.
+    async fn take_many(&self, batches: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
+        let deadline = Instant::now() + self.sync_wait;
+        let mut results = Vec::with_capacity(batches.len());
+        for hits in batches {
+            results.push(self.take_until(hits, deadline).await?);
         }
-        Ok(taken)
+        Ok(results)
     }
 
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {

@@ -1,75 +1,76 @@
-//! What carries frames of counts from node to node.
+//! Transport of replication frames between nodes.
 //!
-//! A frame may be lost, and what is sent never waits: whoever needs it to arrive sends it again. [`tcp`] carries them
-//! between machines, [`channel`] within a process, with bad weather of a given seed. Both keep the promises of
-//! [`Transport`], which one suite of tests checks.
+//! Frames may be lost, and sending never waits: the sender must repeat lost updates. [`tcp`] connects machines, and
+//! [`channel`] connects nodes within one process, with seeded network faults. One test suite checks the guarantees of
+//! [`Transport`] for both.
 
 pub mod channel;
 pub mod tcp;
 
-mod counters;
+mod link_counters;
 
 use std::net::SocketAddr;
 
 use bytes::Bytes;
 
-use crate::counts::Incarnation;
+use crate::pn_counter::Incarnation;
 pub use crate::seal::MAX_FRAME;
 
-/// A node to keep a link to.
+/// A peer to keep a link to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Peer {
-    /// Which life of which node.
+pub struct PeerAddress {
+    /// The incarnation of the peer.
     pub incarnation: Incarnation,
-    /// Where it listens.
+    /// The address on which the peer listens.
     pub address: SocketAddr,
 }
 
-/// What a transport tells.
+/// An event of a transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A frame has arrived, whole and as it was sent. It may come from a node that is no peer here (yet, or any more).
+pub enum TransportEvent {
+    /// A complete, unchanged frame has arrived. The sender may be a node that is not, or no longer, a peer of this
+    /// node.
     Frame {
-        /// Who has sent it.
+        /// The incarnation of the sender.
         from: Incarnation,
-        /// What it holds.
+        /// The content of the frame.
         frame: Bytes,
     },
-    /// What is sent to this peer is carried from now on. Never told twice without [`Event::Down`] between.
-    Up(Incarnation),
-    /// Nothing is carried to this peer any more, and what was sent last may be lost. Another link is tried for.
-    Down(Incarnation),
+    /// The link to this peer is up. Never repeated without [`TransportEvent::LinkDown`] in between.
+    LinkUp(Incarnation),
+    /// The link to this peer is down. The last frames may be lost. The transport tries to reconnect.
+    LinkDown(Incarnation),
 }
 
-/// What went over the links to and from one node, since it is known.
+/// Traffic of all links to and from one node, since the node became known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Frames that went out.
+pub struct LinkTraffic {
+    /// Number of frames sent.
     pub sent_frames: u64,
-    /// Bytes that went out, seals and signs of life among them.
+    /// Bytes sent, including seals and keepalives.
     pub sent_bytes: u64,
-    /// Frames that came in.
+    /// Number of frames received.
     pub received_frames: u64,
-    /// Bytes that came in, seals and signs of life among them.
+    /// Bytes received, including seals and keepalives.
     pub received_bytes: u64,
-    /// Frames that were not sent: without a link, or because the peer reads too slowly.
+    /// Number of frames dropped without a link, or because the peer reads too slowly.
     pub dropped_frames: u64,
 }
 
-/// Carries frames of up to [`MAX_FRAME`] bytes. Between two nodes they keep their order only where the links do: of
-/// TCP while one link lasts.
+/// A transport of frames of up to [`MAX_FRAME`] bytes. The order of frames between two nodes is preserved only within
+/// one link, such as a TCP connection.
 pub trait Transport: Send + 'static {
-    /// Keeps links to these peers, and to no others. Of a peer that is left out nothing more is told, not even that
-    /// its link is down; frames that it sent may still come.
-    fn set_peers(&mut self, peers: &[Peer]);
+    /// Keeps links to these peers only. There are no further link events for removed peers, not even that the link is
+    /// down. Frames that they sent may still arrive.
+    fn set_peers(&mut self, peers: &[PeerAddress]);
 
-    /// Sends a frame to a peer whose link is up; else it is dropped, and so is one that is too long, or for which there
-    /// is no room. Never waits.
+    /// Sends a frame to a peer without waiting. The frame is dropped if the link is down, the frame is too long, or the
+    /// queue is full.
     fn send(&mut self, to: Incarnation, frame: Bytes);
 
-    /// What happens next. Nothing is lost if the future is dropped before it is ready.
-    fn next(&mut self) -> impl Future<Output = Event> + Send;
+    /// Waits for the next event. Cancel safe: no event is lost if the future is dropped.
+    fn next(&mut self) -> impl Future<Output = TransportEvent> + Send;
 
-    /// What went to and came from each node, in no order.
-    fn traffic(&self) -> Vec<(Incarnation, Traffic)>;
+    /// Returns the traffic of each node, in no particular order.
+    fn traffic(&self) -> Vec<(Incarnation, LinkTraffic)>;
 }

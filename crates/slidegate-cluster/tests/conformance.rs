@@ -14,11 +14,11 @@ use slidegate::{
     StoreError, SyncStore, Timestamp,
 };
 use slidegate_cluster::ClusterStore;
-use slidegate_cluster::counters::{AtCap, Attempt, CounterSettings, Counters};
-use slidegate_cluster::counts::Incarnation;
-use slidegate_cluster::ledger::{Flush, Ledger};
-use slidegate_cluster::progress::{Member, Progress};
-use slidegate_cluster::store::Sync;
+use slidegate_cluster::counters::{Attempt, CapPolicy, CounterSettings, Counters};
+use slidegate_cluster::pn_counter::Incarnation;
+use slidegate_cluster::progress::{MemberProgress, Progress};
+use slidegate_cluster::replicated_counters::{FlushSeq, ReplicatedCounters};
+use slidegate_cluster::store::ReplicationHandle;
 
 const ADDITIVE: [Algorithm; 4] = [
     Algorithm::SlidingBuckets { precision: None },
@@ -29,7 +29,7 @@ const ADDITIVE: [Algorithm; 4] = [
 
 fn counters(me: u64, now: Timestamp) -> Counters {
     let settings = CounterSettings {
-        me: Incarnation(me),
+        incarnation: Incarnation(me),
         secret: [7; 16].into(),
         max_clock_skew_us: 2_000_000,
         sync_interval: Duration::from_millis(250),
@@ -46,7 +46,12 @@ fn a_cluster_of_one_does_what_the_model_does() {
         for seed in 0..200 {
             let clock = ManualClock::default();
             let counters = Arc::new(counters(1, clock.now()));
-            let store = ClusterStore::new(clock.clone(), counters, Sync::default(), Duration::ZERO);
+            let store = ClusterStore::new(
+                clock.clone(),
+                counters,
+                ReplicationHandle::default(),
+                Duration::ZERO,
+            );
             match block_on(run_trace(&store, &clock, algorithms, seed, 800)) {
                 Ok(tried) => {
                     allowed += tried.allowed;
@@ -62,7 +67,7 @@ fn a_cluster_of_one_does_what_the_model_does() {
 /// Nodes that each know at once what another has charged.
 struct Nodes {
     nodes: Vec<Counters>,
-    flush: Flush,
+    flush: FlushSeq,
 }
 
 impl Nodes {
@@ -75,19 +80,20 @@ impl Nodes {
     fn tell(&mut self, teller: usize, now: Timestamp) {
         self.flush += 1;
         let mut told = Vec::new();
-        assert!(!self.nodes[teller].take_changed(self.flush, usize::MAX, &mut told));
+        assert!(!self.nodes[teller].drain_changed(self.flush, usize::MAX, &mut told));
         for (nth, node) in self.nodes.iter().enumerate() {
             if nth != teller {
                 node.merge(&told, now);
                 // What comes twice changes nothing.
                 node.merge(&told, now);
             }
-            let others =
-                (1..=self.nodes.len() as u64).map(Incarnation).filter(|of| *of != node.me());
+            let others = (1..=self.nodes.len() as u64)
+                .map(Incarnation)
+                .filter(|of| *of != node.incarnation());
             let members = others
-                .map(|incarnation| Member {
+                .map(|incarnation| MemberProgress {
                     incarnation,
-                    acknowledged: self.flush,
+                    acknowledged_flush: self.flush,
                     silent_since: None,
                 })
                 .collect();
@@ -102,7 +108,7 @@ impl Nodes {
     }
 
     fn take(&self, node: usize, hits: &[Hit<'_>], now: Timestamp) -> ChargeResult {
-        match self.nodes[node].take(hits, now, AtCap::Wait).unwrap() {
+        match self.nodes[node].take(hits, now, CapPolicy::Wait).unwrap() {
             Attempt::Decided(taken) => taken,
             Attempt::Unsynced => panic!("all is known to all"),
         }
@@ -140,16 +146,16 @@ fn nodes_that_know_all_of_each_other_do_what_one_store_does() {
                         hit.reported(),
                         hit.charged_always(),
                         hit.joint(),
-                        hit.requiring(required),
+                        hit.with_required(required),
                     ];
                     all[rng.usize(..all.len())]
                 })
                 .collect();
-            let what = format!("seed {seed}, step {step}: {hits:?}");
+            let description = format!("seed {seed}, step {step}: {hits:?}");
             match rng.u32(..10) {
                 0 => {
                     let refunded: Outcomes = nodes.nodes[node].refund(&hits, now).unwrap();
-                    assert_eq!(refunded, one.refund_now(&hits), "{what}");
+                    assert_eq!(refunded, one.refund_now(&hits), "{description}");
                 }
                 1 => {
                     if let Some((of, (mine, others))) = receipts.pop() {
@@ -162,8 +168,8 @@ fn nodes_that_know_all_of_each_other_do_what_one_store_does() {
                 2 => assert_eq!(nodes.nodes[node].peek(&hits, now).unwrap(), one.peek_now(&hits)),
                 _ => {
                     let (here, there) = (nodes.take(node, &hits, now), one.take_now(&hits));
-                    assert_eq!(here.outcomes, there.outcomes, "{what}");
-                    assert_eq!(here.allowed, there.allowed, "{what}");
+                    assert_eq!(here.outcomes, there.outcomes, "{description}");
+                    assert_eq!(here.allowed, there.allowed, "{description}");
                     receipts.push((node, (here.receipt, there.receipt)));
                 }
             }
@@ -176,7 +182,7 @@ fn nodes_that_know_all_of_each_other_do_what_one_store_does() {
 fn a_limit_that_nodes_cannot_count_is_an_error() {
     let clock = ManualClock::at(Timestamp::from_secs(60));
     let counters = Arc::new(counters(1, clock.now()));
-    let store = ClusterStore::new(clock, counters, Sync::default(), Duration::ZERO);
+    let store = ClusterStore::new(clock, counters, ReplicationHandle::default(), Duration::ZERO);
     let scope = Scope::new("d", "r", "l", &["who"]);
     for algorithm in [Algorithm::SlidingLog, Algorithm::TokenBucket { burst: None, max_debt: None }]
     {

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::{Clock, WallClock};
-use slidegate_cluster::counts::Incarnation;
 use slidegate_cluster::membership::{
-    AddressError, JoinError, Membership, Roll, Settings, Sockets, advertised, incarnation,
-    names_others,
+    AddressError, JoinError, Membership, MembershipView, Settings, Sockets, has_other_seeds,
+    incarnation, resolve_advertised,
 };
-use slidegate_cluster::seal::{ClusterKey, DatagramOpener, DatagramSealer, Refusal, Refusals};
+use slidegate_cluster::pn_counter::Incarnation;
+use slidegate_cluster::seal::{
+    ClusterKey, DatagramOpener, DatagramSealer, RejectCounters, RejectReason,
+};
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout};
 
@@ -25,7 +27,7 @@ fn key() -> ClusterKey {
 struct Node {
     membership: Membership,
     address: SocketAddr,
-    refusals: Arc<Refusals>,
+    reject_counters: Arc<RejectCounters>,
 }
 
 impl Node {
@@ -35,18 +37,19 @@ impl Node {
 
     async fn join_with(name: &str, generation: u64, seeds: &[SocketAddr], key: ClusterKey) -> Self {
         let sockets = Sockets::bind(LOOPBACK).await.unwrap();
-        let (settings, refusals) =
+        let (settings, reject_counters) =
             (settings(name, generation, sockets.address, seeds), Arc::default());
         let membership =
-            Membership::join(settings, sockets.udp, &key, WallClock, Arc::clone(&refusals)).await;
-        Self { membership: membership.unwrap(), address: sockets.address, refusals }
+            Membership::join(settings, sockets.udp, &key, WallClock, Arc::clone(&reject_counters))
+                .await;
+        Self { membership: membership.unwrap(), address: sockets.address, reject_counters }
     }
 
     /// Waits until the roll is so. Returns how long that took.
-    async fn until(&self, what: &str, so: impl FnMut(&Roll) -> bool) -> Duration {
-        let (began, mut roll) = (Instant::now(), self.membership.roll());
+    async fn until(&self, what: &str, so: impl FnMut(&MembershipView) -> bool) -> Duration {
+        let (began, mut roll) = (Instant::now(), self.membership.view());
         let waited = timeout(Duration::from_secs(20), roll.wait_for(so)).await;
-        assert!(waited.is_ok(), "{what}: {:?}", self.membership.roll().borrow());
+        assert!(waited.is_ok(), "{what}: {:?}", self.membership.view().borrow());
         began.elapsed()
     }
 
@@ -66,7 +69,7 @@ fn settings(name: &str, generation: u64, advertise: SocketAddr, seeds: &[SocketA
     }
 }
 
-fn live(roll: &Roll) -> Vec<&str> {
+fn live(roll: &MembershipView) -> Vec<&str> {
     roll.live.iter().map(|member| &*member.name).collect()
 }
 
@@ -78,7 +81,7 @@ async fn nodes_find_each_other_by_a_seed_and_agree_who_each_is() {
     one.until_live(&["three", "two"]).await;
     two.until_live(&["one", "three"]).await;
     three.until_live(&["one", "two"]).await;
-    let roll = three.membership.roll();
+    let roll = three.membership.view();
     let member = roll.borrow().live[1].clone();
     assert_eq!((&*member.name, member.generation, member.address), ("two", 2, two.address));
     assert_eq!(member.incarnation, two.membership.incarnation());
@@ -86,7 +89,7 @@ async fn nodes_find_each_other_by_a_seed_and_agree_who_each_is() {
     assert!(
         one.membership.traffic().sent_bytes() > 0 && one.membership.traffic().received_bytes() > 0
     );
-    assert!(one.refusals.iter().all(|(_, count)| count == 0), "{:?}", one.refusals);
+    assert!(one.reject_counters.iter().all(|(_, count)| count == 0), "{:?}", one.reject_counters);
 }
 
 #[tokio::test(start_paused = true)]
@@ -97,7 +100,7 @@ async fn a_node_may_be_its_own_seed() {
         Membership::join(settings, sockets.udp, &key(), WallClock, Arc::default()).await.unwrap();
     let two = Node::join("two", 1, &[sockets.address]).await;
     two.until_live(&["one"]).await;
-    assert_eq!(live(&one.roll().borrow()), ["two"]);
+    assert_eq!(live(&one.view().borrow()), ["two"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -113,7 +116,7 @@ async fn a_node_that_falls_silent_is_missed_within_seconds_and_has_not_left() {
         drop(all.pop());
         let missed = one.until("one is missed", |roll| roll.live.len() == others - 1).await;
         assert!((2..=5).contains(&missed.as_secs()), "missed after {missed:?} among {others}");
-        assert!(one.membership.roll().borrow().left.is_empty());
+        assert!(one.membership.view().borrow().left.is_empty());
     }
 }
 
@@ -131,7 +134,7 @@ async fn a_node_that_leaves_says_so() {
             .until("it left", |roll| roll.left.iter().any(|member| &*member.name == "two"))
             .await;
         assert_eq!(told, Duration::ZERO, "it stayed until that was told");
-        assert_eq!(node.membership.roll().borrow().live.len(), 1);
+        assert_eq!(node.membership.view().borrow().live.len(), 1);
     }
 }
 
@@ -157,7 +160,7 @@ async fn a_restarted_node_replaces_its_earlier_life_at_once() {
         .until("it is replaced", |roll| roll.live.iter().any(|member| member.generation == 2))
         .await;
     assert!(noticed < Duration::from_secs(2), "after {noticed:?}");
-    let roll = one.membership.roll().borrow().clone();
+    let roll = one.membership.view().borrow().clone();
     assert_eq!(
         roll.left.iter().map(|member| member.incarnation).collect::<Vec<_>>(),
         [incarnation("two", 1)]
@@ -173,7 +176,7 @@ async fn a_node_that_restarts_with_its_clock_put_back_is_found_once_its_earlier_
     drop(two);
     let _two = Node::join("two", 2, &[one.address]).await;
     one.until("it is replaced", |roll| roll.live.iter().any(|member| member.generation == 2)).await;
-    assert_eq!(one.membership.roll().borrow().left[0].generation, 9);
+    assert_eq!(one.membership.view().borrow().left[0].generation, 9);
 }
 
 #[tokio::test(start_paused = true)]
@@ -184,11 +187,11 @@ async fn whoever_has_another_key_is_not_found_and_counted() {
     let three = Node::join("three", 1, &[one.address]).await;
     one.until_live(&["three"]).await;
     three.until_live(&["one"]).await;
-    while one.refusals.of(Refusal::WrongMac) < 3 {
+    while one.reject_counters.get(RejectReason::WrongMac) < 3 {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert!(stranger.membership.roll().borrow().live.is_empty());
-    assert_eq!(one.membership.roll().borrow().live.len(), 1);
+    assert!(stranger.membership.view().borrow().live.is_empty());
+    assert_eq!(one.membership.view().borrow().live.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,12 +211,12 @@ async fn what_was_heard_already_is_not_heard_again() {
     for junk in [&b""[..], b"\x01", b"GET / HTTP/1.1\r\n\r\n", &[1; 49], &[1; 5_000]] {
         between.send_to(junk, one.address).await.unwrap();
     }
-    let count = |refusal| one.refusals.of(refusal);
-    while Refusal::ALL.map(count).iter().sum::<u64>() < 7 {
+    let count = |refusal| one.reject_counters.get(refusal);
+    while RejectReason::ALL.map(count).iter().sum::<u64>() < 7 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!((count(Refusal::Replayed), count(Refusal::WrongMac)), (1, 3));
-    assert_eq!((count(Refusal::Truncated), count(Refusal::WrongVersion)), (2, 1));
+    assert_eq!((count(RejectReason::Replayed), count(RejectReason::WrongMac)), (1, 3));
+    assert_eq!((count(RejectReason::Truncated), count(RejectReason::WrongVersion)), (2, 1));
     let three = Node::join("three", 1, &[one.address]).await;
     three.until("it still answers", |roll| live(roll).contains(&"one")).await;
 }
@@ -234,8 +237,8 @@ async fn a_node_that_says_what_no_node_says_is_counted() {
         between.send_to(&sealed, one.address).await.unwrap();
     }
     between.recv_from(&mut datagram).await.expect("only the last one is answered");
-    assert_eq!(one.refusals.iter().map(|(_, count)| count).sum::<u64>(), 3);
-    assert_eq!(one.refusals.of(Refusal::Malformed), 3);
+    assert_eq!(one.reject_counters.iter().map(|(_, count)| count).sum::<u64>(), 3);
+    assert_eq!(one.reject_counters.get(RejectReason::Malformed), 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -260,16 +263,16 @@ async fn both_sockets_have_one_port() {
 #[tokio::test]
 async fn a_node_is_reached_where_it_says_or_where_it_listens() {
     let listen: SocketAddr = "127.0.0.1:7000".parse().unwrap();
-    assert_eq!(advertised(listen, None, &[]).await, Ok(listen));
+    assert_eq!(resolve_advertised(listen, None, &[]).await, Ok(listen));
     let given: SocketAddr = "192.0.2.7:8000".parse().unwrap();
-    assert_eq!(advertised(ANYWHERE, Some(given), &[]).await, Ok(given));
+    assert_eq!(resolve_advertised(ANYWHERE, Some(given), &[]).await, Ok(given));
     let without_port: SocketAddr = "192.0.2.7:0".parse().unwrap();
     assert_eq!(
-        advertised(ANYWHERE, Some(without_port), &[]).await,
+        resolve_advertised(ANYWHERE, Some(without_port), &[]).await,
         Ok("192.0.2.7:7000".parse().unwrap())
     );
     assert_eq!(
-        advertised(listen, Some(ANYWHERE), &[]).await,
+        resolve_advertised(listen, Some(ANYWHERE), &[]).await,
         Err(AddressError::Unspecified(ANYWHERE))
     );
 }
@@ -277,10 +280,16 @@ async fn a_node_is_reached_where_it_says_or_where_it_listens() {
 #[tokio::test]
 async fn a_node_that_listens_everywhere_is_reached_on_the_way_to_its_seeds() {
     let seeds = ["no port".to_owned(), "127.0.0.1:7001".to_owned()];
-    assert_eq!(advertised(ANYWHERE, None, &seeds).await, Ok("127.0.0.1:7000".parse().unwrap()));
+    assert_eq!(
+        resolve_advertised(ANYWHERE, None, &seeds).await,
+        Ok("127.0.0.1:7000".parse().unwrap())
+    );
     let everywhere: SocketAddr = "[::]:7000".parse().unwrap();
-    assert_eq!(advertised(everywhere, None, &seeds).await, Ok("127.0.0.1:7000".parse().unwrap()));
-    let error = advertised(ANYWHERE, None, &seeds[..1]).await.unwrap_err();
+    assert_eq!(
+        resolve_advertised(everywhere, None, &seeds).await,
+        Ok("127.0.0.1:7000".parse().unwrap())
+    );
+    let error = resolve_advertised(ANYWHERE, None, &seeds[..1]).await.unwrap_err();
     assert_eq!(error, AddressError::Unknown(ANYWHERE));
     assert!(error.to_string().contains("advertise it"), "{error}");
 }
@@ -289,8 +298,8 @@ async fn a_node_that_listens_everywhere_is_reached_on_the_way_to_its_seeds() {
 async fn seeds_that_are_this_node_are_no_others() {
     let own: SocketAddr = "127.0.0.1:7000".parse().unwrap();
     let names = |seeds: &[&str]| seeds.iter().map(|seed| (*seed).to_owned()).collect::<Vec<_>>();
-    assert!(!names_others(&[], own).await);
-    assert!(!names_others(&names(&["127.0.0.1:7000"]), own).await);
-    assert!(names_others(&names(&["127.0.0.1:7000", "127.0.0.1:7001"]), own).await);
-    assert!(names_others(&names(&["no port"]), own).await, "it may resolve later");
+    assert!(!has_other_seeds(&[], own).await);
+    assert!(!has_other_seeds(&names(&["127.0.0.1:7000"]), own).await);
+    assert!(has_other_seeds(&names(&["127.0.0.1:7000", "127.0.0.1:7001"]), own).await);
+    assert!(has_other_seeds(&names(&["no port"]), own).await, "it may resolve later");
 }

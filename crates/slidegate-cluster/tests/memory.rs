@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use slidegate::{Algorithm, Hit, Key, Limit, Scope, Timestamp};
-use slidegate_cluster::counters::{AtCap, CounterSettings, Counters};
-use slidegate_cluster::counts::{Incarnation, Tally, Told};
-use slidegate_cluster::ledger::Ledger;
+use slidegate_cluster::counters::{CapPolicy, CounterSettings, Counters};
+use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation, PnCounter};
+use slidegate_cluster::replicated_counters::ReplicatedCounters;
 
 const MIB: usize = 1 << 20;
 
 fn counters(max_memory: usize, now: Timestamp) -> Counters {
     let settings = CounterSettings {
-        me: Incarnation(1),
+        incarnation: Incarnation(1),
         secret: [7; 16].into(),
         max_clock_skew_us: 2_000_000,
         sync_interval: Duration::from_millis(250),
@@ -35,7 +35,7 @@ fn with_hit<T>(limit: &Limit, number: u64, ask: impl FnOnce(&Hit<'_>) -> T) -> T
 
 fn take(counters: &Counters, limit: &Limit, number: u64) {
     with_hit(limit, number, |hit| {
-        assert!(counters.take(std::slice::from_ref(hit), now(), AtCap::Deny).is_ok());
+        assert!(counters.take(std::slice::from_ref(hit), now(), CapPolicy::Deny).is_ok());
     });
 }
 
@@ -71,14 +71,14 @@ fn flood_stays_below_max_memory_and_denied_keys_stay() -> Result<(), Box<dyn std
 #[test]
 fn counts_of_others_take_half_of_memory() -> Result<(), Box<dyn std::error::Error>> {
     let limit: Limit = "3/min".parse()?;
-    let shape = limit.additive().ok_or("it adds up")?.shape();
+    let layout = limit.additive().ok_or("it adds up")?.layout();
     let counters = counters(4 * MIB, now());
-    let told = |key: u64| Told {
+    let told = |key: u64| CounterUpdate {
         key: key.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-        shape,
+        layout,
         incarnation: Incarnation(2),
-        bucket: shape.bucket(now()),
-        tally: Tally { charged: 1, given_back: 0 },
+        bucket: layout.bucket(now()),
+        units: PnCounter { charged: 1, removed: 0 },
     };
     for key in 1..100_000 {
         counters.merge(&[told(key)], now());
@@ -86,7 +86,7 @@ fn counts_of_others_take_half_of_memory() -> Result<(), Box<dyn std::error::Erro
     let bytes = counters.memory_bytes();
     assert!((2 * MIB..3 * MIB).contains(&bytes), "{bytes}");
     let later = now().after(Duration::from_secs(3_600));
-    (0..64).for_each(|_| counters.forget(later));
+    (0..64).for_each(|_| counters.prune(later));
     assert!(counters.memory_bytes() < MIB / 4, "{}", counters.memory_bytes());
     Ok(())
 }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use slidegate_cluster::counts::Incarnation;
-use slidegate_cluster::seal::{ClusterKey, Introduction, Refusal, Refusals, VERSION};
-use slidegate_cluster::transport::tcp::{MAX_STRANGERS, TcpTransport, Timing};
-use slidegate_cluster::transport::{Event, Peer, Transport};
+use slidegate_cluster::pn_counter::Incarnation;
+use slidegate_cluster::seal::{ClusterKey, PeerIdentity, RejectCounters, RejectReason, VERSION};
+use slidegate_cluster::transport::tcp::{MAX_PENDING_HANDSHAKES, TcpTransport, Timing};
+use slidegate_cluster::transport::{PeerAddress, Transport, TransportEvent};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -22,24 +22,24 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// So quick that a test may wait for it.
 fn quick() -> Timing {
     Timing {
-        handshake: Duration::from_millis(300),
-        alive: Duration::from_millis(50),
-        silence: Duration::from_millis(500),
-        first_wait: Duration::from_millis(5),
-        longest_wait: Duration::from_millis(20),
+        handshake_timeout: Duration::from_millis(300),
+        keepalive_interval: Duration::from_millis(50),
+        idle_timeout: Duration::from_millis(500),
+        initial_backoff: Duration::from_millis(5),
+        max_backoff: Duration::from_millis(20),
         ..Timing::default()
     }
 }
 
 /// With more time for handshakes than a test has.
 fn patient() -> Timing {
-    Timing { handshake: 2 * PATIENCE, ..quick() }
+    Timing { handshake_timeout: 2 * PATIENCE, ..quick() }
 }
 
 struct Node {
     transport: TcpTransport,
-    peer: Peer,
-    refusals: Arc<Refusals>,
+    peer: PeerAddress,
+    reject_counters: Arc<RejectCounters>,
 }
 
 impl Node {
@@ -49,40 +49,43 @@ impl Node {
 
     async fn start_at(listen: &str, incarnation: u64, key: &str, timing: Timing) -> Self {
         let listener = TcpListener::bind(listen).await.unwrap();
-        let peer =
-            Peer { incarnation: Incarnation(incarnation), address: listener.local_addr().unwrap() };
+        let peer = PeerAddress {
+            incarnation: Incarnation(incarnation),
+            address: listener.local_addr().unwrap(),
+        };
         let me =
-            Introduction { incarnation: peer.incarnation, name: format!("node-{incarnation}") };
-        let (key, refusals) = (ClusterKey::new(key).unwrap(), Arc::new(Refusals::default()));
+            PeerIdentity { incarnation: peer.incarnation, name: format!("node-{incarnation}") };
+        let (key, reject_counters) =
+            (ClusterKey::new(key).unwrap(), Arc::new(RejectCounters::default()));
         let transport =
-            TcpTransport::new(listener, key, me, Arc::clone(&refusals), timing).unwrap();
-        Self { transport, peer, refusals }
+            TcpTransport::new(listener, key, me, Arc::clone(&reject_counters), timing).unwrap();
+        Self { transport, peer, reject_counters }
     }
 
-    async fn next(&mut self) -> Event {
+    async fn next(&mut self) -> TransportEvent {
         timeout(PATIENCE, self.transport.next()).await.expect("nothing happens")
     }
 
-    async fn until_refused(&self, refusal: Refusal, times: u64) {
+    async fn until_refused(&self, refusal: RejectReason, times: u64) {
         let counted = async {
-            while self.refusals.of(refusal) < times {
+            while self.reject_counters.get(refusal) < times {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        assert!(timeout(PATIENCE, counted).await.is_ok(), "{:?}", self.refusals);
+        assert!(timeout(PATIENCE, counted).await.is_ok(), "{:?}", self.reject_counters);
     }
 
     /// Calls the other, and is heard.
-    async fn reaches(&mut self, other: &mut Self, peer: Peer) {
+    async fn reaches(&mut self, other: &mut Self, peer: PeerAddress) {
         self.transport.set_peers(&[peer]);
-        assert_eq!(self.next().await, Event::Up(peer.incarnation));
+        assert_eq!(self.next().await, TransportEvent::LinkUp(peer.incarnation));
         self.transport.send(peer.incarnation, Bytes::from_static(b"hello"));
         assert_eq!(other.next().await, hello(self.peer.incarnation));
     }
 }
 
-fn hello(from: Incarnation) -> Event {
-    Event::Frame { from, frame: Bytes::from_static(b"hello") }
+fn hello(from: Incarnation) -> TransportEvent {
+    TransportEvent::Frame { from, frame: Bytes::from_static(b"hello") }
 }
 
 /// Waits until the other side has closed the connection.
@@ -150,7 +153,7 @@ async fn who_says_nothing_is_sent_away() {
     let node = Node::start(1, quick()).await;
     let mut silent = TcpStream::connect(node.peer.address).await.unwrap();
     closed(&mut silent).await;
-    assert_eq!(node.refusals.of(Refusal::TooSlow), 1);
+    assert_eq!(node.reject_counters.get(RejectReason::TooSlow), 1);
 }
 
 #[tokio::test]
@@ -161,7 +164,7 @@ async fn who_speaks_another_language_is_sent_away_at_its_first_byte() {
         stranger.write_all(words).await.unwrap();
         closed(&mut stranger).await;
     }
-    assert_eq!(node.refusals.of(Refusal::WrongVersion), 4);
+    assert_eq!(node.reject_counters.get(RejectReason::WrongVersion), 4);
 }
 
 #[tokio::test]
@@ -171,20 +174,20 @@ async fn who_stops_within_its_greeting_is_counted() {
     stranger.write_all(&[VERSION, 1, 2, 3]).await.unwrap();
     stranger.shutdown().await.unwrap();
     closed(&mut stranger).await;
-    assert_eq!(node.refusals.of(Refusal::Truncated), 1);
+    assert_eq!(node.reject_counters.get(RejectReason::Truncated), 1);
 }
 
 #[tokio::test]
 async fn strangers_who_wait_do_not_keep_nodes_out() {
     let (mut one, mut two) = (Node::start(1, patient()).await, Node::start(2, patient()).await);
     let mut strangers = Vec::new();
-    for _ in 0..3 * MAX_STRANGERS {
+    for _ in 0..3 * MAX_PENDING_HANDSHAKES {
         strangers.push(TcpStream::connect(two.peer.address).await.unwrap());
     }
     let peer = two.peer;
     one.reaches(&mut two, peer).await;
-    two.until_refused(Refusal::Crowded, 2 * MAX_STRANGERS as u64).await;
-    for longest in &mut strangers[..MAX_STRANGERS] {
+    two.until_refused(RejectReason::Crowded, 2 * MAX_PENDING_HANDSHAKES as u64).await;
+    for longest in &mut strangers[..MAX_PENDING_HANDSHAKES] {
         closed(longest).await;
     }
 }
@@ -195,8 +198,8 @@ async fn a_node_with_another_key_gets_no_link() {
     let mut two = Node::start(2, quick()).await;
     one.transport.set_peers(&[two.peer]);
     two.transport.set_peers(&[one.peer]);
-    two.until_refused(Refusal::WrongMac, 3).await;
-    one.until_refused(Refusal::WrongMac, 3).await;
+    two.until_refused(RejectReason::WrongMac, 3).await;
+    one.until_refused(RejectReason::WrongMac, 3).await;
     for node in [&mut one, &mut two] {
         assert!(timeout(Duration::from_millis(50), node.transport.next()).await.is_err());
     }
@@ -205,16 +208,16 @@ async fn a_node_with_another_key_gets_no_link() {
 #[tokio::test]
 async fn another_node_than_the_one_that_was_called_gets_no_link() {
     let (mut one, two) = (Node::start(1, quick()).await, Node::start(2, quick()).await);
-    one.transport.set_peers(&[Peer { incarnation: Incarnation(3), ..two.peer }]);
-    one.until_refused(Refusal::WrongNode, 2).await;
+    one.transport.set_peers(&[PeerAddress { incarnation: Incarnation(3), ..two.peer }]);
+    one.until_refused(RejectReason::WrongNode, 2).await;
     assert!(timeout(Duration::from_millis(50), one.transport.next()).await.is_err());
 }
 
 #[tokio::test]
 async fn a_node_that_calls_itself_is_not_heard() {
     let mut one = Node::start(1, quick()).await;
-    one.transport.set_peers(&[Peer { incarnation: Incarnation(2), ..one.peer }]);
-    one.until_refused(Refusal::Reflected, 2).await;
+    one.transport.set_peers(&[PeerAddress { incarnation: Incarnation(2), ..one.peer }]);
+    one.until_refused(RejectReason::Reflected, 2).await;
     assert!(timeout(Duration::from_millis(50), one.transport.next()).await.is_err());
 }
 
@@ -222,12 +225,12 @@ async fn a_node_that_calls_itself_is_not_heard() {
 async fn a_cut_link_is_noticed_and_a_healed_one_found() {
     let (mut one, mut two) = (Node::start(1, quick()).await, Node::start(2, quick()).await);
     let between = Between::new(two.peer.address, |_| {}).await;
-    let peer = Peer { address: between.address, ..two.peer };
+    let peer = PeerAddress { address: between.address, ..two.peer };
     one.reaches(&mut two, peer).await;
     between.held.send_replace(true);
-    assert_eq!(one.next().await, Event::Down(peer.incarnation));
+    assert_eq!(one.next().await, TransportEvent::LinkDown(peer.incarnation));
     between.held.send_replace(false);
-    assert_eq!(one.next().await, Event::Up(peer.incarnation));
+    assert_eq!(one.next().await, TransportEvent::LinkUp(peer.incarnation));
     one.transport.send(peer.incarnation, Bytes::from_static(b"hello"));
     assert_eq!(two.next().await, hello(one.peer.incarnation));
 }
@@ -242,23 +245,23 @@ async fn a_frame_that_was_changed_ends_the_link_and_another_is_made() {
             there[at] = b'm';
         }
     });
-    let peer = Peer { address: between.await.address, ..two.peer };
+    let peer = PeerAddress { address: between.await.address, ..two.peer };
     one.reaches(&mut two, peer).await;
     for _ in 0..3 {
         one.transport.send(peer.incarnation, Bytes::from_static(b"bad"));
-        assert_eq!(one.next().await, Event::Down(peer.incarnation));
-        assert_eq!(one.next().await, Event::Up(peer.incarnation));
+        assert_eq!(one.next().await, TransportEvent::LinkDown(peer.incarnation));
+        assert_eq!(one.next().await, TransportEvent::LinkUp(peer.incarnation));
     }
     one.transport.send(peer.incarnation, Bytes::from_static(b"hello"));
     assert_eq!(two.next().await, hello(one.peer.incarnation), "of the others nothing was heard");
-    assert_eq!(two.refusals.of(Refusal::WrongMac), 3);
+    assert_eq!(two.reject_counters.get(RejectReason::WrongMac), 3);
 }
 
 #[tokio::test]
 async fn a_stream_that_is_repeated_says_nothing() {
     let (mut one, mut two) = (Node::start(1, quick()).await, Node::start(2, quick()).await);
     let mut between = Between::new(two.peer.address, |_| {}).await;
-    let peer = Peer { address: between.address, ..two.peer };
+    let peer = PeerAddress { address: between.address, ..two.peer };
     one.reaches(&mut two, peer).await;
     let mut heard = Vec::new();
     while let Ok(more) = between.passed.try_recv() {
@@ -268,7 +271,7 @@ async fn a_stream_that_is_repeated_says_nothing() {
     let mut stranger = TcpStream::connect(two.peer.address).await.unwrap();
     stranger.write_all(&heard).await.unwrap();
     closed(&mut stranger).await;
-    assert_eq!(two.refusals.of(Refusal::WrongMac), 1);
+    assert_eq!(two.reject_counters.get(RejectReason::WrongMac), 1);
     one.transport.send(peer.incarnation, Bytes::from_static(b"hello"));
     assert_eq!(two.next().await, hello(one.peer.incarnation), "the link is as it was");
     assert!(timeout(Duration::from_millis(50), two.transport.next()).await.is_err());
@@ -289,7 +292,7 @@ async fn a_node_that_dials_again_is_heard_on_its_newest_stream() {
 async fn connections_come_from_the_address_that_the_node_listens_on() {
     let called = TcpListener::bind(LOOPBACK).await.unwrap();
     let mut one = Node::start_at("127.0.0.2:0", 1, "a key for all of these tests", quick()).await;
-    let peer = Peer { incarnation: Incarnation(2), address: called.local_addr().unwrap() };
+    let peer = PeerAddress { incarnation: Incarnation(2), address: called.local_addr().unwrap() };
     one.transport.set_peers(&[peer]);
     let (_, from) = timeout(PATIENCE, called.accept()).await.unwrap().unwrap();
     assert_eq!(from.ip(), one.peer.address.ip());
@@ -300,7 +303,7 @@ async fn a_link_over_which_nothing_is_said_stays_up() {
     let (mut one, mut two) = (Node::start(1, quick()).await, Node::start(2, quick()).await);
     let peer = two.peer;
     one.reaches(&mut two, peer).await;
-    assert!(timeout(3 * quick().silence, one.transport.next()).await.is_err());
+    assert!(timeout(3 * quick().idle_timeout, one.transport.next()).await.is_err());
     one.transport.send(peer.incarnation, Bytes::from_static(b"hello"));
     assert_eq!(two.next().await, hello(one.peer.incarnation));
 }
@@ -309,7 +312,7 @@ async fn a_link_over_which_nothing_is_said_stays_up() {
 async fn a_stream_over_which_no_life_is_heard_is_given_up() {
     let (mut one, mut two) = (Node::start(1, quick()).await, Node::start(2, quick()).await);
     let between = Between::new(two.peer.address, |_| {}).await;
-    let peer = Peer { address: between.address, ..two.peer };
+    let peer = PeerAddress { address: between.address, ..two.peer };
     one.reaches(&mut two, peer).await;
     between.held.send_replace(true);
     let given_up = async {
@@ -326,7 +329,7 @@ async fn of_each_incarnation_one_stream_is_heard() {
     let (mut twin, peer) = (Node::start(1, quick()).await, two.peer);
     one.reaches(&mut two, peer).await;
     twin.reaches(&mut two, peer).await;
-    assert_eq!(one.next().await, Event::Down(peer.incarnation));
+    assert_eq!(one.next().await, TransportEvent::LinkDown(peer.incarnation));
 }
 
 #[tokio::test]
@@ -346,7 +349,7 @@ async fn a_link_that_was_given_up_before_it_was_spoken_of_is_not_spoken_of() {
 async fn a_peer_that_has_moved_is_dialled_where_it_is() {
     let (mut one, mut two) = (Node::start(1, quick()).await, Node::start(2, quick()).await);
     let between = Between::new(two.peer.address, |_| {}).await;
-    let peer = Peer { address: between.address, ..two.peer };
+    let peer = PeerAddress { address: between.address, ..two.peer };
     one.reaches(&mut two, peer).await;
     let peer = two.peer;
     one.reaches(&mut two, peer).await;

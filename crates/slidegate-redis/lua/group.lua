@@ -1,5 +1,5 @@
--- Decides several hits of one request whose states are slots of one value, each once, and all enforced: the
--- limits of one rule, asked for alone. (What is not so simple, batch.lua decides.)
+-- Decides several hits of one request whose states are different slots of one value, all enforced: the limits of one
+-- rule. batch.lua decides all other requests.
 local now, mode, hits = unpack('<dBH', ARGV[1])
 if now < 0 then
   local time = call('TIME')
@@ -9,40 +9,40 @@ local key = KEYS[1]
 local value = call('GET', key) or ''
 if #value % 28 > 0 then return redis.error_reply(FOREIGN .. key) end
 
--- Each is charged, until one does not fit. How those stand before it that were charged in vain is kept.
-local take, in_order, is_short = mode, #value == hits * 28, false
-local slots, replies, before, lasting, kept = {}, {}, {}, 0, 0
+-- Charges each hit until one does not fit. The figures before the charges are kept, in case they are discarded.
+local take, in_order, extends_expiry = mode, #value == hits * 28, false
+local slots, replies, before_charge, latest_expiry_s, latest_margin_s = {}, {}, {}, 0, 0
 for nth = 1, hits do
-  local algorithm, tag, max, extra, keep, tick_us, window, cost, phase, required, debt =
+  local algorithm, tag, max, extra, margin_s, tick_us, window, cost, phase, required, debt =
     unpack('<BxxxI4I4I4I4ddddI4I4', ARGV[1], nth * 60 - 48)
-  local at, found, known, a, b, c = nth * 28 - 27, nil, 0, 0, 0, 0
-  if at < #value then found, known, a, b, c = unpack(SLOT, value, at) end
+  local position, found, expiry_s, a, b, c = nth * 28 - 27, nil, 0, 0, 0, 0
+  if position < #value then found, expiry_s, a, b, c = unpack(SLOT, value, position) end
   if found ~= tag then
     local is_foreign
-    in_order, known, a, b, c = false, 0, 0, 0, 0
-    at, is_foreign = find(value, tag)
+    in_order, expiry_s, a, b, c = false, 0, 0, 0, 0
+    position, is_foreign = find_slot(value, tag)
     if is_foreign then return redis.error_reply(FOREIGN .. key) end
-    if at then found, known, a, b, c = unpack(SLOT, value, at) end
+    if position then found, expiry_s, a, b, c = unpack(SLOT, value, position) end
   end
 
-  local charged, remaining, reset, retry, charged_at, left, reset_before
-  charged, remaining, reset, retry, charged_at, a, b, c, left, reset_before =
-    slot[algorithm](now + phase, tick_us, window, max, extra, debt, required, cost, cost > 0 and take or 0, a, b, c)
+  local charged, remaining, reset, retry, charged_at, remaining_before, reset_before
+  charged, remaining, reset, retry, charged_at, a, b, c, remaining_before, reset_before =
+    slot_functions[algorithm](now + phase, tick_us, window, max, extra, debt, required, cost, cost > 0 and take or 0, a, b, c)
   if charged then
-    if now + reset > known * SECOND then
-      known = lasts(now, reset, tick_us * window, keep)
-      is_short = true
+    if now + reset > expiry_s * SECOND then
+      expiry_s = key_expiry(now, reset, tick_us * window, margin_s)
+      extends_expiry = true
     end
-    if known > lasting then lasting = known end
-    kept = keep
-    slots[nth] = pack(SLOT, tag, known, a, b, c)
-    before[nth * 2 - 1], before[nth * 2] = left, reset_before
+    if expiry_s > latest_expiry_s then latest_expiry_s = expiry_s end
+    latest_margin_s = margin_s
+    slots[nth] = pack(SLOT, tag, expiry_s, a, b, c)
+    before_charge[nth * 2 - 1], before_charge[nth * 2] = remaining_before, reset_before
     if remaining > 0 then
       replies[nth] = pack('<Bdddd', 1, remaining, reset, 0, charged_at)
     else
-      -- Nothing remains: the time until one unit fits.
+      -- Nothing remains: the reply has the time until one unit fits.
       local _, _, _, wait =
-        slot[algorithm](now + phase, tick_us, window, max, extra, debt, 1, 0, 0, a, b, c)
+        slot_functions[algorithm](now + phase, tick_us, window, max, extra, debt, 1, 0, 0, a, b, c)
       replies[nth] = pack('<Bdddd', 6, remaining, reset, wait, charged_at)
     end
   else
@@ -53,30 +53,30 @@ end
 
 if take == 0 then
   for nth in pairs(slots) do
-    replies[nth] = pack('<Bdddd', 0, before[nth * 2 - 1], before[nth * 2], 0, 0)
+    replies[nth] = pack('<Bdddd', 0, before_charge[nth * 2 - 1], before_charge[nth * 2], 0, 0)
   end
-elseif lasting > 0 then
+elseif latest_expiry_s > 0 then
   if in_order and #slots == hits then
     value = table.concat(slots)
   else
-    -- In the places of their former selves, with the others that are not over.
+    -- Changed slots stay at their positions. Expired slots are dropped.
     local changed, parts = {}, {}
     for _, bytes in pairs(slots) do changed[unpack('<I4', bytes)] = bytes end
-    local others = latest(value)
-    if others > lasting then lasting = others end
-    for at = 1, #value, 28 do
-      local tag, known = unpack('<I4I4', value, at)
+    local others_expiry_s = latest_expiry(value)
+    if others_expiry_s > latest_expiry_s then latest_expiry_s = others_expiry_s end
+    for position = 1, #value, 28 do
+      local tag, expiry_s = unpack('<I4I4', value, position)
       if changed[tag] then
         parts[#parts + 1], changed[tag] = changed[tag], nil
-      elseif known * SECOND >= now then
-        parts[#parts + 1] = value:sub(at, at + 27)
+      elseif expiry_s * SECOND >= now then
+        parts[#parts + 1] = value:sub(position, position + 27)
       end
     end
     for _, bytes in pairs(changed) do parts[#parts + 1] = bytes end
     value = table.concat(parts)
   end
-  if is_short then
-    call('SET', key, value, 'PX', lasting * 1000 - now / 1000 + now / 1000 % 1 + kept * 1000)
+  if extends_expiry then
+    call('SET', key, value, 'PX', latest_expiry_s * 1000 - now / 1000 + now / 1000 % 1 + latest_margin_s * 1000)
   else
     call('SET', key, value, 'KEEPTTL')
   end

@@ -1,36 +1,36 @@
--- Takes units off counters, of those that still count the oldest, and says how each then stands. What is not there
--- stays away.
+-- Subtracts units from counters, the oldest units first, and replies with the resulting state of each counter. Never
+-- creates a counter.
 local now, hits = unpack('<dH', ARGV[1])
 if now < 0 then
   local time = call('TIME')
   now = time[1] * SECOND + time[2]
 end
-local answers = {}
+local replies = {}
 for nth = 1, hits do
-  local algorithm, place, tag, max, extra, tick_us, window, cost, phase =
+  local algorithm, key_index, tag, max, extra, tick_us, window, cost, phase =
     unpack('<BHI4I4I4dddd', ARGV[1], 11 + (nth - 1) * 47)
-  local key, refund = KEYS[place], refunds[algorithm]
+  local key, refund = KEYS[key_index], refund_functions[algorithm]
   local _, remaining, reset, wait
-  if own[algorithm] then
-    local done = refund(key, now, tick_us, window, max, extra, cost)
-    if not done then return redis.error_reply(FOREIGN .. key) end
-    _, remaining, reset, wait = own[algorithm](key, now, tick_us, window, max, extra, 0, 1, 0, 0)
+  if key_functions[algorithm] then
+    local is_valid = refund(key, now, tick_us, window, max, extra, cost)
+    if not is_valid then return redis.error_reply(FOREIGN .. key) end
+    _, remaining, reset, wait = key_functions[algorithm](key, now, tick_us, window, max, extra, 0, 1, 0, 0)
   else
     local value = call('GET', key) or ''
-    local found, is_foreign = find(value, tag)
+    local position, is_foreign = find_slot(value, tag)
     if is_foreign then return redis.error_reply(FOREIGN .. key) end
     local a, b, c = 0, 0, 0
-    if found then
-      local _, known, d, e, f = unpack(SLOT, value, found)
-      a, b, c = refund(now + phase, tick_us, window, cost, d, e, f)
-      if a ~= d or b ~= e or c ~= f then
-        value = value:sub(1, found - 1) .. pack(SLOT, tag, known, a, b, c) .. value:sub(found + 28)
+    if position then
+      local _, expiry_s, a_before, b_before, c_before = unpack(SLOT, value, position)
+      a, b, c = refund(now + phase, tick_us, window, cost, a_before, b_before, c_before)
+      if a ~= a_before or b ~= b_before or c ~= c_before then
+        value = value:sub(1, position - 1) .. pack(SLOT, tag, expiry_s, a, b, c) .. value:sub(position + 28)
         call('SET', key, value, 'KEEPTTL')
       end
     end
     _, remaining, reset, wait =
-      slot[algorithm](now + phase, tick_us, window, max, extra, 0, 1, 0, 0, a, b, c)
+      slot_functions[algorithm](now + phase, tick_us, window, max, extra, 0, 1, 0, 0, a, b, c)
   end
-  answers[nth] = pack('<Bdddd', 0, remaining, reset, wait, 0)
+  replies[nth] = pack('<Bdddd', 0, remaining, reset, wait, 0)
 end
-return table.concat(answers)
+return table.concat(replies)

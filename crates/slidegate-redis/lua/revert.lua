@@ -1,20 +1,20 @@
--- Gives back exactly what was charged, of what has not left its window.
+-- Reverts charges. Units that have left their window are not affected.
 local charges = unpack('<H', ARGV[1])
 for nth = 1, charges do
-  local algorithm, place, tag, max, extra, tick_us, window, cost, at =
+  local algorithm, key_index, tag, max, extra, tick_us, window, cost, charged_at =
     unpack('<BHI4I4I4dddd', ARGV[1], 3 + (nth - 1) * 47)
-  local key = KEYS[place]
-  if own[algorithm] then
-    local done = own[algorithm](key, tick_us, max, extra, cost, at)
-    if not done then return redis.error_reply(FOREIGN .. key) end
+  local key = KEYS[key_index]
+  if key_functions[algorithm] then
+    local is_valid = key_functions[algorithm](key, tick_us, max, extra, cost, charged_at)
+    if not is_valid then return redis.error_reply(FOREIGN .. key) end
   else
     local value = call('GET', key) or ''
-    local found, is_foreign = find(value, tag)
+    local position, is_foreign = find_slot(value, tag)
     if is_foreign then return redis.error_reply(FOREIGN .. key) end
-    if found then
-      local _, known, a, b, c = unpack(SLOT, value, found)
-      a, b, c = slot[algorithm](tick_us, window, max, extra, cost, at, a, b, c)
-      value = value:sub(1, found - 1) .. pack(SLOT, tag, known, a, b, c) .. value:sub(found + 28)
+    if position then
+      local _, expiry_s, a, b, c = unpack(SLOT, value, position)
+      a, b, c = slot_functions[algorithm](tick_us, window, max, extra, cost, charged_at, a, b, c)
+      value = value:sub(1, position - 1) .. pack(SLOT, tag, expiry_s, a, b, c) .. value:sub(position + 28)
       call('SET', key, value, 'KEEPTTL')
     end
   end

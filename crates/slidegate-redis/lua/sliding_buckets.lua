@@ -1,17 +1,17 @@
--- Twin of algorithm/sliding_buckets.rs: `counted` sub-buckets, the oldest counted in full. A value is a head
--- of 20 bytes and a ring of 32-bit counts: bucket number b stands at b modulo `counted`.
+-- The algorithm of algorithm/sliding_buckets.rs: `counted` sub-buckets, the oldest counted in full. A value is a head
+-- of 20 bytes and a ring of 32-bit counts: bucket number b is at index b modulo `counted`.
 local HEAD, HEAD_BYTES = '<ddI4', 20
 
-local function decide(key, now, precision_us, window, max, counted, keep, required, cost, take)
+local function decide(key, now, precision_us, window, max, counted, margin_s, required, cost, take)
   local value = call('GET', key)
-  local last, total, known = 0, 0, 0
+  local last, total, expiry_s = 0, 0, 0
   if not value then
     value = ('\0'):rep(HEAD_BYTES + counted * 4)
   elseif #value ~= HEAD_BYTES + counted * 4 then
     return nil
   else
-    last, total, known = unpack(HEAD, value)
-    -- Something else of the same length, taken for ours, could loop for ever.
+    last, total, expiry_s = unpack(HEAD, value)
+    -- A foreign value of the same length could make the loops below run forever.
     if last < 0 or last > 2 ^ 53 or last % 1 ~= 0 then return nil end
   end
   local moment = now > last and now or last
@@ -53,31 +53,31 @@ local function decide(key, now, precision_us, window, max, counted, keep, requir
     return false, remaining, reset, (oldest - 1 + counted) * precision_us - now, 0
   end
 
-  -- The buckets that have begun since the last charge are empty: `behind` of them up to the end of the ring, the
+  -- The buckets that have begun since the last charge are empty: `at_end` bytes of them are at the end of the ring, the
   -- others at its beginning.
   if running - newest >= counted then
     value = ('\0'):rep(HEAD_BYTES + counted * 4)
   elseif running > newest then
-    local first, begun = HEAD_BYTES + (newest + 1) % counted * 4, (running - newest) * 4
-    local behind = #value - first
-    if behind > begun then behind = begun end
-    value = value:sub(1, HEAD_BYTES) .. ('\0'):rep(begun - behind)
-      .. value:sub(HEAD_BYTES + begun - behind + 1, first) .. ('\0'):rep(behind) .. value:sub(first + behind + 1)
+    local first, begun_bytes = HEAD_BYTES + (newest + 1) % counted * 4, (running - newest) * 4
+    local at_end = #value - first
+    if at_end > begun_bytes then at_end = begun_bytes end
+    value = value:sub(1, HEAD_BYTES) .. ('\0'):rep(begun_bytes - at_end)
+      .. value:sub(HEAD_BYTES + begun_bytes - at_end + 1, first) .. ('\0'):rep(at_end) .. value:sub(first + at_end + 1)
   end
-  local at = HEAD_BYTES + running % counted * 4
-  local count = unpack('<I4', value, at + 1)
+  local offset = HEAD_BYTES + running % counted * 4
+  local count = unpack('<I4', value, offset + 1)
   local sum = count + cost
-  if sum > MOST_UNITS then sum = MOST_UNITS end
+  if sum > MAX_UNITS then sum = MAX_UNITS end
   total = used + sum - count
   remaining = max - total
   if remaining < 0 then remaining = 0 end
   local reset = (running + counted) * precision_us - now
-  local ms
-  if now + reset > known * SECOND then
-    known, ms = lasts(now, reset, precision_us * window, keep)
+  local ttl_ms
+  if now + reset > expiry_s * SECOND then
+    expiry_s, ttl_ms = key_expiry(now, reset, precision_us * window, margin_s)
   end
-  value = pack(HEAD, moment, total, known)
-    .. value:sub(HEAD_BYTES + 1, at) .. pack('<I4', sum) .. value:sub(at + 5)
-  if ms then call('SET', key, value, 'PX', ms) else call('SET', key, value, 'KEEPTTL') end
+  value = pack(HEAD, moment, total, expiry_s)
+    .. value:sub(HEAD_BYTES + 1, offset) .. pack('<I4', sum) .. value:sub(offset + 5)
+  if ttl_ms then call('SET', key, value, 'PX', ttl_ms) else call('SET', key, value, 'KEEPTTL') end
   return true, remaining, reset, fits and 0 or 1, moment
 end

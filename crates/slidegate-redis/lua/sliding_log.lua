@@ -1,24 +1,23 @@
--- Twin of algorithm/sliding_log.rs: every charge in the window, in a ring of 32-bit words, oldest first. A charge
--- takes a word for its tick modulo 2^31; if it has more than one unit, a second word follows with its cost and the
--- top bit set.
+-- The algorithm of algorithm/sliding_log.rs: every charge in the window, in a ring of 32-bit words, oldest first. A
+-- charge takes a word for its tick modulo 2^31; if it has more than one unit, a second word follows with its cost and
+-- the top bit set.
 --
--- A value is a head of 48 bytes and the ring. Where max is small, the value is read and written as a whole, without
--- spare capacity. Where it is large, only the head and the words that are needed are read, and only new words are
--- written.
+-- A value is a head of 48 bytes and the ring. If max is small, the value is read and written as a whole, without spare
+-- capacity. If max is large, only the head and the required words are read, and only new words are written.
 --
--- No call scans a long log, since a client can repeat a denied call as often as it likes. Ticks ascend, so they are
--- found by binary search. For sums, a ring of more than 160 words is followed by marks, one for each block of 64
+-- No call scans a long log, because a client can repeat a denied call without limit. Ticks ascend, so they are found
+-- by binary search. For sums, a ring of more than 160 words is followed by marks, one for each block of 64
 -- words: the running sum of units, modulo 2^52, of all charges that begin before the block. The head has the running
 -- sum at the end. A mark stays valid while older charges leave and while blocks are copied into a larger ring.
 --
--- Redis creates the functions at each call, at a cost that grows with the variables that they share. So `opened`
--- nests the rarely needed ones, and constants are repeated.
+-- Redis creates all functions at each call, at a cost that grows with the variables that they share. So `open_log`
+-- contains the rarely used functions, and constants are repeated.
 local HEAD, HEAD_BYTES = '<dddI4I4I4I4I4I4', 48
-local WRAP, SMALL = 2147483648, 32
+local WRAP, MAX_SMALL = 2147483648, 32
 
--- Returns a function that returns the nth word of a log, the oldest first: from its value, or 66 at a time from
--- Redis.
-local function reader(key, value, first, cap)
+-- Returns a function that returns the nth word of a log, the oldest first. It reads from `value`, or 66 words at a time
+-- from Redis.
+local function word_reader(key, value, first, cap)
   local chunk, from = value, 0
   return function(nth)
     local at = (first + nth) % cap * 4 + HEAD_BYTES
@@ -30,29 +29,29 @@ local function reader(key, value, first, cap)
 end
 
 -- Reads a log. Returns its value (only the head, if max is large), functions that find charges in a log of any length,
--- and the fields of the head. The first result is nil for a foreign value, and '' if there is none.
-local function opened(key, max)
+-- and the fields of the head. The first result is nil for a foreign value, and '' if the key does not exist.
+local function open_log(key, max)
   local HEAD_BYTES, WRAP, BLOCK = 48, 2147483648, 64
-  local small, value = max <= SMALL, nil
-  if small then value = call('GET', key) or '' else value = call('GETRANGE', key, '0', '47') end
+  local is_small, value = max <= MAX_SMALL, nil
+  if is_small then value = call('GET', key) or '' else value = call('GETRANGE', key, '0', '47') end
   if value == '' then return value end
   if #value < HEAD_BYTES then return nil end
-  local last, total, sum, first, len, cap, oldest, newest, known = unpack(HEAD, value)
+  local last, total, sum, first, len, cap, oldest, newest, expiry_s = unpack(HEAD, value)
   -- The same checks as in `decide`.
   if len > cap or cap > 4194304 or last < 0 or last > 2 ^ 53 or last % 1 ~= 0 then return nil end
   if sum < 0 or sum > 2 ^ 52 or sum % 1 ~= 0 or (cap > 160 and cap % 64 > 0) then return nil end
-  if small and #value ~= HEAD_BYTES + cap * 4 + (cap > 160 and cap / 8 or 0) then return nil end
-  local word_at, phase, is_marked = reader(key, value, first, cap), first % BLOCK, cap > 160
+  if is_small and #value ~= HEAD_BYTES + cap * 4 + (cap > 160 and cap / 8 or 0) then return nil end
+  local word_at, phase, is_marked = word_reader(key, value, first, cap), first % BLOCK, cap > 160
 
-  -- Returns where the oldest charge begins that was made at most `age` ticks before `last + 1`, and its tick; `len`
-  -- if all charges are older. The words before `low`, which is at least 1, are of older charges.
+  -- Returns the first word of the oldest charge that was made at most `age` ticks before `last + 1`, and its tick; or
+  -- `len` if all charges are older. The words before `low`, which is at least 1, belong to older charges.
   local function find_tick(low, age)
     if (last + 1 - newest) % WRAP > age then return len, newest end
     local high = len - (newest < WRAP and 1 or 2)
     while low < high do
       local middle = (low + high) / 2
       middle = middle - middle % 1
-      -- The word before is needed if this one is a cost. When the search is down to one chunk, that chunk is read.
+      -- If this word is a cost, the previous one is needed. When the range fits one chunk, that chunk is read.
       word_at(high - low < 64 and low - 1 or middle - 1)
       local at, word = middle, word_at(middle)
       if word >= WRAP then at, word = middle - 1, word_at(middle - 1) end
@@ -61,7 +60,7 @@ local function opened(key, max)
     return high, word_at(high)
   end
 
-  -- Returns the words from `from` up to before `to`.
+  -- Returns the words from `from` to `to`, exclusive.
   local function words(from, to)
     local place, count = (first + from) % cap, to - from
     local wrapped = place + count > cap and place + count - cap or 0
@@ -109,8 +108,7 @@ local function opened(key, max)
     return units
   end
 
-  -- Returns where the charge begins with which at least `wanted` units have left, oldest first, its tick, and the
-  -- units before it.
+  -- Returns the first word of the charge that completes the oldest `wanted` units, its tick, and the units before it.
   local function find_units(wanted)
     if total == len then
       local nth, word = wanted - 1, word_at(wanted - 1)
@@ -124,7 +122,7 @@ local function opened(key, max)
       while low < high do
         local middle = (low + high + 1) / 2
         middle = middle - middle % 1
-        -- When the search is down to one chunk, that chunk is read.
+        -- When the range fits one chunk, that chunk is read.
         if high - low < 32 then mark(low > 0 and low or 1) end
         if mark(middle) < wanted then low = middle else high = middle - 1 end
       end
@@ -144,49 +142,49 @@ local function opened(key, max)
   end
 
   return value, find_tick, units_before, find_units, word_at,
-    last, total, sum, first, len, cap, oldest, newest, known
+    last, total, sum, first, len, cap, oldest, newest, expiry_s
 end
 
-local function decide(key, now, tick_us, window, max, _, keep, required, cost, take)
-  local small = max <= SMALL
-  local value, last, total, sum, first, len, cap, oldest, newest, known, word_at
-  if small then value = call('GET', key) or '' else value = call('GETRANGE', key, '0', '47') end
+local function decide(key, now, tick_us, window, max, _, margin_s, required, cost, take)
+  local is_small = max <= MAX_SMALL
+  local value, last, total, sum, first, len, cap, oldest, newest, expiry_s, word_at
+  if is_small then value = call('GET', key) or '' else value = call('GETRANGE', key, '0', '47') end
   if value == '' then
-    last, total, sum, first, len, cap, oldest, newest, known = 0, 0, 0, 0, 0, 0, 0, 0, 0
+    last, total, sum, first, len, cap, oldest, newest, expiry_s = 0, 0, 0, 0, 0, 0, 0, 0, 0
   elseif #value < HEAD_BYTES then
     return nil
   else
-    last, total, sum, first, len, cap, oldest, newest, known = unpack(HEAD, value)
-    -- A foreign value that is taken for a log could occupy Redis for long. No log needs 2^22 words: its max is
-    -- 1,000,000 at most, and debts are merged when it has twice as many words.
+    last, total, sum, first, len, cap, oldest, newest, expiry_s = unpack(HEAD, value)
+    -- Processing a foreign value as a log could block Redis for a long time. No log needs 2^22 words: max is at most
+    -- 1,000,000, and charges above max are merged when the log has twice as many words.
     if len > cap or cap > 4194304 or last < 0 or last > 2 ^ 53 or last % 1 ~= 0 then return nil end
     if sum < 0 or sum > 2 ^ 52 or sum % 1 ~= 0 or (cap > 160 and cap % 64 > 0) then return nil end
-    if small and #value ~= HEAD_BYTES + cap * 4 + (cap > 160 and cap / 8 or 0) then return nil end
+    if is_small and #value ~= HEAD_BYTES + cap * 4 + (cap > 160 and cap / 8 or 0) then return nil end
   end
   local tick = now / tick_us
   tick = tick - tick % 1
   if tick < last then tick = last end
 
-  -- What has left: the words before `gone`, and their units. A word's age is how many ticks before
-  -- `last + 1` its charge was made. Where calls follow each other, few charges leave from one to the next.
-  local FEW = 16
-  local gone, word, used = 0, oldest, total
+  -- Drops expired charges: the words before `expired_words`, and their units. The age of a word is the number of ticks
+  -- from its charge to `last + 1`. Between frequent calls only few charges expire, so a short scan is tried first.
+  local MAX_SCAN = 16
+  local expired_words, word, used = 0, oldest, total
   local oldest_age = last + window - tick
   if oldest_age > last + 1 then oldest_age = last + 1 end
   if oldest_age < 0 then
-    gone, used = len, 0
+    expired_words, used = len, 0
   elseif len > 0 and (last + 1 - word) % WRAP > oldest_age then
-    word_at = reader(key, value, first, cap)
+    word_at = word_reader(key, value, first, cap)
     repeat
-      gone, used = gone + 1, used - (word < WRAP and 1 or word - WRAP - 1)
-      if gone >= len then break end
-      if gone == FEW then
-        local _, find_tick, units_before = opened(key, max)
-        gone, word = find_tick(gone, oldest_age)
-        used = gone < len and total - units_before(gone) or 0
+      expired_words, used = expired_words + 1, used - (word < WRAP and 1 or word - WRAP - 1)
+      if expired_words >= len then break end
+      if expired_words == MAX_SCAN then
+        local _, find_tick, units_before = open_log(key, max)
+        expired_words, word = find_tick(expired_words, oldest_age)
+        used = expired_words < len and total - units_before(expired_words) or 0
         break
       end
-      word = word_at(gone)
+      word = word_at(expired_words)
     until word < WRAP and (last + 1 - word) % WRAP <= oldest_age
   end
 
@@ -196,19 +194,19 @@ local function decide(key, now, tick_us, window, max, _, keep, required, cost, t
   if take == 0 or (take == 1 and not fits) then
     local reset = 0
     if len > 0 then
-      local late = last + 1 - (last + 1 - newest) % WRAP
-      if late < 0 then late = 0 end
-      reset = (late + window) * tick_us - now
+      local newest_tick = last + 1 - (last + 1 - newest) % WRAP
+      if newest_tick < 0 then newest_tick = 0 end
+      reset = (newest_tick + window) * tick_us - now
       if reset < 0 then reset = 0 end
     end
     if fits then return false, remaining, reset, 0, 0 end
     if required > max then return false, remaining, reset, -1, 0 end
     -- The oldest charges leave one by one, until enough units are free.
-    local excess, nth, units = used + required - max, gone + 1, 1
-    if excess > 1 then word_at = word_at or reader(key, value, first, cap) end
+    local excess, nth, units = used + required - max, expired_words + 1, 1
+    if excess > 1 then word_at = word_at or word_reader(key, value, first, cap) end
     while units < excess do
-      if (total == len and excess > FEW) or nth >= gone + FEW or nth >= len then
-        local _, _, _, find_units = opened(key, max)
+      if (total == len and excess > MAX_SCAN) or nth >= expired_words + MAX_SCAN or nth >= len then
+        local _, _, _, find_units = open_log(key, max)
         _, word = find_units(total + required - max)
         break
       end
@@ -216,118 +214,118 @@ local function decide(key, now, tick_us, window, max, _, keep, required, cost, t
       if next_word < WRAP then word, units = next_word, units + 1 else units = units + next_word - WRAP - 1 end
       nth = nth + 1
     end
-    local leaves = last + 1 - (last + 1 - word) % WRAP
-    if leaves < 0 then leaves = 0 end
-    return false, remaining, reset, (leaves + window) * tick_us - now, 0
+    local word_tick = last + 1 - (last + 1 - word) % WRAP
+    if word_tick < 0 then word_tick = 0 end
+    return false, remaining, reset, (word_tick + window) * tick_us - now, 0
   end
 
-  -- A charge is entered at its tick rounded up, and never before the newest.
-  local at, kept = tick, len - gone
-  if tick_us > 1 and tick * tick_us ~= now then at = tick + 1 end
-  if cost > MOST_UNITS then cost = MOST_UNITS end
-  if kept > 0 then
-    local late = tick + 1 - (tick + 1 - newest) % WRAP
-    if late > at then at = late end
-    if at == late or kept >= 2 * (max + 32) then
-      -- The newest charge is taken out, and goes back in with what is added to it.
-      local merged = 1
+  -- A charge is recorded at its tick, rounded up, and never before the newest charge.
+  local charge_tick, kept_words = tick, len - expired_words
+  if tick_us > 1 and tick * tick_us ~= now then charge_tick = tick + 1 end
+  if cost > MAX_UNITS then cost = MAX_UNITS end
+  if kept_words > 0 then
+    local newest_tick = tick + 1 - (tick + 1 - newest) % WRAP
+    if newest_tick > charge_tick then charge_tick = newest_tick end
+    if charge_tick == newest_tick or kept_words >= 2 * (max + 32) then
+      -- The newest charge is removed and merged into this one.
+      local merged_units = 1
       if newest >= WRAP then
-        word_at = word_at or reader(key, value, first, cap)
-        merged, kept = word_at(len - 1) % WRAP, kept - 1
+        word_at = word_at or word_reader(key, value, first, cap)
+        merged_units, kept_words = word_at(len - 1) % WRAP, kept_words - 1
       end
-      used, sum, kept = used - merged, (sum - merged) % 2 ^ 52, kept - 1
-      cost = cost + merged
-      if cost > MOST_UNITS then cost = MOST_UNITS end
+      used, sum, kept_words = used - merged_units, (sum - merged_units) % 2 ^ 52, kept_words - 1
+      cost = cost + merged_units
+      if cost > MAX_UNITS then cost = MAX_UNITS end
     end
   end
-  newest = at % WRAP
-  if kept == 0 then word = newest end
-  local pushed
+  newest = charge_tick % WRAP
+  if kept_words == 0 then word = newest end
+  local new_words
   if cost == 1 then
-    pushed = pack('<I4', newest)
+    new_words = pack('<I4', newest)
   else
-    pushed = pack('<I4I4', newest, cost + WRAP)
+    new_words = pack('<I4I4', newest, cost + WRAP)
     newest = newest + WRAP
   end
   local sum_before = sum
-  total, sum, len = used + cost, (sum + cost) % 2 ^ 52, kept + #pushed / 4
+  total, sum, len = used + cost, (sum + cost) % 2 ^ 52, kept_words + #new_words / 4
   remaining = max - total
   if remaining < 0 then remaining = 0 end
-  local reset = (at + window) * tick_us - now
-  local ms
-  if now + reset > known * SECOND then known, ms = lasts(now, reset, tick_us * window, keep) end
+  local reset = (charge_tick + window) * tick_us - now
+  local ttl_ms
+  if now + reset > expiry_s * SECOND then expiry_s, ttl_ms = key_expiry(now, reset, tick_us * window, margin_s) end
 
-  if small or len > cap or (cap > 128 and len * 4 < cap) then
-    -- As a whole, the oldest word first.
-    if not small then value = call('GETRANGE', key, 0, -1) end
-    local from = first + gone
-    if from >= cap then from = from - cap end
-    if not small or len > 160 then
+  if is_small or len > cap or (cap > 128 and len * 4 < cap) then
+    -- Writes the value as a whole, the oldest word first.
+    if not is_small then value = call('GETRANGE', key, 0, -1) end
+    local first_kept = first + expired_words
+    if first_kept >= cap then first_kept = first_kept - cap end
+    if not is_small or len > 160 then
       local function slice(base, place, count, size, width)
         local start = base + place * width
         if place + count <= size then return value:sub(start + 1, start + count * width) end
         return value:sub(start + 1, base + size * width) .. value:sub(base + 1, base + (place + count - size) * width)
       end
-      -- Into a ring with spare capacity, each word to the same place in a block, so that the marks stay valid.
+      -- Copies into a ring with spare capacity. Each word keeps its position within its block, so the marks stay valid.
       local old_cap, skipped, marks = cap, 0, ''
       cap = len + len / 8
       if cap <= 112 then
         cap = cap + 16 - cap % 1
       else
-        if cap > 128 and old_cap > 160 then skipped = from % 64 end
+        if cap > 128 and old_cap > 160 then skipped = first_kept % 64 end
         cap = skipped + cap
         cap = cap + -cap % 64
       end
-      local place, running = skipped + kept, sum_before - used
-      local words = slice(HEAD_BYTES, from - skipped, place, old_cap, 4)
+      local place, running_sum = skipped + kept_words, sum_before - used
+      local words = slice(HEAD_BYTES, first_kept - skipped, place, old_cap, 4)
       if cap > 160 and old_cap > 160 then
-        marks = slice(HEAD_BYTES + old_cap * 4, (from - skipped) / 64, (place + -place % 64) / 64, old_cap / 64, 8)
+        marks = slice(HEAD_BYTES + old_cap * 4, (first_kept - skipped) / 64, (place + -place % 64) / 64, old_cap / 64, 8)
       elseif cap > 160 then
-        for nth = 0, kept - 1 do
+        for nth = 0, kept_words - 1 do
           local next_word = unpack('<I4', words, nth * 4 + 1)
-          if next_word >= WRAP then running = running + next_word - WRAP - 1 end
-          if nth % 64 == 0 then marks = marks .. pack('<d', running % 2 ^ 52) end
-          if next_word < WRAP then running = running + 1 end
+          if next_word >= WRAP then running_sum = running_sum + next_word - WRAP - 1 end
+          if nth % 64 == 0 then marks = marks .. pack('<d', running_sum % 2 ^ 52) end
+          if next_word < WRAP then running_sum = running_sum + 1 end
         end
       end
       if cap > 160 then
         if place % 64 == 0 then
           marks = marks .. pack('<d', sum_before)
-        elseif place % 64 == 63 and #pushed == 8 then
+        elseif place % 64 == 63 and #new_words == 8 then
           marks = marks .. pack('<d', sum)
         end
         marks = marks .. ('\0'):rep(cap / 8 - #marks)
       end
-      value = pack(HEAD, tick, total, sum, skipped, len, cap, word, newest, known)
-        .. words .. pushed .. ('\0'):rep((cap - skipped - len) * 4) .. marks
+      value = pack(HEAD, tick, total, sum, skipped, len, cap, word, newest, expiry_s)
+        .. words .. new_words .. ('\0'):rep((cap - skipped - len) * 4) .. marks
     else
       local words
-      if from + kept <= cap then
-        words = value:sub(HEAD_BYTES + from * 4 + 1, HEAD_BYTES + (from + kept) * 4)
+      if first_kept + kept_words <= cap then
+        words = value:sub(HEAD_BYTES + first_kept * 4 + 1, HEAD_BYTES + (first_kept + kept_words) * 4)
       else
-        words = value:sub(HEAD_BYTES + from * 4 + 1, HEAD_BYTES + cap * 4)
-          .. value:sub(HEAD_BYTES + 1, HEAD_BYTES + (from + kept - cap) * 4)
+        words = value:sub(HEAD_BYTES + first_kept * 4 + 1, HEAD_BYTES + cap * 4)
+          .. value:sub(HEAD_BYTES + 1, HEAD_BYTES + (first_kept + kept_words - cap) * 4)
       end
-      value = pack(HEAD, tick, total, sum, 0, len, len, word, newest, known) .. words .. pushed
+      value = pack(HEAD, tick, total, sum, 0, len, len, word, newest, expiry_s) .. words .. new_words
     end
-    if ms then call('SET', key, value, 'PX', ms) else call('SET', key, value, 'KEEPTTL') end
+    if ttl_ms then call('SET', key, value, 'PX', ttl_ms) else call('SET', key, value, 'KEEPTTL') end
   else
-    first = (first + gone) % cap
-    call('SETRANGE', key, '0', pack(HEAD, tick, total, sum, first, len, cap, word, newest, known))
-    local place = (first + kept) % cap
-    if place + #pushed / 4 <= cap then
-      call('SETRANGE', key, HEAD_BYTES + place * 4, pushed)
+    first = (first + expired_words) % cap
+    call('SETRANGE', key, '0', pack(HEAD, tick, total, sum, first, len, cap, word, newest, expiry_s))
+    local place = (first + kept_words) % cap
+    if place + #new_words / 4 <= cap then
+      call('SETRANGE', key, HEAD_BYTES + place * 4, new_words)
     else
-      call('SETRANGE', key, HEAD_BYTES + place * 4, pushed:sub(1, 4))
-      call('SETRANGE', key, HEAD_BYTES, pushed:sub(5))
+      call('SETRANGE', key, HEAD_BYTES + place * 4, new_words:sub(1, 4))
+      call('SETRANGE', key, HEAD_BYTES, new_words:sub(5))
     end
-    local into = place % 64
-    if cap > 160 and (into == 0 or (into == 63 and #pushed == 8)) then
+    local block_offset = place % 64
+    if cap > 160 and (block_offset == 0 or (block_offset == 63 and #new_words == 8)) then
       local block = (place + 63) % cap
       block = (block - block % 64) / 64
-      call('SETRANGE', key, HEAD_BYTES + cap * 4 + block * 8, pack('<d', into == 0 and sum_before or sum))
+      call('SETRANGE', key, HEAD_BYTES + cap * 4 + block * 8, pack('<d', block_offset == 0 and sum_before or sum))
     end
-    if ms then call('PEXPIRE', key, ms) end
+    if ttl_ms then call('PEXPIRE', key, ttl_ms) end
   end
-  return true, remaining, reset, fits and 0 or 1, at * tick_us
+  return true, remaining, reset, fits and 0 or 1, charge_tick * tick_us
 end

@@ -1,4 +1,4 @@
--- Twin of algorithm/sliding_window.rs: two counts, the previous one weighted by the share of its window that
+-- The algorithm of algorithm/sliding_window.rs: two counts, the previous one weighted by the share of its window that
 -- is still covered, rounded up. `last` is the tick of the last charge.
 local function decide(now, tick_us, window, max, _, _, required, cost, take, last, previous, current)
   local tick = now / tick_us
@@ -12,38 +12,38 @@ local function decide(now, tick_us, window, max, _, _, required, cost, take, las
   elseif elapsed >= window then
     start, elapsed, previous, current = start + window, elapsed - window, current, 0
   end
-  local weighed = previous * (window - elapsed) / window
-  weighed = weighed + -weighed % 1
-  local remaining = max - current - weighed
+  local weighted_previous = previous * (window - elapsed) / window
+  weighted_previous = weighted_previous + -weighted_previous % 1
+  local remaining = max - current - weighted_previous
   if remaining < 0 then remaining = 0 end
 
-  local before = 0
+  local reset_before = 0
   if current > 0 then
-    before = (start + 2 * window) * tick_us - now
+    reset_before = (start + 2 * window) * tick_us - now
   elseif previous > 0 then
-    before = (start + window) * tick_us - now
+    reset_before = (start + window) * tick_us - now
   end
-  if before < 0 then before = 0 end
+  if reset_before < 0 then reset_before = 0 end
 
-  local fits = current + weighed + required <= max
+  local fits = current + weighted_previous + required <= max
   if take == 2 or (take == 1 and fits) then
-    local left = remaining
+    local remaining_before = remaining
     current = current + cost
-    if current > MOST_UNITS then current = MOST_UNITS end
-    remaining = max - current - weighed
+    if current > MAX_UNITS then current = MAX_UNITS end
+    remaining = max - current - weighted_previous
     if remaining < 0 then remaining = 0 end
     local reset = (start + 2 * window) * tick_us - now
     if reset < 0 then reset = 0 end
-    return true, remaining, reset, fits and 0 or 1, tick * tick_us, tick, previous, current, left, before
+    return true, remaining, reset, fits and 0 or 1, tick * tick_us, tick, previous, current, remaining_before, reset_before
   end
-  if fits then return false, remaining, before, 0, 0 end
-  if required > max then return false, remaining, before, -1, 0 end
-  -- The earliest tick at which the previous count weighs no more than is free for it; or, not before the
-  -- running window has become the previous one, at which the current count does.
-  local room = max - required - current
-  if room < 0 then
-    room, previous, start = max - required, current, start + window
+  if fits then return false, remaining, reset_before, 0, 0 end
+  if required > max then return false, remaining, reset_before, -1, 0 end
+  -- Returns the earliest tick at which the weight of the previous count is small enough. If the current count alone is
+  -- too large, this is after the current window has become the previous one.
+  local capacity = max - required - current
+  if capacity < 0 then
+    capacity, previous, start = max - required, current, start + window
   end
-  local late = room * window / previous
-  return false, remaining, before, (start + window - late + late % 1) * tick_us - now, 0
+  local ticks_before_end = capacity * window / previous
+  return false, remaining, reset_before, (start + window - ticks_before_end + ticks_before_end % 1) * tick_us - now, 0
 end

@@ -1,26 +1,26 @@
--- States of fixed size share one value for each rule and identity: slots of 28 bytes, each with a tag that
--- tells the limit, until when the key is known to last, and the three numbers of its state.
+-- States of fixed size share one value for each rule and identity. The value consists of slots of 28 bytes: the tag of
+-- the limit, the time in seconds until which the key is known to exist, and the three numbers of the state.
 local SLOT = '<I4I4ddI4'
 
--- Where the slot of a tag begins, and whether the value is none of ours. One that has no such slot may have the
--- right length by chance: a state begins with a whole number always.
-local function find(value, tag)
+-- Returns the position of the slot with a tag, or nil; and true if the value was not written by slidegate. A foreign
+-- value without such a slot may have a valid length by chance, but every state begins with a whole number.
+local function find_slot(value, tag)
   if #value % 28 > 0 then return nil, true end
-  for at = 1, #value, 28 do
-    if unpack('<I4', value, at) == tag then return at end
+  for position = 1, #value, 28 do
+    if unpack('<I4', value, position) == tag then return position end
   end
-  for at = 9, #value, 28 do
-    local last = unpack('<d', value, at)
-    if last < 0 or last > 2 ^ 53 or last % 1 ~= 0 then return nil, true end
+  for position = 9, #value, 28 do
+    local last_charge = unpack('<d', value, position)
+    if last_charge < 0 or last_charge > 2 ^ 53 or last_charge % 1 ~= 0 then return nil, true end
   end
 end
 
--- Until when the key is known to last: the latest of its slots.
-local function latest(value)
-  local known = 0
-  for slot_at = 5, #value, 28 do
-    local other = unpack('<I4', value, slot_at)
-    if other > known then known = other end
+-- Returns the time until which the key is known to exist: the latest of its slots.
+local function latest_expiry(value)
+  local expiry_s = 0
+  for position = 5, #value, 28 do
+    local slot_expiry_s = unpack('<I4', value, position)
+    if slot_expiry_s > expiry_s then expiry_s = slot_expiry_s end
   end
-  return known
+  return expiry_s
 end

@@ -1,19 +1,19 @@
-//! A circuit breaker: whether a store that has failed of late is asked at all.
+//! A circuit breaker: stops calls to a failing server for a while.
 //!
-//! It reads no clock and calls nobody: it is told what time it is, and how calls went.
+//! It reads no clock and makes no calls: the caller passes the time and reports the results of calls.
 //!
 //! ```text
-//!            too many calls fail                 the wait is over
+//!            too many calls fail               the backoff is over
 //!   closed ──────────────────────► open ─────────────────────────► probing
 //!     ▲                              ▲                              │   │
-//!     │                              └──── it fails: longer wait ───┘   │
+//!     │                              └── it fails: longer backoff ──┘   │
 //!     └──────────────────────────────────── it succeeds ────────────────┘
 //! ```
 //!
-//! Every state has a number, and so has the [`Ticket`] of each call: how a call went counts only in the
-//! state in which it was begun. So what comes late neither opens nor closes anything.
+//! Every state has a number (epoch). A [`CallPass`] has the epoch in which its call began, and the result of the call
+//! counts only in that epoch. So late results neither open nor close the breaker.
 
-mod tally;
+mod failure_tracker;
 
 use std::fmt;
 use std::sync::PoisonError;
@@ -21,278 +21,297 @@ use std::time::Duration;
 
 use slidegate::Timestamp;
 
-use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
-use tally::Tally;
+use failure_tracker::FailureTracker;
 
-/// When a breaker opens, and how long it waits.
+/// The settings of a breaker: conditions for opening, and backoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// It opens once so many calls in a row have failed.
-    pub failures_in_a_row: u32,
-    /// It opens once at least half of the calls within a second have failed, if they are so many.
-    pub calls_to_judge: u32,
-    /// The longest wait before the first probe. Each further wait may be twice as long.
-    pub first_wait: Duration,
-    /// No wait is longer than this.
-    pub longest_wait: Duration,
-    /// A probe that nobody reports on within this time is lost, and another may go. Longer than a call may
-    /// take.
-    pub probe_limit: Duration,
+    /// Number of consecutive failed calls that opens the breaker.
+    pub consecutive_failures: u32,
+    /// Minimum number of calls within a second for the failure rate to count: if at least half of them have failed, the
+    /// breaker opens.
+    pub min_calls: u32,
+    /// Maximum backoff before the first probe. Each further backoff may be twice as long.
+    pub initial_backoff: Duration,
+    /// Maximum backoff.
+    pub max_backoff: Duration,
+    /// Time after which a probe without a result is considered lost, and another one is allowed. Must be longer than
+    /// the maximum duration of a call.
+    pub probe_timeout: Duration,
 }
 
-/// 5 failures in a row, or half of 20 calls; probes after half a second at most, and then after twice as
-/// long up to 5 seconds.
+/// 5 consecutive failures, or half of at least 20 calls within a second; probes after at most half a second, with a
+/// backoff that doubles up to 5 seconds.
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            failures_in_a_row: 5,
-            calls_to_judge: 20,
-            first_wait: Duration::from_millis(500),
-            longest_wait: Duration::from_secs(5),
-            probe_limit: Duration::from_secs(1),
+            consecutive_failures: 5,
+            min_calls: 20,
+            initial_backoff: Duration::from_millis(500),
+            max_backoff: Duration::from_secs(5),
+            probe_timeout: Duration::from_secs(1),
         }
     }
 }
 
-/// Whether the store may be asked.
+/// The breaker's decision about one call.
 #[derive(Debug, PartialEq, Eq)]
-#[must_use = "whoever calls has to report how it went"]
-pub enum Admit {
-    /// It may: the breaker is closed.
-    Call(Ticket),
-    /// It may, to find out whether it answers again. Nobody else may meanwhile.
-    Probe(Ticket),
-    /// It may not.
-    Refuse,
+#[must_use = "the result of the call must be reported"]
+pub enum BreakerDecision {
+    /// Closed: make the call.
+    Call(CallPass),
+    /// Probing: make the call, which tests whether the server works again. All other calls are rejected until its
+    /// result is reported.
+    Probe(CallPass),
+    /// Open: fail without a call.
+    Reject,
 }
 
-/// The right to make one call, to be handed back with how it went. One that is lost counts for nothing.
+/// The permission for one call, to be returned with its result. A lost pass does not count.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Ticket {
-    /// The state in which the call was begun.
+pub struct CallPass {
+    /// The epoch in which the call began.
     epoch: u64,
 }
 
-/// A change of state, worth a line in the log.
+/// A change of state, to be logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// The store is not asked any more, until a probe succeeds.
-    Opened(Cause),
-    /// The store is asked again.
+pub enum StateChange {
+    /// The breaker opened: calls are rejected until a probe succeeds.
+    Opened(OpenReason),
+    /// The breaker closed: calls are allowed again.
     Closed {
-        /// How long it was not.
+        /// Time for which the breaker was open.
         after: Duration,
     },
 }
 
-/// Why a breaker opened.
+/// The reason why a breaker opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// So many calls in a row failed.
-    InARow(u32),
-    /// So many of the calls of about a second failed.
-    Share {
-        /// Calls that failed.
+pub enum OpenReason {
+    /// Number of consecutive calls that failed.
+    ConsecutiveFailures(u32),
+    /// Share of the calls within about a second that failed.
+    FailureRate {
+        /// Number of failed calls.
         failed: u32,
-        /// All calls.
+        /// Number of all calls.
         calls: u32,
     },
 }
 
-/// Decides whether a store is asked. While it is closed, nobody waits for anybody; while it is open, a
-/// refusal is two loads.
+/// A circuit breaker. While it is closed, threads never wait for each other; while it is open, a rejection takes two
+/// atomic loads.
 #[derive(Debug)]
 pub struct Breaker {
     settings: Settings,
-    /// The number of the state: even while closed. Written under the lock of `outage`.
+    /// The number of the state: even while closed. Written only under the lock of `outage`.
     epoch: AtomicU64,
-    /// While not closed: the moment from which somebody may probe. Written under the same lock, by which
-    /// whoever means to probe looks again.
-    refuses_until: AtomicU64,
-    /// How calls went since it closed.
-    tally: Tally,
+    /// While not closed: the time from which a probe is allowed. Written only under the lock of `outage`; a thread that
+    /// wants to probe reads it again under the lock.
+    rejects_until: AtomicU64,
+    /// The results of calls since the breaker closed.
+    tracker: FailureTracker,
     outage: Mutex<Outage>,
 }
 
-/// What is known while the breaker is not closed.
+/// The state of an outage. Not used while the breaker is closed.
 #[derive(Debug, Default)]
 struct Outage {
-    began: Timestamp,
-    /// The longest that the present wait could have been.
-    wait: Duration,
+    opened_at: Timestamp,
+    /// Upper bound of the current backoff, from which the actual one is drawn.
+    backoff: Duration,
 }
 
 impl Breaker {
-    /// A breaker that is closed.
+    /// Creates a closed breaker.
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
             epoch: AtomicU64::new(0),
-            refuses_until: AtomicU64::new(0),
-            tally: Tally::default(),
+            rejects_until: AtomicU64::new(0),
+            tracker: FailureTracker::default(),
             outage: Mutex::default(),
         }
     }
 
-    /// Whether it is open, or probing.
-    pub fn is_breaker_open(&self) -> bool {
+    /// Returns whether the breaker is open or probing.
+    pub fn is_open(&self) -> bool {
         !is_closed(self.epoch.load(Ordering::Acquire))
     }
 
-    /// Returns whether a call would be refused now. Does not change the state.
+    /// Returns whether a call would be rejected now. Does not change the state.
     #[inline]
-    pub fn refuses(&self, now: Timestamp) -> bool {
-        self.without_waiting(now) == Some(Admit::Refuse)
+    pub fn rejects(&self, now: Timestamp) -> bool {
+        self.decide_without_probe(now) == Some(BreakerDecision::Reject)
     }
 
-    /// Whether the store may be asked now.
+    /// Decides whether a call may be made now.
     #[inline]
-    pub fn admit(&self, now: Timestamp) -> Admit {
-        self.without_waiting(now).unwrap_or_else(|| self.begin_probe(now))
+    pub fn admit(&self, now: Timestamp) -> BreakerDecision {
+        self.decide_without_probe(now).unwrap_or_else(|| self.begin_probe(now))
     }
 
-    /// How a call went whose answer came.
-    pub fn succeeded(&self, ticket: Ticket, now: Timestamp) -> Option<Change> {
-        if !self.is_current(&ticket) {
+    /// Records that a call got a valid response.
+    pub fn record_success(&self, pass: CallPass, now: Timestamp) -> Option<StateChange> {
+        if !self.is_current(&pass) {
             return None;
         }
-        if !is_closed(ticket.epoch) {
-            return self.close(&ticket, now);
+        if !is_closed(pass.epoch) {
+            return self.close(&pass, now);
         }
-        self.tally.succeeded(now);
+        self.tracker.record_success(now);
         None
     }
 
-    /// How a call went whose answer did not come, or was none.
-    pub fn failed(&self, ticket: Ticket, now: Timestamp) -> Option<Change> {
-        if !self.is_current(&ticket) {
+    /// Records that a call got no valid response.
+    pub fn record_failure(&self, pass: CallPass, now: Timestamp) -> Option<StateChange> {
+        if !self.is_current(&pass) {
             return None;
         }
-        if !is_closed(ticket.epoch) {
-            self.wait_longer(&ticket, now);
+        if !is_closed(pass.epoch) {
+            self.extend_backoff(&pass, now);
             return None;
         }
-        let cause = self.tally.failed(now, &self.settings)?;
-        self.open(&ticket, cause, now)
+        let reason = self.tracker.record_failure(now, &self.settings)?;
+        self.open(&pass, reason, now)
     }
 
-    /// The store can be reached again that could not be, or there is another in its place: whoever asks next
-    /// may probe, and waits are short again.
-    pub fn probe_soon(&self, now: Timestamp) {
+    /// Allows a probe immediately and resets the backoff, because the server is reachable again or has been replaced.
+    pub fn allow_probe(&self, now: Timestamp) {
         let mut outage = self.lock();
-        if self.is_breaker_open() {
-            outage.wait = self.settings.first_wait;
-            self.refuse_until(now);
+        if self.is_open() {
+            outage.backoff = self.settings.initial_backoff;
+            self.reject_until(now);
         }
     }
 
-    /// What is written under the lock is whole at every moment, so a thread that panicked spoils nothing.
+    /// Locks the outage. Each write under the lock leaves a consistent state, so a poisoned lock is usable.
     fn lock(&self) -> MutexGuard<'_, Outage> {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_current(&self, ticket: &Ticket) -> bool {
-        self.epoch.load(Ordering::Acquire) == ticket.epoch
+    /// Returns whether the breaker is still in the state in which the call began.
+    fn is_current(&self, pass: &CallPass) -> bool {
+        self.epoch.load(Ordering::Acquire) == pass.epoch
     }
 
-    /// None if it is time to probe.
+    /// Returns the decision if it needs no lock, or `None` if a probe is due.
     #[inline]
-    fn without_waiting(&self, now: Timestamp) -> Option<Admit> {
+    fn decide_without_probe(&self, now: Timestamp) -> Option<BreakerDecision> {
         let epoch = self.epoch.load(Ordering::Acquire);
         if is_closed(epoch) {
-            return Some(Admit::Call(Ticket { epoch }));
+            return Some(BreakerDecision::Call(CallPass { epoch }));
         }
-        let refuses_until = self.refuses_until.load(Ordering::Acquire);
-        (now.as_micros() < refuses_until).then_some(Admit::Refuse)
+        let rejects_until = self.rejects_until.load(Ordering::Acquire);
+        (now.as_micros() < rejects_until).then_some(BreakerDecision::Reject)
     }
 
     #[cold]
-    fn begin_probe(&self, now: Timestamp) -> Admit {
+    fn begin_probe(&self, now: Timestamp) -> BreakerDecision {
         let _outage = self.lock();
-        // Somebody may have been faster.
-        if let Some(admit) = self.without_waiting(now) {
-            return admit;
+        // Another thread may have begun a probe.
+        if let Some(decision) = self.decide_without_probe(now) {
+            return decision;
         }
-        // The bound on a probe that is lost.
-        self.refuse_until(now.after(self.settings.probe_limit));
-        Admit::Probe(Ticket { epoch: self.enter(2) })
+        // Bounds the time that a lost probe blocks others.
+        self.reject_until(now.after(self.settings.probe_timeout));
+        BreakerDecision::Probe(CallPass { epoch: self.advance_epoch(2) })
     }
 
     #[cold]
-    fn open(&self, ticket: &Ticket, cause: Cause, now: Timestamp) -> Option<Change> {
+    fn open(&self, pass: &CallPass, reason: OpenReason, now: Timestamp) -> Option<StateChange> {
         let mut outage = self.lock();
-        if !self.is_current(ticket) {
+        if !self.is_current(pass) {
             return None;
         }
-        *outage = Outage { began: now, wait: self.settings.first_wait };
-        self.wait(&mut outage, now);
-        self.enter(1);
-        Some(Change::Opened(cause))
+        *outage = Outage { opened_at: now, backoff: self.settings.initial_backoff };
+        self.start_backoff(&mut outage, now);
+        self.advance_epoch(1);
+        Some(StateChange::Opened(reason))
     }
 
-    /// A probe failed.
-    fn wait_longer(&self, ticket: &Ticket, now: Timestamp) {
+    /// Doubles the backoff after a failed probe.
+    fn extend_backoff(&self, pass: &CallPass, now: Timestamp) {
         let mut outage = self.lock();
-        if self.is_current(ticket) {
-            outage.wait = outage.wait.saturating_mul(2);
-            self.wait(&mut outage, now);
-            self.enter(2);
+        if self.is_current(pass) {
+            outage.backoff = outage.backoff.saturating_mul(2);
+            self.start_backoff(&mut outage, now);
+            self.advance_epoch(2);
         }
     }
 
-    fn close(&self, ticket: &Ticket, now: Timestamp) -> Option<Change> {
+    /// Closes the breaker after a successful probe.
+    fn close(&self, pass: &CallPass, now: Timestamp) -> Option<StateChange> {
         let outage = self.lock();
-        if !self.is_current(ticket) {
+        if !self.is_current(pass) {
             return None;
         }
-        self.tally.clear();
-        self.enter(1);
-        let after = now.as_micros().saturating_sub(outage.began.as_micros());
-        Some(Change::Closed { after: Duration::from_micros(after) })
+        self.tracker.clear();
+        self.advance_epoch(1);
+        let after = now.as_micros().saturating_sub(outage.opened_at.as_micros());
+        Some(StateChange::Closed { after: Duration::from_micros(after) })
     }
 
-    /// Waits for between half of the wait and all of it: instances that saw the store fail together do not
-    /// come back together.
-    fn wait(&self, outage: &mut Outage, now: Timestamp) {
-        outage.wait = outage.wait.min(self.settings.longest_wait);
-        let most = u64::try_from(outage.wait.as_micros()).unwrap_or(u64::MAX);
-        let drawn = Duration::from_micros(fastrand::u64(most / 2..=most));
-        self.refuse_until(now.after(drawn));
+    /// Starts a random backoff between half of the upper bound and all of it, so that instances that saw the failure
+    /// together do not probe together.
+    fn start_backoff(&self, outage: &mut Outage, now: Timestamp) {
+        outage.backoff = outage.backoff.min(self.settings.max_backoff);
+        let max_us = u64::try_from(outage.backoff.as_micros()).unwrap_or(u64::MAX);
+        let random = Duration::from_micros(fastrand::u64(max_us / 2..=max_us));
+        self.reject_until(now.after(random));
     }
 
-    fn refuse_until(&self, moment: Timestamp) {
-        self.refuses_until.store(moment.as_micros(), Ordering::Release);
+    /// Rejects calls until a time.
+    fn reject_until(&self, moment: Timestamp) {
+        self.rejects_until.store(moment.as_micros(), Ordering::Release);
     }
 
-    /// Enters the next state: 1 leads from a closed state to another or back, 2 from one that is not
-    /// closed to another. Under the lock only.
-    fn enter(&self, step: u64) -> u64 {
+    /// Enters the next state: step 1 from closed to open or back, step 2 from one state that is not closed to another.
+    /// Requires the lock of `outage`.
+    fn advance_epoch(&self, step: u64) -> u64 {
         let epoch = self.epoch.load(Ordering::Relaxed).wrapping_add(step);
         self.epoch.store(epoch, Ordering::Release);
         epoch
     }
 }
 
+/// Returns whether the state with this number is the closed one.
 fn is_closed(epoch: u64) -> bool {
     epoch.is_multiple_of(2)
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for StateChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Opened(Cause::InARow(failed)) => {
-                write!(f, "the store is not asked any more: {failed} calls in a row failed")
+            Self::Opened(OpenReason::ConsecutiveFailures(failed)) => {
+                write!(f, "circuit breaker opened: {failed} consecutive calls failed")
             }
-            Self::Opened(Cause::Share { failed, calls }) => {
+            Self::Opened(OpenReason::FailureRate { failed, calls }) => {
                 write!(
                     f,
-                    "the store is not asked any more: {failed} of {calls} calls within a second failed"
+                    "circuit breaker opened: {failed} of {calls} calls within a second failed"
                 )
             }
             Self::Closed { after } => {
-                write!(f, "the store is asked again, after {:.1} s", after.as_secs_f64())
+                write!(f, "circuit breaker closed after {:.1} s", after.as_secs_f64())
             }
         }
     }
+}
+
+/// Locks and atomics of the breaker: from std, or from shuttle, which explores thread schedules.
+mod sync {
+    #[cfg(shuttle)]
+    pub(super) use shuttle::sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    };
+    #[cfg(not(shuttle))]
+    pub(super) use std::sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    };
 }

@@ -1,4 +1,4 @@
-//! What a script is called with: keys, and one argument with all numbers, little-endian.
+//! Script calls: the keys, and one argument that has all numbers, little-endian. `docs/REDIS.md` documents the format.
 
 use std::collections::HashMap;
 
@@ -7,33 +7,35 @@ use slidegate::store::{Charge, CounterId};
 use slidegate::{ChargeWhen, Timestamp, Veto};
 use smallvec::SmallVec;
 
-use crate::ask::{Ask, Counted, Mode};
-use crate::script::{Script, Scripts, Set, is_slot, number};
+use crate::script::{AlgorithmSet, Script, Scripts, is_slot, number};
+use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest};
 
-/// Costs above this are not told apart: nothing has room for them.
+/// Maximum cost in a call. No counter has capacity for more, so higher costs need not be distinguished.
 const MAX_COST: u64 = u32::MAX as u64;
 
-/// No counter has more units than this.
-const MAX_TAKEN_OFF: u64 = 1 << 52;
+/// Maximum cost in a refund. No counter has more units.
+const MAX_REFUND: u64 = 1 << 52;
 
-/// The kinds of a part of a batch: units of one limit, hits that all deny alone, or any hits.
-const UNITS: u8 = 0;
-const PLAIN: u8 = 1;
-const ANY: u8 = 2;
+/// Request kind: one unit of one limit.
+const KIND_UNITS: u8 = 0;
+/// Request kind: hits that are all enforced, each of a slot of its own.
+const KIND_ENFORCED: u8 = 1;
+/// Request kind: any hits.
+const KIND_ANY: u8 = 2;
 
 /// A call of a script.
 #[derive(Debug)]
-pub struct Call<'s, 'k> {
+pub struct ScriptCall<'s, 'k> {
     pub script: &'s Script,
     pub keys: Keys<'k>,
     pub argument: Vec<u8>,
 }
 
-/// Each key once.
+/// The keys of a call, without duplicates.
 pub type Keys<'k> = SmallVec<[&'k str; 2]>;
 
-impl Call<'_, '_> {
-    /// The command of this name (EVALSHA or EVAL), with the script as that wants it.
+impl ScriptCall<'_, '_> {
+    /// Creates the command `EVALSHA` or `EVAL`, with the SHA-1 or text of the script.
     pub fn command(&self, name: &str, script: &str) -> Cmd {
         let mut command = redis::cmd(name);
         command.arg(script).arg(self.keys.len()).arg(&self.keys[..]).arg(&self.argument[..]);
@@ -41,82 +43,92 @@ impl Call<'_, '_> {
     }
 }
 
-/// Asks for hits at a moment; at none, by Redis's own clock.
-pub fn decide<'s, 'k>(
+/// Builds the call that decides requests. `None` for `now` selects the clock of Redis.
+pub fn build_decide<'s, 'k>(
     scripts: &'s Scripts,
     now: Option<Timestamp>,
-    keep_s: u32,
-    asks: &[&'k Ask],
-) -> Call<'s, 'k> {
-    let now = moment(now);
-    match asks {
-        [ask] if ask.hits.len() == 1 => one(scripts, now, keep_s, ask.mode, &ask.hits[0]),
-        [ask] if ask.is_of_one_value() => group(scripts, now, keep_s, ask),
-        _ => batch(scripts, now, keep_s, asks),
+    expiry_margin_s: u32,
+    requests: &[&'k ScriptRequest],
+) -> ScriptCall<'s, 'k> {
+    let now = now_bytes(now);
+    match requests {
+        [request] if request.hits.len() == 1 => {
+            build_single(scripts, now, expiry_margin_s, request.mode, &request.hits[0])
+        }
+        [request] if request.has_single_key() => {
+            build_group(scripts, now, expiry_margin_s, request)
+        }
+        _ => build_batch(scripts, now, expiry_margin_s, requests),
     }
 }
 
-fn moment(now: Option<Timestamp>) -> [u8; 8] {
+/// Encodes a time; -1 selects the clock of Redis.
+fn now_bytes(now: Option<Timestamp>) -> [u8; 8] {
     now.map_or(-1.0, |now| now.as_micros() as f64).to_le_bytes()
 }
 
-/// One hit alone.
-fn one<'s, 'k>(
+/// Builds the call for a single hit.
+fn build_single<'s, 'k>(
     scripts: &'s Scripts,
     now: [u8; 8],
-    keep_s: u32,
-    mode: Mode,
-    hit: &'k Counted,
-) -> Call<'s, 'k> {
-    let mut argument = Vec::with_capacity(9 + WHOLE_HIT);
+    expiry_margin_s: u32,
+    mode: ScriptMode,
+    hit: &'k KeyedHit,
+) -> ScriptCall<'s, 'k> {
+    let mut argument = Vec::with_capacity(9 + HIT_WITH_LIMIT_BYTES);
     argument.extend(now);
     argument.push(match (mode, hit.cost) {
-        (Mode::Peek, _) | (_, 0) => 0,
-        _ if hit.is_charged_alone() => 2,
+        (ScriptMode::Peek, _) | (_, 0) => 0,
+        _ if hit.is_charged_above_limit() => 2,
         _ => 1,
     });
-    put_whole(&mut argument, hit, keep_s);
-    if has_usual_units(hit) {
-        argument.truncate(argument.len() - UNITS_AT_END);
+    push_hit_with_limit(&mut argument, hit, expiry_margin_s);
+    if has_default_units(hit) {
+        argument.truncate(argument.len() - TRAILING_UNITS_BYTES);
     }
-    let script = scripts.one(&hit.limit.algorithm());
-    Call { script, keys: Keys::from_slice(&[&hit.key]), argument }
+    let script = scripts.single(&hit.limit.algorithm());
+    ScriptCall { script, keys: Keys::from_slice(&[&hit.key]), argument }
 }
 
-/// Several hits in the value of one key.
-fn group<'s, 'k>(scripts: &'s Scripts, now: [u8; 8], keep_s: u32, ask: &'k Ask) -> Call<'s, 'k> {
-    let mut argument = Vec::with_capacity(11 + WHOLE_HIT * ask.hits.len());
+/// Builds the call for several hits of one request in the value of one key.
+fn build_group<'s, 'k>(
+    scripts: &'s Scripts,
+    now: [u8; 8],
+    expiry_margin_s: u32,
+    request: &'k ScriptRequest,
+) -> ScriptCall<'s, 'k> {
+    let mut argument = Vec::with_capacity(11 + HIT_WITH_LIMIT_BYTES * request.hits.len());
     argument.extend(now);
-    argument.push(ask.mode as u8);
-    argument.extend((ask.hits.len() as u16).to_le_bytes());
-    let mut set = Set::default();
-    for hit in &ask.hits {
-        set = set.with(&hit.limit.algorithm());
-        put_whole(&mut argument, hit, keep_s);
+    argument.push(request.mode as u8);
+    argument.extend((request.hits.len() as u16).to_le_bytes());
+    let mut algorithms = AlgorithmSet::default();
+    for hit in &request.hits {
+        algorithms = algorithms.with(&hit.limit.algorithm());
+        push_hit_with_limit(&mut argument, hit, expiry_margin_s);
     }
-    let keys = ask.hits.iter().take(1).map(|hit| hit.key.as_str()).collect();
-    Call { script: scripts.group(set), keys, argument }
+    let keys = request.hits.iter().take(1).map(|hit| hit.key.as_str()).collect();
+    ScriptCall { script: scripts.group(algorithms), keys, argument }
 }
 
-/// Bytes of a hit with its limit.
-const WHOLE_HIT: usize = 60;
+/// Length of a hit with its limit.
+const HIT_WITH_LIMIT_BYTES: usize = 60;
 
-/// Bytes of the required units and the largest debt, at the end of a hit.
-const UNITS_AT_END: usize = 8;
+/// Length of the required units and the maximum debt, at the end of a hit.
+const TRAILING_UNITS_BYTES: usize = 8;
 
-/// Returns whether a hit has the required units and the largest debt that a script takes by default, so that they need not
-/// be sent.
-fn has_usual_units(hit: &Counted) -> bool {
+/// Returns whether a hit has the required units and the maximum debt that a script assumes by default, so that they
+/// need not be sent.
+fn has_default_units(hit: &KeyedHit) -> bool {
     hit.required == hit.cost.max(1) && hit.limit.params().max_debt == 0
 }
 
-/// A hit with its limit, at the first key.
-fn put_whole(argument: &mut Vec<u8>, hit: &Counted, keep_s: u32) {
+/// Appends a hit with its limit, at the first key.
+fn push_hit_with_limit(argument: &mut Vec<u8>, hit: &KeyedHit, expiry_margin_s: u32) {
     let params = hit.limit.params();
     argument.push(number(&hit.limit.algorithm()));
     argument.push(admission(hit));
     argument.extend(1_u16.to_le_bytes());
-    for number in [hit.tag, params.max, params.extra, keep_s] {
+    for number in [hit.tag, params.max, params.extra, expiry_margin_s] {
         argument.extend(number.to_le_bytes());
     }
     let doubles = [params.tick_us, params.window, hit.cost.min(MAX_COST), hit.phase_us];
@@ -126,79 +138,83 @@ fn put_whole(argument: &mut Vec<u8>, hit: &Counted, keep_s: u32) {
     }
 }
 
-/// Any asks, one after another.
-fn batch<'s, 'k>(
+/// Builds the call for any requests, which are decided one after another.
+fn build_batch<'s, 'k>(
     scripts: &'s Scripts,
     now: [u8; 8],
-    keep_s: u32,
-    asks: &[&'k Ask],
-) -> Call<'s, 'k> {
-    let hits = || asks.iter().flat_map(|ask| &ask.hits);
-    // Values that are read together come first.
-    let (mut places, mut keys, mut set) = (Places::new(), Keys::new(), Set::default());
-    let mut shared = 0;
-    for slots in [true, false] {
-        for hit in hits().filter(|hit| is_slot(&hit.limit.algorithm()) == slots) {
-            set = set.with(&hit.limit.algorithm());
-            places.entry(hit.key.as_str()).or_insert_with(|| {
+    expiry_margin_s: u32,
+    requests: &[&'k ScriptRequest],
+) -> ScriptCall<'s, 'k> {
+    let hits = || requests.iter().flat_map(|request| &request.hits);
+    // The values that are read with one MGET come first.
+    let (mut key_indexes, mut keys, mut algorithms) =
+        (KeyIndexes::new(), Keys::new(), AlgorithmSet::default());
+    let mut shared_keys = 0;
+    for is_slot_turn in [true, false] {
+        for hit in hits().filter(|hit| is_slot(&hit.limit.algorithm()) == is_slot_turn) {
+            algorithms = algorithms.with(&hit.limit.algorithm());
+            key_indexes.entry(hit.key.as_str()).or_insert_with(|| {
                 keys.push(&hit.key);
                 keys.len() as u16
             });
         }
-        if slots {
-            shared = keys.len() as u16;
+        if is_slot_turn {
+            shared_keys = keys.len() as u16;
         }
     }
-    let mut body = Body::new(asks.len());
-    for ask in asks {
-        body.push(ask, &places);
+    let mut body = BatchBody::new(requests.len());
+    for request in requests {
+        body.push(request, &key_indexes);
     }
-    let Body { limits, bytes, .. } = body;
+    let BatchBody { limits, bytes, .. } = body;
     let mut argument = Vec::with_capacity(12 + 37 * limits.len() + bytes.len());
     argument.extend(now);
-    for count in [shared, limits.len() as u16] {
+    for count in [shared_keys, limits.len() as u16] {
         argument.extend(count.to_le_bytes());
     }
     for hit in limits {
         let params = hit.limit.params();
         argument.push(number(&hit.limit.algorithm()));
-        for number in [hit.tag, params.max, params.extra, params.max_debt, keep_s] {
+        for number in [hit.tag, params.max, params.extra, params.max_debt, expiry_margin_s] {
             argument.extend(number.to_le_bytes());
         }
         argument.extend((params.tick_us as f64).to_le_bytes());
         argument.extend((params.window as f64).to_le_bytes());
     }
     argument.extend(bytes);
-    Call { script: scripts.batch(set), keys, argument }
+    ScriptCall { script: scripts.batch(algorithms), keys, argument }
 }
 
-/// Where each key stands, from 1.
-type Places<'k> = HashMap<&'k str, u16>;
+/// The index of each key in the call, from 1.
+type KeyIndexes<'k> = HashMap<&'k str, u16>;
 
-/// The asks of a batch.
-struct Body<'k> {
-    /// Each limit once.
-    limits: Vec<&'k Counted>,
+/// The encoded requests of a batch.
+struct BatchBody<'k> {
+    /// One hit per limit, without duplicate limits.
+    limits: Vec<&'k KeyedHit>,
     bytes: Vec<u8>,
-    /// Where the last run of units begins, its limit, and how many it has.
-    run: Option<(usize, u16, u16)>,
+    /// Offset, limit index and count of the last run of unit requests, if the last request belongs to it.
+    unit_run: Option<(usize, u16, u16)>,
 }
 
-impl<'k> Body<'k> {
-    fn new(asks: usize) -> Self {
-        Self { limits: Vec::new(), bytes: Vec::with_capacity(22 * asks), run: None }
+impl<'k> BatchBody<'k> {
+    fn new(requests: usize) -> Self {
+        Self { limits: Vec::new(), bytes: Vec::with_capacity(22 * requests), unit_run: None }
     }
 
-    fn push(&mut self, ask: &'k Ask, places: &Places<'_>) {
-        let place = |hit: &Counted| places.get(hit.key.as_str()).copied().unwrap_or_default();
-        if let Some(hit) = ask.only_unit() {
-            return self.push_unit(hit, place(hit));
+    /// Appends a request.
+    fn push(&mut self, request: &'k ScriptRequest, key_indexes: &KeyIndexes<'_>) {
+        let key_index =
+            |hit: &KeyedHit| key_indexes.get(hit.key.as_str()).copied().unwrap_or_default();
+        if let Some(hit) = request.single_unit_hit() {
+            return self.push_unit(hit, key_index(hit));
         }
-        self.run = None;
-        self.head(if ask.is_plain() { PLAIN } else { ANY }, ask.hits.len() as u16, ask.mode as u16);
-        for hit in &ask.hits {
-            let limit = self.limit(hit);
-            self.bytes.extend(place(hit).to_le_bytes());
+        self.unit_run = None;
+        let kind = if request.has_only_enforced_slots() { KIND_ENFORCED } else { KIND_ANY };
+        self.push_header(kind, request.hits.len() as u16, request.mode as u16);
+        for hit in &request.hits {
+            let limit = self.limit_index(hit);
+            self.bytes.extend(key_index(hit).to_le_bytes());
             self.bytes.extend(limit.to_le_bytes());
             for units in [hit.cost, hit.required] {
                 self.bytes.extend((units.min(MAX_COST) as u32).to_le_bytes());
@@ -208,41 +224,43 @@ impl<'k> Body<'k> {
         }
     }
 
-    /// Units of one limit that follow each other share a head.
-    fn push_unit(&mut self, hit: &'k Counted, place: u16) {
-        let limit = self.limit(hit);
-        match &mut self.run {
-            Some((begin, of, count)) if *of == limit => {
+    /// Appends a request for one unit. Successive ones of the same limit share a header.
+    fn push_unit(&mut self, hit: &'k KeyedHit, key_index: u16) {
+        let limit = self.limit_index(hit);
+        match &mut self.unit_run {
+            Some((begin, run_limit, count)) if *run_limit == limit => {
                 *count += 1;
                 self.bytes[*begin + 1..][..2].copy_from_slice(&count.to_le_bytes());
             }
             _ => {
-                self.run = Some((self.bytes.len(), limit, 1));
-                self.head(UNITS, 1, limit);
+                self.unit_run = Some((self.bytes.len(), limit, 1));
+                self.push_header(KIND_UNITS, 1, limit);
             }
         }
-        self.bytes.extend(place.to_le_bytes());
+        self.bytes.extend(key_index.to_le_bytes());
     }
 
-    fn head(&mut self, kind: u8, count: u16, other: u16) {
+    /// Appends the header of requests: kind, count, and the limit index or mode.
+    fn push_header(&mut self, kind: u8, count: u16, limit_or_mode: u16) {
         self.bytes.push(kind);
         self.bytes.extend(count.to_le_bytes());
-        self.bytes.extend(other.to_le_bytes());
+        self.bytes.extend(limit_or_mode.to_le_bytes());
     }
 
-    /// Where a hit's limit stands, from 1.
-    fn limit(&mut self, hit: &'k Counted) -> u16 {
-        let same = |other: &&Counted| other.tag == hit.tag && other.limit == hit.limit;
-        let at = self.limits.iter().position(same).unwrap_or_else(|| {
+    /// Returns the index of the limit of a hit, from 1. Adds the limit if it is new.
+    fn limit_index(&mut self, hit: &'k KeyedHit) -> u16 {
+        let same = |other: &&KeyedHit| other.tag == hit.tag && other.limit == hit.limit;
+        let position = self.limits.iter().position(same).unwrap_or_else(|| {
             self.limits.push(hit);
             self.limits.len() - 1
         });
-        at as u16 + 1
+        position as u16 + 1
     }
 }
 
-/// Returns how a hit is admitted: its veto, 4 times its charge, and 16 if it is charged alone also if it does not fit.
-fn admission(hit: &Counted) -> u8 {
+/// Encodes the admission of a hit: veto, plus 4 times the charge, plus 16 if a single hit is charged even above the
+/// limit.
+fn admission(hit: &KeyedHit) -> u8 {
     let veto = match hit.veto {
         Veto::Alone => 0,
         Veto::Jointly => 1,
@@ -253,88 +271,88 @@ fn admission(hit: &Counted) -> u8 {
         ChargeWhen::IfAdmittedAndFits => 1,
         ChargeWhen::Always => 2,
     };
-    veto + 4 * charge + 16 * u8::from(hit.is_charged_alone())
+    veto + 4 * charge + 16 * u8::from(hit.is_charged_above_limit())
 }
 
-/// The name of a hit's counter: its key and its tag.
-pub fn counter_name(hit: &Counted) -> CounterId {
+/// Returns the id of the counter of a hit: key and tag.
+pub fn counter_id(hit: &KeyedHit) -> CounterId {
     CounterId::Text(format!("{} {:08x}", hit.key, hit.tag).into())
 }
 
-/// The key and the tag of a counter.
+/// Returns the key and tag of a counter id, or `None` if it is not from this store.
 pub fn key_and_tag(name: &CounterId) -> Option<(&str, u32)> {
     let CounterId::Text(name) = name else { return None };
     let (key, tag) = name.rsplit_once(' ')?;
     Some((key, u32::from_str_radix(tag, 16).ok()?))
 }
 
-/// Where in the list a key stands, from 1; added if it does not.
-fn place<'k>(keys: &mut Keys<'k>, key: &'k str) -> u16 {
-    let at = keys.iter().position(|other| *other == key).unwrap_or_else(|| {
+/// Returns the index of a key, from 1. Adds the key if it is new.
+fn key_index<'k>(keys: &mut Keys<'k>, key: &'k str) -> u16 {
+    let position = keys.iter().position(|other| *other == key).unwrap_or_else(|| {
         keys.push(key);
         keys.len() - 1
     });
-    at as u16 + 1
+    position as u16 + 1
 }
 
-/// Gives charges back. What is of no such store is passed over.
-pub fn revert<'s, 'k>(scripts: &'s Scripts, given: &[&'k Charge]) -> Call<'s, 'k> {
-    let (mut keys, mut set, mut charges) = (Keys::new(), Set::default(), Vec::new());
+/// Builds the call that reverts charges. Charges of other kinds of stores are ignored.
+pub fn build_revert<'s, 'k>(scripts: &'s Scripts, charges: &[&'k Charge]) -> ScriptCall<'s, 'k> {
+    let (mut keys, mut algorithms, mut bytes) = (Keys::new(), AlgorithmSet::default(), Vec::new());
     let mut count: u16 = 0;
-    for charge in given {
+    for charge in charges {
         let Some((key, tag)) = key_and_tag(&charge.counter) else { continue };
         let (algorithm, params) = (charge.limit.algorithm(), charge.limit.params());
         count += 1;
-        set = set.with(&algorithm);
-        charges.push(number(&algorithm));
-        charges.extend(place(&mut keys, key).to_le_bytes());
-        charges.extend(tag.to_le_bytes());
-        charges.extend(params.max.to_le_bytes());
-        charges.extend(params.extra.to_le_bytes());
+        algorithms = algorithms.with(&algorithm);
+        bytes.push(number(&algorithm));
+        bytes.extend(key_index(&mut keys, key).to_le_bytes());
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(params.max.to_le_bytes());
+        bytes.extend(params.extra.to_le_bytes());
         let doubles = [
             params.tick_us,
             params.window,
             charge.cost.min(slidegate::MAX_UNITS),
             charge.charged_at.as_micros(),
         ];
-        charges.extend(doubles.iter().flat_map(|number| (*number as f64).to_le_bytes()));
+        bytes.extend(doubles.iter().flat_map(|number| (*number as f64).to_le_bytes()));
     }
-    let argument = [&count.to_le_bytes()[..], &charges].concat();
-    Call { script: scripts.revert(set), keys, argument }
+    let argument = [&count.to_le_bytes()[..], &bytes].concat();
+    ScriptCall { script: scripts.revert(algorithms), keys, argument }
 }
 
-/// Takes the costs of hits off their counters at a moment; at none, by Redis's own clock.
-pub fn refund<'s, 'k>(
+/// Builds the call that subtracts the costs of hits from their counters. `None` for `now` selects the clock of Redis.
+pub fn build_refund<'s, 'k>(
     scripts: &'s Scripts,
     now: Option<Timestamp>,
-    hits: &[&'k Counted],
-) -> Call<'s, 'k> {
-    let (mut keys, mut set) = (Keys::new(), Set::default());
-    let mut argument = moment(now).to_vec();
+    hits: &[&'k KeyedHit],
+) -> ScriptCall<'s, 'k> {
+    let (mut keys, mut algorithms) = (Keys::new(), AlgorithmSet::default());
+    let mut argument = now_bytes(now).to_vec();
     argument.extend((hits.len() as u16).to_le_bytes());
     for hit in hits {
         let (algorithm, params) = (hit.limit.algorithm(), hit.limit.params());
-        set = set.with(&algorithm);
+        algorithms = algorithms.with(&algorithm);
         argument.push(number(&algorithm));
-        argument.extend(place(&mut keys, &hit.key).to_le_bytes());
+        argument.extend(key_index(&mut keys, &hit.key).to_le_bytes());
         for number in [hit.tag, params.max, params.extra] {
             argument.extend(number.to_le_bytes());
         }
-        let cost = hit.cost.min(MAX_TAKEN_OFF);
+        let cost = hit.cost.min(MAX_REFUND);
         let doubles = [params.tick_us, params.window, cost, hit.phase_us];
         argument.extend(doubles.iter().flat_map(|number| (*number as f64).to_le_bytes()));
     }
-    Call { script: scripts.refund(set), keys, argument }
+    ScriptCall { script: scripts.refund(algorithms), keys, argument }
 }
 
-/// Forgets the counters of hits.
-pub fn reset<'s, 'k>(scripts: &'s Scripts, hits: &[&'k Counted]) -> Call<'s, 'k> {
+/// Builds the call that deletes the counters of hits.
+pub fn build_reset<'s, 'k>(scripts: &'s Scripts, hits: &[&'k KeyedHit]) -> ScriptCall<'s, 'k> {
     let mut keys = Keys::new();
     let mut argument = (hits.len() as u16).to_le_bytes().to_vec();
     for hit in hits {
         argument.push(u8::from(is_slot(&hit.limit.algorithm())));
-        argument.extend(place(&mut keys, &hit.key).to_le_bytes());
+        argument.extend(key_index(&mut keys, &hit.key).to_le_bytes());
         argument.extend(hit.tag.to_le_bytes());
     }
-    Call { script: scripts.reset(), keys, argument }
+    ScriptCall { script: scripts.reset(), keys, argument }
 }

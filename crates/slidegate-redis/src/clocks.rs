@@ -1,4 +1,4 @@
-//! What time it is, for whom.
+//! The clocks of a store: one for counting, and one of the machine for timeouts and the circuit breaker.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,33 +8,34 @@ use slidegate::{Clock, SystemClock, Timestamp};
 
 /// The clocks of a store.
 pub struct Clocks {
-    /// For counting. None is Redis's own.
-    counting: ArcSwapOption<Box<dyn Clock>>,
-    machine: SystemClock,
+    /// The clock for counting; `None` is the clock of Redis.
+    counting_clock: ArcSwapOption<Box<dyn Clock>>,
+    machine_clock: SystemClock,
 }
 
 impl Clocks {
     pub fn new() -> Self {
-        Self { counting: ArcSwapOption::empty(), machine: SystemClock::new() }
+        Self { counting_clock: ArcSwapOption::empty(), machine_clock: SystemClock::new() }
     }
 
-    pub fn count_by(&self, clock: impl Clock) {
-        self.counting.store(Some(Arc::new(Box::new(clock))));
+    /// Uses the given clock for counting from now on.
+    pub fn use_clock(&self, clock: impl Clock) {
+        self.counting_clock.store(Some(Arc::new(Box::new(clock))));
     }
 
-    /// The moment at which to count.
-    pub fn counting(&self) -> Option<Timestamp> {
-        self.counting.load().as_ref().map(|clock| clock.now())
+    /// Returns the time for counting, or `None` to use the clock of Redis.
+    pub fn counting_now(&self) -> Option<Timestamp> {
+        self.counting_clock.load().as_ref().map(|clock| clock.now())
     }
 
-    /// The moment here, for what is known of counts: by the clock of counting, if it is not Redis's own.
-    pub fn here(&self) -> Timestamp {
-        self.counting().unwrap_or_else(|| self.machine())
+    /// Returns the time for comparisons with recorded counts: from the clock for counting, unless that is the clock of Redis.
+    pub fn local_now(&self) -> Timestamp {
+        self.counting_now().unwrap_or_else(|| self.machine_now())
     }
 
-    /// The moment by the clock of this machine, which never runs back.
-    pub fn machine(&self) -> Timestamp {
-        self.machine.now()
+    /// Returns the time of this machine's monotonic clock.
+    pub fn machine_now(&self) -> Timestamp {
+        self.machine_clock.now()
     }
 }
 

@@ -1,8 +1,8 @@
-//! A Redis Cluster: which server is asked for which slot.
+//! A Redis Cluster: the map of slots to masters, and a [`Server`] for each master.
 //!
-//! `redis` has a client for clusters. It is not used, because it sends a command again whose answer was lost,
-//! which charges twice, and because it does not tell which node a command goes to: each node has a breaker of
-//! its own here, so that the loss of one leaves the others as they are.
+//! The Cluster client of the `redis` crate is not used. It repeats a command whose response was lost, which charges
+//! twice, and it does not report the node that a command is sent to: here each node has its own circuit breaker, so
+//! that the loss of one does not affect the others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,26 +17,26 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::address::host_and_port;
-use crate::connect::{Trust, at_address};
+use crate::connect::{TlsRoots, with_host_and_port};
 use crate::failure::Failure;
-use crate::server::{Manner, Server};
+use crate::server::{CallSettings, Server};
 
-/// Hash slots of a Cluster.
+/// Number of hash slots of a Cluster.
 const SLOTS: usize = 16_384;
 
-/// The map is read anew so often though nobody has found it wrong.
-const CALM: Duration = Duration::from_secs(30);
+/// Interval at which the slot map is refreshed.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
-/// And so often while something is wrong.
-const TROUBLED: Duration = Duration::from_millis(200);
+/// Interval at which the slot map is refreshed while a node fails.
+const TROUBLE_REFRESH_INTERVAL: Duration = Duration::from_millis(200);
 
-/// And never sooner than this after it was read.
-const SOONEST: Duration = Duration::from_millis(20);
+/// Minimum time between two refreshes.
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long to wait for one node to tell the map.
-const TELLING: Duration = Duration::from_millis(500);
+/// Timeout of a query for the slot map.
+const NODE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The hash slot of a key, by the part in its first braces, if there is one.
+/// Returns the hash slot of a key: of the part in its first braces, if there is one.
 /// (Redis Cluster specification, "Hash tags".)
 pub fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
@@ -46,239 +46,255 @@ pub fn slot_of(key: &str) -> u16 {
 
 /// The masters of a Cluster.
 pub struct Cluster {
-    nodes: Arc<Nodes>,
-    /// Whether anybody has told the map yet; none: nobody has been asked in vain either.
-    is_drawn: watch::Receiver<Option<bool>>,
-    keeper: JoinHandle<()>,
+    nodes: Arc<ClusterNodes>,
+    /// Whether the slot map could be loaded; `None` before the first attempt has ended.
+    is_map_loaded: watch::Receiver<Option<bool>>,
+    refresh_task: JoinHandle<()>,
 }
 
-struct Nodes {
+/// The state that the refresh task shares with calls.
+struct ClusterNodes {
     seeds: Vec<ConnectionInfo>,
-    trust: Trust,
-    manner: Manner,
-    map: ArcSwap<Map>,
-    /// Those that are connected to, by address.
-    open: Mutex<HashMap<String, Arc<Server>>>,
-    /// Somebody has found the map wrong.
-    wrong: Notify,
+    tls_roots: TlsRoots,
+    call_settings: CallSettings,
+    map: ArcSwap<SlotMap>,
+    /// Servers with a connection, by address.
+    servers: Mutex<HashMap<String, Arc<Server>>>,
+    /// Notified when the map turns out to be outdated.
+    refresh_requested: Notify,
 }
 
-/// Which server has which slot.
-struct Map {
+/// The map of slots to masters.
+struct SlotMap {
     masters: Vec<Arc<Server>>,
-    /// For each slot the place of its master; beyond them, if it has none.
-    places: Vec<u16>,
+    /// The index of the master of each slot; out of range if a slot has none.
+    master_by_slot: Vec<u16>,
 }
 
-impl Map {
+impl SlotMap {
+    /// Returns the master of a slot, or `None` if it has none.
     fn master(&self, slot: u16) -> Option<&Arc<Server>> {
-        let place = *self.places.get(usize::from(slot))?;
-        self.masters.get(usize::from(place))
+        let index = *self.master_by_slot.get(usize::from(slot))?;
+        self.masters.get(usize::from(index))
     }
 }
 
-/// Slots from the first to the last, and the address of their master.
+/// A range of slots, both ends inclusive, and the address of its master.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Range {
+struct SlotRange {
     first: u16,
     last: u16,
     master: String,
 }
 
 impl Cluster {
-    /// Begins to look for the masters. Within a tokio runtime.
-    pub fn open(seeds: Vec<ConnectionInfo>, trust: Trust, manner: Manner) -> RedisResult<Self> {
+    /// Starts to load the slot map in the background. Must be called within a tokio runtime.
+    pub fn open(
+        seeds: Vec<ConnectionInfo>,
+        tls_roots: TlsRoots,
+        call_settings: CallSettings,
+    ) -> RedisResult<Self> {
         for seed in &seeds {
-            trust.one(seed)?;
+            tls_roots.server_source(seed)?;
         }
-        let map = ArcSwap::from_pointee(Map { masters: Vec::new(), places: vec![0; SLOTS] });
-        let (open, wrong) = (Mutex::default(), Notify::new());
-        let nodes = Arc::new(Nodes { seeds, trust, manner, map, open, wrong });
-        let (drawn, is_drawn) = watch::channel(None);
-        let keeper = tokio::spawn(keep(nodes.clone(), drawn));
-        Ok(Self { nodes, is_drawn, keeper })
+        let map =
+            ArcSwap::from_pointee(SlotMap { masters: Vec::new(), master_by_slot: vec![0; SLOTS] });
+        let (servers, refresh_requested) = (Mutex::default(), Notify::new());
+        let nodes = Arc::new(ClusterNodes {
+            seeds,
+            tls_roots,
+            call_settings,
+            map,
+            servers,
+            refresh_requested,
+        });
+        let (is_map_loaded_sender, is_map_loaded) = watch::channel(None);
+        let refresh_task =
+            tokio::spawn(refresh_map_periodically(nodes.clone(), is_map_loaded_sender));
+        Ok(Self { nodes, is_map_loaded, refresh_task })
     }
 
-    /// Who has a slot. Waits for the first map, but not for those who did not tell it when they were asked.
-    pub async fn master(&self, slot: u16, until: Instant) -> Result<Arc<Server>, Failure> {
-        let unavailable = |what: String| Failure::Down(StoreError::Unavailable(what));
-        if *self.is_drawn.borrow() != Some(true) {
-            let mut is_drawn = self.is_drawn.clone();
-            let drawn = timeout_at(until, is_drawn.wait_for(Option::is_some)).await;
-            if !matches!(drawn, Ok(Ok(drawn)) if *drawn == Some(true)) {
-                let text = "no node of the Cluster has told yet who has which slots";
+    /// Returns the master of a slot. Waits for the first attempt to load the map; fails if it was not successful.
+    pub async fn master(&self, slot: u16, deadline: Instant) -> Result<Arc<Server>, Failure> {
+        let unavailable = |message: String| Failure::Server(StoreError::Unavailable(message));
+        if *self.is_map_loaded.borrow() != Some(true) {
+            let mut is_map_loaded = self.is_map_loaded.clone();
+            let is_loaded = timeout_at(deadline, is_map_loaded.wait_for(Option::is_some)).await;
+            if !matches!(is_loaded, Ok(Ok(is_loaded)) if *is_loaded == Some(true)) {
+                let text = "no node of the Cluster has returned its slot map yet";
                 return Err(unavailable(text.to_owned()));
             }
         }
         let map = self.nodes.map.load();
         map.master(slot).cloned().ok_or_else(|| {
-            self.is_wrong();
+            self.request_refresh();
             unavailable(format!("no node of the Cluster has slot {slot}"))
         })
     }
 
-    /// Whom a node has named, by `host:port`, or `:port` at its own host.
-    pub fn named_by(&self, server: &Server, address: &str) -> Result<Arc<Server>, Failure> {
-        let named = match (address.strip_prefix(':'), server.address().rsplit_once(':')) {
+    /// Returns the server of a redirection: `host:port`, or `:port` at the host of the redirecting server.
+    pub fn redirect_target(&self, server: &Server, address: &str) -> Result<Arc<Server>, Failure> {
+        let target = match (address.strip_prefix(':'), server.address().rsplit_once(':')) {
             (Some(port), Some((host, _))) => format!("{host}:{port}"),
             _ => address.to_owned(),
         };
-        self.nodes.at(&named).ok_or_else(|| {
-            Failure::Down(StoreError::Unavailable(format!("`{named}` is no address of a node")))
+        self.nodes.server_at(&target).ok_or_else(|| {
+            Failure::Server(StoreError::Unavailable(format!("`{target}` is not a node address")))
         })
     }
 
-    /// The map turned out to be wrong, or somebody of it does not answer.
-    pub fn is_wrong(&self) {
-        self.nodes.wrong.notify_one();
+    /// Requests a refresh, because the map is outdated or a node does not respond.
+    pub fn request_refresh(&self) {
+        self.nodes.refresh_requested.notify_one();
     }
 
-    /// Whether no master is asked: all have failed of late, or none is known.
+    /// Returns whether the breakers of all known masters are open, or no master is known.
     pub fn is_breaker_open(&self) -> bool {
         self.nodes.map.load().masters.iter().all(|master| master.is_breaker_open())
     }
 
     /// Returns whether any master has been reached and its breaker allows a call.
-    pub fn answers(&self) -> bool {
-        self.nodes.map.load().masters.iter().any(|master| master.answers())
+    pub fn is_reachable(&self) -> bool {
+        self.nodes.map.load().masters.iter().any(|master| master.is_reachable())
     }
 
-    /// Whether who has a slot is not asked.
-    pub fn is_open_at(&self, slot: u16) -> bool {
+    /// Returns whether the breaker of the master of a slot is open, or the slot has no master.
+    pub fn is_breaker_open_for_slot(&self, slot: u16) -> bool {
         self.nodes.map.load().master(slot).is_none_or(|master| master.is_breaker_open())
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.keeper.abort();
+        self.refresh_task.abort();
     }
 }
 
-/// Reads the map again and again.
-async fn keep(nodes: Arc<Nodes>, drawn: watch::Sender<Option<bool>>) {
+/// Refreshes the slot map periodically and on request.
+async fn refresh_map_periodically(
+    nodes: Arc<ClusterNodes>,
+    is_map_loaded: watch::Sender<Option<bool>>,
+) {
     loop {
-        let is_read = nodes.read_map().await;
-        let before = *drawn.borrow();
-        match (before, is_read) {
+        let is_refreshed = nodes.refresh_map().await;
+        let before = *is_map_loaded.borrow();
+        match (before, is_refreshed) {
             (None, false) => {
-                tracing::warn!(
-                    "Redis: not asked, since no node of the Cluster tells who has which slots"
-                );
-                drawn.send_replace(Some(false));
+                tracing::warn!("no node of the Redis Cluster returns its slot map; retrying");
+                is_map_loaded.send_replace(Some(false));
             }
             (None | Some(false), true) => {
                 if before.is_some() {
-                    tracing::info!(
-                        "Redis: asked, since a node of the Cluster tells who has which slots"
-                    );
+                    tracing::info!("slot map of the Redis Cluster loaded");
                 }
-                drawn.send_replace(Some(true));
+                is_map_loaded.send_replace(Some(true));
             }
-            // Each master has a breaker.
+            // Later outages are reported by the breakers of the masters.
             (Some(_), _) => {}
         }
-        sleep(SOONEST).await;
-        let masters = nodes.map.load_full();
-        let is_well = is_read && !masters.masters.iter().any(|master| master.is_breaker_open());
-        let pause = if is_well { CALM } else { TROUBLED };
-        let _ = timeout(pause, nodes.wrong.notified()).await;
+        sleep(MIN_REFRESH_INTERVAL).await;
+        let map = nodes.map.load_full();
+        let is_healthy = is_refreshed && !map.masters.iter().any(|master| master.is_breaker_open());
+        let interval = if is_healthy { REFRESH_INTERVAL } else { TROUBLE_REFRESH_INTERVAL };
+        let _ = timeout(interval, nodes.refresh_requested.notified()).await;
     }
 }
 
-impl Nodes {
-    /// Asks one after another, the masters that are known first, in any order; whether one has told.
-    async fn read_map(&self) -> bool {
-        let mut known: Vec<String> = self.open.lock().keys().cloned().collect();
+impl ClusterNodes {
+    /// Queries one node after another, known masters first, in random order. Returns whether the map was refreshed.
+    async fn refresh_map(&self) -> bool {
+        let mut known: Vec<String> = self.servers.lock().keys().cloned().collect();
         fastrand::shuffle(&mut known);
-        let known = known.iter().filter_map(|address| self.info(address));
-        for info in known.chain(self.seeds.iter().cloned()).collect::<Vec<_>>() {
-            match timeout(TELLING, self.ranges_from(&info)).await {
+        let known = known.iter().filter_map(|address| self.connection_info(address));
+        for connection_info in known.chain(self.seeds.iter().cloned()).collect::<Vec<_>>() {
+            match timeout(NODE_TIMEOUT, self.fetch_ranges(&connection_info)).await {
                 Ok(Ok(ranges)) if !ranges.is_empty() => {
-                    self.draw(&ranges);
+                    self.update_map(&ranges);
                     return true;
                 }
-                Ok(Ok(_)) => tracing::debug!("a node of the Cluster knows of no slots"),
-                Ok(Err(error)) => tracing::debug!(%error, "a node of the Cluster tells no slots"),
-                Err(_) => tracing::debug!("a node of the Cluster does not answer"),
+                Ok(Ok(_)) => tracing::debug!("a node of the Redis Cluster has no slots"),
+                Ok(Err(error)) => tracing::debug!(%error, "query for the slot map failed"),
+                Err(_) => tracing::debug!("query for the slot map timed out"),
             }
         }
         false
     }
 
-    async fn ranges_from(&self, info: &ConnectionInfo) -> RedisResult<Vec<Range>> {
-        let client: Client = self.trust.client(info)?;
-        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(TELLING));
+    /// Queries a node for the slot map.
+    async fn fetch_ranges(&self, connection_info: &ConnectionInfo) -> RedisResult<Vec<SlotRange>> {
+        let client: Client = self.tls_roots.client(connection_info)?;
+        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(NODE_TIMEOUT));
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-        let told: Value = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await?;
-        Ok(ranges(&told, &host_and_port(info.addr())))
+        let response: Value =
+            redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await?;
+        Ok(parse_ranges(&response, &host_and_port(connection_info.addr())))
     }
 
-    /// Draws the map anew.
-    fn draw(&self, ranges: &[Range]) {
+    /// Replaces the map.
+    fn update_map(&self, ranges: &[SlotRange]) {
         let mut addresses: Vec<&str> = Vec::new();
-        let (mut masters, mut places) = (Vec::new(), vec![u16::MAX; SLOTS]);
+        let (mut masters, mut master_by_slot) = (Vec::new(), vec![u16::MAX; SLOTS]);
         for range in ranges {
-            let place = addresses.iter().position(|address| *address == range.master);
-            let place = place.or_else(|| {
-                masters.push(self.at(&range.master)?);
+            let index = addresses.iter().position(|address| *address == range.master);
+            let index = index.or_else(|| {
+                masters.push(self.server_at(&range.master)?);
                 addresses.push(&range.master);
                 Some(addresses.len() - 1)
             });
-            let Some(place) = place else { continue };
-            if let Some(part) = places.get_mut(range.first.into()..=range.last.into()) {
-                part.fill(place as u16);
+            let Some(index) = index else { continue };
+            if let Some(part) = master_by_slot.get_mut(range.first.into()..=range.last.into()) {
+                part.fill(index as u16);
             }
         }
-        // Who is no master any more is let go when its last call has ended.
-        self.open.lock().retain(|address, _| addresses.contains(&address.as_str()));
-        self.map.store(Arc::new(Map { masters, places }));
+        // A server that is no longer a master is closed when its last call has ended.
+        self.servers.lock().retain(|address, _| addresses.contains(&address.as_str()));
+        self.map.store(Arc::new(SlotMap { masters, master_by_slot }));
     }
 
-    /// The server at an address, connected to if it is not yet.
-    fn at(&self, address: &str) -> Option<Arc<Server>> {
-        let mut open = self.open.lock();
-        if let Some(server) = open.get(address) {
+    /// Returns the server at an address; connects to it if there is none yet.
+    fn server_at(&self, address: &str) -> Option<Arc<Server>> {
+        let mut servers = self.servers.lock();
+        if let Some(server) = servers.get(address) {
             return Some(server.clone());
         }
-        let source = self.trust.one(&self.info(address)?).ok()?;
-        let server = Arc::new(Server::open(address, source, self.manner.clone()));
-        open.insert(address.to_owned(), server.clone());
+        let source = self.tls_roots.server_source(&self.connection_info(address)?).ok()?;
+        let server = Arc::new(Server::open(address, source, self.call_settings.clone()));
+        servers.insert(address.to_owned(), server.clone());
         Some(server)
     }
 
-    /// How to connect to an address: as to those that were named.
-    fn info(&self, address: &str) -> Option<ConnectionInfo> {
-        at_address(self.seeds.first()?, address)
+    /// Returns the connection settings for an address, copied from the first seed.
+    fn connection_info(&self, address: &str) -> Option<ConnectionInfo> {
+        with_host_and_port(self.seeds.first()?, address)
     }
 }
 
-/// What CLUSTER SLOTS has told: lists of first slot, last slot, master, and replicas, which are not read. What
-/// is understood by nobody is left out.
-fn ranges(told: &Value, told_by: &str) -> Vec<Range> {
-    let Value::Array(ranges) = told else { return Vec::new() };
+/// Parses the response to `CLUSTER SLOTS`: lists of first slot, last slot, master, and replicas, which are ignored.
+/// Invalid entries are omitted.
+fn parse_ranges(response: &Value, node_address: &str) -> Vec<SlotRange> {
+    let Value::Array(ranges) = response else { return Vec::new() };
     let range = |value: &Value| {
         let Value::Array(parts) = value else { return None };
         let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = &parts[..] else {
             return None;
         };
         let [host, Value::Int(port), ..] = &master[..] else { return None };
-        let own_host = || told_by.rsplit_once(':').map(|(host, _)| host.to_owned());
+        let responding_host = || node_address.rsplit_once(':').map(|(host, _)| host.to_owned());
         let host = match host {
             Value::BulkString(host) => String::from_utf8(host.clone()).ok()?,
             Value::SimpleString(host) => host.clone(),
             _ => String::new(),
         };
         let host = match host.as_str() {
-            // It does not know its own.
-            "" | "?" => own_host()?,
+            // The node does not know its own host.
+            "" | "?" => responding_host()?,
             host if host.contains(':') => format!("[{host}]"),
             host => host.to_owned(),
         };
         let slot = |slot: i64| u16::try_from(slot).ok().filter(|slot| usize::from(*slot) < SLOTS);
         let (first, last) = (slot(*first)?, slot(*last)?);
         let port = u16::try_from(*port).ok()?;
-        (first <= last).then(|| Range { first, last, master: format!("{host}:{port}") })
+        (first <= last).then(|| SlotRange { first, last, master: format!("{host}:{port}") })
     };
     ranges.iter().filter_map(range).collect()
 }
@@ -288,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_depends_on_what_stands_in_the_first_braces() {
+    fn slot_depends_on_hash_tag() {
         // From the specification.
         assert_eq!(slot_of("123456789"), 0x31C3);
         assert_eq!(slot_of("{user1000}.following"), slot_of("user1000"));
@@ -300,14 +316,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cluster_slots_tells_is_read_and_what_is_none_left_out() {
+    fn slot_ranges_are_parsed_without_invalid_entries() {
         let text = |text: &str| Value::BulkString(text.into());
         let node = |host: Value, port| Value::Array(vec![host, Value::Int(port), text("id")]);
         let range = |first, last, node: Value| {
             let replica = Value::Array(vec![text("replica"), Value::Int(1), text("id")]);
             Value::Array(vec![Value::Int(first), Value::Int(last), node, replica])
         };
-        let told = Value::Array(vec![
+        let response = Value::Array(vec![
             range(0, 99, node(text("10.0.0.1"), 7000)),
             range(100, 200, node(text("::1"), 7001)),
             range(201, 300, node(Value::Nil, 7002)),
@@ -318,7 +334,7 @@ mod tests {
             range(302, 303, text("a")),
             Value::Nil,
         ]);
-        let masters: Vec<_> = ranges(&told, "own:6379")
+        let masters: Vec<_> = parse_ranges(&response, "own:6379")
             .into_iter()
             .map(|range| (range.first, range.last, range.master))
             .collect();
@@ -331,6 +347,6 @@ mod tests {
                 (301, 301, "own:7003".to_owned()),
             ]
         );
-        assert!(ranges(&Value::Nil, "own:6379").is_empty());
+        assert!(parse_ranges(&Value::Nil, "own:6379").is_empty());
     }
 }

@@ -19,31 +19,32 @@ use tokio::time::{sleep, timeout};
 use crate::address::{AddressError, SentinelTarget};
 use crate::sentinel::{Sentinels, is_master};
 
-/// How long to wait for a new connection. Somebody else may be the master meanwhile.
-const CONNECTING: Duration = Duration::from_millis(750);
+/// Timeout of a connection attempt. A failover may make another server the master during this time.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(750);
 
-/// The pause after the first attempt that fails; each further may be twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// Backoff after the first failed attempt. Each further backoff may be twice as long.
+const INITIAL_BACKOFF: Duration = Duration::from_millis(20);
 
-/// The longest pause between two attempts.
-const MAX_PAUSE: Duration = Duration::from_millis(500);
+/// Maximum backoff between two attempts.
+const MAX_BACKOFF: Duration = Duration::from_millis(500);
 
-/// The pause between two looks at who is the master.
-const LOOKING: Duration = Duration::from_millis(500);
+/// Interval at which the Sentinels are polled for the current master.
+const MASTER_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How a store talks to Redis.
+/// Settings of a [`RedisStore`](crate::RedisStore).
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What every key begins with.
+    /// Prefix of every key.
     pub prefix: String,
-    /// No call waits longer.
+    /// Maximum duration of a request to the store.
     pub timeout: Duration,
-    /// How long a key is kept beyond what it is known to be needed for. Longer than the clocks of callers
-    /// differ, if they bring their own.
-    pub keep: Duration,
-    /// How long a denial is believed without asking Redis again, unless the cost fits sooner; zero: not at all.
+    /// Time that a key is kept beyond the time that it is known to be needed. If clients use their own clocks, it must
+    /// be longer than the difference of the clocks.
+    pub expiry_margin: Duration,
+    /// Maximum time for which a denial is served without a call to Redis, unless the cost fits sooner; zero disables
+    /// the denial cache.
     pub deny_cache_ttl: Duration,
-    /// For `rediss://`: who vouches for the server, as certificates in a PEM file. None is Mozilla's list.
+    /// For `rediss://`: PEM file with the CA certificates. `None` trusts the roots of Mozilla.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -52,79 +53,80 @@ impl Default for Settings {
         Self {
             prefix: "slidegate:".to_owned(),
             timeout: Duration::from_millis(15),
-            keep: Duration::from_secs(1),
+            expiry_margin: Duration::from_secs(1),
             deny_cache_ttl: Duration::from_secs(1),
             ca_file: None,
         }
     }
 }
 
-/// Why there can be no store at an address.
+/// The reason why no store can be created for an address.
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    /// The address is none.
-    #[error("`{address}` is no address of a Redis: {source}")]
+    /// The address is invalid.
+    #[error("`{address}` is not a Redis address: {source}")]
     Address {
-        /// As it was given, without its password.
+        /// The address as given, without its password.
         address: String,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: AddressError,
     },
-    /// No client can be made for it.
-    #[error("there can be no connection to {address}: {message}")]
+    /// No client can be created for the address.
+    #[error("cannot create a client for {address}: {message}")]
     Client {
-        /// Without its password.
+        /// The address without its password.
         address: String,
-        /// What is wrong.
+        /// The cause.
         message: String,
     },
-    /// The file of certificates is none, or is of no use at this address.
+    /// The file of certificates cannot be read, or not be used for this address.
     #[error("cannot trust the certificates in `{}`: {message}", path.display())]
     Ca {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         message: String,
     },
 }
 
-/// A connection that is shared, and replaced when it is lost.
+/// A shared connection that reconnects when it is lost.
 #[derive(Debug)]
-pub struct Link {
+pub struct ReconnectingConnection {
     current: watch::Receiver<State>,
     /// Whether there has ever been a connection.
     was_connected: Arc<AtomicBool>,
-    broken: watch::Sender<u64>,
-    keeper: JoinHandle<()>,
+    /// The highest number of a connection that was reported as lost.
+    lost: watch::Sender<u64>,
+    task: JoinHandle<()>,
 }
 
-/// The connection, or why there is none.
-type State = Result<Shared, String>;
+/// The connection, or the last error.
+type State = Result<ConnectionHandle, String>;
 
-/// A connection, and the how manieth it is.
+/// A connection and its sequence number.
 #[derive(Clone, Debug)]
-pub struct Shared {
+pub struct ConnectionHandle {
     pub connection: MultiplexedConnection,
-    pub nth: u64,
+    pub number: u64,
 }
 
-impl Link {
-    /// Begins to connect. `regained` is told of connections to somebody who was not there before: another
-    /// server, or one that was lost.
-    pub fn open(source: Source, regained: impl Fn() + Send + 'static) -> Self {
-        let (publish, current) = watch::channel(Err("none has been made yet".to_owned()));
-        let (broken, reported) = watch::channel(0);
+impl ReconnectingConnection {
+    /// Connects in the background. `on_reconnect` is called after a connection to another server, or after one that
+    /// followed a failed attempt.
+    pub fn open(source: ConnectionSource, on_reconnect: impl Fn() + Send + 'static) -> Self {
+        let (publish, current) = watch::channel(Err("no connection has been made yet".to_owned()));
+        let (lost, lost_receiver) = watch::channel(0);
         let was_connected = Arc::<AtomicBool>::default();
-        let regained = {
+        let on_reconnect = {
             let was_connected = was_connected.clone();
             move || {
                 was_connected.store(true, Ordering::Release);
-                regained();
+                on_reconnect();
             }
         };
-        let keeper = tokio::spawn(keep(source, publish, reported, regained));
-        Self { current, was_connected, broken, keeper }
+        let task = tokio::spawn(maintain_connection(source, publish, lost_receiver, on_reconnect));
+        Self { current, was_connected, lost, task }
     }
 
     /// Returns whether there has ever been a connection.
@@ -132,62 +134,63 @@ impl Link {
         self.was_connected.load(Ordering::Acquire)
     }
 
-    /// The connection, as soon as there is one.
-    pub async fn connection(&self) -> Option<Shared> {
-        if let Ok(shared) = &*self.current.borrow() {
-            return Some(shared.clone());
+    /// Waits for the connection.
+    pub async fn connection(&self) -> Option<ConnectionHandle> {
+        if let Ok(handle) = &*self.current.borrow() {
+            return Some(handle.clone());
         }
         let mut current = self.current.clone();
         let state = current.wait_for(Result::is_ok).await.ok()?;
         state.as_ref().ok().cloned()
     }
 
-    /// Why there is no connection.
-    pub fn trouble(&self) -> Option<String> {
+    /// Returns the reason why there is no connection.
+    pub fn last_error(&self) -> Option<String> {
         self.current.borrow().as_ref().err().cloned()
     }
 
-    /// Has the connection replaced that there is now.
+    /// Replaces the current connection.
     pub fn replace_current(&self) {
-        let nth = self.current.borrow().as_ref().map_or(0, |shared| shared.nth);
-        self.replace_nth(nth);
+        let number = self.current.borrow().as_ref().map_or(0, |handle| handle.number);
+        self.replace_number(number);
     }
 
-    /// Has this connection replaced.
-    pub fn replace(&self, shared: &Shared) {
-        self.replace_nth(shared.nth);
+    /// Replaces this connection, unless it has been replaced already.
+    pub fn replace(&self, handle: &ConnectionHandle) {
+        self.replace_number(handle.number);
     }
 
-    fn replace_nth(&self, broken: u64) {
-        self.broken.send_if_modified(|nth| {
-            let newer = broken > *nth;
-            *nth = (*nth).max(broken);
-            newer
+    /// Replaces the connection with this number, or an older one.
+    fn replace_number(&self, lost: u64) {
+        self.lost.send_if_modified(|number| {
+            let is_newer = lost > *number;
+            *number = (*number).max(lost);
+            is_newer
         });
     }
 }
 
-impl Drop for Link {
+impl Drop for ReconnectingConnection {
     fn drop(&mut self) {
-        self.keeper.abort();
+        self.task.abort();
     }
 }
 
-/// Where connections come from.
-pub enum Source {
-    /// A server.
-    One(Box<Client>),
-    /// Whoever is the master, as Sentinels say.
+/// The servers that connections are made to.
+pub enum ConnectionSource {
+    /// One server.
+    Server(Box<Client>),
+    /// The current master, as named by Sentinels.
     Sentinel(Box<Sentinels>),
 }
 
-/// Who vouches for servers; none is Mozilla's list.
+/// CA certificates that servers are verified with; `None` is Mozilla's list.
 #[derive(Clone, Debug, Default)]
-pub struct Trust(Option<TlsCertificates>);
+pub struct TlsRoots(Option<TlsCertificates>);
 
-impl Trust {
-    /// Those of a file.
-    pub fn read(path: Option<&Path>) -> Result<Self, ConnectError> {
+impl TlsRoots {
+    /// Reads the certificates of a PEM file.
+    pub fn from_file(path: Option<&Path>) -> Result<Self, ConnectError> {
         let Some(path) = path else { return Ok(Self(None)) };
         let pem = std::fs::read(path).map_err(|error| ConnectError::Ca {
             path: path.to_owned(),
@@ -196,10 +199,10 @@ impl Trust {
         Ok(Self(Some(TlsCertificates { client_tls: None, root_cert: Some(pem) })))
     }
 
-    /// A client of one server.
+    /// Creates a client of one server.
     pub fn client(&self, info: &ConnectionInfo) -> RedisResult<Client> {
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            choose_cryptography();
+            install_crypto_provider();
         }
         match &self.0 {
             Some(certificates) => Client::build_with_tls(info.clone(), certificates.clone()),
@@ -207,75 +210,79 @@ impl Trust {
         }
     }
 
-    /// Connections to one server.
-    pub fn one(&self, info: &ConnectionInfo) -> RedisResult<Source> {
-        Ok(Source::One(Box::new(self.client(info)?)))
+    /// Creates the source of connections to one server.
+    pub fn server_source(&self, info: &ConnectionInfo) -> RedisResult<ConnectionSource> {
+        Ok(ConnectionSource::Server(Box::new(self.client(info)?)))
     }
 
-    /// Connections to the master of a service.
-    pub fn sentinel(&self, target: &SentinelTarget) -> RedisResult<Source> {
-        Ok(Source::Sentinel(Box::new(Sentinels::new(target, self)?)))
+    /// Creates the source of connections to the master of a service.
+    pub fn sentinel_source(&self, target: &SentinelTarget) -> RedisResult<ConnectionSource> {
+        Ok(ConnectionSource::Sentinel(Box::new(Sentinels::new(target, self)?)))
     }
 }
 
-/// `host:port`, connected to as to another.
-pub fn at_address(like: &ConnectionInfo, address: &str) -> Option<ConnectionInfo> {
+/// Returns a copy of `template` with the address `host:port`.
+pub fn with_host_and_port(template: &ConnectionInfo, address: &str) -> Option<ConnectionInfo> {
     let (host, port) = address.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
     let port = port.parse().ok()?;
-    let address = match like.addr() {
+    let address = match template.addr() {
         ConnectionAddr::TcpTls { insecure, .. } => {
             ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: None }
         }
         _ => ConnectionAddr::Tcp(host, port),
     };
-    Some(like.clone().set_addr(address))
+    Some(template.clone().set_addr(address))
 }
 
-/// Without one of the process, rustls panics where it cannot tell which to take.
-fn choose_cryptography() {
-    // An error says that there is one already.
+/// Installs a cryptography provider for rustls, which panics if several are compiled in and none is installed.
+fn install_crypto_provider() {
+    // An error means that one is installed already.
     let _ = ring::default_provider().install_default();
 }
 
-impl Source {
+impl ConnectionSource {
     /// Returns the address for the log.
     fn address(&self) -> String {
         match self {
-            Self::One(client) => client.get_connection_info().addr().to_string(),
+            Self::Server(client) => client.get_connection_info().addr().to_string(),
             Self::Sentinel(_) => "the master that the Sentinels name".to_owned(),
         }
     }
 
-    /// A connection, and to whom.
+    /// Connects. Returns the connection and the address of the server.
     async fn connect(&mut self) -> RedisResult<(MultiplexedConnection, String)> {
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECTING))
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_response_timeout(None);
         let sentinels = match self {
-            Self::One(client) => {
-                let made = client.get_multiplexed_async_connection_with_config(&config).await?;
-                return Ok((made, client.get_connection_info().addr().to_string()));
+            Self::Server(client) => {
+                let connection =
+                    client.get_multiplexed_async_connection_with_config(&config).await?;
+                return Ok((connection, client.get_connection_info().addr().to_string()));
             }
             Self::Sentinel(sentinels) => sentinels,
         };
-        sentinels.look().await;
+        sentinels.refresh_master().await;
         let client = sentinels.client()?;
-        let mut made = client.get_multiplexed_async_connection_with_config(&config).await?;
-        match timeout(CONNECTING, is_master(&mut made)).await {
-            Ok(Ok(true)) => Ok((made, client.get_connection_info().addr().to_string())),
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        match timeout(CONNECT_TIMEOUT, is_master(&mut connection)).await {
+            Ok(Ok(true)) => Ok((connection, client.get_connection_info().addr().to_string())),
             Ok(Err(error)) => Err(error),
-            _ => Err((ErrorKind::Client, "whom the Sentinels name is no master yet").into()),
+            _ => {
+                Err((ErrorKind::Client, "the server that the Sentinels name is not the master yet")
+                    .into())
+            }
         }
     }
 
-    /// Waits until somebody else is to be connected to.
-    async fn moved(&mut self) {
+    /// Waits until the Sentinels name another master.
+    async fn master_changed(&mut self) {
         match self {
-            Self::One(_) => std::future::pending().await,
+            Self::Server(_) => std::future::pending().await,
             Self::Sentinel(sentinels) => loop {
-                sleep(LOOKING).await;
-                if sentinels.look().await {
+                sleep(MASTER_POLL_INTERVAL).await;
+                if sentinels.refresh_master().await {
                     return;
                 }
             },
@@ -283,77 +290,79 @@ impl Source {
     }
 }
 
-async fn keep(
-    mut source: Source,
+/// Connects and reconnects until the [`ReconnectingConnection`] is dropped.
+async fn maintain_connection(
+    mut source: ConnectionSource,
     publish: watch::Sender<State>,
-    mut reported: watch::Receiver<u64>,
-    regained: impl Fn(),
+    mut lost: watch::Receiver<u64>,
+    on_reconnect: impl Fn(),
 ) {
-    let mut pause = FIRST_PAUSE;
-    let (mut last, mut nth) = (String::new(), 0);
-    let mut is_missed = false;
+    let mut backoff = INITIAL_BACKOFF;
+    let (mut last_address, mut number) = (String::new(), 0);
+    let mut has_warned = false;
     loop {
-        nth += 1;
+        number += 1;
         match source.connect().await {
             Ok((connection, address)) => {
-                let is_new = pause > FIRST_PAUSE || address != last;
-                (pause, last) = (FIRST_PAUSE, address);
-                if std::mem::take(&mut is_missed) {
-                    tracing::info!(address = last, "Redis is reached for the first time");
+                let is_new = backoff > INITIAL_BACKOFF || address != last_address;
+                (backoff, last_address) = (INITIAL_BACKOFF, address);
+                if std::mem::take(&mut has_warned) {
+                    tracing::info!(address = last_address, "connected to Redis for the first time");
                 }
-                publish.send_modify(|state| *state = Ok(Shared { connection, nth }));
+                publish.send_modify(|state| *state = Ok(ConnectionHandle { connection, number }));
                 if is_new {
-                    regained();
+                    on_reconnect();
                 }
                 tokio::select! {
-                    reported = reported.wait_for(|broken| *broken >= nth) => {
-                        if reported.is_err() {
+                    lost = lost.wait_for(|lost| *lost >= number) => {
+                        if lost.is_err() {
                             return;
                         }
                     }
-                    () = source.moved() => tracing::info!("Redis: the Sentinels name another master"),
+                    () = source.master_changed() => tracing::info!("the Sentinels name another Redis master"),
                 }
-                publish.send_modify(|state| *state = Err("it was lost".to_owned()));
+                publish.send_modify(|state| *state = Err("the connection was lost".to_owned()));
             }
             Err(error) => {
-                // The breaker reports it only after a request.
-                if last.is_empty() && !std::mem::replace(&mut is_missed, true) {
+                // The circuit breaker reports an outage only after a request.
+                if last_address.is_empty() && !std::mem::replace(&mut has_warned, true) {
                     let address = source.address();
-                    tracing::warn!(%error, address, "Redis was never reached so far; trying again");
+                    tracing::warn!(%error, address, "Redis has not been reachable so far; retrying");
                 }
-                tell(&error, &publish);
-                sleep(pause).await;
-                pause = (2 * pause).min(MAX_PAUSE);
+                report_connect_error(&error, &publish);
+                sleep(backoff).await;
+                backoff = (2 * backoff).min(MAX_BACKOFF);
             }
         }
     }
 }
 
-/// Says why there is no connection. That nobody answers, the breaker says; that this is not the way in would
-/// otherwise be heard of only with the first request.
-fn tell(error: &RedisError, publish: &watch::Sender<State>) {
-    let trouble = error.to_string();
-    let is_known = publish.borrow().as_ref().is_err_and(|known| *known == trouble);
-    let is_refusal = matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::Server(_));
-    if is_refusal && !is_known {
-        tracing::warn!(%error, "Redis refuses the connection");
+/// Logs and publishes the error of a connection attempt. Only a rejection is a warning: the circuit breaker reports an
+/// unreachable server, but a wrong password would otherwise become visible only with the first request.
+fn report_connect_error(error: &RedisError, publish: &watch::Sender<State>) {
+    let last_error = error.to_string();
+    let is_known = publish.borrow().as_ref().is_err_and(|known| *known == last_error);
+    let is_rejection =
+        matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::Server(_));
+    if is_rejection && !is_known {
+        tracing::warn!(%error, "Redis rejected the connection");
     } else {
         tracing::debug!(%error, "no connection to Redis");
     }
-    publish.send_modify(|state| *state = Err(trouble));
+    publish.send_modify(|state| *state = Err(last_error));
 }
 
-/// An address as one may show it: without what stands before an @, or after a question mark.
-pub fn without_password(address: &str) -> String {
-    let shown = match (address.find("://"), address.rfind('@')) {
+/// Removes user, password and parameters from an address.
+pub fn redact_password(address: &str) -> String {
+    let redacted = match (address.find("://"), address.rfind('@')) {
         (Some(scheme), Some(at)) if scheme < at => {
             format!("{}…{}", &address[..scheme + 3], &address[at..])
         }
         _ => address.to_owned(),
     };
-    match shown.split_once('?') {
-        Some((place, _)) => format!("{place}?…"),
-        None => shown,
+    match redacted.split_once('?') {
+        Some((base, _)) => format!("{base}?…"),
+        None => redacted,
     }
 }
 
@@ -362,15 +371,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_password_is_shown() {
-        for (address, shown) in [
+    fn redacted_address_has_no_password() {
+        for (address, redacted) in [
             ("redis://u:p@h:1/2", "redis://…@h:1/2"),
             ("redis://:p@q?@h", "redis://…@h"),
             ("unix:///run/redis?pass=p&db=1", "unix:///run/redis?…"),
             ("redis://h", "redis://h"),
             ("@://", "@://"),
         ] {
-            assert_eq!(without_password(address), shown);
+            assert_eq!(redact_password(address), redacted);
         }
     }
 }

@@ -7,7 +7,7 @@
 //!   when the next unit leaves the window. That time is known if the cost is one unit more than was left.
 //! - The limit does not deny: the units that were left, minus all that this instance has charged since, are enough.
 //!
-//! Charges of other instances are missing until the entry expires, after [`DenyCache::new`]'s `longest` at most.
+//! Charges of other instances are missing until the entry expires, after [`DenyCache::new`]'s `ttl` at most.
 
 mod sampled;
 
@@ -19,308 +19,324 @@ use quick_cache::sync::Cache;
 use slidegate::{Limit, Outcome, Timestamp};
 use smallvec::SmallVec;
 
-use crate::ask::Counted;
+use crate::script_request::KeyedHit;
 
-/// Counters of which denials are remembered, at most.
+/// Maximum number of counters with recorded denials.
 const MAX_COUNTERS: usize = 65_536;
 
-/// Numbers of units of one counter of which denials are remembered, at most.
+/// Maximum number of denied costs that are recorded per counter.
 const MAX_COSTS: usize = 4;
 
-/// Counters whose denials are forgotten together are told apart so far.
-const MARKS: usize = 64;
+/// Number of invalidation counters. Counters that share one are invalidated together.
+const VERSION_STRIPES: usize = 64;
 
-/// Size of the table of changed units. Counters that share an entry miss the cache more often than necessary.
-const CHANGES: usize = 65_536;
+/// Size of the table of charged units. Counters that share an entry miss the cache more often than necessary.
+const CHARGE_STRIPES: usize = 65_536;
 
-/// Of a sampled rule denials are believed for so long at least: nothing else keeps from passing who is not asked
-/// for.
-const OF_SAMPLED: Duration = Duration::from_secs(1);
+/// Minimum time to live of denials of a sampled rule: most hits of it pass without a call, so nothing else denies them.
+const MIN_SAMPLED_TTL: Duration = Duration::from_secs(1);
 
-/// What Redis has denied of late.
+/// A bounded cache of recent denials, by counter.
 #[derive(Debug)]
 pub struct DenyCache {
-    denials: Cache<u64, Denials>,
-    longest: Duration,
-    /// So that nobody can choose keys that meet.
+    entries: Cache<u64, CounterEntry>,
+    ttl: Duration,
+    /// Random seed of the key hash, so that clients cannot choose colliding keys.
     secret: RandomState,
-    /// How often something was forgotten: whoever was asked before must not be remembered after.
-    marks: [AtomicU64; MARKS],
+    /// Number of invalidations. A reply to a call from before an invalidation must not be recorded after it.
+    invalidations: [AtomicU64; VERSION_STRIPES],
     /// Units that this instance has charged or returned, by the hash of the counter.
-    changes: Box<[AtomicU64]>,
+    charged_by_stripe: Box<[AtomicU64]>,
 }
 
-/// What is known of a counter.
+/// The recorded figures of a counter.
 #[derive(Clone, Debug)]
-struct Denials {
+struct CounterEntry {
     limit: Limit,
-    /// That of the last one.
-    mark: Mark,
-    /// Units that were left at `asked_at`.
+    /// The version that the last recorded call left.
+    version: CacheVersion,
+    /// Units that were left at `sent_at`.
     remaining: u64,
-    asked_at: Timestamp,
-    /// When `remaining` expires.
-    until: Timestamp,
-    of: SmallVec<[Denial; 1]>,
+    sent_at: Timestamp,
+    /// Expiry of `remaining`.
+    expires_at: Timestamp,
+    denials: SmallVec<[Denial; 1]>,
 }
 
-/// A number of units that did not fit.
+/// A cost that did not fit.
 #[derive(Clone, Copy, Debug)]
 struct Denial {
     required: u64,
-    asked_at: Timestamp,
-    /// It is not worth asking before.
-    until: Timestamp,
-    /// It does not fit before; none if it never does.
+    sent_at: Timestamp,
+    /// Expiry of the denial. Before this time, a call would be denied again.
+    expires_at: Timestamp,
+    /// Earliest time at which the cost fits, or `None` if it never does.
     fits_at: Option<Timestamp>,
-    reset_at: Timestamp,
+    resets_at: Timestamp,
     remaining: u64,
 }
 
 /// Returns the units that are added to the table for a cost. They are bounded, so that a number never wraps within the
 /// life of an entry.
-pub fn units_changed(cost: u64) -> u64 {
+pub fn effective_units(cost: u64) -> u64 {
     cost.min(1 << 32)
 }
 
-/// What is known of a hit.
+/// The result of looking up a hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
-    /// Nothing.
-    Nothing,
-    /// It did not fit lately, but that was too long ago to say that it does not fit yet. Of a sampled rule also
-    /// when it should fit by now, until Redis has charged again.
+pub enum CacheLookup {
+    /// The cache has no valid entry for the counter.
+    Missing,
+    /// The hit did not fit recently, but the denial has expired. For a sampled rule also when the hit should fit by
+    /// now, until Redis has charged again.
     Stale,
-    /// It fits. The figures of its counter are not known exactly.
+    /// The hit fits. The exact figures of its counter are unknown.
     Fits,
-    /// It does not fit.
+    /// The hit does not fit.
     Denied(Outcome),
 }
 
-/// The state of the cache before an ask was sent.
+/// The version of a counter in the cache, taken before a call is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
-    forgotten: u64,
-    changed: u64,
+pub struct CacheVersion {
+    invalidation_count: u64,
+    charged_units: u64,
 }
 
-/// Hits of a call. If it is dropped without an answer, they count as charged, since the call may have charged them.
-pub struct Charging<'c> {
+/// The hits of a call in flight. If dropped without [`complete`](Self::complete), they count as charged, since the call
+/// may have charged them.
+pub struct PendingCharges<'c> {
     cache: &'c DenyCache,
-    hits: SmallVec<[InCall; 2]>,
+    hits: SmallVec<[PendingCharge; 2]>,
 }
 
-/// A hit of a call.
-struct InCall {
+/// One hit of a call in flight.
+struct PendingCharge {
     counter: u64,
-    /// The state of the cache before the call.
-    mark: Mark,
+    /// The version before the call.
+    version: CacheVersion,
     /// Units by which the call changes the counter; 0 if the rule is sampled.
     units: u64,
 }
 
-/// What Redis said of a hit, and when by the clock here.
+/// The figures of a reply to one hit, with local times.
 #[derive(Clone, Copy, Debug)]
-pub struct Heard {
-    pub asked_at: Timestamp,
-    pub heard_at: Timestamp,
-    /// How long the cost does not fit; none if it never does.
+pub struct DenialReport {
+    pub sent_at: Timestamp,
+    pub received_at: Timestamp,
+    /// Time until the cost fits, or `None` if it never does.
     pub retry_after: Option<Duration>,
     pub reset_after: Duration,
     pub remaining: u64,
 }
 
 impl DenyCache {
-    /// A cache that believes a denial for so long at most; zero: not at all.
-    pub fn new(longest: Duration) -> Self {
+    /// Creates a cache that serves a denial for at most `ttl`; zero disables the cache.
+    pub fn new(ttl: Duration) -> Self {
         Self {
-            denials: Cache::new(MAX_COUNTERS),
-            longest,
+            entries: Cache::new(MAX_COUNTERS),
+            ttl,
             secret: RandomState::new(),
-            marks: [const { AtomicU64::new(0) }; MARKS],
-            changes: std::iter::repeat_with(|| AtomicU64::new(0)).take(CHANGES).collect(),
+            invalidations: [const { AtomicU64::new(0) }; VERSION_STRIPES],
+            charged_by_stripe: std::iter::repeat_with(|| AtomicU64::new(0))
+                .take(CHARGE_STRIPES)
+                .collect(),
         }
     }
 
-    /// What is known of a hit.
-    pub fn know(&self, hit: &Counted, now: Timestamp) -> Known {
+    /// Looks up a hit.
+    pub fn lookup(&self, hit: &KeyedHit, now: Timestamp) -> CacheLookup {
         let counter = self.counter(&hit.key, hit.tag);
-        let Some(denials) = self.denials.get(&counter) else {
-            return Known::Nothing;
+        let Some(entry) = self.entries.get(&counter) else {
+            return CacheLookup::Missing;
         };
-        // What another max denied is nothing to go by, nor is a clock that ran back.
-        if denials.limit != hit.limit {
-            return Known::Nothing;
+        // Denials of another limit do not apply.
+        if entry.limit != hit.limit {
+            return CacheLookup::Missing;
         }
         let (required, is_sampled) = (hit.required, hit.sample > 1);
         if !is_sampled {
-            let changed = self.changed(counter).wrapping_sub(denials.mark.changed);
-            return denials.at(now, required, changed);
+            let charged_units =
+                self.charged_units(counter).wrapping_sub(entry.version.charged_units);
+            return entry.lookup(now, required, charged_units);
         }
-        let same = |denial: &&Denial| denial.required == required && now >= denial.asked_at;
-        match denials.of.iter().find(same) {
-            Some(denial) => denial.at(now),
-            // Where less did not fit, more is not let pass unasked.
-            None if denials.of.iter().any(|denial| denial.required <= required) => Known::Stale,
-            None => Known::Nothing,
+        // A denial does not apply if the clock has run back since.
+        let is_same_cost = |denial: &&Denial| denial.required == required && now >= denial.sent_at;
+        match entry.denials.iter().find(is_same_cost) {
+            Some(denial) => denial.lookup(now),
+            // After the denial of a lower cost, a higher cost does not pass without a call.
+            None if entry.denials.iter().any(|denial| denial.required <= required) => {
+                CacheLookup::Stale
+            }
+            None => CacheLookup::Missing,
         }
     }
 
-    /// To be taken before a hit is asked for.
-    pub fn mark(&self, hit: &Counted) -> Mark {
-        self.mark_at(self.counter(&hit.key, hit.tag))
+    /// Returns the version of the counter of a hit, to be taken before a call.
+    pub fn version(&self, hit: &KeyedHit) -> CacheVersion {
+        self.version_of_counter(self.counter(&hit.key, hit.tag))
     }
 
-    fn mark_at(&self, counter: u64) -> Mark {
-        let forgotten = self.mark_of(counter).load(Ordering::Acquire);
-        Mark { forgotten, changed: self.changed(counter) }
+    /// Returns the version of a counter.
+    fn version_of_counter(&self, counter: u64) -> CacheVersion {
+        let invalidation_count = self.invalidations_of(counter).load(Ordering::Acquire);
+        CacheVersion { invalidation_count, charged_units: self.charged_units(counter) }
     }
 
     /// Begins a call that may charge these hits.
-    pub fn charging(&self, hits: &[Counted]) -> Charging<'_> {
-        let in_call = |hit: &Counted| {
+    pub fn begin_charges(&self, hits: &[KeyedHit]) -> PendingCharges<'_> {
+        let pending = |hit: &KeyedHit| {
             let counter = self.counter(&hit.key, hit.tag);
-            let units = if hit.sample == 1 { units_changed(hit.cost) } else { 0 };
-            InCall { counter, mark: self.mark_at(counter), units }
+            let units = if hit.sample == 1 { effective_units(hit.cost) } else { 0 };
+            PendingCharge { counter, version: self.version_of_counter(counter), units }
         };
-        Charging { cache: self, hits: hits.iter().map(in_call).collect() }
+        PendingCharges { cache: self, hits: hits.iter().map(pending).collect() }
     }
 
-    /// Stores the figures of a counter, and the units that were denied, if any. `charged` are the units that this call has charged.
-    pub fn remember(
+    /// Records the figures of a counter and the denied cost, if any. `charged` is the number of units that the call
+    /// charged.
+    pub fn record(
         &self,
-        hit: &Counted,
+        hit: &KeyedHit,
         denied: Option<u64>,
-        heard: &Heard,
-        mark: Mark,
+        report: &DenialReport,
+        version: CacheVersion,
         charged: u64,
     ) {
-        let longest = if hit.sample > 1 { self.longest.max(OF_SAMPLED) } else { self.longest };
-        if longest.is_zero() {
+        let ttl = if hit.sample > 1 { self.ttl.max(MIN_SAMPLED_TTL) } else { self.ttl };
+        if ttl.is_zero() {
             return;
         }
         let counter = self.counter(&hit.key, hit.tag);
-        let mark = Mark { changed: mark.changed.wrapping_add(charged), ..mark };
-        let mut of: SmallVec<[Denial; 1]> = match self.denials.get(&counter) {
-            // What was asked for before something was forgotten may be here for a moment: not to be kept.
-            Some(known) if known.limit == hit.limit && known.mark == mark => known.of,
+        let version =
+            CacheVersion { charged_units: version.charged_units.wrapping_add(charged), ..version };
+        let mut denials: SmallVec<[Denial; 1]> = match self.entries.get(&counter) {
+            // An entry from before an invalidation may exist for a moment; its denials are not kept.
+            Some(entry) if entry.limit == hit.limit && entry.version == version => entry.denials,
             _ => SmallVec::new(),
         };
-        let may_matter =
-            |other: &Denial| hit.sample > 1 || other.fits_at.is_none_or(|at| at > heard.heard_at);
-        of.retain(|other| Some(other.required) != denied && may_matter(other));
-        if let Some(denial) = denied.and_then(|required| heard.denial(hit, required, longest)) {
-            of.truncate(MAX_COSTS - 1);
-            of.push(denial);
+        let is_relevant = |other: &Denial| {
+            hit.sample > 1 || other.fits_at.is_none_or(|at| at > report.received_at)
+        };
+        denials.retain(|other| Some(other.required) != denied && is_relevant(other));
+        if let Some(denial) = denied.and_then(|required| report.denial(hit, required, ttl)) {
+            denials.truncate(MAX_COSTS - 1);
+            denials.push(denial);
         }
-        let Heard { asked_at, remaining, .. } = *heard;
-        let until = asked_at.after(longest);
-        let denials = Denials { limit: hit.limit, mark, remaining, asked_at, until, of };
-        self.put(counter, denials, mark);
+        let DenialReport { sent_at, remaining, .. } = *report;
+        let expires_at = sent_at.after(ttl);
+        let entry =
+            CounterEntry { limit: hit.limit, version, remaining, sent_at, expires_at, denials };
+        self.insert(counter, entry, version);
     }
 
-    /// Puts what was known at a mark. What was forgotten since stays forgotten.
-    fn put(&self, counter: u64, denials: Denials, mark: Mark) {
-        self.denials.insert(counter, denials);
-        if self.mark_of(counter).load(Ordering::Acquire) != mark.forgotten {
-            self.denials.remove(&counter);
+    /// Inserts an entry, unless the counter has been invalidated since `version`.
+    fn insert(&self, counter: u64, entry: CounterEntry, version: CacheVersion) {
+        self.entries.insert(counter, entry);
+        if self.invalidations_of(counter).load(Ordering::Acquire) != version.invalidation_count {
+            self.entries.remove(&counter);
         }
     }
 
-    /// Forgets what is known of a counter, and what is still to be heard of asks that were sent before.
-    pub fn forget(&self, key: &str, tag: u32) {
+    /// Removes the entry of a counter, and prevents that replies to calls in flight are recorded.
+    pub fn invalidate(&self, key: &str, tag: u32) {
         let counter = self.counter(key, tag);
-        self.mark_of(counter).fetch_add(1, Ordering::AcqRel);
-        self.change(counter, 1);
-        self.denials.remove(&counter);
+        self.invalidations_of(counter).fetch_add(1, Ordering::AcqRel);
+        self.add_charged_units(counter, 1);
+        self.entries.remove(&counter);
     }
 
+    /// Returns the hash that identifies a counter.
     fn counter(&self, key: &str, tag: u32) -> u64 {
         self.secret.hash_one((key, tag))
     }
 
-    fn mark_of(&self, counter: u64) -> &AtomicU64 {
-        &self.marks[(counter % MARKS as u64) as usize]
+    /// Returns the invalidation counter that a counter shares.
+    fn invalidations_of(&self, counter: u64) -> &AtomicU64 {
+        &self.invalidations[(counter % VERSION_STRIPES as u64) as usize]
     }
 
-    fn changes_of(&self, counter: u64) -> &AtomicU64 {
-        &self.changes[(counter % CHANGES as u64) as usize]
+    /// Returns the entry of a counter in the table of charged units.
+    fn charged_stripe(&self, counter: u64) -> &AtomicU64 {
+        &self.charged_by_stripe[(counter % CHARGE_STRIPES as u64) as usize]
     }
 
     /// Returns the units that this instance has charged or returned so far.
-    fn changed(&self, counter: u64) -> u64 {
-        self.changes_of(counter).load(Ordering::Acquire)
+    fn charged_units(&self, counter: u64) -> u64 {
+        self.charged_stripe(counter).load(Ordering::Acquire)
     }
 
-    fn change(&self, counter: u64, units: u64) {
-        self.changes_of(counter).fetch_add(units, Ordering::AcqRel);
+    /// Adds units to the table of charged units.
+    fn add_charged_units(&self, counter: u64, units: u64) {
+        self.charged_stripe(counter).fetch_add(units, Ordering::AcqRel);
     }
 }
 
-impl Charging<'_> {
-    /// Ends the call. `charged` says of each hit whether it was charged. Returns the marks from before the call.
-    pub fn answered(mut self, charged: impl Iterator<Item = bool>) -> SmallVec<[Mark; 2]> {
+impl PendingCharges<'_> {
+    /// Ends the call. `charged` has for each hit whether it was charged. Returns the versions from before the call.
+    pub fn complete(mut self, charged: impl Iterator<Item = bool>) -> SmallVec<[CacheVersion; 2]> {
         let hits = self.hits.iter_mut().zip(charged);
         hits.filter(|(_, charged)| !charged).for_each(|(hit, _)| hit.units = 0);
-        self.hits.iter().map(|hit| hit.mark).collect()
+        self.hits.iter().map(|hit| hit.version).collect()
     }
 }
 
-impl Drop for Charging<'_> {
+impl Drop for PendingCharges<'_> {
     fn drop(&mut self) {
         for hit in self.hits.iter().filter(|hit| hit.units > 0) {
-            self.cache.change(hit.counter, hit.units);
+            self.cache.add_charged_units(hit.counter, hit.units);
         }
     }
 }
 
-impl Heard {
-    /// Returns the denial of units. Returns `None` if `remaining` may change before they fit: that is so unless they are one
-    /// unit more than is left. Figures of sampled rules are estimates in any case.
-    fn denial(&self, hit: &Counted, required: u64, longest: Duration) -> Option<Denial> {
-        let changes_next = match self.retry_after {
+impl DenialReport {
+    /// Returns the denial of a cost, or `None` if `remaining` may change before the cost fits. It does not change if
+    /// the cost is one unit more than is left. Figures of sampled rules are always estimates.
+    fn denial(&self, hit: &KeyedHit, required: u64, ttl: Duration) -> Option<Denial> {
+        let is_exact = match self.retry_after {
             Some(_) => required == self.remaining.saturating_add(1),
             None => self.remaining == hit.limit.capacity(),
         };
-        (changes_next || hit.sample > 1).then(|| Denial {
+        (is_exact || hit.sample > 1).then(|| Denial {
             required,
-            asked_at: self.asked_at,
-            until: self.asked_at.after(self.retry_after.map_or(longest, |wait| wait.min(longest))),
-            fits_at: self.retry_after.map(|wait| self.heard_at.after(wait)),
-            reset_at: self.heard_at.after(self.reset_after),
+            sent_at: self.sent_at,
+            expires_at: self.sent_at.after(self.retry_after.map_or(ttl, |wait| wait.min(ttl))),
+            fits_at: self.retry_after.map(|wait| self.received_at.after(wait)),
+            resets_at: self.received_at.after(self.reset_after),
             remaining: self.remaining,
         })
     }
 }
 
-impl Denials {
-    /// Returns what is known of units, after this instance has changed the counter by `changed` units.
-    fn at(&self, now: Timestamp, required: u64, changed: u64) -> Known {
-        let same = |denial: &&Denial| denial.required == required && now >= denial.asked_at;
-        if changed == 0
-            && let Some(denial) = self.of.iter().find(same)
-            && let denied @ Known::Denied(_) = denial.at(now)
+impl CounterEntry {
+    /// Looks up a cost after this instance has charged `charged_units` to the counter since the entry was recorded.
+    fn lookup(&self, now: Timestamp, required: u64, charged_units: u64) -> CacheLookup {
+        let is_same_cost = |denial: &&Denial| denial.required == required && now >= denial.sent_at;
+        if charged_units == 0
+            && let Some(denial) = self.denials.iter().find(is_same_cost)
+            && let denied @ CacheLookup::Denied(_) = denial.lookup(now)
         {
             return denied;
         }
-        let is_fresh = self.asked_at <= now && now < self.until;
-        // Where nothing is left the counter may be in debt.
-        let fits = required.max(1).saturating_add(changed) <= self.remaining;
-        if is_fresh && fits { Known::Fits } else { Known::Nothing }
+        let is_fresh = self.sent_at <= now && now < self.expires_at;
+        // If nothing is left, the counter may be in debt.
+        let fits = required.max(1).saturating_add(charged_units) <= self.remaining;
+        if is_fresh && fits { CacheLookup::Fits } else { CacheLookup::Missing }
     }
 }
 
 impl Denial {
-    fn at(&self, now: Timestamp) -> Known {
-        if now >= self.until {
-            return Known::Stale;
+    /// Returns the outcome at this time, unless the denial has expired.
+    fn lookup(&self, now: Timestamp) -> CacheLookup {
+        if now >= self.expires_at {
+            return CacheLookup::Stale;
         }
-        let left = |moment: Timestamp| {
+        let time_until = |moment: Timestamp| {
             Duration::from_micros(moment.as_micros().saturating_sub(now.as_micros()))
         };
         let remaining = self.remaining.try_into().unwrap_or(u32::MAX);
-        let retry_after = self.fits_at.map(|fits_at| left(fits_at.max(self.until)));
-        Known::Denied(Outcome::new(remaining, left(self.reset_at), retry_after))
+        let retry_after = self.fits_at.map(|fits_at| time_until(fits_at.max(self.expires_at)));
+        CacheLookup::Denied(Outcome::new(remaining, time_until(self.resets_at), retry_after))
     }
 }
 
@@ -330,41 +346,41 @@ mod tests {
 
     use super::*;
     use crate::Settings;
-    use crate::ask::Wording;
+    use crate::script_request::RedisKeyspace;
 
     const NOW: Timestamp = Timestamp::from_secs(1_750_000_020);
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn counted(limit: &Limit, cost: u64) -> Counted {
-        let scope = Scope::new("domain", "rule", "limit", &["who"]);
+    fn keyed_hit(limit: &Limit, cost: u64) -> KeyedHit {
+        let scope = Scope::new("domain", "rule", "limit", &["client"]);
         let key = Key::new(&scope, &[Value::Text("ann")]);
-        Wording::of(&Settings::default()).counted(&Hit::new(key, limit, cost))
+        RedisKeyspace::new(&Settings::default()).keyed_hit(&Hit::new(key, limit, cost))
     }
 
-    fn denied(wait: Duration) -> Heard {
+    fn denied(wait: Duration) -> DenialReport {
         let (retry_after, reset_after) = (Some(wait), wait);
-        Heard { asked_at: NOW, heard_at: NOW, retry_after, reset_after, remaining: 0 }
+        DenialReport { sent_at: NOW, received_at: NOW, retry_after, reset_after, remaining: 0 }
     }
 
     #[test]
-    fn what_was_asked_for_before_a_give_back_is_not_kept_by_who_asked_after() {
+    fn denial_from_before_invalidation_is_not_kept() {
         let cache = DenyCache::new(MINUTE);
         let limit: Limit = "10/min".parse().unwrap();
-        let sampled = |cost| Counted { sample: 2, ..counted(&limit, cost) };
+        let sampled = |cost| KeyedHit { sample: 2, ..keyed_hit(&limit, cost) };
         let (stale, fresh) = (sampled(10), sampled(11));
-        let before = cache.mark(&stale);
-        cache.forget(&stale.key, stale.tag);
-        // Who was asked before has put its denial, and not yet seen that it is forgotten.
+        let before = cache.version(&stale);
+        cache.invalidate(&stale.key, stale.tag);
+        // A reply to a call from before the invalidation was recorded, and its removal has not happened yet.
         let counter = cache.counter(&stale.key, stale.tag);
-        let mark = cache.mark(&stale);
-        cache.remember(&stale, Some(10), &denied(MINUTE), mark, 0);
-        let mut put = cache.denials.get(&counter).unwrap();
-        put.mark = before;
-        cache.denials.insert(counter, put);
+        let version = cache.version(&stale);
+        cache.record(&stale, Some(10), &denied(MINUTE), version, 0);
+        let mut entry = cache.entries.get(&counter).unwrap();
+        entry.version = before;
+        cache.entries.insert(counter, entry);
 
-        let mark = cache.mark(&fresh);
-        cache.remember(&fresh, Some(11), &denied(MINUTE), mark, 0);
-        assert_eq!(cache.know(&stale, NOW), Known::Nothing);
-        assert!(matches!(cache.know(&fresh, NOW), Known::Denied(_)));
+        let version = cache.version(&fresh);
+        cache.record(&fresh, Some(11), &denied(MINUTE), version, 0);
+        assert_eq!(cache.lookup(&stale, NOW), CacheLookup::Missing);
+        assert!(matches!(cache.lookup(&fresh, NOW), CacheLookup::Denied(_)));
     }
 }

@@ -1,89 +1,88 @@
-//! Why there is no answer.
+//! Failed calls: the effect of a Redis error on the circuit breaker, the request and the choice of server.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use slidegate::StoreError;
 
-/// Why there is no answer.
+/// The reason why a call failed.
 #[derive(Clone, Debug)]
 pub enum Failure {
-    /// Redis does not do its work: the breaker hears of it.
-    Down(StoreError),
-    /// Something else stands at this key; others are well.
+    /// The server does not work. Counts as a failure for the circuit breaker.
+    Server(StoreError),
+    /// A key has a value of the wrong type. Other keys are not affected, and the circuit breaker does not count it.
     Key(StoreError),
-    /// Somebody else is to be asked. Nothing was charged.
-    Elsewhere(Elsewhere),
+    /// Another node must be called. Nothing was charged.
+    Redirect(Redirect),
 }
 
-/// Who is to be asked instead.
+/// A redirection of a Cluster node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Elsewhere {
-    /// The slot is now another's, at this address.
+pub enum Redirect {
+    /// The slot has moved to the node at this address.
     Moved(String),
-    /// The slot is being moved there, and these keys are there already, or not at all yet.
-    Asking(String),
-    /// The slot is being moved, and only some of these keys are there already: the same again, a little
-    /// later.
-    Again,
+    /// The slot is being migrated to this address. The keys of the call are there already, or do not exist yet.
+    Ask(String),
+    /// The slot is being migrated, and only some keys of the call have moved: retry the call a little later.
+    TryAgain,
 }
 
-/// What Redis says when it cannot write at all. Up to 6.2 the error of a script only quotes it.
+/// Error codes of a server that cannot write at all. Up to Redis 6.2 the error of a script only quotes them.
 const CANNOT_WRITE: [&str; 4] = ["-OOM", "-READONLY", "-MISCONF", "-NOREPLICAS"];
 
 impl Failure {
-    /// An error that a server has answered with: a script that fails has written nothing. None if it is
-    /// not known whether anybody has answered.
-    pub fn answered(error: &RedisError) -> Option<Self> {
+    /// Classifies an error response. A script that fails has written nothing. Returns `None` if the server may not have
+    /// responded, so that the effect of the call is unknown.
+    pub fn from_redis_error(error: &RedisError) -> Option<Self> {
         let unavailable = || StoreError::Unavailable(error.to_string());
-        let to = || error.redirect_node().map(|(address, _)| address.to_owned());
+        let target = || error.redirect_node().map(|(address, _)| address.to_owned());
         Some(match error.kind() {
-            ErrorKind::Server(ServerErrorKind::Moved) => match to() {
-                Some(address) => Self::Elsewhere(Elsewhere::Moved(address)),
-                None => Self::Down(unavailable()),
+            ErrorKind::Server(ServerErrorKind::Moved) => match target() {
+                Some(address) => Self::Redirect(Redirect::Moved(address)),
+                None => Self::Server(unavailable()),
             },
-            ErrorKind::Server(ServerErrorKind::Ask) => match to() {
-                Some(address) => Self::Elsewhere(Elsewhere::Asking(address)),
-                None => Self::Down(unavailable()),
+            ErrorKind::Server(ServerErrorKind::Ask) => match target() {
+                Some(address) => Self::Redirect(Redirect::Ask(address)),
+                None => Self::Server(unavailable()),
             },
-            ErrorKind::Server(ServerErrorKind::TryAgain) => Self::Elsewhere(Elsewhere::Again),
-            _ if is_of_a_key(error) => Self::Key(unavailable()),
-            ErrorKind::Server(_) | ErrorKind::Extension => Self::Down(unavailable()),
+            ErrorKind::Server(ServerErrorKind::TryAgain) => Self::Redirect(Redirect::TryAgain),
+            _ if is_key_error(error) => Self::Key(unavailable()),
+            ErrorKind::Server(_) | ErrorKind::Extension => Self::Server(unavailable()),
             _ => return None,
         })
     }
 
-    /// What it is to those outside.
+    /// Converts the failure into the error for the caller of the store.
     pub fn into_error(self) -> StoreError {
         match self {
-            Self::Down(error) | Self::Key(error) => error,
-            Self::Elsewhere(Elsewhere::Moved(_) | Elsewhere::Asking(_)) => StoreError::Unavailable(
-                "it is a node of a Redis Cluster: its address begins with redis+cluster://"
+            Self::Server(error) | Self::Key(error) => error,
+            Self::Redirect(Redirect::Moved(_) | Redirect::Ask(_)) => StoreError::Unavailable(
+                "the server is a node of a Redis Cluster; use an address that begins with redis+cluster://"
                     .to_owned(),
             ),
-            Self::Elsewhere(Elsewhere::Again) => {
-                StoreError::Unavailable("the keys are just being moved to another node".to_owned())
+            Self::Redirect(Redirect::TryAgain) => {
+                StoreError::Unavailable("the keys are being moved to another node; retry later".to_owned())
             }
         }
     }
 
-    /// The same of several calls, of which others may have been charged.
-    pub fn of_several(self) -> Self {
+    /// Converts the failure of one of several calls: the others may have charged, so the effect is unknown.
+    pub fn into_partial(self) -> Self {
         let timed_out = |error: StoreError| StoreError::TimedOut(error.to_string());
         match self {
-            Self::Down(error) => Self::Down(timed_out(error)),
+            Self::Server(error) => Self::Server(timed_out(error)),
             Self::Key(error) => Self::Key(timed_out(error)),
-            elsewhere => elsewhere,
+            redirect => redirect,
         }
     }
 }
 
-/// Whether it is the value of a key that the script could not work with.
-fn is_of_a_key(error: &RedisError) -> bool {
+/// Returns whether the script failed because of the value of a key.
+fn is_key_error(error: &RedisError) -> bool {
     let text = error.detail().unwrap_or_default();
     match error.code() {
         Some("WRONGTYPE" | "FOREIGN") => true,
-        // The script stumbled, over what it has read: all else is the same for every key.
+        // A runtime error of the script, caused by the value that it read: everything else is the same for every key.
         Some("ERR") => {
-            text.contains("user_script") && !CANNOT_WRITE.iter().any(|why| text.contains(why))
+            text.contains("user_script") && !CANNOT_WRITE.iter().any(|code| text.contains(code))
         }
         _ => false,
     }

@@ -1,30 +1,32 @@
-//! slidegate's counts in Redis: every request is one atomic script call.
+//! A store for slidegate that keeps its counters in Redis: one atomic script call per request.
 //!
-//! `docs/REDIS.md` tells how keys are named, what the scripts take and answer, and what happens when Redis
-//! does not.
+//! `docs/REDIS.md` documents the keys, the arguments and replies of the scripts, and the behavior while Redis is not
+//! available.
+//!
+//! A request passes through these layers, each of which uses only the layers below it: `store` (denial cache,
+//! sampling), `multi_slot`, `topology` (server or Cluster), `server` (circuit breaker, timeout, coalescing), `connect`.
 
 pub mod breaker;
 
 mod address;
-mod ask;
+#[doc(hidden)]
+pub mod bench_api;
 mod call;
 mod clocks;
 mod cluster;
+mod coalesce;
 mod connect;
 mod deny_cache;
-mod errand;
 mod failure;
-mod over_slots;
-mod queue;
+mod maintenance;
+mod multi_slot;
 mod reply;
 mod script;
-#[doc(hidden)]
-pub mod sent;
+mod script_request;
 mod sentinel;
 mod server;
-mod servers;
 mod store;
-mod sync;
+mod topology;
 
 pub use address::{Address, AddressError};
 pub use connect::{ConnectError, Settings};

@@ -1,4 +1,6 @@
-//! The scripts: the files in `lua/`, joined.
+//! Composes the scripts from the files in `lua/`. Each script has the functions of the algorithms that it needs, and
+//! one driver: `single_slot.lua` and `single_key.lua` decide one hit, `group.lua` the limits of one rule, `batch.lua`
+//! any requests; `revert.lua`, `refund.lua` and `reset.lua` are for maintenance.
 
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -9,31 +11,32 @@ use tokio::sync::Mutex;
 
 const BASE: &str = include_str!("../lua/base.lua");
 const SLOTS: &str = include_str!("../lua/slots.lua");
-const ONE_SLOT: &str = include_str!("../lua/one_slot.lua");
-const ONE_OWN: &str = include_str!("../lua/one_own.lua");
+const SINGLE_SLOT: &str = include_str!("../lua/single_slot.lua");
+const SINGLE_KEY: &str = include_str!("../lua/single_key.lua");
 const GROUP: &str = include_str!("../lua/group.lua");
 const BATCH: &str = include_str!("../lua/batch.lua");
-const GIVE_BACK: &str = include_str!("../lua/revert.lua");
+const REVERT: &str = include_str!("../lua/revert.lua");
 const REFUND: &str = include_str!("../lua/refund.lua");
 const RESET: &str = include_str!("../lua/reset.lua");
 
-/// How many sets of algorithms there are.
-const SETS: usize = 1 << Algorithm::ALL.len();
+/// Number of sets of algorithms.
+const SET_COUNT: usize = 1 << Algorithm::ALL.len();
 
-/// The files of an algorithm.
-struct Twin {
-    file: &'static str,
+/// The Lua files of an algorithm. Each does the same as the Rust file of that name in `slidegate/src/algorithm/`.
+struct AlgorithmScripts {
+    decide: &'static str,
     revert: &'static str,
     refund: &'static str,
-    /// Its state is a slot of a value that is shared, and not a key of its own.
+    /// Whether the state is a slot of a shared value, rather than a key of its own.
     is_slot: bool,
 }
 
-fn twin(algorithm: &Algorithm) -> Twin {
-    macro_rules! twin {
+/// Returns the Lua files of an algorithm.
+fn scripts_of(algorithm: &Algorithm) -> AlgorithmScripts {
+    macro_rules! scripts {
         ($name:literal, $is_slot:literal) => {
-            Twin {
-                file: include_str!(concat!("../lua/", $name, ".lua")),
+            AlgorithmScripts {
+                decide: include_str!(concat!("../lua/", $name, ".lua")),
                 revert: include_str!(concat!("../lua/revert/", $name, ".lua")),
                 refund: include_str!(concat!("../lua/refund/", $name, ".lua")),
                 is_slot: $is_slot,
@@ -41,20 +44,20 @@ fn twin(algorithm: &Algorithm) -> Twin {
         };
     }
     match algorithm {
-        Algorithm::SlidingLog => twin!("sliding_log", false),
-        Algorithm::SlidingBuckets { .. } => twin!("sliding_buckets", false),
-        Algorithm::SlidingWindow => twin!("sliding_window", true),
-        Algorithm::FixedWindow { .. } => twin!("fixed_window", true),
-        Algorithm::TokenBucket { .. } => twin!("token_bucket", true),
+        Algorithm::SlidingLog => scripts!("sliding_log", false),
+        Algorithm::SlidingBuckets { .. } => scripts!("sliding_buckets", false),
+        Algorithm::SlidingWindow => scripts!("sliding_window", true),
+        Algorithm::FixedWindow { .. } => scripts!("fixed_window", true),
+        Algorithm::TokenBucket { .. } => scripts!("token_bucket", true),
     }
 }
 
-/// Whether the state of an algorithm is a slot of a value that several limits share.
+/// Returns whether the state of an algorithm is a slot of a value that several limits share.
 pub fn is_slot(algorithm: &Algorithm) -> bool {
-    twin(algorithm).is_slot
+    scripts_of(algorithm).is_slot
 }
 
-/// The number of an algorithm in scripts: its place in [`Algorithm::ALL`], from 1.
+/// Returns the number of an algorithm in scripts: its position in [`Algorithm::ALL`], from 1.
 pub fn number(algorithm: &Algorithm) -> u8 {
     match algorithm {
         Algorithm::SlidingLog => 1,
@@ -67,26 +70,30 @@ pub fn number(algorithm: &Algorithm) -> u8 {
 
 /// A set of algorithms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Set(u8);
+pub struct AlgorithmSet(u8);
 
-impl Set {
+impl AlgorithmSet {
+    /// Adds an algorithm.
     pub fn with(self, algorithm: &Algorithm) -> Self {
         Self(self.0 | 1 << (number(algorithm) - 1))
     }
 
+    /// Returns the algorithms in the order of their numbers.
     fn all(self) -> impl Iterator<Item = Algorithm> {
         Algorithm::ALL.into_iter().filter(move |algorithm| self.with(algorithm) == self)
     }
 }
 
-/// A script, and what is known of it at the server.
+/// A script, and its state at the server.
 #[derive(Debug)]
 pub struct Script {
+    /// The source text.
     pub text: String,
+    /// The SHA-1 of the text, in hexadecimal.
     pub sha: String,
-    /// How often it has been sent as a whole.
+    /// Number of times that the text has been sent.
     pub loads: AtomicU64,
-    /// Held by who sends it as a whole.
+    /// Held while the text is sent.
     pub loading: Mutex<()>,
 }
 
@@ -96,94 +103,95 @@ impl Script {
         Self { text, sha, loads: AtomicU64::new(0), loading: Mutex::const_new(()) }
     }
 
+    /// Returns the number of times that the text has been sent.
     pub fn loads(&self) -> u64 {
         self.loads.load(Ordering::Acquire)
     }
 }
 
-/// All scripts; each is made when it is first needed.
+/// All scripts of a server, each composed on first use.
 #[derive(Debug)]
 pub struct Scripts {
-    one: [OnceLock<Script>; Algorithm::ALL.len()],
-    group: [OnceLock<Script>; SETS],
-    batch: [OnceLock<Script>; SETS],
-    revert: [OnceLock<Script>; SETS],
-    refund: [OnceLock<Script>; SETS],
+    single: [OnceLock<Script>; Algorithm::ALL.len()],
+    group: [OnceLock<Script>; SET_COUNT],
+    batch: [OnceLock<Script>; SET_COUNT],
+    revert: [OnceLock<Script>; SET_COUNT],
+    refund: [OnceLock<Script>; SET_COUNT],
     reset: OnceLock<Script>,
 }
 
 impl Scripts {
     pub fn new() -> Self {
         Self {
-            one: [const { OnceLock::new() }; Algorithm::ALL.len()],
-            group: [const { OnceLock::new() }; SETS],
-            batch: [const { OnceLock::new() }; SETS],
-            revert: [const { OnceLock::new() }; SETS],
-            refund: [const { OnceLock::new() }; SETS],
+            single: [const { OnceLock::new() }; Algorithm::ALL.len()],
+            group: [const { OnceLock::new() }; SET_COUNT],
+            batch: [const { OnceLock::new() }; SET_COUNT],
+            revert: [const { OnceLock::new() }; SET_COUNT],
+            refund: [const { OnceLock::new() }; SET_COUNT],
             reset: OnceLock::new(),
         }
     }
 
-    /// Decides one hit under an algorithm.
-    pub fn one(&self, algorithm: &Algorithm) -> &Script {
-        self.one[usize::from(number(algorithm)) - 1].get_or_init(|| {
-            let Twin { file, is_slot, .. } = twin(algorithm);
-            Script::new([BASE, file, if is_slot { ONE_SLOT } else { ONE_OWN }].join("\n"))
+    /// Returns the script that decides one hit.
+    pub fn single(&self, algorithm: &Algorithm) -> &Script {
+        self.single[usize::from(number(algorithm)) - 1].get_or_init(|| {
+            let AlgorithmScripts { decide, is_slot, .. } = scripts_of(algorithm);
+            Script::new([BASE, decide, if is_slot { SINGLE_SLOT } else { SINGLE_KEY }].join("\n"))
         })
     }
 
-    /// Decides several hits whose states share one value, under these algorithms.
-    pub fn group(&self, set: Set) -> &Script {
-        self.group[usize::from(set.0)].get_or_init(|| over(set, Deed::Decide, GROUP))
+    /// Returns the script that decides several hits whose states share one value.
+    pub fn group(&self, set: AlgorithmSet) -> &Script {
+        self.group[usize::from(set.0)].get_or_init(|| compose(set, ScriptKind::Decide, GROUP))
     }
 
-    /// Decides any requests under these algorithms, one after another.
-    pub fn batch(&self, set: Set) -> &Script {
-        self.batch[usize::from(set.0)].get_or_init(|| over(set, Deed::Decide, BATCH))
+    /// Returns the script that decides any requests, one after another.
+    pub fn batch(&self, set: AlgorithmSet) -> &Script {
+        self.batch[usize::from(set.0)].get_or_init(|| compose(set, ScriptKind::Decide, BATCH))
     }
 
-    /// Gives back what was charged under these algorithms.
-    pub fn revert(&self, set: Set) -> &Script {
-        self.revert[usize::from(set.0)].get_or_init(|| over(set, Deed::Revert, GIVE_BACK))
+    /// Returns the script that reverts charges.
+    pub fn revert(&self, set: AlgorithmSet) -> &Script {
+        self.revert[usize::from(set.0)].get_or_init(|| compose(set, ScriptKind::Revert, REVERT))
     }
 
-    /// Takes units off counters of these algorithms.
-    pub fn refund(&self, set: Set) -> &Script {
-        self.refund[usize::from(set.0)].get_or_init(|| over(set, Deed::Refund, REFUND))
+    /// Returns the script that subtracts units from counters.
+    pub fn refund(&self, set: AlgorithmSet) -> &Script {
+        self.refund[usize::from(set.0)].get_or_init(|| compose(set, ScriptKind::Refund, REFUND))
     }
 
-    /// Forgets counters.
+    /// Returns the script that deletes counters.
     pub fn reset(&self) -> &Script {
         self.reset.get_or_init(|| Script::new([BASE, SLOTS, RESET].join("\n")))
     }
 }
 
-/// What a script does with an algorithm.
+/// The operation of a script.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Deed {
+enum ScriptKind {
     Decide,
     Revert,
     Refund,
 }
 
-/// A script that finds each algorithm's function by its number.
-fn over(set: Set, deed: Deed, driver: &str) -> Script {
-    let mut text = [BASE, SLOTS, "local own, slot = {}, {}\n"].join("\n");
-    if deed == Deed::Refund {
-        text.push_str("local refunds = {}\n");
+/// Composes a script with a table of functions, by algorithm number, and a driver.
+fn compose(set: AlgorithmSet, kind: ScriptKind, driver: &str) -> Script {
+    let mut text = [BASE, SLOTS, "local key_functions, slot_functions = {}, {}\n"].join("\n");
+    if kind == ScriptKind::Refund {
+        text.push_str("local refund_functions = {}\n");
     }
     for algorithm in set.all() {
-        let (twin, number) = (twin(&algorithm), number(&algorithm));
-        let family = if twin.is_slot { "slot" } else { "own" };
-        text.push_str(twin.file);
+        let (scripts, number) = (scripts_of(&algorithm), number(&algorithm));
+        let table = if scripts.is_slot { "slot_functions" } else { "key_functions" };
+        text.push_str(scripts.decide);
         // Writing into a string cannot fail.
-        let _ = match deed {
-            Deed::Decide => writeln!(text, "{family}[{number}] = decide"),
-            Deed::Revert => writeln!(text, "{}{family}[{number}] = revert", twin.revert),
-            Deed::Refund => writeln!(
+        let _ = match kind {
+            ScriptKind::Decide => writeln!(text, "{table}[{number}] = decide"),
+            ScriptKind::Revert => writeln!(text, "{}{table}[{number}] = revert", scripts.revert),
+            ScriptKind::Refund => writeln!(
                 text,
-                "{family}[{number}] = decide\n{}refunds[{number}] = refund",
-                twin.refund
+                "{table}[{number}] = decide\n{}refund_functions[{number}] = refund",
+                scripts.refund
             ),
         };
     }
@@ -196,9 +204,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_places() {
-        for (place, algorithm) in (1..).zip(&Algorithm::ALL) {
-            assert_eq!(number(algorithm), place);
+    fn algorithm_number_matches_position() {
+        for (position, algorithm) in (1..).zip(&Algorithm::ALL) {
+            assert_eq!(number(algorithm), position);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The master of a service, as Sentinels tell.
+//! The current master of a service, as named by Sentinels.
 //!
-//! `redis` has a client for Sentinels. It is not used, because it looks for the master only when it connects: a
-//! failover that was asked for leaves the old master answering for seconds, and what is charged there is lost;
-//! and because it asks one Sentinel after another, and waits for each that hangs.
+//! The Sentinel client of the `redis` crate is not used. It looks up the master only when it connects: after a manual
+//! failover the old master keeps responding for seconds, and charges during that time are lost. It also queries one
+//! Sentinel after another, and waits for each that hangs.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,29 +15,29 @@ use redis::{
 use tokio::time::timeout;
 
 use crate::address::SentinelTarget;
-use crate::connect::{Trust, at_address};
+use crate::connect::{TlsRoots, with_host_and_port};
 
-/// How long to wait for a Sentinel.
-const TELLING: Duration = Duration::from_millis(300);
+/// Timeout of a query to a Sentinel.
+const SENTINEL_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Sentinels that watch a service.
 pub struct Sentinels {
-    watchers: Vec<Watcher>,
+    sentinels: Vec<SentinelConnection>,
     service: String,
-    /// How one logs in at the service.
+    /// Credentials and database for connections to the service.
     login: ConnectionInfo,
-    trust: Trust,
-    /// What was told last.
-    known: Option<Master>,
+    tls_roots: TlsRoots,
+    /// The master that was named last.
+    latest: Option<Master>,
 }
 
-/// A Sentinel, and the connection to it.
-struct Watcher {
+/// A Sentinel and the connection to it.
+struct SentinelConnection {
     client: Client,
     connection: Option<MultiplexedConnection>,
 }
 
-/// A master, and of which configuration: a Sentinel that has missed a failover tells of an older one.
+/// A master and its configuration epoch. A Sentinel that has missed a failover reports an older epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Master {
     epoch: u64,
@@ -45,58 +45,62 @@ struct Master {
 }
 
 impl Sentinels {
-    pub fn new(target: &SentinelTarget, trust: &Trust) -> RedisResult<Self> {
+    /// Creates a client for each Sentinel, without connecting.
+    pub fn new(target: &SentinelTarget, tls_roots: &TlsRoots) -> RedisResult<Self> {
         let SentinelTarget { sentinels, service, login } = target;
-        let watcher = |info| Ok(Watcher { client: trust.client(info)?, connection: None });
+        let sentinel =
+            |info| Ok(SentinelConnection { client: tls_roots.client(info)?, connection: None });
         Ok(Self {
-            watchers: sentinels.iter().map(watcher).collect::<RedisResult<_>>()?,
+            sentinels: sentinels.iter().map(sentinel).collect::<RedisResult<_>>()?,
             service: service.clone(),
             login: login.clone(),
-            trust: trust.clone(),
-            known: None,
+            tls_roots: tls_roots.clone(),
+            latest: None,
         })
     }
 
-    /// Asks all Sentinels. Whether they tell of another master than before.
-    pub async fn look(&mut self) -> bool {
+    /// Queries all Sentinels. Returns whether they name another master than before.
+    pub async fn refresh_master(&mut self) -> bool {
         let service = &self.service;
-        let told = join_all(self.watchers.iter_mut().map(|watcher| watcher.master(service))).await;
-        let newest = told.into_iter().flatten().max_by_key(|master| master.epoch);
-        let is_newer = |newest: &Master| match &self.known {
+        let masters =
+            join_all(self.sentinels.iter_mut().map(|sentinel| sentinel.master(service))).await;
+        let newest = masters.into_iter().flatten().max_by_key(|master| master.epoch);
+        let is_newer = |newest: &Master| match &self.latest {
             None => true,
-            Some(known) => newest.epoch >= known.epoch && newest.address != known.address,
+            Some(latest) => newest.epoch >= latest.epoch && newest.address != latest.address,
         };
         match newest.filter(is_newer) {
             None => false,
             newest => {
-                self.known = newest;
+                self.latest = newest;
                 true
             }
         }
     }
 
-    /// A client of the master that was told last.
+    /// Returns a client of the master that was named last.
     pub fn client(&self) -> RedisResult<Client> {
-        let unknown = || RedisError::from((ErrorKind::Client, "no Sentinel tells of a master"));
-        let known = self.known.as_ref().ok_or_else(unknown)?;
-        self.trust.client(&at_address(&self.login, &known.address).ok_or_else(unknown)?)
+        let unknown = || RedisError::from((ErrorKind::Client, "no Sentinel names a master"));
+        let latest = self.latest.as_ref().ok_or_else(unknown)?;
+        self.tls_roots
+            .client(&with_host_and_port(&self.login, &latest.address).ok_or_else(unknown)?)
     }
 }
 
-/// Whether somebody takes himself for a master.
+/// Returns whether a server considers itself a master.
 pub async fn is_master(connection: &mut MultiplexedConnection) -> RedisResult<bool> {
     let role: Vec<Value> = redis::cmd("ROLE").query_async(connection).await?;
     Ok(matches!(role.first(), Some(Value::BulkString(role)) if role == b"master"))
 }
 
-impl Watcher {
-    /// The master that this Sentinel knows; none if it does not tell.
+impl SentinelConnection {
+    /// Returns the master that this Sentinel knows, or `None` if the query fails.
     async fn master(&mut self, service: &str) -> Option<Master> {
-        let told = timeout(TELLING, self.ask(service)).await;
-        match told {
-            Ok(Ok(told)) => master(&told),
+        let response = timeout(SENTINEL_TIMEOUT, self.query_master(service)).await;
+        match response {
+            Ok(Ok(response)) => parse_master(&response),
             Ok(Err(error)) => {
-                tracing::debug!(%error, "a Sentinel does not tell of the master");
+                tracing::debug!(%error, "query to a Sentinel failed");
                 self.connection = None;
                 None
             }
@@ -107,26 +111,28 @@ impl Watcher {
         }
     }
 
-    async fn ask(&mut self, service: &str) -> RedisResult<HashMap<String, String>> {
+    /// Sends `SENTINEL MASTER`, on a new connection if necessary.
+    async fn query_master(&mut self, service: &str) -> RedisResult<HashMap<String, String>> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => {
-                let config = AsyncConnectionConfig::new().set_connection_timeout(Some(TELLING));
-                let made = self.client.get_multiplexed_async_connection_with_config(&config);
-                none.insert(made.await?)
+                let config =
+                    AsyncConnectionConfig::new().set_connection_timeout(Some(SENTINEL_TIMEOUT));
+                let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
+                none.insert(connecting.await?)
             }
         };
         redis::cmd("SENTINEL").arg("MASTER").arg(service).query_async(connection).await
     }
 }
 
-/// What SENTINEL MASTER has told.
-fn master(told: &HashMap<String, String>) -> Option<Master> {
-    let host = told.get("ip")?;
-    let port: u16 = told.get("port")?.parse().ok()?;
+/// Parses the response to `SENTINEL MASTER`.
+fn parse_master(response: &HashMap<String, String>) -> Option<Master> {
+    let host = response.get("ip")?;
+    let port: u16 = response.get("port")?.parse().ok()?;
     let address = match host.contains(':') {
         true => format!("[{host}]:{port}"),
         false => format!("{host}:{port}"),
     };
-    Some(Master { epoch: told.get("config-epoch")?.parse().ok()?, address })
+    Some(Master { epoch: response.get("config-epoch")?.parse().ok()?, address })
 }

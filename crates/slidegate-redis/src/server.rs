@@ -1,4 +1,6 @@
-//! One server: its connection, its breaker, and who waits for it.
+//! One Redis server: its connection, its circuit breaker, the timeout of calls, and the coalescing of requests.
+//!
+//! The breaker counts script calls. Only calls that may have reached Redis fail with an error that allows for a charge.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,63 +11,64 @@ use slidegate::{StoreError, Timestamp};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
-use crate::ask::Ask;
-use crate::breaker::{self, Admit, Breaker, Change};
-use crate::call::{self, Call};
+use crate::breaker::{self, Breaker, BreakerDecision, StateChange};
+use crate::call::{self, ScriptCall};
 use crate::clocks::Clocks;
-use crate::connect::{Link, Shared, Source};
-use crate::errand::Errand;
+use crate::coalesce::{Coalescer, Enqueued, WaitHandle, Waiter};
+use crate::connect::{ConnectionHandle, ConnectionSource, ReconnectingConnection};
 use crate::failure::Failure;
-use crate::queue::{Entered, Place, Queue, Waiting};
-use crate::reply::{Answer, BYTES, Misread};
+use crate::maintenance::MaintenanceOp;
+use crate::reply::{DecodeError, HIT_REPLY_BYTES, ScriptReply};
 use crate::script::Scripts;
+use crate::script_request::ScriptRequest;
 
-/// Hits that go in one call, at most; a request that has more goes alone.
-const MAX_HITS: usize = 512;
+/// Maximum number of hits per call. A request with more hits is sent alone.
+const MAX_BATCH_HITS: usize = 512;
 
-/// What all servers of a store have in common.
+/// Settings that all servers of a store share.
 #[derive(Clone, Debug)]
-pub struct Manner {
+pub struct CallSettings {
     pub timeout: Duration,
-    /// Seconds that a key is kept beyond what is known to be needed.
-    pub keep_s: u32,
+    /// Seconds that a key is kept beyond the time that it is known to be needed.
+    pub expiry_margin_s: u32,
     pub clocks: Arc<Clocks>,
 }
 
-/// Calls of one lane go one after another. In a Cluster each slot has a lane, elsewhere there is one.
+/// Identifies a sequence of calls that run one after another: one sequence for each slot of a Cluster, otherwise one
+/// for the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Lane {
+pub struct BatchKey {
     pub slot: u16,
-    /// Of a slot that is just being moved here.
-    pub asking: bool,
-    /// Of those that cannot go with others.
-    pub alone: bool,
+    /// Whether the slot is being migrated to this server, so that `ASKING` must precede the call.
+    pub is_asking: bool,
+    /// Whether requests must not share a call.
+    pub is_alone: bool,
 }
 
-/// What Redis has said of an ask, and when it was asked by the clock here.
-pub type Told = Result<(Answer, Timestamp), Failure>;
+/// The reply to a request and the local time at which the request was sent, or the reason of the failure.
+pub type ScriptResult = Result<(ScriptReply, Timestamp), Failure>;
 
-/// An ask, and until when somebody waits for it.
-type Job = (Arc<Ask>, Instant);
+/// A request and its deadline.
+type QueuedRequest = (Arc<ScriptRequest>, Instant);
 
-/// A server.
+/// A Redis server.
 pub struct Server {
-    /// As others of its Cluster name it; else it is empty.
+    /// `host:port` as named by the other nodes of a Cluster, otherwise empty.
     address: Box<str>,
-    manner: Manner,
-    link: Link,
+    call_settings: CallSettings,
+    connection: ReconnectingConnection,
     breaker: Arc<Breaker>,
     scripts: Scripts,
-    queue: Arc<Queue<Lane, Job, Told>>,
-    /// Where those that wait are called, whoever it is that has made them wait.
+    coalescer: Arc<Coalescer<BatchKey, QueuedRequest, ScriptResult>>,
+    /// Runtime on which batches run.
     runtime: Handle,
 }
 
-/// Whether a call may have reached Redis: only then may it have been charged.
+/// Whether a call may have reached Redis. Only then may it have charged.
 #[derive(Debug, Default)]
-struct Sent(AtomicBool);
+struct SentFlag(AtomicBool);
 
-impl Sent {
+impl SentFlag {
     fn set(&self, sent: bool) {
         self.0.store(sent, Ordering::Relaxed);
     }
@@ -75,59 +78,61 @@ impl Sent {
     }
 }
 
-/// Holds a lane while a call is in flight. Dropped, it lets those go that wait.
-pub struct Turn {
+/// Marks a batch key as having a call in flight. Dropping the guard sends the waiting requests as the next batch.
+pub struct LeaderGuard {
     server: Arc<Server>,
-    lane: Lane,
+    batch_key: BatchKey,
 }
 
-impl Drop for Turn {
+impl Drop for LeaderGuard {
     fn drop(&mut self) {
-        let next = self.server.next(self.lane);
-        if !next.is_empty() {
-            self.server.runtime.spawn(self.server.clone().serve(self.lane, next));
+        let batch = self.server.next_batch(self.batch_key);
+        if !batch.is_empty() {
+            self.server.runtime.spawn(self.server.clone().run_batches(self.batch_key, batch));
         }
     }
 }
 
 impl Server {
-    /// Begins to connect. Within a tokio runtime.
-    pub fn open(address: &str, source: Source, manner: Manner) -> Self {
+    /// Creates a server and connects in the background. Must be called within a tokio runtime.
+    pub fn open(address: &str, source: ConnectionSource, call_settings: CallSettings) -> Self {
         let breaker = Arc::new(Breaker::new(breaker::Settings {
-            probe_limit: 2 * manner.timeout,
+            probe_timeout: 2 * call_settings.timeout,
             ..breaker::Settings::default()
         }));
-        let regained = {
-            let (breaker, clocks) = (breaker.clone(), manner.clocks.clone());
-            move || breaker.probe_soon(clocks.machine())
+        let on_reconnect = {
+            let (breaker, clocks) = (breaker.clone(), call_settings.clocks.clone());
+            move || breaker.allow_probe(clocks.machine_now())
         };
         Self {
             address: address.into(),
-            link: Link::open(source, regained),
+            connection: ReconnectingConnection::open(source, on_reconnect),
             breaker,
             scripts: Scripts::new(),
-            queue: Arc::new(Queue::new()),
+            coalescer: Arc::new(Coalescer::new()),
             runtime: Handle::current(),
-            manner,
+            call_settings,
         }
     }
 
-    /// Whether the breaker is open, so that the server is not asked.
+    /// Returns whether the breaker is open, so that calls fail immediately.
     pub fn is_breaker_open(&self) -> bool {
-        self.breaker.is_breaker_open()
+        self.breaker.is_open()
     }
 
-    /// Returns whether there has been a connection and the breaker allows a call. It allows a call also when a probe is
-    /// due: a server that gets requests only while it is ready would otherwise never probe.
-    pub fn answers(&self) -> bool {
-        self.link.was_connected() && !self.breaker.refuses(self.manner.clocks.machine())
+    /// Returns whether there has been a connection and the breaker allows a call. It also allows a call when a probe is
+    /// due: a server that receives requests only while it is ready would otherwise never probe.
+    pub fn is_reachable(&self) -> bool {
+        self.connection.was_connected()
+            && !self.breaker.rejects(self.call_settings.clocks.machine_now())
     }
 
+    /// Returns `host:port` as named by the other nodes of a Cluster, otherwise an empty text.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// As the log names it.
+    /// Returns the name for the log.
     fn name(&self) -> String {
         match &*self.address {
             "" => "Redis".to_owned(),
@@ -135,293 +140,336 @@ impl Server {
         }
     }
 
-    /// Decides an ask, by `until` at the latest. The breaker counts script calls, not the requests that wait for a call: a
-    /// slow call is one failure, however many requests wait behind it.
-    pub async fn decide(self: &Arc<Self>, lane: Lane, ask: &Arc<Ask>, until: Instant) -> Told {
-        if self.breaker.refuses(self.manner.clocks.machine()) {
-            return Err(Failure::Down(StoreError::BreakerOpen));
+    /// Decides a request by `deadline` at the latest.
+    ///
+    /// The breaker counts script calls, not the requests that wait for a call: a slow call is one failure, regardless
+    /// of the number of requests behind it.
+    pub async fn decide(
+        self: &Arc<Self>,
+        batch_key: BatchKey,
+        request: &Arc<ScriptRequest>,
+        deadline: Instant,
+    ) -> ScriptResult {
+        if self.breaker.rejects(self.call_settings.clocks.machine_now()) {
+            return Err(Failure::Server(StoreError::BreakerOpen));
         }
-        match self.queue.enter(lane, (ask.clone(), until)) {
-            Entered::Alone((ask, _)) => {
-                let _turn = Turn { server: self.clone(), lane };
-                let sent = Sent::default();
-                let asking = self.decide_one(&ask, lane, &sent);
-                self.watched(self.in_time(until, &sent, asking)).await
+        match self.coalescer.enqueue(batch_key, (request.clone(), deadline)) {
+            Enqueued::Leader((request, _)) => {
+                let _leader_guard = LeaderGuard { server: self.clone(), batch_key };
+                let sent = SentFlag::default();
+                let call_future = self.decide_one(&request, batch_key, &sent);
+                self.with_breaker(self.with_deadline(deadline, &sent, call_future)).await
             }
-            Entered::Waits(mut place) => self.wait(&mut place, until).await,
-            Entered::Refused => {
-                Err(Failure::Down(StoreError::Unavailable("too many wait for it".to_owned())))
-            }
+            Enqueued::Follower(mut handle) => self.wait_for_batch(&mut handle, deadline).await,
+            Enqueued::Full => Err(Failure::Server(StoreError::Unavailable(
+                "too many waiting requests".to_owned(),
+            ))),
         }
     }
 
-    /// Holds a lane that nobody is called in, so that all who come go together once it is let go.
-    pub fn hold(self: &Arc<Self>, lane: Lane) -> Option<Turn> {
-        self.queue.hold(lane).then(|| Turn { server: self.clone(), lane })
+    /// Reserves a batch key without a call in flight, so that all requests that arrive before the guard is dropped
+    /// share a call.
+    pub fn try_hold(self: &Arc<Self>, batch_key: BatchKey) -> Option<LeaderGuard> {
+        self.coalescer.try_hold(batch_key).then(|| LeaderGuard { server: self.clone(), batch_key })
     }
 
-    /// Waits to be called together with others.
-    async fn wait(&self, place: &mut Place<Lane, Job, Told>, until: Instant) -> Told {
-        match timeout_at(until, place.answer()).await {
-            Ok(Some(told)) => told,
-            // The runtime ends.
-            Ok(None) => Err(Failure::Down(self.too_late(true))),
-            Err(_) => Err(Failure::Down(self.too_late(!place.give_up()))),
+    /// Waits for the batch that includes this request.
+    async fn wait_for_batch(
+        &self,
+        handle: &mut WaitHandle<BatchKey, QueuedRequest, ScriptResult>,
+        deadline: Instant,
+    ) -> ScriptResult {
+        match timeout_at(deadline, handle.reply()).await {
+            Ok(Some(result)) => result,
+            // The runtime is shutting down.
+            Ok(None) => Err(Failure::Server(self.timeout_error(true))),
+            Err(_) => Err(Failure::Server(self.timeout_error(!handle.cancel()))),
         }
     }
 
-    /// Runs an errand. It does not wait in a lane.
+    /// Runs a maintenance operation. It is not coalesced.
     pub async fn run(
         &self,
-        errand: &Errand<'_>,
+        operation: &MaintenanceOp<'_>,
         is_asking: bool,
-        until: Instant,
-    ) -> Result<Answer, Failure> {
-        let sent = Sent::default();
-        let running = async {
-            let shared = self.connection().await?;
-            let call = errand.call(&self.scripts, self.manner.clocks.counting());
-            let value = self.query(&call, is_asking, &shared, &sent).await?;
-            let answer = bytes(&value).and_then(|bytes| errand.read(bytes).ok());
-            answer.ok_or_else(|| self.garbled(&shared))
+        deadline: Instant,
+    ) -> Result<ScriptReply, Failure> {
+        let sent = SentFlag::default();
+        let call_future = async {
+            let handle = self.connection().await?;
+            let call = operation.call(&self.scripts, self.call_settings.clocks.counting_now());
+            let value = self.query(&call, is_asking, &handle, &sent).await?;
+            let reply = bytes(&value).and_then(|bytes| operation.decode(bytes).ok());
+            reply.ok_or_else(|| self.malformed_reply(&handle))
         };
-        self.watched(self.in_time(until, &sent, running)).await
+        self.with_breaker(self.with_deadline(deadline, &sent, call_future)).await
     }
 
-    /// Makes a call, unless the breaker is open; `asking` is not begun then.
-    async fn watched<T>(
+    /// Makes a call and reports its result to the breaker. While the breaker is open, `call_future` is never polled.
+    async fn with_breaker<T>(
         &self,
-        asking: impl Future<Output = Result<T, Failure>>,
+        call_future: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        let (ticket, is_probe) = match self.breaker.admit(self.manner.clocks.machine()) {
-            Admit::Call(ticket) => (ticket, false),
-            Admit::Probe(ticket) => (ticket, true),
-            Admit::Refuse => return Err(Failure::Down(StoreError::BreakerOpen)),
+        let (pass, is_probe) = match self.breaker.admit(self.call_settings.clocks.machine_now()) {
+            BreakerDecision::Call(pass) => (pass, false),
+            BreakerDecision::Probe(pass) => (pass, true),
+            BreakerDecision::Reject => return Err(Failure::Server(StoreError::BreakerOpen)),
         };
-        let answer = asking.await;
-        let now = self.manner.clocks.machine();
-        let down = match &answer {
-            Err(Failure::Down(error)) => Some(error),
+        let reply = call_future.await;
+        let now = self.call_settings.clocks.machine_now();
+        let server_error = match &reply {
+            Err(Failure::Server(error)) => Some(error),
             _ => None,
         };
-        let change = match down {
-            Some(_) => self.breaker.failed(ticket, now),
-            None => self.breaker.succeeded(ticket, now),
+        let change = match server_error {
+            Some(_) => self.breaker.record_failure(pass, now),
+            None => self.breaker.record_success(pass, now),
         };
-        if matches!(change, Some(Change::Opened(_))) || (is_probe && down.is_some()) {
-            // Whoever hangs may do so for ever, and another may have its name now: a new connection finds
-            // out.
-            self.link.replace_current();
+        if matches!(change, Some(StateChange::Opened(_))) || (is_probe && server_error.is_some()) {
+            // The server may hang forever, and its name may resolve to another server by now: connect again.
+            self.connection.replace_current();
         }
-        match (change, down) {
-            (Some(change @ Change::Opened(_)), Some(error)) => {
+        match (change, server_error) {
+            (Some(change @ StateChange::Opened(_)), Some(error)) => {
                 tracing::warn!(%error, "{}: {change}", self.name());
             }
             (Some(change), _) => tracing::info!("{}: {change}", self.name()),
             (None, _) => {}
         }
-        answer
+        reply
     }
 
-    /// Waits for an answer, but no longer than until a moment.
-    async fn in_time<T>(
+    /// Waits for a call until the deadline.
+    async fn with_deadline<T>(
         &self,
-        until: Instant,
-        sent: &Sent,
-        asking: impl Future<Output = Result<T, Failure>>,
+        deadline: Instant,
+        sent: &SentFlag,
+        call_future: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        match timeout_at(until, asking).await {
-            Ok(answer) => answer,
-            Err(_) => Err(Failure::Down(self.too_late(sent.get()))),
+        match timeout_at(deadline, call_future).await {
+            Ok(reply) => reply,
+            Err(_) => Err(Failure::Server(self.timeout_error(sent.get()))),
         }
     }
 
-    fn too_late(&self, is_sent: bool) -> StoreError {
+    /// Returns the error for a call that did not finish by its deadline.
+    fn timeout_error(&self, is_sent: bool) -> StoreError {
         match is_sent {
-            true => StoreError::TimedOut(format!("no answer within {:?}", self.manner.timeout)),
-            false => StoreError::Unavailable(match self.link.trouble() {
-                Some(trouble) => format!("no connection: {trouble}"),
-                None => format!("no turn within {:?}: earlier calls are slow", self.manner.timeout),
+            true => {
+                StoreError::TimedOut(format!("no response within {:?}", self.call_settings.timeout))
+            }
+            false => StoreError::Unavailable(match self.connection.last_error() {
+                Some(last_error) => format!("no connection: {last_error}"),
+                None => format!(
+                    "not sent within {:?}: earlier calls are slow",
+                    self.call_settings.timeout
+                ),
             }),
         }
     }
 
-    async fn connection(&self) -> Result<Shared, Failure> {
-        let closed = || Failure::Down(self.too_late(false));
-        self.link.connection().await.ok_or_else(closed)
+    /// Waits for the connection.
+    async fn connection(&self) -> Result<ConnectionHandle, Failure> {
+        let closed = || Failure::Server(self.timeout_error(false));
+        self.connection.connection().await.ok_or_else(closed)
     }
 
-    /// Who goes next in a lane, of those that somebody still waits for.
-    fn next(&self, lane: Lane) -> Vec<Waiting<Job, Told>> {
+    /// Returns the next batch of a batch key, without the requests whose deadline has passed.
+    fn next_batch(&self, batch_key: BatchKey) -> Vec<Waiter<QueuedRequest, ScriptResult>> {
         loop {
             let mut hits = 0;
-            let next = self.queue.leave(lane, |(ask, _)| {
-                hits += ask.hits.len();
-                !lane.alone && hits <= MAX_HITS
+            let batch = self.coalescer.next_batch(batch_key, |(request, _)| {
+                hits += request.hits.len();
+                !batch_key.is_alone && hits <= MAX_BATCH_HITS
             });
-            let (now, came) = (Instant::now(), next.len());
-            let mut waited_for = Vec::with_capacity(came);
-            for waiting in next {
-                if waiting.job.1 > now {
-                    waited_for.push(waiting);
+            let (now, batch_len) = (Instant::now(), batch.len());
+            let mut live = Vec::with_capacity(batch_len);
+            for waiter in batch {
+                if waiter.job.1 > now {
+                    live.push(waiter);
                 } else {
-                    let _ = waiting.answer.send(Err(Failure::Down(self.too_late(false))));
+                    let _ = waiter.reply.send(Err(Failure::Server(self.timeout_error(false))));
                 }
             }
-            if !waited_for.is_empty() || came == 0 {
-                return waited_for;
+            if !live.is_empty() || batch_len == 0 {
+                return live;
             }
         }
     }
 
-    /// Calls those that wait in a lane, until nobody does.
-    async fn serve(self: Arc<Self>, lane: Lane, mut next: Vec<Waiting<Job, Told>>) {
-        while !next.is_empty() {
-            self.call_together(lane, next).await;
-            next = self.next(lane);
+    /// Runs batches until no request is waiting.
+    async fn run_batches(
+        self: Arc<Self>,
+        batch_key: BatchKey,
+        mut batch: Vec<Waiter<QueuedRequest, ScriptResult>>,
+    ) {
+        while !batch.is_empty() {
+            self.run_batch(batch_key, batch).await;
+            batch = self.next_batch(batch_key);
         }
     }
 
-    async fn call_together(&self, lane: Lane, together: Vec<Waiting<Job, Told>>) {
-        let asks: Vec<&Ask> = together.iter().map(|waiting| &*waiting.job.0).collect();
-        let until = Instant::now() + self.manner.timeout;
-        let sent = Sent::default();
-        let asking = self.decide_all(&asks, lane, &sent);
-        let answer = self.watched(self.in_time(until, &sent, asking)).await;
-        let each: Vec<Told> = match answer {
-            Ok((answers, sent_at)) => answers
+    /// Decides a batch with one call and sends each waiter its result.
+    async fn run_batch(
+        &self,
+        batch_key: BatchKey,
+        batch: Vec<Waiter<QueuedRequest, ScriptResult>>,
+    ) {
+        let requests: Vec<&ScriptRequest> = batch.iter().map(|waiter| &*waiter.job.0).collect();
+        let deadline = Instant::now() + self.call_settings.timeout;
+        let sent = SentFlag::default();
+        let call_future = self.decide_all(&requests, batch_key, &sent);
+        let reply = self.with_breaker(self.with_deadline(deadline, &sent, call_future)).await;
+        let results: Vec<ScriptResult> = match reply {
+            Ok((replies, sent_at)) => replies
                 .into_iter()
-                .zip(&asks)
-                .map(|(answer, ask)| {
-                    let answer = answer.map_err(|_| Failure::Key(foreign(ask)))?;
-                    Ok((answer, sent_at))
+                .zip(&requests)
+                .map(|(reply, request)| {
+                    let reply = reply.map_err(|_| Failure::Key(wrong_type_error(request)))?;
+                    Ok((reply, sent_at))
                 })
                 .collect(),
-            // A script that stumbles over one may have charged others.
-            Err(failure @ Failure::Key(_)) if asks.len() > 1 => {
-                asks.iter().map(|_| Err(failure.clone().of_several())).collect()
+            // A script that fails on one request may have charged the others.
+            Err(failure @ Failure::Key(_)) if requests.len() > 1 => {
+                requests.iter().map(|_| Err(failure.clone().into_partial())).collect()
             }
-            Err(failure) => asks.iter().map(|_| Err(failure.clone())).collect(),
+            Err(failure) => requests.iter().map(|_| Err(failure.clone())).collect(),
         };
-        for (waiting, told) in together.into_iter().zip(each) {
-            // Whoever does not listen any more has given up.
-            let _ = waiting.answer.send(told);
+        for (waiter, result) in batch.into_iter().zip(results) {
+            // The receiver is gone if the request was canceled.
+            let _ = waiter.reply.send(result);
         }
     }
 
-    async fn decide_one(&self, ask: &Ask, lane: Lane, sent: &Sent) -> Told {
-        let (mut answers, sent_at) = self.decide_all(&[ask], lane, sent).await?;
-        match answers.pop() {
-            Some(Ok(answer)) => Ok((answer, sent_at)),
-            _ => Err(Failure::Key(foreign(ask))),
+    /// Decides one request with one call.
+    async fn decide_one(
+        &self,
+        request: &ScriptRequest,
+        batch_key: BatchKey,
+        sent: &SentFlag,
+    ) -> ScriptResult {
+        let (mut replies, sent_at) = self.decide_all(&[request], batch_key, sent).await?;
+        match replies.pop() {
+            Some(Ok(reply)) => Ok((reply, sent_at)),
+            _ => Err(Failure::Key(wrong_type_error(request))),
         }
     }
 
-    /// Decides asks by one call: what is said of each, or that something else stands at its keys.
+    /// Decides requests with one call. Returns for each request its reply, or the error that a key has a value of the
+    /// wrong type; and the local time at which the call was sent.
     async fn decide_all(
         &self,
-        asks: &[&Ask],
-        lane: Lane,
-        sent: &Sent,
-    ) -> Result<(Vec<Result<Answer, Misread>>, Timestamp), Failure> {
-        let shared = self.connection().await?;
-        let Manner { clocks, keep_s, .. } = &self.manner;
-        let sent_at = clocks.here();
-        let call = call::decide(&self.scripts, clocks.counting(), *keep_s, asks);
-        let value = self.query(&call, lane.asking, &shared, sent).await?;
-        let answers = read_all(asks, &value).ok_or_else(|| self.garbled(&shared))?;
-        Ok((answers, sent_at))
+        requests: &[&ScriptRequest],
+        batch_key: BatchKey,
+        sent: &SentFlag,
+    ) -> Result<(Vec<Result<ScriptReply, DecodeError>>, Timestamp), Failure> {
+        let handle = self.connection().await?;
+        let CallSettings { clocks, expiry_margin_s, .. } = &self.call_settings;
+        let sent_at = clocks.local_now();
+        let call =
+            call::build_decide(&self.scripts, clocks.counting_now(), *expiry_margin_s, requests);
+        let value = self.query(&call, batch_key.is_asking, &handle, sent).await?;
+        let replies = decode_all(requests, &value).ok_or_else(|| self.malformed_reply(&handle))?;
+        Ok((replies, sent_at))
     }
 
-    /// EVALSHA; and if Redis does not know the script, EVAL. Of many who find that at once, one sends the
-    /// script, and the others wait for it.
+    /// Sends EVALSHA, and EVAL if Redis does not know the script. If several calls find that concurrently, one of them
+    /// sends the script and the others wait for it.
     async fn query(
         &self,
-        call: &Call<'_, '_>,
+        call: &ScriptCall<'_, '_>,
         is_asking: bool,
-        shared: &Shared,
-        sent: &Sent,
+        handle: &ConnectionHandle,
+        sent: &SentFlag,
     ) -> Result<Value, Failure> {
         let script = call.script;
         let evalsha = call.command("EVALSHA", &script.sha);
         loop {
             let loads = script.loads();
             sent.set(true);
-            match query(&evalsha, is_asking, shared).await {
+            match query(&evalsha, is_asking, handle).await {
                 // Nothing was charged.
                 Err(error) if is_no_script(&error) => sent.set(false),
-                answer => return answer.map_err(|error| self.failure(&error, shared)),
+                reply => return reply.map_err(|error| self.classify_error(&error, handle)),
             }
             let loading = script.loading.lock().await;
             if script.loads() != loads {
                 continue;
             }
             sent.set(true);
-            let answer = query(&call.command("EVAL", &script.text), is_asking, shared).await;
+            let reply = query(&call.command("EVAL", &script.text), is_asking, handle).await;
             script.loads.fetch_add(1, Ordering::Release);
             drop(loading);
-            return answer.map_err(|error| self.failure(&error, shared));
+            return reply.map_err(|error| self.classify_error(&error, handle));
         }
     }
 
-    fn failure(&self, error: &RedisError, shared: &Shared) -> Failure {
+    /// Classifies an error. Replaces the connection if it was lost or leads to a server that is not the master.
+    fn classify_error(&self, error: &RedisError, handle: &ConnectionHandle) -> Failure {
         if error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) {
-            // It is a master no more. Who is, a new connection finds out.
-            self.link.replace(shared);
+            // The server is no longer the master. A new connection finds the current one.
+            self.connection.replace(handle);
         }
-        Failure::answered(error).unwrap_or_else(|| {
-            // The connection was lost, and with it what became of calls.
-            self.link.replace(shared);
-            Failure::Down(StoreError::TimedOut(error.to_string()))
+        Failure::from_redis_error(error).unwrap_or_else(|| {
+            // The connection was lost, so the effect of its calls is unknown.
+            self.connection.replace(handle);
+            Failure::Server(StoreError::TimedOut(error.to_string()))
         })
     }
 
-    /// Who knows whose answer this is: whatever else comes by this connection is as doubtful.
-    fn garbled(&self, shared: &Shared) -> Failure {
-        self.link.replace(shared);
-        Failure::Down(StoreError::TimedOut("no answer of a script".to_owned()))
+    /// Returns the failure for a reply that cannot be decoded. It may belong to another call, as may all later replies
+    /// on the connection, so the connection is replaced.
+    fn malformed_reply(&self, handle: &ConnectionHandle) -> Failure {
+        self.connection.replace(handle);
+        Failure::Server(StoreError::TimedOut("malformed script reply".to_owned()))
     }
 }
 
-/// Sends a command. Who asks for keys of a slot that is just being moved says so.
-async fn query(command: &Cmd, is_asking: bool, shared: &Shared) -> RedisResult<Value> {
-    let mut connection = shared.connection.clone();
+/// Sends a command, preceded by `ASKING` for a slot that is being migrated to the server.
+async fn query(command: &Cmd, is_asking: bool, handle: &ConnectionHandle) -> RedisResult<Value> {
+    let mut connection = handle.connection.clone();
     if !is_asking {
         return command.query_async(&mut connection).await;
     }
-    let mut both = Pipeline::new();
-    both.cmd("ASKING").add_command(command.clone()).ignore_errors();
-    let mut answers: Vec<RedisResult<Value>> = both.query_async(&mut connection).await?;
-    answers.pop().unwrap_or(Ok(Value::Nil))
+    let mut pipeline = Pipeline::new();
+    pipeline.cmd("ASKING").add_command(command.clone()).ignore_errors();
+    let mut replies: Vec<RedisResult<Value>> = pipeline.query_async(&mut connection).await?;
+    replies.pop().unwrap_or(Ok(Value::Nil))
 }
 
-/// The answers to asks, if it is one to them.
-fn read_all(asks: &[&Ask], value: &Value) -> Option<Vec<Result<Answer, Misread>>> {
+/// Decodes the replies to requests. Returns `None` if the value is malformed.
+fn decode_all(
+    requests: &[&ScriptRequest],
+    value: &Value,
+) -> Option<Vec<Result<ScriptReply, DecodeError>>> {
     let mut rest = bytes(value)?;
-    let mut answers = Vec::with_capacity(asks.len());
-    for ask in asks {
-        let (own, others) = rest.split_at_checked(BYTES * ask.hits.len())?;
+    let mut replies = Vec::with_capacity(requests.len());
+    for request in requests {
+        let (reply, others) = rest.split_at_checked(HIT_REPLY_BYTES * request.hits.len())?;
         rest = others;
-        match Answer::read(ask.hits.len(), own) {
-            Err(Misread::Garbled) => return None,
-            answer => answers.push(answer),
+        match ScriptReply::decode(request.hits.len(), reply) {
+            Err(DecodeError::Malformed) => return None,
+            reply => replies.push(reply),
         }
     }
-    rest.is_empty().then_some(answers)
+    rest.is_empty().then_some(replies)
 }
 
-fn foreign(ask: &Ask) -> StoreError {
-    let keys: Vec<&str> = ask.hits.iter().map(|hit| hit.key.as_str()).collect();
+/// Returns the error for a request with a key whose value slidegate has not written.
+fn wrong_type_error(request: &ScriptRequest) -> StoreError {
+    let keys: Vec<&str> = request.hits.iter().map(|hit| hit.key.as_str()).collect();
     StoreError::Unavailable(format!(
-        "FOREIGN no value of slidegate stands at {}",
+        "FOREIGN value not written by slidegate at {}",
         keys.join(" or ")
     ))
 }
 
+/// Returns whether Redis does not know the script. Nothing was charged then.
 fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
+/// Returns the bytes of a string reply.
 fn bytes(value: &Value) -> Option<&[u8]> {
     match value {
         Value::BulkString(bytes) => Some(bytes),

@@ -1,4 +1,4 @@
-//! The store: what is known here is answered here, all else is asked, each slot by one script call.
+//! The store: serves denials from the denial cache and sends all other requests to Redis, one script call per slot.
 
 mod sampled;
 
@@ -15,28 +15,29 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::address::{Address, Target};
-use crate::ask::{Ask, Counted, Mode, Wording};
 use crate::call::key_and_tag;
 use crate::clocks::Clocks;
 use crate::cluster::Cluster;
-use crate::connect::{ConnectError, Settings, Trust, without_password};
-use crate::deny_cache::{DenyCache, Heard, Known, Mark, units_changed};
-use crate::errand;
+use crate::connect::{ConnectError, Settings, TlsRoots, redact_password};
+use crate::deny_cache::{CacheLookup, CacheVersion, DenialReport, DenyCache, effective_units};
 use crate::failure::Failure;
-use crate::over_slots::{self, parts};
-use crate::reply::{Answer, Said};
-use crate::server::{Manner, Server};
-use crate::servers::Servers;
+use crate::maintenance;
+use crate::multi_slot::{self, split_by_slot};
+use crate::reply::{HitReply, ScriptReply};
+use crate::script_request::{KeyedHit, RedisKeyspace, ScriptMode, ScriptRequest};
+use crate::server::{CallSettings, Server};
+use crate::topology::Topology;
 
-/// Counts in Redis: in one server, in the master that Sentinels name, or in a Cluster.
+/// A store with counters in Redis: in one server, in the master that Sentinels name, or in a Cluster.
 pub struct RedisStore {
     inner: Arc<Inner>,
     settings: Settings,
 }
 
+/// The part of a store that background tasks share.
 struct Inner {
-    wording: Wording,
-    servers: Servers,
+    keyspace: RedisKeyspace,
+    topology: Topology,
     deny_cache: DenyCache,
     deny_cache_hits: AtomicU64,
     clocks: Arc<Clocks>,
@@ -51,39 +52,52 @@ impl fmt::Debug for RedisStore {
 }
 
 impl RedisStore {
-    /// A store at an [`Address`]. Connects in the background, within a tokio runtime.
+    /// Creates a store for an [`Address`]. Must be called within a tokio runtime; connects in the background.
     ///
     /// # Errors
-    /// If this is no address, or the file of certificates is none. That nobody answers there is none: the
-    /// store says so when it is asked.
+    /// If the address is invalid, or the file of certificates cannot be used. An unreachable server is not an error
+    /// here: requests to the store fail then.
     pub fn open(address: &str, settings: Settings) -> Result<Self, ConnectError> {
         let address: Address = address.parse().map_err(|source| ConnectError::Address {
-            address: without_password(address),
+            address: redact_password(address),
             source,
         })?;
-        Self::at(&address, settings)
+        Self::from_address(&address, settings)
     }
 
-    pub(crate) fn at(address: &Address, settings: Settings) -> Result<Self, ConnectError> {
+    /// Creates a store and connects in the background.
+    pub(crate) fn from_address(
+        address: &Address,
+        settings: Settings,
+    ) -> Result<Self, ConnectError> {
         let clocks = Arc::new(Clocks::new());
-        let wording = Wording::of(&settings);
-        let manner =
-            Manner { timeout: settings.timeout, keep_s: wording.keep_s, clocks: clocks.clone() };
-        let trust = Trust::read(settings.ca_file.as_deref())?;
-        let servers = match address.target() {
-            Target::One(info) => trust.one(&info).map(|source| one(source, manner)),
-            Target::Sentinel(target) => trust.sentinel(&target).map(|source| one(source, manner)),
-            Target::Cluster(seeds) => Cluster::open(seeds, trust, manner).map(Servers::Cluster),
+        let keyspace = RedisKeyspace::new(&settings);
+        let call_settings = CallSettings {
+            timeout: settings.timeout,
+            expiry_margin_s: keyspace.expiry_margin_s,
+            clocks: clocks.clone(),
         };
-        let servers = servers.map_err(|error| match &settings.ca_file {
+        let tls_roots = TlsRoots::from_file(settings.ca_file.as_deref())?;
+        let topology = match address.target() {
+            Target::Server(info) => {
+                tls_roots.server_source(&info).map(|source| single_server(source, call_settings))
+            }
+            Target::Sentinel(target) => tls_roots
+                .sentinel_source(&target)
+                .map(|source| single_server(source, call_settings)),
+            Target::Cluster(seeds) => {
+                Cluster::open(seeds, tls_roots, call_settings).map(Topology::Cluster)
+            }
+        };
+        let topology = topology.map_err(|error| match &settings.ca_file {
             Some(path) => ConnectError::Ca { path: path.clone(), message: error.to_string() },
             None => {
                 ConnectError::Client { address: address.to_string(), message: error.to_string() }
             }
         })?;
         let inner = Inner {
-            wording,
-            servers,
+            keyspace,
+            topology,
             deny_cache: DenyCache::new(settings.deny_cache_ttl),
             deny_cache_hits: AtomicU64::new(0),
             clocks,
@@ -93,106 +107,114 @@ impl RedisStore {
         Ok(Self { inner: Arc::new(inner), settings })
     }
 
-    /// Tells Redis the time, instead of asking it: cheaper for Redis, and good where clocks agree.
+    /// Uses the given clock for counting, instead of the clock of Redis. This is cheaper for Redis, and suitable if the
+    /// clocks of all clients agree.
     #[must_use]
     pub fn with_clock(self, clock: impl Clock) -> Self {
-        self.inner.clocks.count_by(clock);
+        self.inner.clocks.use_clock(clock);
         self
     }
 
-    /// Denials that were known here, without asking Redis.
+    /// Returns the number of denials that were served from the denial cache, without a call to Redis.
     pub fn deny_cache_hits(&self) -> u64 {
         self.inner.deny_cache_hits.load(Ordering::Relaxed)
     }
 
-    /// Whether Redis is not asked, since it has failed too often of late. Of a Cluster: no node of it,
-    /// also while none is known.
+    /// Returns whether the circuit breaker is open, so that requests fail without a call. In a Cluster: whether the
+    /// breakers of all known masters are open, or no master is known.
     pub fn is_breaker_open(&self) -> bool {
-        self.inner.servers.is_breaker_open()
+        self.inner.topology.is_breaker_open()
     }
 
-    /// Returns whether there has been a connection and the breaker allows a call: it is closed, or it is time to try again.
-    /// In a Cluster, one such master is enough.
-    pub fn answers(&self) -> bool {
-        self.inner.servers.answers()
+    /// Returns whether there has been a connection and the breaker allows a call: it is closed, or a probe is due. In a
+    /// Cluster, one such master is enough.
+    pub fn is_reachable(&self) -> bool {
+        self.inner.topology.is_reachable()
     }
 }
 
-fn one(source: crate::connect::Source, manner: Manner) -> Servers {
-    Servers::One(Arc::new(Server::open("", source, manner)))
+/// Creates the topology of a single server.
+fn single_server(
+    source: crate::connect::ConnectionSource,
+    call_settings: CallSettings,
+) -> Topology {
+    Topology::Single(Arc::new(Server::open("", source, call_settings)))
 }
 
-/// The answer to no hits.
-fn nothing() -> ChargeResult {
+/// Returns the result of a request without hits.
+fn empty_result() -> ChargeResult {
     ChargeResult { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() }
 }
 
-/// Hits that a call may have at most: its format has 16 bits for their number.
+/// Maximum number of hits per request: the call format has 16 bits for the number.
 const MAX_HITS: usize = u16::MAX as usize;
 
-/// Refuses a request with too many hits. A policy that could cause so many with one descriptor is refused when it is
-/// loaded.
-fn numbered(hits: &[Hit<'_>]) -> Result<(), StoreError> {
+/// Rejects a request with too many hits. A policy that could cause so large a request with one descriptor is rejected
+/// when it is loaded.
+fn check_hit_count(hits: &[Hit<'_>]) -> Result<(), StoreError> {
     match hits.len() {
         0..=MAX_HITS => Ok(()),
-        number => Err(StoreError::Unsupported(format!(
-            "a request of {number} limits is too large: at most {MAX_HITS}"
+        count => Err(StoreError::Unsupported(format!(
+            "a request of {count} limits is too large: at most {MAX_HITS}"
         ))),
     }
 }
 
-/// Hits as they are counted.
-type Hits = SmallVec<[Counted; 1]>;
+/// Hits with their Redis keys.
+type Hits = SmallVec<[KeyedHit; 1]>;
 
 impl Inner {
-    fn until(&self) -> Instant {
+    /// Returns the deadline of a request that arrives now.
+    fn deadline(&self) -> Instant {
         Instant::now() + self.timeout
     }
 
-    fn counted(&self, hits: &[Hit<'_>]) -> Hits {
-        hits.iter().map(|hit| self.wording.counted(hit)).collect()
+    /// Assigns keys to the hits of a request.
+    fn keyed_hits(&self, hits: &[Hit<'_>]) -> Hits {
+        hits.iter().map(|hit| self.keyspace.keyed_hit(hit)).collect()
     }
 
-    /// Takes several requests, of which those of one slot are decided in their order.
-    async fn take_each(
+    /// Takes several requests. Requests of the same slot are decided in the given order.
+    async fn take_in_order(
         self: &Arc<Self>,
-        asks: impl Iterator<Item = Hits>,
+        requests: impl Iterator<Item = Hits>,
     ) -> Vec<Result<ChargeResult, StoreError>> {
-        let (mut done, mut under_way) = (Vec::new(), Vec::new());
-        let mut held = None;
-        for (nth, hits) in asks.enumerate() {
-            if !hits.is_empty() && self.only_slot(&hits).is_none() {
-                // Its slots are asked twice, so nobody else may be under way in them.
-                drop(held.take());
-                done.extend(join_all(under_way.drain(..)).await);
-                done.push((nth, self.take(hits).await));
+        let (mut results, mut pending) = (Vec::new(), Vec::new());
+        let mut leader = None;
+        for (index, hits) in requests.enumerate() {
+            if !hits.is_empty() && self.single_slot(&hits).is_none() {
+                // Its slots are called twice, so no other request may be in flight in them.
+                drop(leader.take());
+                results.extend(join_all(pending.drain(..)).await);
+                results.push((index, self.take(hits).await));
                 continue;
             }
-            held = held.or_else(|| self.servers.hold());
-            let mut taking = Box::pin(async move { (nth, self.take(hits).await) });
-            // To the place where it waits.
-            match poll_immediate(&mut taking).await {
-                Some(taken) => done.push(taken),
-                None => under_way.push(taking),
+            leader = leader.or_else(|| self.topology.try_hold());
+            let mut future = Box::pin(async move { (index, self.take(hits).await) });
+            // Polled once, so that it is enqueued before the next request.
+            match poll_immediate(&mut future).await {
+                Some(result) => results.push(result),
+                None => pending.push(future),
             }
         }
-        drop(held);
-        done.extend(join_all(under_way).await);
-        done.sort_unstable_by_key(|(nth, _)| *nth);
-        done.into_iter().map(|(_, taken)| taken).collect()
+        drop(leader);
+        results.extend(join_all(pending).await);
+        results.sort_unstable_by_key(|(index, _)| *index);
+        results.into_iter().map(|(_, result)| result).collect()
     }
 
+    /// Takes a request: from the denial cache if possible, otherwise with a call.
     async fn take(self: &Arc<Self>, hits: Hits) -> Result<ChargeResult, StoreError> {
         if hits.is_empty() {
-            return Ok(nothing());
+            return Ok(empty_result());
         }
-        // What would have to be asked, and cannot, is not for us to answer.
-        if hits.iter().any(|hit| self.servers.is_open_at(&hit.key)) {
+        // With an open breaker the request must fail, even if the cache has a denial.
+        if hits.iter().any(|hit| self.topology.is_breaker_open_for_key(&hit.key)) {
             return self.charge(hits).await;
         }
-        if let Some(denied) = self.denied(&hits) {
+        if let Some(denial) = self.cached_denial(&hits) {
             self.deny_cache_hits.fetch_add(1, Ordering::Relaxed);
-            return Ok(denied);
+            return Ok(denial);
         }
         if hits.iter().any(|hit| hit.sample > 1) {
             return self.charge_sampled(hits).await;
@@ -200,33 +222,35 @@ impl Inner {
         self.charge(hits).await
     }
 
-    /// Returns a denial from the [`deny_cache`](crate::deny_cache). Returns `None` if a hit is charged also when the
-    /// request is denied, or is joint.
-    fn denied(&self, hits: &Hits) -> Option<ChargeResult> {
-        let is_charged = |hit: &Counted| hit.charge == ChargeWhen::Always && hit.cost > 0;
+    /// Returns a denial from the [`deny_cache`](crate::deny_cache). Returns `None` if a hit is joint, or is charged
+    /// even if the request is denied.
+    fn cached_denial(&self, hits: &Hits) -> Option<ChargeResult> {
+        let is_charged = |hit: &KeyedHit| hit.charge == ChargeWhen::Always && hit.cost > 0;
         // Whether joint hits deny depends on all of them.
         if hits.iter().any(|hit| is_charged(hit) || hit.veto == Veto::Jointly) {
             return None;
         }
-        let now = self.clocks.here();
+        let now = self.clocks.local_now();
         let mut allowed = true;
-        let mut outcome = |(nth, hit): (usize, &Counted)| {
-            // It never denies, so its figures are not needed.
+        let mut outcome = |(index, hit): (usize, &KeyedHit)| {
+            // A hit that never denies does not need exact figures.
             if hit.veto == Veto::Never {
-                return Some(Outcome::not_asked());
+                return Some(Outcome::unknown());
             }
-            if !is_first(hits, nth) {
+            if !is_first_hit_of_counter(hits, index) {
                 return None;
             }
-            match self.deny_cache.know(hit, now) {
-                Known::Denied(outcome) => {
+            match self.deny_cache.lookup(hit, now) {
+                CacheLookup::Denied(outcome) => {
                     allowed = false;
                     Some(outcome)
                 }
-                Known::Fits => Some(Outcome::not_asked()),
-                // Figures of sampled rules are estimates in any case.
-                Known::Stale | Known::Nothing if hit.sample > 1 => Some(Outcome::not_asked()),
-                Known::Stale | Known::Nothing => None,
+                CacheLookup::Fits => Some(Outcome::unknown()),
+                // Figures of sampled rules are always estimates.
+                CacheLookup::Stale | CacheLookup::Missing if hit.sample > 1 => {
+                    Some(Outcome::unknown())
+                }
+                CacheLookup::Stale | CacheLookup::Missing => None,
             }
         };
         let outcomes: Outcomes =
@@ -234,162 +258,185 @@ impl Inner {
         (!allowed).then(|| ChargeResult { allowed, outcomes, receipt: Receipt::default() })
     }
 
+    /// Charges a request with calls to Redis.
     async fn charge(self: &Arc<Self>, hits: Hits) -> Result<ChargeResult, StoreError> {
-        let ask = Ask { mode: Mode::Take, hits };
-        match self.only_slot(&ask.hits) {
-            Some(slot) => self.charge_one_slot(slot, ask).await.map_err(Failure::into_error),
+        let request = ScriptRequest { mode: ScriptMode::Take, hits };
+        match self.single_slot(&request.hits) {
+            Some(slot) => self.charge_one_slot(slot, request).await.map_err(Failure::into_error),
             None => {
-                // To its end, even if nobody waits for it any more: what is charged in vain is given back.
+                // Runs to completion even if the caller is gone, so that charges of a denied request are reverted.
                 let this = self.clone();
-                let charging = async move {
-                    let doubts = this.doubts(&ask.hits);
-                    let charging = this.deny_cache.charging(&ask.hits);
-                    let parts = parts(&this.servers, ask);
-                    let until = this.until();
-                    let taken =
-                        over_slots::take(&this.servers, &parts, until, || this.until()).await;
+                let charge = async move {
+                    let sampled_hits = this.sampled_hits(&request.hits);
+                    let pending_charges = this.deny_cache.begin_charges(&request.hits);
+                    let parts = split_by_slot(&this.topology, request);
+                    let deadline = this.deadline();
+                    let result =
+                        multi_slot::take(&this.topology, &parts, deadline, || this.deadline())
+                            .await;
                     // Also after a denial: hits may have been charged and reverted.
-                    drop(charging);
-                    let taken = taken?;
-                    this.remember_doubts(&doubts, &taken);
-                    Ok(taken)
+                    drop(pending_charges);
+                    let result = result?;
+                    this.record_sampled_outcomes(&sampled_hits, &result);
+                    Ok(result)
                 };
-                let charging = self.runtime.spawn(charging).await;
-                charging.unwrap_or_else(|error| Err(StoreError::TimedOut(error.to_string())))
+                let result = self.runtime.spawn(charge).await;
+                result.unwrap_or_else(|error| Err(StoreError::TimedOut(error.to_string())))
             }
         }
     }
 
-    /// The slot of these hits; none if there are several.
-    fn only_slot(&self, hits: &Hits) -> Option<u16> {
+    /// Returns the slot of these hits, or `None` if they are in several slots or there are none.
+    fn single_slot(&self, hits: &Hits) -> Option<u16> {
         let (first, others) = hits.split_first()?;
-        let slot = self.servers.slot(&first.key);
-        others.iter().all(|hit| self.servers.slot(&hit.key) == slot).then_some(slot)
+        let slot = self.topology.slot(&first.key);
+        others.iter().all(|hit| self.topology.slot(&hit.key) == slot).then_some(slot)
     }
 
-    async fn charge_one_slot(&self, slot: u16, ask: Ask) -> Result<ChargeResult, Failure> {
-        let charging = self.deny_cache.charging(&ask.hits);
-        let ask = Arc::new(ask);
-        let (answer, asked_at) = self.servers.decide(slot, &ask, self.until()).await?;
-        let marks = charging.answered(answer.said().iter().map(Said::is_charged));
-        self.remember(&ask.hits, &answer, asked_at, &marks);
+    /// Charges a request with one call, and records its denials.
+    async fn charge_one_slot(
+        &self,
+        slot: u16,
+        request: ScriptRequest,
+    ) -> Result<ChargeResult, Failure> {
+        let pending_charges = self.deny_cache.begin_charges(&request.hits);
+        let request = Arc::new(request);
+        let (reply, sent_at) = self.topology.decide(slot, &request, self.deadline()).await?;
+        let versions = pending_charges.complete(reply.hits().iter().map(HitReply::is_charged));
+        self.record_denials(&request.hits, &reply, sent_at, &versions);
         Ok(ChargeResult {
-            allowed: answer.admits(&ask.hits),
-            outcomes: answer.outcomes(),
-            receipt: answer.receipt(&ask.hits),
+            allowed: reply.is_admitted(&request.hits),
+            outcomes: reply.outcomes(),
+            receipt: reply.receipt(&request.hits),
         })
     }
 
-    /// Stores denials in the cache, with the figures of the other counters of the request.
-    fn remember(
+    /// Records the denials of a reply in the cache, with the figures of the other counters of the request.
+    fn record_denials(
         &self,
         hits: &Hits,
-        answer: &Answer,
-        asked_at: slidegate::Timestamp,
-        marks: &[Mark],
+        reply: &ScriptReply,
+        sent_at: slidegate::Timestamp,
+        versions: &[CacheVersion],
     ) {
-        let denies = |said: &Said| said.spent.is_some() || !said.outcome.fits();
-        let some_denies = answer.said().iter().any(denies);
-        if !some_denies && hits.iter().all(|hit| hit.sample == 1) {
+        let is_denial = |hit_reply: &HitReply| {
+            hit_reply.wait_if_exhausted.is_some() || !hit_reply.outcome.fits()
+        };
+        let any_denies = reply.hits().iter().any(is_denial);
+        if !any_denies && hits.iter().all(|hit| hit.sample == 1) {
             return;
         }
-        let heard_at = self.clocks.here();
-        for (nth, ((hit, said), mark)) in hits.iter().zip(answer.said()).zip(marks).enumerate() {
-            if hit.sample > 1 && said.outcome.fits() {
-                self.deny_cache.fits(hit, said.is_charged());
+        let received_at = self.clocks.local_now();
+        for (index, ((hit, hit_reply), version)) in
+            hits.iter().zip(reply.hits()).zip(versions).enumerate()
+        {
+            if hit.sample > 1 && hit_reply.outcome.fits() {
+                self.deny_cache.record_fit(hit, hit_reply.is_charged());
                 continue;
             }
-            if !some_denies || !is_first(hits, nth) {
+            if !any_denies || !is_first_hit_of_counter(hits, index) {
                 continue;
             }
-            let (denied, retry_after) = match said.spent {
+            let (denied_units, retry_after) = match hit_reply.wait_if_exhausted {
                 Some(wait) => (Some(1), wait),
-                None if said.outcome.fits() || said.is_charged() => (None, None),
-                None => (Some(hit.required), said.outcome.retry_after()),
+                None if hit_reply.outcome.fits() || hit_reply.is_charged() => (None, None),
+                None => (Some(hit.required), hit_reply.outcome.retry_after()),
             };
-            let (reset_after, remaining) = (said.outcome.reset_after(), said.outcome.remaining());
-            let heard = Heard { asked_at, heard_at, retry_after, reset_after, remaining };
-            let charged = if said.is_charged() { units_changed(hit.cost) } else { 0 };
-            self.deny_cache.remember(hit, denied, &heard, *mark, charged);
+            let (reset_after, remaining) =
+                (hit_reply.outcome.reset_after(), hit_reply.outcome.remaining());
+            let report = DenialReport { sent_at, received_at, retry_after, reset_after, remaining };
+            let charged = if hit_reply.is_charged() { effective_units(hit.cost) } else { 0 };
+            self.deny_cache.record(hit, denied_units, &report, *version, charged);
         }
     }
 
+    /// Evaluates a request without charging.
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        let ask = self.wording.ask(Mode::Peek, hits);
-        match self.only_slot(&ask.hits) {
+        let request = self.keyspace.request(ScriptMode::Peek, hits);
+        match self.single_slot(&request.hits) {
             Some(slot) => {
-                let answer = self.servers.decide(slot, &Arc::new(ask), self.until()).await;
-                answer.map(|(answer, _)| answer.outcomes()).map_err(Failure::into_error)
+                let reply = self.topology.decide(slot, &Arc::new(request), self.deadline()).await;
+                reply.map(|(reply, _)| reply.outcomes()).map_err(Failure::into_error)
             }
-            None if ask.hits.is_empty() => Ok(Outcomes::new()),
-            None => over_slots::peek(&self.servers, &parts(&self.servers, ask), self.until()).await,
+            None if request.hits.is_empty() => Ok(Outcomes::new()),
+            None => {
+                multi_slot::peek(
+                    &self.topology,
+                    &split_by_slot(&self.topology, request),
+                    self.deadline(),
+                )
+                .await
+            }
         }
     }
 
+    /// Reverts charges.
     async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        let given = errand::revert(&self.servers, &receipt.charges, self.until()).await;
-        // Whether or not it is known to be done.
+        let reverted = maintenance::revert(&self.topology, &receipt.charges, self.deadline()).await;
+        // Also after an error: the revert may have happened.
         for (key, tag) in receipt.charges.iter().filter_map(|charge| key_and_tag(&charge.counter)) {
-            self.deny_cache.forget(key, tag);
+            self.deny_cache.invalidate(key, tag);
         }
-        given
+        reverted
     }
 
-    /// Of a sampled rule one request in so many gives back, and so many times as much: as it was charged.
+    /// Refunds hits. With a sample of N, one refund in N is sent, with N times the cost, as for charges.
     async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        let hits = self.counted(hits);
-        let drawn = fastrand::u32(..);
-        let asks = |hit: &Counted| drawn.is_multiple_of(hit.sample) || hit.cost == 0;
-        let asked: Hits = hits.iter().filter(|hit| asks(hit)).cloned().collect();
-        let refunded = errand::refund(&self.servers, &asked, self.until()).await;
-        // Whether or not it is known to be done.
-        for hit in &asked {
-            self.deny_cache.forget(&hit.key, hit.tag);
+        let hits = self.keyed_hits(hits);
+        let random = fastrand::u32(..);
+        let is_sent = |hit: &KeyedHit| random.is_multiple_of(hit.sample) || hit.cost == 0;
+        let sent: Hits = hits.iter().filter(|hit| is_sent(hit)).cloned().collect();
+        let refunded = maintenance::refund(&self.topology, &sent, self.deadline()).await;
+        // Also after an error: the refund may have happened.
+        for hit in &sent {
+            self.deny_cache.invalidate(&hit.key, hit.tag);
         }
         let mut outcomes = refunded?.into_iter();
-        let outcome = |hit: &Counted| match asks(hit) {
-            true => outcomes.next().unwrap_or_else(Outcome::not_asked),
-            false => Outcome::not_asked(),
+        let outcome = |hit: &KeyedHit| match is_sent(hit) {
+            true => outcomes.next().unwrap_or_else(Outcome::unknown),
+            false => Outcome::unknown(),
         };
         Ok(hits.iter().map(outcome).collect())
     }
 
+    /// Deletes the counters of hits, in all parts if the identity is split.
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
-        let hits: Hits = hits.iter().flat_map(|hit| self.wording.counted_everywhere(hit)).collect();
-        let reset = errand::reset(&self.servers, &hits, self.until()).await;
+        let hits: Hits =
+            hits.iter().flat_map(|hit| self.keyspace.keyed_hits_in_all_parts(hit)).collect();
+        let reset = maintenance::reset(&self.topology, &hits, self.deadline()).await;
         for hit in &hits {
-            self.deny_cache.forget(&hit.key, hit.tag);
+            self.deny_cache.invalidate(&hit.key, hit.tag);
         }
         reset
     }
 }
 
-/// Whether a hit is the first of its counter. Those behind it are judged as if it had been charged.
-fn is_first(hits: &Hits, nth: usize) -> bool {
-    !hits[..nth].iter().any(|other| other.is_counted_with(&hits[nth]))
+/// Returns whether a hit is the first of its counter. Later ones are evaluated as if it had been charged.
+fn is_first_hit_of_counter(hits: &Hits, index: usize) -> bool {
+    !hits[..index].iter().any(|other| other.shares_counter_with(&hits[index]))
 }
 
 impl Store for RedisStore {
     type Kind = slidegate::Asynchronous;
 
     async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        numbered(hits)?;
-        self.inner.take(self.inner.counted(hits)).await
+        check_hit_count(hits)?;
+        self.inner.take(self.inner.keyed_hits(hits)).await
     }
 
-    async fn take_many(&self, asks: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
-        asks.iter().try_for_each(|hits| numbered(hits))?;
-        let asks = asks.iter().map(|hits| self.inner.counted(hits));
-        let taken = self.inner.take_each(asks).await;
-        let some_taken = taken.iter().any(Result::is_ok);
-        taken.into_iter().collect::<Result<_, _>>().map_err(|error: StoreError| match some_taken {
+    async fn take_many(&self, requests: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
+        requests.iter().try_for_each(|hits| check_hit_count(hits))?;
+        let requests = requests.iter().map(|hits| self.inner.keyed_hits(hits));
+        let results = self.inner.take_in_order(requests).await;
+        let any_taken = results.iter().any(Result::is_ok);
+        results.into_iter().collect::<Result<_, _>>().map_err(|error: StoreError| match any_taken {
             true => StoreError::TimedOut(error.to_string()),
             false => error,
         })
     }
 
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        numbered(hits)?;
+        check_hit_count(hits)?;
         self.inner.peek(hits).await
     }
 
@@ -398,12 +445,12 @@ impl Store for RedisStore {
     }
 
     async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        numbered(hits)?;
+        check_hit_count(hits)?;
         self.inner.refund(hits).await
     }
 
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
-        numbered(hits)?;
+        check_hit_count(hits)?;
         self.inner.reset(hits).await
     }
 }

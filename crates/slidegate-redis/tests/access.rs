@@ -1,4 +1,4 @@
-//! The ways in: passwords, users, databases, sockets, TLS; and what is said where there is none.
+//! Connecting: passwords, users, databases, sockets, TLS, and the errors if that fails.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -14,9 +14,9 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use server::{Folder, LONG, Redis, free_port};
 
-/// One unit.
+/// Takes one unit and returns the remaining ones.
 async fn take(store: &RedisStore) -> Result<u64, StoreError> {
-    let scope = Scope::new("access", "rule", "limit", &["who"]);
+    let scope = Scope::new("access", "rule", "limit", &["client"]);
     let limit = Limit::new("10/h".parse().unwrap(), Algorithm::SlidingLog).unwrap();
     let key = Key::new(&scope, &[Value::Text("all")]);
     let hit = Hit::new(key, &limit, 1);
@@ -32,15 +32,15 @@ async fn take_at(address: &str, settings: Settings) -> Result<u64, StoreError> {
 }
 
 #[tokio::test]
-async fn by_a_password() {
-    let redis = Redis::with(&["--requirepass", "se cret/@:1"]);
+async fn password_is_accepted() {
+    let redis = Redis::with_args(&["--requirepass", "se cret/@:1"]);
     let address = redis.address().replace("//", "//:se%20cret%2F%40%3A1@");
     assert_eq!(take_at(&address, patient()).await, Ok(9));
 }
 
-/// Everything that a store does, by a user who may do what REDIS.md says.
+/// Runs every operation of a store as a user with the rights that REDIS.md documents.
 #[tokio::test]
-async fn by_a_user_who_has_the_rights_that_are_documented() {
+async fn user_with_documented_rights_can_do_everything() {
     let documented = include_str!("../../../docs/REDIS.md");
     let rights = documented.lines().find(|line| line.starts_with("ACL SETUSER slidegate")).unwrap();
     let redis = Redis::start();
@@ -49,7 +49,7 @@ async fn by_a_user_who_has_the_rights_that_are_documented() {
     let address = redis.address().replace("//", "//slidegate:password@");
     let settings = Settings { deny_cache_ttl: Duration::ZERO, ..patient() };
     let store = RedisStore::open(&address, settings).unwrap();
-    let scope = Scope::new("access", "rule", "limit", &["who"]);
+    let scope = Scope::new("access", "rule", "limit", &["client"]);
     let key = Key::new(&scope, &[Value::Text("all")]);
     for max in [10, 1_000] {
         let quota = Quota::new(max, Duration::from_secs(60)).unwrap();
@@ -69,7 +69,7 @@ async fn by_a_user_who_has_the_rights_that_are_documented() {
 }
 
 #[tokio::test]
-async fn in_a_numbered_database() {
+async fn numbered_database_is_used() {
     let redis = Redis::start();
     assert_eq!(take_at(&format!("{}3", redis.address()), patient()).await, Ok(9));
     assert!(redis.keys().is_empty(), "none in database 0");
@@ -80,14 +80,14 @@ async fn in_a_numbered_database() {
 }
 
 #[tokio::test]
-async fn by_a_unix_socket() {
+async fn unix_socket_is_supported() {
     let folder = Folder::new();
     let path = folder.file("redis.sock");
-    let _redis = Redis::with(&["--unixsocket", &path]);
+    let _redis = Redis::with_args(&["--unixsocket", &path]);
     assert_eq!(take_at(&format!("unix://{path}"), patient()).await, Ok(9));
 }
 
-/// Certificates of a private authority and of a server that it vouches for.
+/// Writes the certificates of a private authority, and of a server that it has signed.
 fn certify(folder: &Folder) {
     let write = |name: &str, text: String| std::fs::write(folder.file(name), text).unwrap();
     let authority_key = rcgen::KeyPair::generate().unwrap();
@@ -102,12 +102,12 @@ fn certify(folder: &Folder) {
 }
 
 #[tokio::test]
-async fn by_tls_where_the_authority_is_trusted_and_only_there() {
+async fn tls_requires_trusted_authority() {
     let folder = Folder::new();
     certify(&folder);
     let port = free_port();
     let file = |name: &str| folder.file(name);
-    let _redis = Redis::with(&[
+    let _redis = Redis::with_args(&[
         "--tls-port",
         &port.to_string(),
         "--tls-cert-file",
@@ -128,7 +128,7 @@ async fn by_tls_where_the_authority_is_trusted_and_only_there() {
 }
 
 #[tokio::test]
-async fn a_file_of_certificates_that_is_none_is_an_error_at_once() {
+async fn unusable_certificate_file_fails_on_open() {
     let folder = Folder::new();
     std::fs::write(folder.file("not.pem"), "-----BEGIN CERTIFICATE-----\n?").unwrap();
     for (address, name) in
@@ -141,7 +141,7 @@ async fn a_file_of_certificates_that_is_none_is_an_error_at_once() {
     }
 }
 
-/// What is logged, for all to read.
+/// A log writer that keeps its text in memory.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -164,11 +164,11 @@ impl<'a> MakeWriter<'a> for Log {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_told_in_the_log_and_to_callers_but_never_shown() {
+async fn wrong_password_is_reported_but_never_shown() {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
     let _logging = tracing::subscriber::set_default(subscriber);
-    let redis = Redis::with(&["--requirepass", "right"]);
+    let redis = Redis::with_args(&["--requirepass", "right"]);
     let timeout = Duration::from_millis(200);
     for user in ["//:wr0ng@", "//gate:wr0ng@", "//"] {
         let address = redis.address().replace("//", user);
@@ -186,13 +186,13 @@ async fn a_wrong_password_is_told_in_the_log_and_to_callers_but_never_shown() {
         assert!(!format!("{store:?}").contains("wr0ng"));
     }
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    assert_eq!(text.matches("Redis refuses the connection").count(), 2, "{text}");
-    assert_eq!(text.matches("the store is not asked any more").count(), 3, "{text}");
+    assert_eq!(text.matches("Redis rejected the connection").count(), 2, "{text}");
+    assert_eq!(text.matches("circuit breaker opened").count(), 3, "{text}");
     assert!(!text.contains("wr0ng"), "{text}");
 }
 
 #[tokio::test]
-async fn an_address_that_is_none_is_an_error_without_its_password() {
+async fn invalid_address_error_has_no_password() {
     for address in
         ["http://:s3cret@h/", "redis://:s3cret@h:port/", "s3cret", "unix:", "redis://u:s3cret@"]
     {

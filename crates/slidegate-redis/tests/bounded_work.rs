@@ -1,4 +1,4 @@
-//! The work of one call is bounded for counters of any size, and outcomes equal those of the store in memory.
+//! The work of one call is bounded for counters of any size, and outcomes equal the outcomes of the store in memory.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -17,12 +17,12 @@ use server::{LONG, Redis};
 
 const MAX: u64 = 10_000;
 
-/// No key may expire while the injected clock differs from the clock of Redis.
+/// Margin that prevents keys from expiring while the injected clock differs from the clock of Redis.
 const FOREVER: Duration = Duration::from_secs(1_000_000);
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Ticks of such a window are longer than a microsecond.
+/// A window whose ticks are longer than a microsecond.
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Costs of the charges in a log, repeated.
@@ -36,7 +36,7 @@ const TRIPLES: &[u64] = &[3];
 const SUM_AT: &str = "16";
 const SUM_WRAP: f64 = (1_u64 << 52) as f64;
 
-/// Reads which commands the scripts of a server call.
+/// A connection that receives the commands called by the scripts of a server.
 struct Monitor {
     lines: BufReader<TcpStream>,
 }
@@ -89,7 +89,7 @@ impl Monitor {
     }
 }
 
-/// A log in Redis, and the same in memory.
+/// A log in Redis, and the same log in memory.
 struct Pair {
     redis: Redis,
     store: RedisStore,
@@ -109,7 +109,7 @@ impl Pair {
         let clock = ManualClock::at(Timestamp::from_micros((1 << 31) * 800_000 - 7_000_000));
         let settings = Settings {
             timeout: LONG,
-            keep: FOREVER,
+            expiry_margin: FOREVER,
             deny_cache_ttl: Duration::ZERO,
             ..Settings::default()
         };
@@ -120,7 +120,7 @@ impl Pair {
             store,
             model: MemoryStore::with_clock(clock.clone(), 10),
             clock,
-            scope: Scope::new("logs", "rule", "limit", &["who"]),
+            scope: Scope::new("logs", "rule", "limit", &["client"]),
             limit: Limit::new(quota, Algorithm::SlidingLog).unwrap(),
             step: window / (2 * MAX as u32),
             receipts: Vec::new(),
@@ -165,8 +165,8 @@ impl Pair {
     /// Reverts the nth charge, or some tenths of it.
     async fn revert(&mut self, nth: usize, tenths: u64) {
         let [store, model] = self.receipts.remove(nth);
-        self.store.revert(&store.part(tenths, 10)).await.unwrap();
-        Store::revert(&self.model, &model.part(tenths, 10)).await.unwrap();
+        self.store.revert(&store.fraction(tenths, 10)).await.unwrap();
+        Store::revert(&self.model, &model.fraction(tenths, 10)).await.unwrap();
     }
 
     async fn fill(&mut self, costs: &[u64]) {
@@ -199,7 +199,7 @@ impl Pair {
     }
 }
 
-/// Fills a log, lets half of it expire while only denied calls arrive, and goes on with calls of all kinds.
+/// Fills a log, lets half of it expire while all calls are denied, and continues with calls of all kinds.
 async fn compare_with_memory(window: Duration, costs: &[u64], seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut log = Pair::open(window);
@@ -260,9 +260,9 @@ async fn unit_log_with_rare_costs_matches_memory() {
 const MAX_CALLS: usize = 25;
 const MAX_BYTES: i64 = 25 * 264;
 
-fn assert_bounded(work: &Work, what: &str) {
-    assert!((1..=MAX_CALLS).contains(&work.calls), "{what}: {work:?}");
-    assert!(work.bytes_read <= MAX_BYTES && work.whole_reads == 0, "{what}: {work:?}");
+fn assert_bounded(work: &Work, context: &str) {
+    assert!((1..=MAX_CALLS).contains(&work.calls), "{context}: {work:?}");
+    assert!(work.bytes_read <= MAX_BYTES && work.whole_reads == 0, "{context}: {work:?}");
 }
 
 #[tokio::test]
@@ -307,7 +307,8 @@ async fn call_on_full_log_scans_nothing() {
     }
 }
 
-/// The head of a full log of `words` words, made from that of another, with the oldest charge of that age.
+/// Returns the head of a full log of `words` words, made from the head of another log, with an oldest charge of that
+/// age.
 fn full_head(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec<u8> {
     let mut head = head.to_vec();
     let oldest = u32::from_le_bytes(head[36..40].try_into().unwrap());
@@ -318,7 +319,7 @@ fn full_head(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec<u8> {
     head
 }
 
-/// Words and marks that no log has, or fewer than its head says.
+/// Tests values with words and marks that no log has, or with fewer words than the head says.
 #[tokio::test]
 async fn garbage_behind_valid_head_is_not_scanned() {
     let log = Pair::open(MINUTE);
@@ -354,10 +355,10 @@ async fn garbage_behind_valid_head_is_not_scanned() {
                 _ => drop(log.store.revert(&receipt).await),
             }
             let work = monitor.work(&log.redis);
-            let what = format!("{call}, head {:?}, then {:?}", &value[..48], value.last());
-            assert!((1..=2 * MAX_CALLS).contains(&work.calls), "{what}: {work:?}");
+            let context = format!("{call}, head {:?}, then {:?}", &value[..48], value.last());
+            assert!((1..=2 * MAX_CALLS).contains(&work.calls), "{context}: {work:?}");
             let length: i64 = redis::cmd("STRLEN").arg(&key).query(&mut connection).unwrap();
-            assert!(length <= 2 * value.len() as i64, "{what}: grew to {length} bytes");
+            assert!(length <= 2 * value.len() as i64, "{context}: grew to {length} bytes");
         }
     }
 }
@@ -373,22 +374,23 @@ fn script_us(redis: &Redis) -> u64 {
         .sum()
 }
 
-/// The script calls no command for each bucket, so only time shows how many are written. It was 500 times as long.
+/// The script calls no command for each bucket, so only the duration shows the number of written buckets. A charge
+/// after a gap used to take 500 times as long.
 #[tokio::test]
 async fn charge_after_gap_copies_buckets_once() {
     let redis = Redis::start();
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
-    let settings = Settings { timeout: LONG, keep: FOREVER, ..Settings::default() };
+    let settings = Settings { timeout: LONG, expiry_margin: FOREVER, ..Settings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
     let buckets = Algorithm::SlidingBuckets { precision: Some(MINUTE) };
     let quota = Quota::new(MAX, 24 * HOUR).unwrap();
     let limit = Limit::new(quota, buckets).unwrap();
-    let scope = Scope::new("buckets", "rule", "limit", &["who"]);
+    let scope = Scope::new("buckets", "rule", "limit", &["client"]);
     let mut us = [0, 0];
     for nth in 0..20 {
         for (us, gap) in us.iter_mut().zip([MINUTE, 1_400 * MINUTE]) {
-            let who = format!("{nth} after {gap:?}");
-            let values = [Value::Text(&who)];
+            let client = format!("{nth} after {gap:?}");
+            let values = [Value::Text(&client)];
             let key = Key::new(&scope, &values);
             let hit = Hit::new(key, &limit, 1);
             store.take(&[hit]).await.unwrap();

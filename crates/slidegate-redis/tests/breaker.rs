@@ -1,4 +1,4 @@
-//! When the breaker opens, probes and closes.
+//! Opening, probing and closing of the circuit breaker.
 
 #![cfg(not(shuttle))]
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use slidegate::{Clock, ManualClock, Timestamp};
-use slidegate_redis::breaker::{Admit, Breaker, Cause, Change, Settings, Ticket};
+use slidegate_redis::breaker::{
+    Breaker, BreakerDecision, CallPass, OpenReason, Settings, StateChange,
+};
 
 const MILLI: Duration = Duration::from_millis(1);
 
-/// A breaker on a clock.
+/// A breaker with a manual clock.
 struct Bench {
     breaker: Breaker,
     clock: ManualClock,
@@ -23,44 +25,44 @@ impl Bench {
         Self { breaker: Breaker::new(settings), clock }
     }
 
-    fn admit(&self) -> Admit {
+    fn admit(&self) -> BreakerDecision {
         self.breaker.admit(self.clock.now())
     }
 
-    fn call(&self) -> Ticket {
-        let Admit::Call(ticket) = self.admit() else { panic!("it is open") };
-        ticket
+    fn call(&self) -> CallPass {
+        let BreakerDecision::Call(pass) = self.admit() else { panic!("the breaker is open") };
+        pass
     }
 
-    fn succeeds(&self, ticket: Ticket) -> Option<Change> {
-        self.breaker.succeeded(ticket, self.clock.now())
+    fn record_success(&self, pass: CallPass) -> Option<StateChange> {
+        self.breaker.record_success(pass, self.clock.now())
     }
 
-    fn fails(&self, ticket: Ticket) -> Option<Change> {
-        self.breaker.failed(ticket, self.clock.now())
+    fn record_failure(&self, pass: CallPass) -> Option<StateChange> {
+        self.breaker.record_failure(pass, self.clock.now())
     }
 
-    fn report(&self, ticket: Ticket, ok: bool) -> Option<Change> {
-        if ok { self.succeeds(ticket) } else { self.fails(ticket) }
+    fn report(&self, pass: CallPass, ok: bool) -> Option<StateChange> {
+        if ok { self.record_success(pass) } else { self.record_failure(pass) }
     }
 
-    /// As many failures as it takes.
+    /// Reports failures until the breaker opens.
     fn open(&self) {
-        while !self.breaker.is_breaker_open() {
-            self.fails(self.call());
+        while !self.breaker.is_open() {
+            self.record_failure(self.call());
         }
     }
 
-    /// Asks every millisecond until a probe may go; how long that took.
-    fn until_probe(&self) -> (Ticket, Duration) {
+    /// Advances the clock by milliseconds until a probe is allowed. Returns its pass and the time that passed.
+    fn advance_to_probe(&self) -> (CallPass, Duration) {
         let began = self.clock.now().as_micros();
         loop {
             match self.admit() {
-                Admit::Refuse => self.clock.advance(MILLI),
-                Admit::Call(_) => panic!("it is closed"),
-                Admit::Probe(ticket) => {
+                BreakerDecision::Reject => self.clock.advance(MILLI),
+                BreakerDecision::Call(_) => panic!("the breaker is closed"),
+                BreakerDecision::Probe(pass) => {
                     let waited = self.clock.now().as_micros() - began;
-                    return (ticket, Duration::from_micros(waited));
+                    return (pass, Duration::from_micros(waited));
                 }
             }
         }
@@ -72,187 +74,197 @@ fn bench() -> Bench {
 }
 
 #[test]
-fn it_opens_after_five_failures_in_a_row_and_says_so_once() {
+fn breaker_opens_once_after_five_consecutive_failures() {
     let bench = bench();
-    let calls: Vec<Ticket> = (0..8).map(|_| bench.call()).collect();
-    let told: Vec<Option<Change>> = calls.into_iter().map(|call| bench.fails(call)).collect();
-    let opened = Some(Change::Opened(Cause::InARow(5)));
-    assert_eq!(told, [None, None, None, None, opened, None, None, None]);
-    assert_eq!(bench.admit(), Admit::Refuse);
+    let calls: Vec<CallPass> = (0..8).map(|_| bench.call()).collect();
+    let changes: Vec<Option<StateChange>> =
+        calls.into_iter().map(|call| bench.record_failure(call)).collect();
+    let opened = Some(StateChange::Opened(OpenReason::ConsecutiveFailures(5)));
+    assert_eq!(changes, [None, None, None, None, opened, None, None, None]);
+    assert_eq!(bench.admit(), BreakerDecision::Reject);
 }
 
 #[test]
-fn once_the_store_can_be_reached_again_somebody_probes_without_a_wait() {
+fn allow_probe_resets_backoff() {
     let bench = bench();
     bench.open();
     for _ in 0..6 {
-        let (probe, _) = bench.until_probe();
-        bench.fails(probe);
+        let (probe, _) = bench.advance_to_probe();
+        bench.record_failure(probe);
     }
-    assert_eq!(bench.admit(), Admit::Refuse);
-    bench.breaker.probe_soon(bench.clock.now());
-    let (probe, waited) = bench.until_probe();
+    assert_eq!(bench.admit(), BreakerDecision::Reject);
+    bench.breaker.allow_probe(bench.clock.now());
+    let (probe, waited) = bench.advance_to_probe();
     assert_eq!(waited, Duration::ZERO);
-    assert_eq!(bench.admit(), Admit::Refuse, "nobody else");
-    // It fails all the same: waits begin to grow anew.
-    bench.fails(probe);
-    let (probe, waited) = bench.until_probe();
+    assert_eq!(bench.admit(), BreakerDecision::Reject, "only one probe");
+    // The probe fails: the backoff starts from its initial value.
+    bench.record_failure(probe);
+    let (probe, waited) = bench.advance_to_probe();
     assert!(waited <= Duration::from_secs(1), "{waited:?}");
-    assert!(matches!(bench.succeeds(probe), Some(Change::Closed { .. })));
-    bench.breaker.probe_soon(bench.clock.now());
-    assert!(!bench.breaker.is_breaker_open());
+    assert!(matches!(bench.record_success(probe), Some(StateChange::Closed { .. })));
+    bench.breaker.allow_probe(bench.clock.now());
+    assert!(!bench.breaker.is_open());
     bench.call();
 }
 
 #[test]
-fn a_success_between_failures_begins_the_row_anew() {
+fn success_resets_consecutive_failures() {
     let bench = bench();
     for _ in 0..4 {
-        // Windows of their own, so that the share has no say.
+        // Each round is in its own window, so that the failure rate does not count.
         bench.clock.advance(Duration::from_secs(1));
-        (0..4).for_each(|_| assert_eq!(bench.fails(bench.call()), None));
-        assert_eq!(bench.succeeds(bench.call()), None);
+        (0..4).for_each(|_| assert_eq!(bench.record_failure(bench.call()), None));
+        assert_eq!(bench.record_success(bench.call()), None);
     }
-    assert!(!bench.breaker.is_breaker_open());
+    assert!(!bench.breaker.is_open());
 }
 
 #[test]
-fn it_opens_when_half_of_at_least_twenty_calls_within_a_second_fail() {
-    // One in so many calls succeeds.
-    for one_in in [2, 3, 4] {
+fn breaker_opens_when_half_of_calls_fail() {
+    // One in `period` calls succeeds.
+    for period in [2, 3, 4] {
         let bench = bench();
-        let told = (0..40).find_map(|nth| bench.report(bench.call(), nth % one_in == 0));
-        assert!(matches!(told, Some(Change::Opened(Cause::Share { calls: 20.., .. }))), "{told:?}");
-        assert!(bench.breaker.is_breaker_open());
+        let change = (0..40).find_map(|nth| bench.report(bench.call(), nth % period == 0));
+        assert!(
+            matches!(
+                change,
+                Some(StateChange::Opened(OpenReason::FailureRate { calls: 20.., .. }))
+            ),
+            "{change:?}"
+        );
+        assert!(bench.breaker.is_open());
     }
     let third = bench();
-    let told = (0..300).find_map(|nth| third.report(third.call(), nth % 3 > 0));
-    assert_eq!(told, None, "a third is no half");
+    let change = (0..300).find_map(|nth| third.report(third.call(), nth % 3 > 0));
+    assert_eq!(change, None, "a third is less than half");
     let slow = bench();
-    let told = (0..300).find_map(|nth| {
+    let change = (0..300).find_map(|nth| {
         slow.clock.advance(100 * MILLI);
         slow.report(slow.call(), nth % 2 > 0)
     });
-    assert_eq!(told, None, "ten a second are too few to judge");
+    assert_eq!(change, None, "ten calls per second are too few");
 }
 
 #[test]
-fn the_first_probe_goes_within_a_second_and_later_ones_within_five() {
+fn backoff_doubles_up_to_maximum() {
     for _ in 0..200 {
         let bench = bench();
         bench.open();
         let mut longest = Duration::from_millis(500);
         for _ in 0..8 {
-            let (probe, waited) = bench.until_probe();
+            let (probe, waited) = bench.advance_to_probe();
             assert!(waited >= longest / 2 && waited <= longest + MILLI, "{waited:?}");
-            assert_eq!(bench.fails(probe), None, "it was open, and is");
+            assert_eq!(bench.record_failure(probe), None, "the breaker stays open");
             longest = (2 * longest).min(Duration::from_secs(5));
         }
     }
 }
 
 #[test]
-fn waits_differ_from_instance_to_instance() {
+fn backoff_differs_between_instances() {
     let waits: std::collections::HashSet<Duration> = (0..20)
         .map(|_| {
             let bench = bench();
             bench.open();
-            bench.until_probe().1
+            bench.advance_to_probe().1
         })
         .collect();
     assert!(waits.len() > 5, "{waits:?}");
 }
 
 #[test]
-fn a_probe_that_succeeds_closes_it_and_the_next_outage_begins_anew() {
+fn successful_probe_closes_breaker_and_resets_backoff() {
     let bench = bench();
     for _ in 0..3 {
         bench.open();
         let began = bench.clock.now().as_micros();
-        let (probe, first) = bench.until_probe();
-        assert!(first <= Duration::from_millis(501), "no longer than after the first outage");
-        bench.fails(probe);
-        let (probe, _) = bench.until_probe();
+        let (probe, first) = bench.advance_to_probe();
+        assert!(first <= Duration::from_millis(501), "the backoff starts from its initial value");
+        bench.record_failure(probe);
+        let (probe, _) = bench.advance_to_probe();
         let after = Duration::from_micros(bench.clock.now().as_micros() - began);
-        assert_eq!(bench.succeeds(probe), Some(Change::Closed { after }));
-        assert!(!bench.breaker.is_breaker_open());
-        let told: Vec<_> = (0..4).map(|_| bench.fails(bench.call())).collect();
-        assert_eq!(told, [None; 4], "what failed before is forgotten");
+        assert_eq!(bench.record_success(probe), Some(StateChange::Closed { after }));
+        assert!(!bench.breaker.is_open());
+        let changes: Vec<_> = (0..4).map(|_| bench.record_failure(bench.call())).collect();
+        assert_eq!(changes, [None; 4], "earlier failures do not count");
     }
 }
 
 #[test]
-fn one_probe_goes_at_a_time() {
+fn one_probe_is_allowed_at_a_time() {
     let bench = bench();
     bench.open();
-    let (probe, _) = bench.until_probe();
-    assert_eq!(bench.admit(), Admit::Refuse);
+    let (probe, _) = bench.advance_to_probe();
+    assert_eq!(bench.admit(), BreakerDecision::Reject);
     bench.clock.advance(900 * MILLI);
-    assert_eq!(bench.admit(), Admit::Refuse);
-    assert!(bench.succeeds(probe).is_some());
+    assert_eq!(bench.admit(), BreakerDecision::Reject);
+    assert!(bench.record_success(probe).is_some());
     bench.call();
 }
 
 #[test]
-fn a_probe_that_is_never_reported_makes_room_for_another() {
+fn lost_probe_times_out() {
     let bench = bench();
     bench.open();
-    let (lost, _) = bench.until_probe();
-    let (probe, waited) = bench.until_probe();
+    let (lost, _) = bench.advance_to_probe();
+    let (probe, waited) = bench.advance_to_probe();
     assert_eq!(waited, Duration::from_secs(1));
-    assert_eq!(bench.succeeds(lost), None, "it is too late");
-    assert!(bench.breaker.is_breaker_open());
-    assert!(bench.succeeds(probe).is_some());
+    assert_eq!(bench.record_success(lost), None, "the probe has timed out");
+    assert!(bench.breaker.is_open());
+    assert!(bench.record_success(probe).is_some());
 }
 
 #[test]
-fn a_probe_that_is_late_counts_while_no_other_has_gone() {
+fn late_probe_counts_without_newer_probe() {
     let bench = bench();
     bench.open();
-    let (late, _) = bench.until_probe();
+    let (late, _) = bench.advance_to_probe();
     bench.clock.advance(Duration::from_secs(60));
-    assert!(bench.succeeds(late).is_some());
+    assert!(bench.record_success(late).is_some());
 }
 
 #[test]
-fn calls_begun_before_it_opened_neither_close_it_nor_open_it_again() {
+fn calls_from_before_opening_are_ignored() {
     let bench = bench();
-    let mut early: Vec<Ticket> = (0..40).map(|_| bench.call()).collect();
+    let mut early: Vec<CallPass> = (0..40).map(|_| bench.call()).collect();
     bench.open();
-    assert_eq!(bench.succeeds(early.pop().unwrap()), None);
-    assert_eq!(bench.fails(early.pop().unwrap()), None);
-    assert!(bench.breaker.is_breaker_open());
-    let (probe, _) = bench.until_probe();
-    assert_eq!(bench.succeeds(early.pop().unwrap()), None);
-    assert_eq!(bench.fails(early.pop().unwrap()), None);
-    assert_eq!(bench.admit(), Admit::Refuse, "the probe is still on its way");
-    assert!(bench.succeeds(probe).is_some());
-    assert!(early.into_iter().all(|call| bench.fails(call).is_none()));
-    assert!(!bench.breaker.is_breaker_open());
-    assert_eq!(bench.fails(bench.call()), None);
+    assert_eq!(bench.record_success(early.pop().unwrap()), None);
+    assert_eq!(bench.record_failure(early.pop().unwrap()), None);
+    assert!(bench.breaker.is_open());
+    let (probe, _) = bench.advance_to_probe();
+    assert_eq!(bench.record_success(early.pop().unwrap()), None);
+    assert_eq!(bench.record_failure(early.pop().unwrap()), None);
+    assert_eq!(bench.admit(), BreakerDecision::Reject, "the probe is in flight");
+    assert!(bench.record_success(probe).is_some());
+    assert!(early.into_iter().all(|call| bench.record_failure(call).is_none()));
+    assert!(!bench.breaker.is_open());
+    assert_eq!(bench.record_failure(bench.call()), None);
 }
 
 #[test]
-fn a_change_is_told_in_words() {
-    let opened = |cause| Change::Opened(cause).to_string();
-    let not_asked = "the store is not asked any more:";
-    assert_eq!(opened(Cause::InARow(5)), format!("{not_asked} 5 calls in a row failed"));
-    let share = Cause::Share { failed: 12, calls: 23 };
-    assert_eq!(opened(share), format!("{not_asked} 12 of 23 calls within a second failed"));
-    let closed = Change::Closed { after: Duration::from_millis(1_490) };
-    assert_eq!(closed.to_string(), "the store is asked again, after 1.5 s");
+fn state_change_text_names_the_reason() {
+    let opened = |cause| StateChange::Opened(cause).to_string();
+    let opened_text = "circuit breaker opened:";
+    assert_eq!(
+        opened(OpenReason::ConsecutiveFailures(5)),
+        format!("{opened_text} 5 consecutive calls failed")
+    );
+    let share = OpenReason::FailureRate { failed: 12, calls: 23 };
+    assert_eq!(opened(share), format!("{opened_text} 12 of 23 calls within a second failed"));
+    let closed = StateChange::Closed { after: Duration::from_millis(1_490) };
+    assert_eq!(closed.to_string(), "circuit breaker closed after 1.5 s");
 }
 
-/// What may happen to a breaker.
+/// A step of a random trace.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Pass {
+    Advance {
         micros: u64,
     },
-    Ask,
-    /// One of the calls on their way is reported on.
+    BeginCall,
+    /// The result of one of the calls in flight is reported.
     Report {
-        which: prop::sample::Index,
+        call: prop::sample::Index,
         ok: bool,
     },
 }
@@ -260,24 +272,24 @@ enum Step {
 fn any_step() -> impl Strategy<Value = Step> {
     let pass = prop_oneof![0..2_000_u64, 0..300_000_u64, 0..6_000_000_u64];
     prop_oneof![
-        1 => pass.prop_map(|micros| Step::Pass { micros }),
-        6 => Just(Step::Ask),
-        // Mostly failures: otherwise it seldom opens.
+        1 => pass.prop_map(|micros| Step::Advance { micros }),
+        6 => Just(Step::BeginCall),
+        // Mostly failures: otherwise the breaker seldom opens.
         5 => (any::<prop::sample::Index>(), prop::bool::weighted(0.3))
-            .prop_map(|(which, ok)| Step::Report { which, ok }),
+            .prop_map(|(call, ok)| Step::Report { call, ok }),
     ]
 }
 
-/// What a breaker has to do, written down without sparing anything.
+/// A straightforward model of a breaker.
 #[derive(Default)]
 struct Model {
-    /// Counts the states: each opening, probe, failed probe and closing begins one.
-    era: u64,
+    /// Number of the state: each opening, probe, failed probe and closing begins a new one.
+    epoch: u64,
     open: bool,
-    /// While open: no probe may go before the first, and one has to from the second on.
-    probe_between: (u64, u64),
-    wait: u64,
-    /// Every report of the era: when, and whether it was a success.
+    /// While open: no probe is allowed before the first time, and one is required from the second on.
+    probe_window: (u64, u64),
+    backoff_us: u64,
+    /// The results that were reported in the current state: time, and whether the call succeeded.
     reports: Vec<(u64, bool)>,
 }
 
@@ -292,28 +304,29 @@ impl Model {
         failed_last >= 5 || (calls >= 20 && 2 * failed >= calls)
     }
 
-    fn wait(&mut self, now: u64, most: u64) {
-        self.wait = most.min(5_000_000);
-        self.probe_between = (now + self.wait / 2, now + self.wait);
-        self.era += 1;
+    fn start_backoff(&mut self, now: u64, bound: u64) {
+        self.backoff_us = bound.min(5_000_000);
+        self.probe_window = (now + self.backoff_us / 2, now + self.backoff_us);
+        self.epoch += 1;
     }
 
-    /// What a report has to change: the state it leads to, if any is told.
-    fn report(&mut self, era: u64, now: u64, ok: bool) -> Option<bool> {
-        if era != self.era {
+    /// Records a result. Returns whether it opens (`true`) or closes (`false`) the breaker, or `None` if it does
+    /// neither.
+    fn report(&mut self, epoch: u64, now: u64, ok: bool) -> Option<bool> {
+        if epoch != self.epoch {
             return None;
         }
         match (self.open, ok) {
             (true, true) => {
-                *self = Self { era: self.era + 1, ..Self::default() };
+                *self = Self { epoch: self.epoch + 1, ..Self::default() };
                 return Some(false);
             }
-            (true, false) => self.wait(now, 2 * self.wait),
+            (true, false) => self.start_backoff(now, 2 * self.backoff_us),
             (false, _) => {
                 self.reports.push((now, ok));
                 if self.should_open() {
                     self.open = true;
-                    self.wait(now, 500_000);
+                    self.start_backoff(now, 500_000);
                     return Some(true);
                 }
             }
@@ -321,19 +334,19 @@ impl Model {
         None
     }
 
-    /// Holds what it was told against what it has to be told; the era of the ticket.
-    fn admit(&mut self, now: u64, admit: &Admit) -> Result<u64, TestCaseError> {
-        let (may, must) = self.probe_between;
+    /// Checks a decision of the breaker against the model. Returns the epoch of its pass.
+    fn admit(&mut self, now: u64, admit: &BreakerDecision) -> Result<u64, TestCaseError> {
+        let (allowed_from, required_from) = self.probe_window;
         match admit {
-            Admit::Call(_) => prop_assert!(!self.open),
-            Admit::Refuse => prop_assert!(self.open && now < must),
-            Admit::Probe(_) => {
-                prop_assert!(self.open && now >= may);
-                self.probe_between = (now + 1_000_000, now + 1_000_000);
-                self.era += 1;
+            BreakerDecision::Call(_) => prop_assert!(!self.open),
+            BreakerDecision::Reject => prop_assert!(self.open && now < required_from),
+            BreakerDecision::Probe(_) => {
+                prop_assert!(self.open && now >= allowed_from);
+                self.probe_window = (now + 1_000_000, now + 1_000_000);
+                self.epoch += 1;
             }
         }
-        Ok(self.era)
+        Ok(self.epoch)
     }
 }
 
@@ -341,32 +354,32 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_it_does_as_the_model_does(
+    fn breaker_matches_model(
         steps in prop::collection::vec(any_step(), 1..400),
     ) {
         let bench = bench();
         let mut model = Model::default();
-        let mut under_way: Vec<(u64, Ticket)> = Vec::new();
+        let mut in_flight: Vec<(u64, CallPass)> = Vec::new();
         for step in steps {
             let now = bench.clock.now().as_micros();
             match step {
-                Step::Pass { micros } => bench.clock.advance(Duration::from_micros(micros)),
-                Step::Ask => {
+                Step::Advance { micros } => bench.clock.advance(Duration::from_micros(micros)),
+                Step::BeginCall => {
                     let admit = bench.admit();
-                    let era = model.admit(now, &admit)?;
-                    if let Admit::Call(ticket) | Admit::Probe(ticket) = admit {
-                        under_way.push((era, ticket));
+                    let epoch = model.admit(now, &admit)?;
+                    if let BreakerDecision::Call(pass) | BreakerDecision::Probe(pass) = admit {
+                        in_flight.push((epoch, pass));
                     }
                 }
-                Step::Report { which, ok } if !under_way.is_empty() => {
-                    let (era, ticket) = under_way.swap_remove(which.index(under_way.len()));
-                    let told = bench.report(ticket, ok);
-                    let opened = told.map(|change| matches!(change, Change::Opened(_)));
-                    prop_assert_eq!(opened, model.report(era, now, ok));
+                Step::Report { call, ok } if !in_flight.is_empty() => {
+                    let (epoch, pass) = in_flight.swap_remove(call.index(in_flight.len()));
+                    let change = bench.report(pass, ok);
+                    let opened = change.map(|change| matches!(change, StateChange::Opened(_)));
+                    prop_assert_eq!(opened, model.report(epoch, now, ok));
                 }
                 Step::Report { .. } => {}
             }
-            prop_assert_eq!(bench.breaker.is_breaker_open(), model.open);
+            prop_assert_eq!(bench.breaker.is_open(), model.open);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The store is the model: over a real Redis, on an injected clock.
+//! The store behaves like the reference model, with a real Redis and an injected clock.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod server;
@@ -12,50 +12,50 @@ use slidegate_redis::{RedisStore, Settings};
 use server::Redis;
 use server::cluster::Cluster;
 
-/// Nothing may expire because an injected clock stands still.
+/// Margin that prevents keys from expiring while an injected clock does not advance.
 const FOREVER: Duration = Duration::from_secs(1_000_000);
 
-async fn hold(address: &str, algorithms: &[Algorithm], seeds: std::ops::Range<u64>) {
-    let (mut tried, mut waits) = (0, 0);
+async fn assert_conformance(address: &str, algorithms: &[Algorithm], seeds: std::ops::Range<u64>) {
+    let (mut decisions, mut waits) = (0, 0);
     for seed in seeds {
         let clock = ManualClock::default();
         let settings = Settings {
             prefix: format!("{}:{seed}:", algorithms.len()),
             timeout: Duration::from_secs(3),
-            keep: FOREVER,
-            // Denials that are known list the limits that deny, and no others.
+            expiry_margin: FOREVER,
+            // A denial from the cache lists only the limits that deny.
             deny_cache_ttl: Duration::ZERO,
             ..Settings::default()
         };
         let store = RedisStore::open(address, settings).unwrap().with_clock(clock.clone());
         match conformance::run_trace(&store, &clock, algorithms, seed, 400).await {
-            Ok(held) => {
-                tried += held.decisions;
-                waits += held.waits;
+            Ok(report) => {
+                decisions += report.decisions;
+                waits += report.waits;
             }
             Err(difference) => panic!("{algorithms:?}: {difference}"),
         }
     }
-    assert!(tried > 1_000 && waits > 100, "{tried} decisions, {waits} waits");
+    assert!(decisions > 1_000 && waits > 100, "{decisions} decisions, {waits} waits");
 }
 
 #[tokio::test]
-async fn every_algorithm_is_its_twin() {
+async fn each_algorithm_matches_model() {
     let redis = Redis::start();
     for algorithm in Algorithm::ALL {
-        hold(&redis.address(), &[algorithm], 0..60).await;
+        assert_conformance(&redis.address(), &[algorithm], 0..60).await;
     }
 }
 
 #[tokio::test]
-async fn all_algorithms_together_are_the_model() {
+async fn mixed_algorithms_match_model() {
     let redis = Redis::start();
-    hold(&redis.address(), &Algorithm::ALL, 1_000..1_150).await;
+    assert_conformance(&redis.address(), &Algorithm::ALL, 1_000..1_150).await;
 }
 
-/// Requests whose keys are in several slots, too.
+/// Includes requests with keys in several slots.
 #[tokio::test]
-async fn over_the_slots_of_a_cluster_it_is_the_model() {
+async fn cluster_matches_model() {
     let cluster = Cluster::start();
-    hold(&cluster.address(), &Algorithm::ALL, 2_000..2_040).await;
+    assert_conformance(&cluster.address(), &Algorithm::ALL, 2_000..2_040).await;
 }

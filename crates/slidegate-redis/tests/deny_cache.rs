@@ -1,5 +1,5 @@
-//! The deny cache changes no decision and no figure. A store with it is compared with a store without it, by the same
-//! requests at the same times.
+//! The denial cache changes no decision and no figure. A store with the cache is compared with a store without it, by
+//! the same requests at the same times.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -19,10 +19,10 @@ use server::{LONG, Redis};
 
 const TTL: Duration = Duration::from_secs(1);
 
-/// Nothing may expire because an injected clock stands still.
+/// Margin that prevents keys from expiring while an injected clock does not advance.
 const FOREVER: Duration = Duration::from_secs(1_000_000);
 
-/// How often Redis decided.
+/// Returns the number of script calls.
 fn calls(redis: &Redis) -> u64 {
     redis.calls_of("evalsha") + redis.calls_of("eval")
 }
@@ -31,7 +31,7 @@ fn open(redis: &Redis, clock: &ManualClock, prefix: &str, deny_cache_ttl: Durati
     let settings = Settings {
         prefix: prefix.to_owned(),
         timeout: LONG,
-        keep: FOREVER,
+        expiry_margin: FOREVER,
         deny_cache_ttl,
         ..Settings::default()
     };
@@ -55,27 +55,27 @@ impl Counters {
             let algorithm = Algorithm::ALL[(nth + rng.usize(..2)) % Algorithm::ALL.len()];
             Limit::new(rng.choice(quotas).unwrap().parse().unwrap(), algorithm).unwrap()
         };
-        let scopes = (0..6).map(|nth| Scope::new("deny", "rule", &format!("l{nth}"), &["who"]));
+        let scopes = (0..6).map(|nth| Scope::new("deny", "rule", &format!("l{nth}"), &["client"]));
         Self { scopes: scopes.collect(), limits: (0..6).map(limit).collect() }
     }
 
-    fn hit<'a>(&'a self, rng: &mut Rng, who: &'a [Value<'a>; 1]) -> (usize, Hit<'a>) {
+    fn hit<'a>(&'a self, rng: &mut Rng, client: &'a [Value<'a>; 1]) -> (usize, Hit<'a>) {
         let nth = rng.usize(..self.limits.len());
         let cost = *rng.choice(&[0, 1, 1, 1, 2, 3, 20]).unwrap();
-        let hit = Hit::new(Key::new(&self.scopes[nth], who), &self.limits[nth], cost);
+        let hit = Hit::new(Key::new(&self.scopes[nth], client), &self.limits[nth], cost);
         let hit = match rng.u8(..12) {
             0 => hit.observed(),
             1 => hit.charged_always(),
             2 => hit.joint(),
             3 => hit.reported(),
-            4 => hit.requiring(rng.u64(..4)),
+            4 => hit.with_required(rng.u64(..4)),
             _ => hit,
         };
         (nth, hit)
     }
 }
 
-/// Steps of time that end where something is about to change.
+/// Advances the clock, often to a time at which a counter changes.
 fn advance(rng: &mut Rng, clock: &ManualClock, waits: &mut Vec<Timestamp>) {
     let now = clock.now();
     waits.retain(|at| *at > now);
@@ -90,66 +90,66 @@ fn advance(rng: &mut Rng, clock: &ManualClock, waits: &mut Vec<Timestamp>) {
     clock.advance(Duration::from_micros(by));
 }
 
-/// Asserts that a cached denial has the figures and the wait that Redis gives.
-fn assert_same_figures(hits: &[Hit<'_>], cached: &ChargeResult, asked: &ChargeResult) {
-    for (cached, asked) in cached.outcomes.iter().zip(&asked.outcomes) {
-        assert!(!cached.is_known() || cached == asked, "{cached:?}, {asked:?}");
+/// Asserts that a cached denial has the figures and the wait that Redis returns.
+fn assert_same_figures(hits: &[Hit<'_>], cached: &ChargeResult, uncached: &ChargeResult) {
+    for (cached, uncached) in cached.outcomes.iter().zip(&uncached.outcomes) {
+        assert!(!cached.is_known() || cached == uncached, "{cached:?}, {uncached:?}");
     }
     let wait = |taken: &ChargeResult| {
         let enforced = hits.iter().zip(&taken.outcomes);
         let denies = enforced.filter(|(hit, outcome)| {
             hit.veto == Veto::Alone && outcome.is_known() && !outcome.fits()
         });
-        denies.map(|(_, outcome)| outcome.wait_us()).max()
+        denies.map(|(_, outcome)| outcome.retry_after_us()).max()
     };
-    assert_eq!(wait(cached), wait(asked), "{cached:?}, {asked:?}");
+    assert_eq!(wait(cached), wait(uncached), "{cached:?}, {uncached:?}");
 }
 
 #[tokio::test]
-async fn a_store_with_a_deny_cache_decides_as_one_without() {
+async fn deny_cache_changes_no_decision() {
     let redis = Redis::start();
-    let (mut answered_here, mut in_part, mut decided) = (0, 0, 0);
+    let (mut cache_hits, mut partial, mut decided) = (0, 0, 0);
     for seed in 0..40 {
         let mut rng = Rng::with_seed(seed);
         let counters = Counters::new(&mut rng);
         let clock = begin();
         let cached = open(&redis, &clock, &format!("with{seed}:"), TTL);
-        let asked = open(&redis, &clock, &format!("without{seed}:"), Duration::ZERO);
+        let uncached = open(&redis, &clock, &format!("without{seed}:"), Duration::ZERO);
         let (mut waits, mut receipts): (Vec<Timestamp>, Vec<(Receipt, Receipt)>) =
             Default::default();
-        let people = [[Value::Text("a")], [Value::Text("b")]];
+        let clients = [[Value::Text("a")], [Value::Text("b")]];
         let mut last: Vec<Hit<'_>> = Vec::new();
         for step in 0..600 {
             advance(&mut rng, &clock, &mut waits);
-            let who = &people[rng.usize(..2)];
-            let (_, hit) = counters.hit(&mut rng, who);
+            let client = &clients[rng.usize(..2)];
+            let (_, hit) = counters.hit(&mut rng, client);
             if rng.u8(..40) == 0 {
                 cached.reset(&[hit]).await.unwrap();
-                asked.reset(&[hit]).await.unwrap();
+                uncached.reset(&[hit]).await.unwrap();
                 continue;
             }
             if rng.u8(..30) == 0 {
                 let one = cached.refund(&[hit]).await.unwrap();
-                assert_eq!(one, asked.refund(&[hit]).await.unwrap(), "seed {seed}, step {step}");
+                assert_eq!(one, uncached.refund(&[hit]).await.unwrap(), "seed {seed}, step {step}");
                 continue;
             }
             if rng.u8(..12) == 0 && !receipts.is_empty() {
                 let (one, other) = receipts.swap_remove(rng.usize(..receipts.len()));
                 cached.revert(&one).await.unwrap();
-                asked.revert(&other).await.unwrap();
+                uncached.revert(&other).await.unwrap();
                 continue;
             }
             let more = rng.usize(..3);
             let mut hits: Vec<Hit<'_>> = std::iter::once(hit)
-                .chain((0..more).map(|_| counters.hit(&mut rng, who).1))
+                .chain((0..more).map(|_| counters.hit(&mut rng, client).1))
                 .collect();
-            // Often the same client comes again.
+            // Often the same request is repeated.
             if rng.bool() && !last.is_empty() {
                 hits.clone_from(&last);
             }
             last.clone_from(&hits);
             let one = cached.take(&hits).await.unwrap();
-            let other = asked.take(&hits).await.unwrap();
+            let other = uncached.take(&hits).await.unwrap();
             assert_eq!(
                 one.allowed, other.allowed,
                 "seed {seed}, step {step}: {hits:?} {one:?} {other:?}"
@@ -158,7 +158,7 @@ async fn a_store_with_a_deny_cache_decides_as_one_without() {
             if one.outcomes != other.outcomes {
                 assert!(!one.allowed, "seed {seed}, step {step}: {one:?} {other:?}");
                 assert_same_figures(&hits, &one, &other);
-                in_part += 1;
+                partial += 1;
             }
             let now = clock.now();
             let later = other.outcomes.iter().filter_map(|outcome| outcome.retry_after());
@@ -167,24 +167,25 @@ async fn a_store_with_a_deny_cache_decides_as_one_without() {
                 receipts.push((one.receipt, other.receipt));
             }
         }
-        answered_here += cached.deny_cache_hits();
+        cache_hits += cached.deny_cache_hits();
     }
-    let what =
-        format!("{answered_here} of {decided} were answered here, {in_part} of limits in part");
-    assert!(answered_here > decided / 50 && in_part > 50, "{what}");
+    let context =
+        format!("{cache_hits} of {decided} from the cache, {partial} with some limits only");
+    assert!(cache_hits > decided / 50 && partial > 50, "{context}");
 }
 
-/// What another instance gives back or resets is learnt after the time to live at most, and nothing else is wrong.
+/// A revert or reset by another instance is seen after the time to live at the latest, and all other decisions are
+/// exact.
 #[tokio::test]
-async fn what_another_instance_gives_back_is_learnt_in_time() {
+async fn revert_by_other_instance_is_seen_after_ttl() {
     let redis = Redis::start();
     let mut wrong = 0;
     for seed in 100..140 {
         let mut rng = Rng::with_seed(seed);
         let counters = Counters::new(&mut rng);
         let clock = begin();
-        let here = open(&redis, &clock, &format!("shared{seed}:"), TTL);
-        let elsewhere = open(&redis, &clock, &format!("shared{seed}:"), Duration::ZERO);
+        let this_instance = open(&redis, &clock, &format!("shared{seed}:"), TTL);
+        let other_instance = open(&redis, &clock, &format!("shared{seed}:"), Duration::ZERO);
         let (mut waits, mut receipts): (Vec<Timestamp>, Vec<(usize, Receipt)>) = Default::default();
         let mut freed: HashMap<usize, Timestamp> = HashMap::new();
         for step in 0..600 {
@@ -193,28 +194,29 @@ async fn what_another_instance_gives_back_is_learnt_in_time() {
             let hit = Hit::new(hit.key, hit.limit, hit.cost);
             match rng.u8(..24) {
                 0 => {
-                    elsewhere.reset(&[hit]).await.unwrap();
+                    other_instance.reset(&[hit]).await.unwrap();
                     freed.insert(nth, clock.now());
                 }
                 23 => {
-                    elsewhere.refund(&[hit]).await.unwrap();
+                    other_instance.refund(&[hit]).await.unwrap();
                     freed.insert(nth, clock.now());
                 }
                 1 | 2 if !receipts.is_empty() => {
                     let (nth, receipt) = receipts.swap_remove(rng.usize(..receipts.len()));
-                    elsewhere.revert(&receipt).await.unwrap();
+                    other_instance.revert(&receipt).await.unwrap();
                     freed.insert(nth, clock.now());
                 }
                 3..6 => {
-                    let taken = elsewhere.take(&[hit]).await.unwrap();
+                    let taken = other_instance.take(&[hit]).await.unwrap();
                     receipts.push((nth, taken.receipt));
                 }
                 _ => {
-                    let fits = elsewhere.peek(&[hit]).await.unwrap()[0].fits();
-                    let taken = here.take(&[hit]).await.unwrap();
+                    let fits = other_instance.peek(&[hit]).await.unwrap()[0].fits();
+                    let taken = this_instance.take(&[hit]).await.unwrap();
                     if taken.allowed != fits {
-                        let until = freed.get(&nth).map(|at| at.after(TTL));
-                        let is_stated = fits && until.is_some_and(|until| clock.now() < until);
+                        let expires_at = freed.get(&nth).map(|at| at.after(TTL));
+                        let is_stated =
+                            fits && expires_at.is_some_and(|expires_at| clock.now() < expires_at);
                         assert!(is_stated, "seed {seed}, step {step}: {hit:?} {taken:?}");
                         wrong += 1;
                     }
@@ -225,12 +227,12 @@ async fn what_another_instance_gives_back_is_learnt_in_time() {
             }
         }
     }
-    assert!(wrong > 0, "the traces try it");
+    assert!(wrong > 0, "the traces must cover this");
 }
 
 fn bucket() -> (Scope, Limit) {
     let limit = Limit::new("10/min".parse().unwrap(), Algorithm::SlidingLog).unwrap();
-    (Scope::new("deny", "rule", "limit", &["who"]), limit)
+    (Scope::new("deny", "rule", "limit", &["client"]), limit)
 }
 
 fn hit<'a>(scope: &'a Scope, limit: &'a Limit, cost: u64) -> Hit<'a> {
@@ -239,7 +241,7 @@ fn hit<'a>(scope: &'a Scope, limit: &'a Limit, cost: u64) -> Hit<'a> {
 }
 
 #[tokio::test]
-async fn who_has_spent_all_is_denied_without_a_call() {
+async fn exhausted_limit_is_denied_without_call() {
     let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
     let store = open(&redis, &clock, "", TTL);
     assert!(store.take(&[hit(&scope, &limit, 10)]).await.unwrap().allowed);
@@ -250,31 +252,31 @@ async fn who_has_spent_all_is_denied_without_a_call() {
         assert_eq!(denied.outcomes[0].retry_after(), Some(Duration::from_secs(60)));
     }
     assert_eq!(calls(&redis), before);
-    // As long as it is believed, the wait shrinks with the time.
+    // While the denial is cached, the wait shrinks with time.
     clock.advance(Duration::from_millis(999));
     let denied = store.take(&[hit(&scope, &limit, 1)]).await.unwrap();
     assert_eq!(denied.outcomes[0].retry_after(), Some(Duration::from_millis(59_001)));
     assert_eq!(calls(&redis), before);
     clock.advance(Duration::from_millis(1));
     assert!(!store.take(&[hit(&scope, &limit, 1)]).await.unwrap().allowed);
-    assert_eq!(calls(&redis), before + 1, "it is believed for a second");
+    assert_eq!(calls(&redis), before + 1, "the denial is cached for a second");
 }
 
 #[tokio::test]
-async fn a_denial_of_one_cost_says_nothing_of_a_smaller_one() {
+async fn cached_denial_does_not_deny_smaller_cost() {
     let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
     let store = open(&redis, &clock, "", TTL);
     assert!(store.take(&[hit(&scope, &limit, 6)]).await.unwrap().allowed);
     assert!(!store.take(&[hit(&scope, &limit, 5)]).await.unwrap().allowed);
     let before = calls(&redis);
     assert!(!store.take(&[hit(&scope, &limit, 5)]).await.unwrap().allowed);
-    assert_eq!(calls(&redis), before, "the same again");
+    assert_eq!(calls(&redis), before, "the same cost");
     assert!(store.take(&[hit(&scope, &limit, 4)]).await.unwrap().allowed);
 }
 
-/// After a denial, a smaller cost is charged: now the wait is longer than that of the cached denial.
+/// After a denial, a smaller cost is charged: the wait becomes longer than the cached one.
 #[tokio::test]
-async fn a_wait_includes_what_was_charged_since_the_denial() {
+async fn retry_after_includes_charges_since_denial() {
     let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
     let store = open(&redis, &clock, "", 60 * TTL);
     let take = async |cost| store.take(&[hit(&scope, &limit, cost)]).await.unwrap();
@@ -290,12 +292,12 @@ async fn a_wait_includes_what_was_charged_since_the_denial() {
     assert!(take(5).await.allowed);
 }
 
-/// After a denial, another identity of the same request is charged: its wait is longer than that of the cached denial.
+/// After a denial, another identity of the same request is charged: its wait is longer than the cached one.
 #[tokio::test]
-async fn a_wait_includes_the_limits_of_other_identities() {
+async fn retry_after_includes_limits_of_other_identities() {
     let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
     let store = open(&redis, &clock, "", 60 * TTL);
-    let shared = Scope::new("deny", "shared", "limit", &["who"]);
+    let shared = Scope::new("deny", "shared", "limit", &["client"]);
     let hits = [hit(&scope, &limit, 1), hit(&shared, &limit, 1)];
     assert!(store.take(&[hit(&scope, &limit, 10)]).await.unwrap().allowed);
     assert!(!store.take(&hits).await.unwrap().allowed);
@@ -315,7 +317,7 @@ async fn a_wait_includes_the_limits_of_other_identities() {
 }
 
 #[tokio::test]
-async fn a_denial_is_not_believed_of_another_max() {
+async fn cached_denial_is_ignored_after_max_changes() {
     let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
     let store = open(&redis, &clock, "", TTL);
     let more = Limit::new("11/min".parse().unwrap(), limit.algorithm()).unwrap();
@@ -324,19 +326,19 @@ async fn a_denial_is_not_believed_of_another_max() {
     assert!(store.take(&[hit(&scope, &more, 1)]).await.unwrap().allowed, "the policy has changed");
 }
 
-/// What the policy wants while Redis does not answer holds for all, whatever is known here.
+/// While the circuit breaker is open, the policy's `on_store_error` applies to all requests, cached or not.
 #[tokio::test]
-async fn nothing_is_answered_here_while_redis_is_not_asked() {
+async fn cache_is_unused_while_breaker_is_open() {
     let (mut redis, (scope, limit)) = (Redis::start(), bucket());
     let settings = Settings { deny_cache_ttl: 60 * TTL, ..Settings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
-    server::until("all is spent", LONG, async || {
+    server::poll_until("all is spent", LONG, async || {
         store.take(&[hit(&scope, &limit, 10)]).await.is_ok_and(|taken| !taken.allowed)
     })
     .await;
     redis.kill();
-    assert!(!store.take(&[hit(&scope, &limit, 1)]).await.unwrap().allowed, "it is known here");
-    server::until("it is open", LONG, async || {
+    assert!(!store.take(&[hit(&scope, &limit, 1)]).await.unwrap().allowed, "the denial is cached");
+    server::poll_until("the breaker is open", LONG, async || {
         store.take(&[hit(&scope, &limit, 2)]).await.unwrap_err();
         store.is_breaker_open()
     })
@@ -345,10 +347,10 @@ async fn nothing_is_answered_here_while_redis_is_not_asked() {
 }
 
 #[tokio::test]
-async fn what_has_been_spent_is_charged_though_another_limit_is_known_to_deny() {
+async fn report_is_charged_despite_cached_denial() {
     let (redis, clock, (scope, limit)) = (Redis::start(), begin(), bucket());
     let store = open(&redis, &clock, "", TTL);
-    let debts = Scope::new("deny", "debts", "limit", &["who"]);
+    let debts = Scope::new("deny", "debts", "limit", &["client"]);
     let debt = hit(&debts, &limit, 1).reported();
     assert!(store.take(&[hit(&scope, &limit, 10)]).await.unwrap().allowed);
     for left in [9, 8] {
@@ -358,9 +360,9 @@ async fn what_has_been_spent_is_charged_though_another_limit_is_known_to_deny() 
     }
 }
 
-/// While denials are told, one instance gives back: none that was sent before is believed after.
+/// One instance reverts and is denied concurrently: no denial from before a revert is served after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_denial_outlives_a_give_back_of_its_own_instance() {
+async fn cached_denial_ends_with_own_revert() {
     let (redis, (scope, limit)) = (Redis::start(), bucket());
     let settings = Settings { timeout: LONG, deny_cache_ttl: 60 * TTL, ..Settings::default() };
     let store = Arc::new(RedisStore::open(&redis.address(), settings).unwrap());
@@ -369,21 +371,21 @@ async fn no_denial_outlives_a_give_back_of_its_own_instance() {
             let (store, scope, limit) = (store.clone(), scope.clone(), limit);
             tokio::spawn(async move {
                 loop {
-                    // More than there ever is: these only ask and are denied, at many costs.
+                    // Costs above max: these requests are always denied.
                     for cost in [11, 12, 13] {
                         store.take(&[hit(&scope, &limit, cost)]).await.unwrap();
                     }
                     let one = store.take(&[hit(&scope, &limit, 10)]).await.unwrap();
                     store.revert(&one.receipt).await.unwrap();
-                    // What is known here is answered without waiting for anybody.
+                    // A cached denial returns without waiting for another task.
                     tokio::task::yield_now().await;
                 }
             })
         })
         .collect();
     for _ in 0..300 {
-        // Between two others' turns everything is free, so nobody may be denied for long.
-        server::until("it is free again", Duration::from_secs(20), async || {
+        // Between the charges of two other tasks all units are free, so no task may be denied for long.
+        server::poll_until("units are free again", Duration::from_secs(20), async || {
             let taken = store.take(&[hit(&scope, &limit, 10)]).await.unwrap();
             if taken.allowed {
                 store.refund(&[hit(&scope, &limit, 10)]).await.unwrap();

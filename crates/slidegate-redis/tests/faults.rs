@@ -1,7 +1,7 @@
-//! What happens to callers when something happens to Redis, or between it and them.
+//! Faults of Redis, and of the network between Redis and a store.
 //!
-//! The measure of a wait is the machine's own: it may be as much longer than the time-out as a task that
-//! does nothing but sleep was late, and then some.
+//! A request may take longer than the timeout only by a fixed slack and by the lateness of the machine, which is
+//! measured with a task that only sleeps.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod faults {

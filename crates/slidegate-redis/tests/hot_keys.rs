@@ -1,4 +1,4 @@
-//! What a rule says to counts in Redis (`redis: {…}`) holds, over real servers: `split`, `sample` and `slot_by`.
+//! The Redis options of rules (`redis: {…}`) over real servers: `split`, `sample` and `slot_by`.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod hot_keys {

@@ -1,4 +1,4 @@
-//! Many processes at once on one key: together they get exactly what the limit has, and no more.
+//! Concurrent processes on one key: together they get exactly max.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod server;
@@ -13,34 +13,34 @@ use slidegate::{
 };
 use slidegate_redis::{RedisStore, Settings};
 
-use server::{LONG, Redis, until};
+use server::{LONG, Redis, poll_until};
 
 const PROCESSES: usize = 8;
 const CONNECTIONS: usize = 50;
 
-/// Each connection asks so often: eight times in all what the limit has.
-const ASKS: usize = 20;
+/// Requests per connection. All together they request eight times max.
+const TAKES_PER_CONNECTION: usize = 20;
 
 const MAX: u64 = 1_000;
 
-/// So long that nothing leaves while the test runs.
+/// A window so long that no unit leaves it during the test.
 const WINDOW: Duration = Duration::from_secs(24 * 3_600);
 
-/// What a process is told in its environment.
+/// Environment variables of a process.
 const ADDRESS: &str = "SLIDEGATE_RACES_ADDRESS";
 const ALGORITHM: &str = "SLIDEGATE_RACES_ALGORITHM";
 const SKEW: &str = "SLIDEGATE_RACES_SKEW_US";
 
-/// Where a process says what it was allowed.
+/// Prefix of the line with which a process reports its allowed units.
 const ALLOWED: &str = "allowed in all: ";
 
-/// The machine's clock, wrong by the same span always.
-struct Skewed {
+/// The machine's clock with a constant offset.
+struct SkewedClock {
     clock: SystemClock,
     micros: i64,
 }
 
-impl Clock for Skewed {
+impl Clock for SkewedClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.clock.now().as_micros().saturating_add_signed(self.micros))
     }
@@ -50,10 +50,10 @@ fn limit(number: usize) -> Limit {
     Limit::new(Quota::new(MAX, WINDOW).unwrap(), Algorithm::ALL[number]).unwrap()
 }
 
-/// Not a test: one of the processes of those below, which start it.
+/// Not a test: the body of the processes that the tests below start.
 #[tokio::test]
-#[ignore = "is started by the others"]
-async fn one_of_the_processes() {
+#[ignore = "started by the other tests"]
+async fn racing_process() {
     let Ok(address) = env::var(ADDRESS) else { return };
     let limit = limit(env::var(ALGORITHM).unwrap().parse().unwrap());
     let skew: Option<i64> = env::var(SKEW).ok().map(|skew| skew.parse().unwrap());
@@ -63,42 +63,42 @@ async fn one_of_the_processes() {
                 Settings { timeout: LONG, deny_cache_ttl: Duration::ZERO, ..Settings::default() };
             let store = RedisStore::open(&address, settings).unwrap();
             match skew {
-                Some(micros) => store.with_clock(Skewed { clock: SystemClock::new(), micros }),
+                Some(micros) => store.with_clock(SkewedClock { clock: SystemClock::new(), micros }),
                 None => store,
             }
         })
         .collect();
-    let scope = Scope::new("races", "rule", "limit", &["who"]);
+    let scope = Scope::new("races", "rule", "limit", &["client"]);
     let key = Key::new(&scope, &[Value::Text("all")]);
     for store in &stores {
         let hit = Hit::new(key, &limit, 1);
         store.peek(&[hit]).await.unwrap();
     }
-    meet(&address).await;
-    let mut askers = tokio::task::JoinSet::new();
+    wait_for_all_processes(&address).await;
+    let mut takers = tokio::task::JoinSet::new();
     for store in stores {
         let scope = scope.clone();
-        askers.spawn(async move {
+        takers.spawn(async move {
             let key = Key::new(&scope, &[Value::Text("all")]);
             let hit = Hit::new(key, &limit, 1);
             let mut allowed = 0;
-            for _ in 0..ASKS {
+            for _ in 0..TAKES_PER_CONNECTION {
                 allowed += u64::from(store.take(&[hit]).await.unwrap().allowed);
             }
             allowed
         });
     }
-    println!("{ALLOWED}{}", askers.join_all().await.iter().sum::<u64>());
+    println!("{ALLOWED}{}", takers.join_all().await.iter().sum::<u64>());
 }
 
-/// Waits until all processes have come so far.
-async fn meet(address: &str) {
+/// Waits until all processes are ready.
+async fn wait_for_all_processes(address: &str) {
     let client = redis::Client::open(address).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     let name = format!("ready:{}", std::process::id());
     let set = redis::cmd("SET").arg(name).arg("").arg("EX").arg(60).to_owned();
     set.exec_async(&mut connection).await.unwrap();
-    until("all processes are ready", LONG, async || {
+    poll_until("all processes are ready", LONG, async || {
         let ready: Vec<String> =
             redis::cmd("KEYS").arg("ready:*").query_async(&mut connection).await.unwrap();
         ready.len() == PROCESSES
@@ -109,7 +109,7 @@ async fn meet(address: &str) {
 fn process(redis: &Redis, number: usize, skew: Option<i64>) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
     command
-        .args(["--exact", "one_of_the_processes", "--ignored", "--nocapture"])
+        .args(["--exact", "racing_process", "--ignored", "--nocapture"])
         .env(ADDRESS, redis.address())
         .env(ALGORITHM, number.to_string())
         .stdout(Stdio::piped());
@@ -119,9 +119,9 @@ fn process(redis: &Redis, number: usize, skew: Option<i64>) -> Child {
     command.spawn().unwrap()
 }
 
-/// What all processes were allowed together.
-fn raced(number: usize, is_skewed: bool) -> u64 {
-    let redis = Redis::with(&["--maxclients", "2000"]);
+/// Runs the processes. Returns the units that they were allowed together.
+fn run_race(number: usize, is_skewed: bool) -> u64 {
+    let redis = Redis::with_args(&["--maxclients", "2000"]);
     // From 200 ms slow to 200 ms fast.
     let skew = |nth: usize| (nth as i64 * 2 - 7) * 200_000 / 7;
     let processes: Vec<Child> =
@@ -134,17 +134,17 @@ fn raced(number: usize, is_skewed: bool) -> u64 {
         allowed.unwrap().1.parse::<u64>().unwrap()
     };
     let allowed = processes.into_iter().map(count).sum();
-    let asked = (PROCESSES * CONNECTIONS * (ASKS + 1)) as u64;
+    let min_calls = (PROCESSES * CONNECTIONS * (TAKES_PER_CONNECTION + 1)) as u64;
     let called = redis.calls_of("evalsha") + redis.calls_of("eval");
-    assert!(called >= asked, "{called} calls: they all asked Redis");
+    assert!(called >= min_calls, "{called} calls: all requests must reach Redis");
     redis.assert_all_expire();
     allowed
 }
 
-/// Exactly max where the algorithm is strict; else what it promises, and no less than max.
-fn hold(is_skewed: bool) {
+/// Asserts that exactly max is allowed if the algorithm is strict, otherwise at least max and at most its bound.
+fn assert_exact(is_skewed: bool) {
     for (number, algorithm) in Algorithm::ALL.iter().enumerate() {
-        let allowed = raced(number, is_skewed);
+        let allowed = run_race(number, is_skewed);
         let most = match algorithm {
             Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => MAX,
             _ => max_units_in_window(&limit(number)),
@@ -154,11 +154,11 @@ fn hold(is_skewed: bool) {
 }
 
 #[test]
-fn eight_processes_by_the_clock_of_redis_get_exactly_max() {
-    hold(false);
+fn processes_on_redis_clock_get_exactly_max() {
+    assert_exact(false);
 }
 
 #[test]
-fn eight_processes_whose_clocks_differ_get_exactly_max() {
-    hold(true);
+fn processes_with_skewed_clocks_get_exactly_max() {
+    assert_exact(true);
 }

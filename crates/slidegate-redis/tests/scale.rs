@@ -1,7 +1,7 @@
-//! What happens to counts and callers when a service that Sentinel guards, or a cluster, loses a master, gets it
-//! back, or moves slots: under load, with notes of all that was asked and said.
+//! Counters and callers under load while a Sentinel service or a Cluster loses a master, recovers it, or migrates
+//! slots. All calls and their results are recorded.
 //!
-//! What may be lost is what Redis admits by its replication offsets, and not a charge more.
+//! The number of lost charges is bounded by the bytes that Redis has lost according to its replication offsets.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod scale {

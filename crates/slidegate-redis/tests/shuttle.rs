@@ -1,4 +1,4 @@
-//! The breaker under schedules that shuttle picks: run it with `make test-shuttle`.
+//! The circuit breaker under thread schedules that shuttle chooses: run it with `make test-shuttle`.
 
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use slidegate::Timestamp;
-use slidegate_redis::breaker::{Admit, Breaker, Change, Settings, Ticket};
+use slidegate_redis::breaker::{Breaker, BreakerDecision, CallPass, Settings, StateChange};
 
 const ITERATIONS: usize = 2_000;
 
@@ -19,8 +19,8 @@ fn explore(test: impl Fn() + Send + Sync + Copy + 'static) {
     shuttle::check_pct(test, ITERATIONS, 3);
 }
 
-/// The sum of what `work` returns in three threads.
-fn together(work: impl Fn(usize) -> usize + Send + Sync + 'static) -> usize {
+/// Runs `work` in three threads and returns the sum of the results.
+fn sum_of_three_threads(work: impl Fn(usize) -> usize + Send + Sync + 'static) -> usize {
     let work = Arc::new(work);
     let total = Arc::new(AtomicUsize::new(0));
     let threads: Vec<_> = (0..3)
@@ -35,81 +35,82 @@ fn together(work: impl Fn(usize) -> usize + Send + Sync + 'static) -> usize {
     total.load(Ordering::SeqCst)
 }
 
-/// A breaker that opens at the second failure.
-fn closed() -> Arc<Breaker> {
-    Arc::new(Breaker::new(Settings { failures_in_a_row: 2, ..Settings::default() }))
+/// Creates a breaker that opens at the second failure.
+fn closed_breaker() -> Arc<Breaker> {
+    Arc::new(Breaker::new(Settings { consecutive_failures: 2, ..Settings::default() }))
 }
 
-fn open() -> Arc<Breaker> {
-    let breaker = closed();
+fn open_breaker() -> Arc<Breaker> {
+    let breaker = closed_breaker();
     for _ in 0..2 {
-        let ticket = call(&breaker);
-        breaker.failed(ticket, NOW);
+        let pass = call(&breaker);
+        breaker.record_failure(pass, NOW);
     }
-    assert!(breaker.is_breaker_open());
+    assert!(breaker.is_open());
     breaker
 }
 
-fn call(breaker: &Breaker) -> Ticket {
-    let Admit::Call(ticket) = breaker.admit(NOW) else { panic!("it is open") };
-    ticket
+fn call(breaker: &Breaker) -> CallPass {
+    let BreakerDecision::Call(pass) = breaker.admit(NOW) else { panic!("the breaker is open") };
+    pass
 }
 
 #[test]
-fn one_of_many_failures_opens_it() {
+fn concurrent_failures_open_breaker_once() {
     explore(|| {
-        let breaker = closed();
+        let breaker = closed_breaker();
         let shared = breaker.clone();
-        let opened = together(move |_| {
+        let opened = sum_of_three_threads(move |_| {
             let mut opened = 0;
             for _ in 0..2 {
-                if let Admit::Call(ticket) = shared.admit(NOW) {
-                    opened += usize::from(shared.failed(ticket, NOW).is_some());
+                if let BreakerDecision::Call(pass) = shared.admit(NOW) {
+                    opened += usize::from(shared.record_failure(pass, NOW).is_some());
                 }
             }
             opened
         });
-        assert!(breaker.is_breaker_open());
+        assert!(breaker.is_open());
         assert_eq!(opened, 1);
     });
 }
 
 #[test]
-fn one_of_many_that_ask_probes() {
+fn concurrent_callers_get_one_probe() {
     explore(|| {
-        let breaker = open();
+        let breaker = open_breaker();
         let later = NOW.after(Duration::from_secs(1));
-        let probes = together(move |_| usize::from(breaker.admit(later) != Admit::Refuse));
+        let probes = sum_of_three_threads(move |_| {
+            usize::from(breaker.admit(later) != BreakerDecision::Reject)
+        });
         assert_eq!(probes, 1);
     });
 }
 
 #[test]
-fn what_is_late_does_not_disturb_a_probe() {
+fn late_results_do_not_disturb_probe() {
     explore(|| {
-        let breaker = closed();
-        let early =
-            [call(&breaker), call(&breaker)].map(|ticket| std::sync::Mutex::new(Some(ticket)));
-        for ticket in [call(&breaker), call(&breaker)] {
-            breaker.failed(ticket, NOW);
+        let breaker = closed_breaker();
+        let early = [call(&breaker), call(&breaker)].map(|pass| std::sync::Mutex::new(Some(pass)));
+        for pass in [call(&breaker), call(&breaker)] {
+            breaker.record_failure(pass, NOW);
         }
         let later = NOW.after(Duration::from_secs(1));
         let shared = breaker.clone();
-        let changes = together(move |nth| {
+        let changes = sum_of_three_threads(move |nth| {
             let take = |nth: usize| early[nth].lock().unwrap().take().unwrap();
-            let told = match nth {
-                0 => shared.succeeded(take(0), later),
-                1 => shared.failed(take(1), later),
+            let change = match nth {
+                0 => shared.record_success(take(0), later),
+                1 => shared.record_failure(take(1), later),
                 _ => {
-                    let Admit::Probe(probe) = shared.admit(later) else {
-                        panic!("nobody else asks")
+                    let BreakerDecision::Probe(probe) = shared.admit(later) else {
+                        panic!("the probe must be allowed")
                     };
-                    shared.succeeded(probe, later)
+                    shared.record_success(probe, later)
                 }
             };
-            assert!(told.is_none() || nth == 2);
-            usize::from(matches!(told, Some(Change::Closed { .. })))
+            assert!(change.is_none() || nth == 2);
+            usize::from(matches!(change, Some(StateChange::Closed { .. })))
         });
-        assert_eq!((changes, breaker.is_breaker_open()), (1, false));
+        assert_eq!((changes, breaker.is_open()), (1, false));
     });
 }

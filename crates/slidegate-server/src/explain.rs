@@ -158,7 +158,7 @@ impl RuleExplanation {
         let limit_status = |limit: &RuleLimit| {
             ruling.limits().find(|limit_status| {
                 limit_status.match_index() == match_index
-                    && limit_status.limit.place() == limit.place()
+                    && limit_status.limit.index() == limit.index()
             })
         };
         let limits = matched.limits().iter().zip(matched.hits());
@@ -171,9 +171,9 @@ impl RuleExplanation {
             applies: true,
             no_match_reason: None,
             by_override: matched
-                .chosen_override()
+                .active_override()
                 .map(|(index, other)| override_name(index, other)),
-            missing_attribute: matched.lacks_attribute(),
+            missing_attribute: matched.is_attribute_missing(),
             limits: limits.collect(),
         }
     }
@@ -200,7 +200,7 @@ impl LimitExplanation {
             cost: hit.cost,
             required: hit.required,
             charged_always: hit.charge == ChargeWhen::Always,
-            key_values: if matched.lacks_attribute() {
+            key_values: if matched.is_attribute_missing() {
                 BTreeMap::new()
             } else {
                 identity.collect()

@@ -188,7 +188,9 @@ impl StoreChoice {
         };
         let settings = match args.redis_clock {
             RedisClock::Server => settings,
-            RedisClock::Client => slidegate_redis::Settings { keep: CLOCKS_DIFFER, ..settings },
+            RedisClock::Client => {
+                slidegate_redis::Settings { expiry_margin: CLOCKS_DIFFER, ..settings }
+            }
         };
         let address = Box::new(args.store.0.parse()?);
         Ok(Self::Redis { address, settings, clock: args.redis_clock })

@@ -123,17 +123,17 @@ impl Store {
     /// How its cluster stands.
     pub fn cluster_figures(&self) -> Option<ClusterFigures> {
         let node = self.node()?;
-        let (counts, sum) = node.counters().overshoot().read();
+        let (counts, sum) = node.counters().overshoot().snapshot();
         let overshoot = Shares { counts, sum };
         let status = node.status()?;
-        Some(ClusterFigures::of(&status, node.capped(), overshoot))
+        Some(ClusterFigures::of(&status, node.unsynced_denials(), overshoot))
     }
 
     /// Returns whether the store is available: false before the first connection, and while the circuit breaker refuses calls.
     pub fn answers(&self) -> bool {
         match self {
             Self::Memory(_) | Self::Cluster(_) => true,
-            Self::Redis(store) => store.answers(),
+            Self::Redis(store) => store.is_reachable(),
         }
     }
 

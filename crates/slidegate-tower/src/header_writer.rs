@@ -126,7 +126,7 @@ impl HeaderWriter {
 /// Returns the wait of a denial with its jitter; `None` if the request can never be allowed.
 pub fn retry_after(ruling: &Ruling, jitter: JitterSample) -> Option<Duration> {
     let wait = ruling.decision().retry_after()?;
-    Some(jitter.of(wait))
+    Some(jitter.extend(wait))
 }
 
 impl Default for HeaderWriter {

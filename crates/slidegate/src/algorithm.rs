@@ -1,8 +1,10 @@
-//! The algorithms: what a user chooses ([`Algorithm`]), what counts ([`Counter`]), and the one table
-//! that joins the two.
+//! The rate-limiting algorithms: [`Algorithm`] is the user's choice, [`Counter`] the implementation, and `AnyCounter`
+//! maps one to the other.
 //!
-//! An algorithm knows neither clock nor lock nor I/O. It is arithmetic over integers, the same in Rust
-//! and in Lua. To add one: a file beside the others, and a line wherever the compiler then points.
+//! An algorithm is integer arithmetic without clock, locks and I/O; the Lua scripts in slidegate-redis do the same
+//! arithmetic. To add an algorithm, implement [`Counter`] in a new file in `algorithm/`, add a variant to `AnyCounter`,
+//! a table in `store/memory/shard.rs` and the Lua scripts, and follow the errors of the compiler. The conformance suite
+//! tests all algorithms in [`Algorithm::ALL`].
 
 pub mod additive;
 pub mod fixed_window;
@@ -26,45 +28,47 @@ use sliding_log::SlidingLog;
 use sliding_window::SlidingWindow;
 use token_bucket::TokenBucket;
 
-/// How a limit counts. `docs/ALGORITHMS.md` says what each promises and when to choose it.
+/// A rate-limiting algorithm with its parameters. `docs/ALGORITHMS.md` describes the guarantees of each algorithm and
+/// when to choose it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// Every charge in the window: never more than max in any window, never denies what fits.
+    /// Records every charge in the window. Exact: admits at most max in any window, and never denies a cost that fits.
     SlidingLog,
-    /// Sub-buckets, the oldest counted in full: never more than max in any window.
+    /// Divides the window into buckets and counts the oldest in full. Admits at most max in any window.
     SlidingBuckets {
-        /// The length of a bucket; divides the window. A tenth of the window if not given.
+        /// The length of a bucket; must divide the window. Default: a tenth of the window.
         precision: Option<Duration>,
     },
-    /// Two counts, the previous one weighted by its remaining share: about max, in 16 bytes.
+    /// Counts the current and the previous window, and weights the previous count by its overlap with the sliding
+    /// window. Admits about max, in a state of 16 bytes.
     #[default]
     SlidingWindow,
-    /// One count per window: up to twice max around a window's edge.
+    /// Counts each window separately. Admits up to twice max around a window boundary.
     FixedWindow {
-        /// Where the windows begin.
+        /// The alignment of the windows.
         align: Align,
     },
-    /// GCRA: a steady rate and a burst.
+    /// GCRA: a steady rate with a burst.
     TokenBucket {
-        /// Units that fit at once; max if not given.
+        /// Units that fit at once. Default: max.
         burst: Option<u64>,
-        /// The largest debt in units, from charges that are made without a check; twice max if not given.
+        /// The largest debt in units, caused by charges without a check. Default: twice max.
         max_debt: Option<u64>,
     },
 }
 
-/// Where fixed windows begin.
+/// The alignment of fixed windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Align {
-    /// At a phase that is a stable hash of the key, so that not everybody resets together.
+    /// Windows begin at an offset that is a stable hash of the key, so that different keys reset at different times.
     #[default]
     Key,
-    /// On the calendar, in UTC: minutes begin with the minute, days at midnight.
+    /// Windows follow the calendar in UTC: a minute begins at second 0, a day at midnight.
     Clock,
 }
 
 impl Algorithm {
-    /// Every algorithm with its defaults, in the order in which the docs describe them.
+    /// All algorithms with their defaults, in the order of the documentation.
     pub const ALL: [Self; 5] = [
         Self::SlidingLog,
         Self::SlidingBuckets { precision: None },
@@ -73,7 +77,7 @@ impl Algorithm {
         Self::TokenBucket { burst: None, max_debt: None },
     ];
 
-    /// The name in policies, keys and file names: `sliding_log`.
+    /// Returns the name in policies, keys and file names, for example `sliding_log`.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::SlidingLog => "sliding_log",
@@ -84,7 +88,7 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm of that name, with its defaults.
+    /// Returns the algorithm with this name, with its defaults.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
@@ -96,49 +100,50 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// One algorithm under one quota: pure arithmetic over one key's state.
+/// An algorithm with a quota: pure arithmetic over the state of one key.
 ///
-/// The default state is that of a key that was never seen. Time inside a key never runs backwards: a
-/// `now` before the last charge is taken as the time of that charge. The times of an outcome count from the caller's
-/// own `now`.
+/// A new key has the default state. Time inside a key never runs backwards: a `now` before the last charge counts as
+/// the time of that charge. The durations of an outcome start at the caller's `now`.
 pub trait Counter: Copy {
-    /// What is kept of one key.
+    /// The state of one key.
     type State: Clone + fmt::Debug + Default + HeapSize + PartialEq + Send + 'static;
 
     /// Returns whether `required` units are free at `now`. 0 units are free unless more than max are used.
     fn peek(&self, state: &Self::State, now: Timestamp, required: u64) -> Outcome;
 
-    /// Returns how many units of a cost can be charged: fewer if the largest debt would be exceeded.
+    /// Returns the number of units of a cost that can be charged: fewer than `cost` if the charge would exceed the
+    /// largest debt.
     #[inline(always)]
-    fn chargeable(&self, _: &Self::State, _: Timestamp, cost: u64) -> u64 {
+    fn chargeable_units(&self, _: &Self::State, _: Timestamp, cost: u64) -> u64 {
         cost
     }
 
-    /// Adds `cost` units, whether they fit or not. They must be [chargeable](Self::chargeable).
-    fn charge(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> Charged;
+    /// Charges `cost` units, whether they fit or not. The caller must have limited `cost` to the
+    /// [chargeable](Self::chargeable_units) units.
+    fn charge(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> ChargeEffect;
 
-    /// Takes back a charge of `cost` that was counted at `charged_at`; nothing of what has left the
-    /// window since.
+    /// Reverts a charge of `cost` units that was counted at `charged_at`. Units that have left the window are not
+    /// affected.
     fn revert(&self, state: &mut Self::State, charged_at: Timestamp, cost: u64);
 
-    /// Takes `cost` units off what counts at `now`, the oldest first, or all if there are fewer. That makes room
-    /// for exactly as many.
+    /// Subtracts `cost` units from those counted at `now`, oldest first, or all of them if there are fewer. Exactly as
+    /// many units become free.
     fn refund(&self, state: &mut Self::State, now: Timestamp, cost: u64);
 
-    /// The moment from which the state is as if never seen.
+    /// Returns the time from which the state is equivalent to the default state.
     fn expires_at(&self, state: &Self::State) -> Timestamp;
 }
 
-/// What a charge did.
+/// The effect of a charge on a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Charged {
-    /// The moment at which it is counted.
-    pub at: Timestamp,
+pub struct ChargeEffect {
+    /// The time at which the charge is counted.
+    pub charged_at: Timestamp,
     /// The result of a [`peek`](Counter::peek) for one unit after the charge.
-    pub after: Outcome,
+    pub outcome: Outcome,
 }
 
-/// A [`Counter`] of any algorithm. What travels inside of a limit.
+/// A [`Counter`] of any algorithm, as stored in a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum AnyCounter {
     SlidingLog(SlidingLog),
@@ -148,7 +153,7 @@ pub(crate) enum AnyCounter {
     TokenBucket(TokenBucket),
 }
 
-/// Runs `$body` with `$counter` bound to the counter inside of `$any`, whatever its type.
+/// Evaluates `$body` with `$counter` bound to the concrete counter in `$any`.
 macro_rules! with_counter {
     ($any:expr, $counter:ident => $body:expr) => {
         match $any {
@@ -162,23 +167,23 @@ macro_rules! with_counter {
 }
 pub(crate) use with_counter;
 
-/// How an algorithm divides time: a window of whole ticks, a tick being the smallest power of ten of
-/// microseconds for which there are not too many.
+/// The division of time into ticks. A window is a whole number of ticks; a tick is the smallest power of ten of
+/// microseconds with which the window has no more ticks than the algorithm supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Scale {
-    window: u32,
+struct TickScale {
+    window_ticks: u32,
     tick_us: u32,
 }
 
-impl Scale {
-    /// A window of at most `most` ticks. One that is no whole number of ticks counts as the next longer
-    /// one that is, so that no promise is weakened.
-    fn new(window_us: u64, most: u32) -> Self {
+impl TickScale {
+    /// Creates the scale of a window with at most `max_ticks` ticks. A window that is not a whole number of ticks is
+    /// rounded up, so that the guarantees of the algorithm still hold.
+    fn new(window_us: u64, max_ticks: u32) -> Self {
         let mut tick_us = 1;
-        while window_us.div_ceil(tick_us) > u64::from(most) {
+        while window_us.div_ceil(tick_us) > u64::from(max_ticks) {
             tick_us *= 10;
         }
-        Self { window: window_us.div_ceil(tick_us) as u32, tick_us: tick_us as u32 }
+        Self { window_ticks: window_us.div_ceil(tick_us) as u32, tick_us: tick_us as u32 }
     }
 
     fn params(&self, max: u32, extra: u32) -> LimitParams {
@@ -187,40 +192,46 @@ impl Scale {
             extra,
             max_debt: 0,
             tick_us: u64::from(self.tick_us),
-            window: self.window(),
+            window: self.window_ticks(),
         }
     }
 
-    /// Ticks in a window.
-    fn window(&self) -> u64 {
-        u64::from(self.window)
+    /// Returns the number of ticks in a window.
+    fn window_ticks(&self) -> u64 {
+        u64::from(self.window_ticks)
     }
 
-    /// The window, in microseconds.
+    /// Returns the length of the window in microseconds.
     fn window_us(&self) -> u64 {
-        u64::from(self.window) * u64::from(self.tick_us)
+        self.window_ticks() * u64::from(self.tick_us)
     }
 
-    /// The tick in which a moment lies.
-    fn tick(&self, moment: Timestamp) -> u64 {
+    /// Returns the tick that contains a time.
+    fn tick(&self, time: Timestamp) -> u64 {
         match self.tick_us {
-            1 => moment.as_micros(),
-            tick_us => moment.as_micros() / u64::from(tick_us),
+            1 => time.as_micros(),
+            tick_us => time.as_micros() / u64::from(tick_us),
         }
     }
 
-    /// The beginning of a tick, in microseconds.
-    fn begins_us(&self, tick: u64) -> u64 {
+    /// Returns the start of a tick in microseconds.
+    fn tick_start_us(&self, tick: u64) -> u64 {
         tick.saturating_mul(u64::from(self.tick_us))
     }
 }
 
-/// How long a state will outlast `now`, in microseconds.
-fn lasts_us<C: Counter>(counter: &C, state: &C::State, now: Timestamp) -> u64 {
+/// Returns the time from `now` until the state expires, in microseconds.
+fn micros_until_expiry<C: Counter>(counter: &C, state: &C::State, now: Timestamp) -> u64 {
     counter.expires_at(state).as_micros().saturating_sub(now.as_micros())
 }
 
-/// Units of a count: what is beyond [`MAX_UNITS`](crate::quota::MAX_UNITS) is not told apart.
+/// Returns whether `required` units fit into `remaining`. 0 units always fit, unless the counter is in debt.
+#[inline(always)]
+fn fits(required: u64, remaining: u64, is_in_debt: bool) -> bool {
+    required.max(u64::from(is_in_debt)) <= remaining
+}
+
+/// Limits a number of units to [`MAX_UNITS`](crate::quota::MAX_UNITS), the largest count.
 fn saturate(units: u64) -> u32 {
     units.min(crate::quota::MAX_UNITS) as u32
 }
@@ -230,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_distinct_and_lead_back() {
+    fn names_are_distinct_and_parse() {
         for algorithm in Algorithm::ALL {
             assert_eq!(Algorithm::by_name(algorithm.name()), Some(algorithm));
         }
@@ -238,15 +249,15 @@ mod tests {
     }
 
     #[test]
-    fn a_tick_is_the_smallest_power_of_ten_that_suffices() {
-        for (window_us, tick_us, window) in [
+    fn tick_is_smallest_sufficient_power_of_ten() {
+        for (window_us, tick_us, window_ticks) in [
             (1_000_000, 1, 1_000_000),
             (16_777_216, 1, 16_777_216),
             (16_777_217, 10, 1_677_722),
             (60_000_000, 10, 6_000_000),
             (604_800_000_000, 100_000, 6_048_000),
         ] {
-            assert_eq!(Scale::new(window_us, 1 << 24), Scale { window, tick_us });
+            assert_eq!(TickScale::new(window_us, 1 << 24), TickScale { window_ticks, tick_us });
         }
     }
 }

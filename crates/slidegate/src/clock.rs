@@ -1,39 +1,39 @@
-//! The only place that reads time.
+//! The clocks. This is the only module that reads time; clippy forbids it elsewhere.
 //!
-//! Everything else is handed a [`Timestamp`], so tests decide what time it is.
+//! All other code receives a [`Timestamp`] or a [`Clock`], so that tests control the time.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A moment, in whole microseconds since the Unix epoch.
+/// A point in time, in whole microseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The moment `micros` microseconds after the Unix epoch.
+    /// Creates a timestamp from microseconds since the Unix epoch.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// The moment `seconds` seconds after the Unix epoch.
+    /// Creates a timestamp from seconds since the Unix epoch.
     pub const fn from_secs(seconds: u64) -> Self {
         Self(seconds.saturating_mul(1_000_000))
     }
 
-    /// Microseconds since the Unix epoch.
+    /// Returns the microseconds since the Unix epoch.
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// This moment and `span` more; stays at the end of time rather than wrap.
-    pub fn after(self, span: Duration) -> Self {
-        self.after_us(micros_up(span))
+    /// Returns the timestamp `duration` later, rounded up to whole microseconds. Saturates instead of overflowing.
+    pub fn after(self, duration: Duration) -> Self {
+        self.after_us(ceil_micros(duration))
     }
 
-    pub(crate) fn after_us(self, span_us: u64) -> Self {
-        Self(self.0.saturating_add(span_us))
+    pub(crate) fn after_us(self, duration_us: u64) -> Self {
+        Self(self.0.saturating_add(duration_us))
     }
 }
 
@@ -43,14 +43,14 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Whole microseconds of a duration, rounded up.
-pub(crate) fn micros_up(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
+/// Returns the whole microseconds of a duration, rounded up.
+pub(crate) fn ceil_micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
 
-/// Tells the time.
+/// A source of the current time.
 pub trait Clock: Send + Sync + 'static {
-    /// The present moment.
+    /// Returns the current time.
     fn now(&self) -> Timestamp;
 }
 
@@ -60,17 +60,17 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
-/// The time of the machine. It starts at the wall clock's time and continues by the processor's counter, which is cheaper
-/// to read. The counter drifts by about 20 µs per second, so the clock is corrected towards the wall clock, by at most
-/// 500 µs per second. Thus calendar windows stay on the calendar, and an adjustment of the wall clock by a minute neither
-/// opens nor closes a window. A correction may set the clock back by up to 25 µs.
+/// The default clock. It starts at the wall clock's time and advances with the processor's counter, which is cheaper to
+/// read. The counter drifts by about 20 µs per second, so the clock is corrected towards the wall clock, by at most
+/// 500 µs per second. Thus calendar windows stay on the calendar, and an adjustment of the wall clock by a minute
+/// neither opens nor closes a window. A correction may set the clock back by up to 25 µs.
 #[derive(Clone, Debug)]
-pub struct SystemClock(Slewed<WallClock>);
+pub struct SystemClock(SlewedClock<WallClock>);
 
 impl SystemClock {
-    /// Starts a clock at the present wall time.
+    /// Creates a clock that starts at the current wall time.
     pub fn new() -> Self {
-        Self(Slewed::new(quanta::Clock::new(), WallClock))
+        Self(SlewedClock::new(quanta::Clock::new(), WallClock))
     }
 }
 
@@ -87,106 +87,112 @@ impl Clock for SystemClock {
     }
 }
 
-/// A cheap clock that is slowly corrected towards another clock.
+/// A fast clock that is slowly corrected towards a wall clock.
 #[derive(Debug)]
-struct Slewed<W> {
-    clock: quanta::Clock,
-    wall: W,
-    started_raw: u64,
-    started_at: u64,
-    /// When the wall clock was read last, in microseconds since the start.
-    set_at_us: AtomicU64,
-    /// The correction of the cheap clock, in microseconds.
-    ahead_us: AtomicI64,
+struct SlewedClock<W> {
+    fast_clock: quanta::Clock,
+    wall_clock: W,
+    start_raw: u64,
+    start_us: u64,
+    /// The time of the last correction, in microseconds since the start.
+    corrected_at_us: AtomicU64,
+    /// The correction of the fast clock, in microseconds.
+    correction_us: AtomicI64,
 }
 
-/// Microseconds between two readings of the wall clock.
-const SET_EVERY_US: u64 = 50_000;
+/// The interval between two corrections, in microseconds.
+const CORRECTION_INTERVAL_US: u64 = 50_000;
 
-/// Microseconds per microsecond of correction, at least.
-const MIN_US_PER_SLEW: u64 = 2_000;
+/// The minimum time per microsecond of correction, in microseconds.
+const MIN_US_PER_CORRECTION_US: u64 = 2_000;
 
-impl<W: Clock> Slewed<W> {
-    fn new(clock: quanta::Clock, wall: W) -> Self {
-        let (started_raw, started_at) = (clock.raw(), wall.now().0);
-        let (set_at_us, ahead_us) = (AtomicU64::new(0), AtomicI64::new(0));
-        Self { clock, wall, started_raw, started_at, set_at_us, ahead_us }
+impl<W: Clock> SlewedClock<W> {
+    fn new(fast_clock: quanta::Clock, wall_clock: W) -> Self {
+        let (start_raw, start_us) = (fast_clock.raw(), wall_clock.now().0);
+        let (corrected_at_us, correction_us) = (AtomicU64::new(0), AtomicI64::new(0));
+        Self { fast_clock, wall_clock, start_raw, start_us, corrected_at_us, correction_us }
     }
 
     #[inline]
     fn now(&self) -> Timestamp {
-        let elapsed_us = self.clock.delta_as_nanos(self.started_raw, self.clock.raw()) / 1_000;
-        let set_at_us = self.set_at_us.load(Ordering::Relaxed);
-        if elapsed_us >= set_at_us + SET_EVERY_US {
-            self.set(elapsed_us, set_at_us);
+        let elapsed_us =
+            self.fast_clock.delta_as_nanos(self.start_raw, self.fast_clock.raw()) / 1_000;
+        let corrected_at_us = self.corrected_at_us.load(Ordering::Relaxed);
+        if elapsed_us >= corrected_at_us + CORRECTION_INTERVAL_US {
+            self.correct(elapsed_us, corrected_at_us);
         }
-        self.at(elapsed_us)
+        self.corrected_time(elapsed_us)
     }
 
-    fn at(&self, elapsed_us: u64) -> Timestamp {
-        let own = self.started_at + elapsed_us;
-        Timestamp(own.saturating_add_signed(self.ahead_us.load(Ordering::Relaxed)))
+    fn corrected_time(&self, elapsed_us: u64) -> Timestamp {
+        let uncorrected_us = self.start_us + elapsed_us;
+        let correction_us = self.correction_us.load(Ordering::Relaxed);
+        Timestamp(uncorrected_us.saturating_add_signed(correction_us))
     }
 
     #[cold]
-    fn set(&self, elapsed_us: u64, set_at_us: u64) {
-        let (relaxed, wall) = (Ordering::Relaxed, self.wall.now().0);
-        if self.set_at_us.compare_exchange(set_at_us, elapsed_us, relaxed, relaxed).is_err() {
+    fn correct(&self, elapsed_us: u64, corrected_at_us: u64) {
+        let (relaxed, wall_us) = (Ordering::Relaxed, self.wall_clock.now().0);
+        let exchanged =
+            self.corrected_at_us.compare_exchange(corrected_at_us, elapsed_us, relaxed, relaxed);
+        if exchanged.is_err() {
             return;
         }
-        let most = i64::try_from((elapsed_us - set_at_us) / MIN_US_PER_SLEW).unwrap_or(i64::MAX);
-        let behind = wall.wrapping_sub(self.at(elapsed_us).0) as i64;
-        self.ahead_us.fetch_add(behind.clamp(-most, most), relaxed);
+        let max_us = i64::try_from((elapsed_us - corrected_at_us) / MIN_US_PER_CORRECTION_US)
+            .unwrap_or(i64::MAX);
+        let behind_us = wall_us.wrapping_sub(self.corrected_time(elapsed_us).0) as i64;
+        self.correction_us.fetch_add(behind_us.clamp(-max_us, max_us), relaxed);
     }
 }
 
-impl<W: Clone> Clone for Slewed<W> {
+impl<W: Clone> Clone for SlewedClock<W> {
     fn clone(&self) -> Self {
-        let Self { clock, wall, started_raw, started_at, set_at_us, ahead_us } = self;
         Self {
-            clock: clock.clone(),
-            wall: wall.clone(),
-            started_raw: *started_raw,
-            started_at: *started_at,
-            set_at_us: AtomicU64::new(set_at_us.load(Ordering::Relaxed)),
-            ahead_us: AtomicI64::new(ahead_us.load(Ordering::Relaxed)),
+            fast_clock: self.fast_clock.clone(),
+            wall_clock: self.wall_clock.clone(),
+            start_raw: self.start_raw,
+            start_us: self.start_us,
+            corrected_at_us: AtomicU64::new(self.corrected_at_us.load(Ordering::Relaxed)),
+            correction_us: AtomicI64::new(self.correction_us.load(Ordering::Relaxed)),
         }
     }
 }
 
-/// The machine's wall clock as it stands at this moment. For what others compare with a clock of their own:
-/// dates, and counts in a store that several machines share. Within one process count by a [`SystemClock`]:
-/// this one may be adjusted.
+/// The wall clock of the machine, for times that other machines compare with their own clocks: dates, and counters in a
+/// store that several machines share. Within one process use a [`SystemClock`], since the wall clock may be adjusted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WallClock;
 
 impl Clock for WallClock {
     fn now(&self) -> Timestamp {
-        #[expect(clippy::disallowed_methods, reason = "this is the place that reads time")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "this module is the only one that reads time"
+        )]
         let wall = std::time::SystemTime::now();
-        // Some clocks stand before 1970.
-        Timestamp(micros_up(wall.duration_since(std::time::UNIX_EPOCH).unwrap_or_default()))
+        // A misconfigured wall clock may show a time before 1970.
+        Timestamp(ceil_micros(wall.duration_since(std::time::UNIX_EPOCH).unwrap_or_default()))
     }
 }
 
-/// The machine's time for what several machines compare: a [`SystemClock`] that is set by the wall clock whenever
-/// it is told to [`follow`](Self::follow). What keeps the clocks of machines together adjusts the wall clock only, and
-/// to read that for each decision costs more.
+/// A clock for times that several machines compare: a [`SystemClock`] that is set to the wall clock by each call of
+/// [`sync_with_wall_clock`](Self::sync_with_wall_clock). Clock synchronization such as NTP adjusts only the wall clock,
+/// but reading the wall clock for each decision costs more.
 #[derive(Debug)]
 pub struct DriftCorrectedClock {
     clock: SystemClock,
-    /// What the wall clock is ahead, in microseconds.
+    /// The difference between the wall clock and the system clock, in microseconds.
     ahead_us: AtomicI64,
 }
 
 impl DriftCorrectedClock {
-    /// Starts a clock at the present wall time.
+    /// Creates a clock that starts at the current wall time.
     pub fn new() -> Self {
         Self { clock: SystemClock::new(), ahead_us: AtomicI64::new(0) }
     }
 
-    /// Sets it to the present wall time. It may so go back; time inside a key does not.
-    pub fn follow(&self) {
+    /// Sets the clock to the current wall time. The clock may go back; time inside a key does not.
+    pub fn sync_with_wall_clock(&self) {
         let ahead = WallClock.now().0.wrapping_sub(self.clock.now().0);
         self.ahead_us.store(ahead as i64, Ordering::Relaxed);
     }
@@ -205,7 +211,7 @@ impl Clock for DriftCorrectedClock {
     }
 }
 
-/// A clock that stands still until it is moved. Clones show the same time.
+/// A clock that changes only when it is set or advanced. Clones share their time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -219,19 +225,19 @@ impl Clock for DriftCorrectedClock {
 pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {
-    /// A clock that shows `now`.
+    /// Creates a clock that shows `now`.
     pub fn at(now: Timestamp) -> Self {
         Self(Arc::new(AtomicU64::new(now.0)))
     }
 
-    /// Sets the time; it may also go back.
+    /// Sets the time, which may also go back.
     pub fn set(&self, now: Timestamp) {
         self.0.store(now.0, Ordering::Relaxed);
     }
 
-    /// Moves the time on by `span`, rounded up to whole microseconds.
-    pub fn advance(&self, span: Duration) {
-        self.set(self.now().after(span));
+    /// Advances the time by `duration`, rounded up to whole microseconds.
+    pub fn advance(&self, duration: Duration) {
+        self.set(self.now().after(duration));
     }
 }
 
@@ -248,47 +254,50 @@ mod tests {
     const START: Timestamp = Timestamp::from_secs(1_750_000_020);
     const MONTH_S: u64 = 30 * 86_400;
 
-    /// Advances both clocks. The cheap one is too fast by `ppm` millionths.
-    fn advance(mock: &quanta::Mock, wall: &ManualClock, by: Duration, ppm: i64) {
-        wall.advance(by);
-        let drift_ns = by.as_micros() as i64 * ppm / 1_000;
-        mock.increment((by.as_nanos() as u64).wrapping_add_signed(drift_ns));
+    /// Advances both clocks. The fast clock gains `ppm` millionths.
+    fn advance(mock: &quanta::Mock, wall: &ManualClock, duration: Duration, ppm: i64) {
+        wall.advance(duration);
+        let drift_ns = duration.as_micros() as i64 * ppm / 1_000;
+        mock.increment((duration.as_nanos() as u64).wrapping_add_signed(drift_ns));
     }
 
     #[test]
-    fn a_clock_whose_counter_drifts_stays_on_the_calendar_for_a_month() {
+    fn drifting_counter_stays_on_calendar() {
         for ppm in [18, -18, 200, -200] {
-            for every_s in [1, 3_600] {
+            for interval_s in [1, 3_600] {
                 let (clock, mock) = quanta::Clock::mock();
                 let wall = ManualClock::at(START);
-                let slewed = Slewed::new(clock, wall.clone());
-                for _ in 0..MONTH_S.min(100_000 * every_s) / every_s {
-                    advance(&mock, &wall, Duration::from_secs(every_s), ppm);
-                    let apart = slewed.now().0.abs_diff(wall.now().0);
-                    assert!(apart <= 1, "{ppm} ppm, asked every {every_s} s: {apart} µs apart");
+                let slewed = SlewedClock::new(clock, wall.clone());
+                for _ in 0..MONTH_S.min(100_000 * interval_s) / interval_s {
+                    advance(&mock, &wall, Duration::from_secs(interval_s), ppm);
+                    let difference = slewed.now().0.abs_diff(wall.now().0);
+                    assert!(
+                        difference <= 1,
+                        "{ppm} ppm, read every {interval_s} s: {difference} µs"
+                    );
                 }
             }
         }
     }
 
     #[test]
-    fn an_adjusted_wall_clock_is_followed_slowly() {
+    fn adjusted_wall_clock_is_followed_slowly() {
         for step_s in [3_600, -3_600] {
             let (clock, mock) = quanta::Clock::mock();
             let wall = ManualClock::at(START);
-            let slewed = Slewed::new(clock, wall.clone());
+            let slewed = SlewedClock::new(clock, wall.clone());
             let stepped = START.0.saturating_add_signed(1_000_000 * step_s);
             wall.set(Timestamp(stepped));
             let mut last = slewed.now().0;
             for _ in 0..100_000 {
                 advance(&mock, &wall, Duration::from_millis(10), 0);
                 let now = slewed.now().0;
-                let went = now as i64 - last as i64;
-                assert!((10_000 - 25..=10_000 + 25).contains(&went), "{went} µs in 10 ms");
+                let elapsed = now as i64 - last as i64;
+                assert!((10_000 - 25..=10_000 + 25).contains(&elapsed), "{elapsed} µs in 10 ms");
                 last = now;
             }
-            let apart = last.abs_diff(wall.now().0);
-            assert!(apart.abs_diff(3_600_000_000 - 500_000) < 1_000, "{apart}");
+            let difference = last.abs_diff(wall.now().0);
+            assert!(difference.abs_diff(3_600_000_000 - 500_000) < 1_000, "{difference}");
         }
     }
 }

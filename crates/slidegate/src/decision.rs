@@ -35,7 +35,7 @@ impl Decision {
     /// Creates a decision from the result of charging a single hit.
     #[inline(always)]
     pub(crate) fn from_single_charge(hit: &Hit<'_>, result: SingleChargeResult) -> Self {
-        let result = result.into_taken(hit);
+        let result = result.into_charge_result(hit);
         Self::with_binding(is_binding_alone(hit, result.allowed).then_some(0), result)
     }
 
@@ -47,7 +47,7 @@ impl Decision {
 
     /// Creates the decision of a limit without capacity: a denial, unless the limit only observes.
     pub(crate) fn without_capacity(veto: Veto) -> Self {
-        let outcomes = Outcomes::from_slice(&[Outcome::judge((0, 0), 1, 0, || 0)]);
+        let outcomes = Outcomes::from_slice(&[Outcome::evaluate((0, 0), 1, 0, || 0)]);
         let allowed = veto == Veto::Never;
         let result = ChargeResult { allowed, outcomes, receipt: Receipt::default() };
         Self::with_binding((!allowed).then_some(0), result)
@@ -152,8 +152,12 @@ fn binding_of_several(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> 
     let all = || hits.iter().zip(outcomes).enumerate().filter(is_known);
     let with_veto = |veto| all().filter(move |(_, (hit, _))| hit.veto == veto);
     let denies = |(_, (_, outcome)): &IndexedHit<'_>| !outcome.fits();
-    let wait = |(_, (_, outcome)): &IndexedHit<'_>| outcome.wait_us();
-    let binding = if allowed {
+    let wait = |(_, (_, outcome)): &IndexedHit<'_>| outcome.retry_after_us();
+    let binding = if allowed && hits.iter().all(|hit| hit.veto != Veto::Jointly) {
+        // The usual case of the next branch, in fewer instructions.
+        let candidates = with_veto(Veto::Alone);
+        candidates.reduce(|least, next| if has_less_left(next.1, least.1) { next } else { least })
+    } else if allowed {
         // A joint limit that does not fit denies nothing while another one fits.
         let joint = with_veto(Veto::Jointly).filter(|hit| !denies(hit));
         let most =

@@ -53,7 +53,7 @@ impl<S> Gate<S> {
     pub fn new(policy: Policy, store: S) -> Self {
         let fallback = Fallback::new(Arc::new(SystemClock::new()), LocalBounds::default());
         let instances = NonZeroU32::MIN;
-        let local_rules = policy.rules_shared_by(instances);
+        let local_rules = policy.rules_divided_by(instances);
         Self {
             policy,
             instances,
@@ -82,7 +82,7 @@ impl<S> Gate<S> {
     #[must_use]
     pub fn with_policy(&self, policy: Policy) -> Self {
         Self {
-            local_rules: policy.rules_shared_by(self.instances),
+            local_rules: policy.rules_divided_by(self.instances),
             policy,
             instances: self.instances,
             store: self.store.clone(),
@@ -99,7 +99,7 @@ impl<S> Gate<S> {
     /// algorithm that admits more than max per window, the bound is twice its own. Local counts are kept until their
     /// window has passed, so a later outage within that window continues with them.
     pub fn with_instances(self, instances: NonZeroU32) -> Self {
-        Self { local_rules: self.policy.rules_shared_by(instances), instances, ..self }
+        Self { local_rules: self.policy.rules_divided_by(instances), instances, ..self }
     }
 
     /// Sets the clock of the local counts, which are used while the store is unavailable.

@@ -251,7 +251,7 @@ impl<'r> HeaderContext<'r> {
         let binding = ruling.binding()?;
         let wait = match ruling.decision().is_allowed() {
             true => Some(binding.outcome.reset_after()),
-            false => binding.outcome.retry_after().map(|wait| jitter.of(wait)),
+            false => binding.outcome.retry_after().map(|wait| jitter.extend(wait)),
         };
         Some(Self { ruling, binding, wait, clock })
     }

@@ -1,16 +1,16 @@
-//! Sizes of what states hold on the heap.
+//! The heap memory of states, as counted against the memory budget of a store.
 
-/// Memory that a value holds beyond its own size.
+/// The heap memory of a value, in addition to its own size.
 pub trait HeapSize {
-    /// Returns the bytes that are allocated for the value on the heap, with what the allocator adds. Its capacity
-    /// counts, not its length.
+    /// Returns the bytes allocated on the heap for the value, including the allocator's overhead. The capacity of
+    /// collections counts, not their length.
     fn heap_bytes(&self) -> usize {
         0
     }
 }
 
-/// Returns the bytes that an allocator takes for an allocation of `bytes`: 8 more of its own, in steps of 16, and 32
-/// at least.
+/// Returns the bytes that an allocator reserves for an allocation of `bytes`: a header of 8 bytes is added, the sum is
+/// rounded up to a multiple of 16, and the minimum is 32.
 #[inline]
 pub const fn allocated_bytes(bytes: usize) -> usize {
     match bytes {
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn allocation_takes_whole_steps() {
+    fn allocation_is_rounded_up() {
         for (bytes, allocated) in [(0, 0), (1, 32), (24, 32), (25, 48), (40, 48), (41, 64)] {
             assert_eq!(allocated_bytes(bytes), allocated, "{bytes}");
         }

@@ -1,4 +1,4 @@
-//! One charge against one key that a request needs.
+//! A hit: one charge against one key.
 
 use crate::key::Key;
 use crate::limit::Limit;
@@ -24,15 +24,16 @@ pub struct Hit<'a> {
     pub limit: &'a Limit,
     /// Units to charge. 0 charges nothing.
     pub cost: u64,
-    /// Units that must be free for the hit to fit. 0 means "not in debt": the hit fits while at most max units are used.
+    /// Units that must be free for the hit to fit. With 0 the hit fits while at most max units are used, that is, while
+    /// the counter has no debt.
     pub required: u64,
     /// Whether the hit denies the request if it does not fit.
     pub veto: Veto,
-    /// When the cost is charged.
+    /// The condition on which the cost is charged.
     pub charge: ChargeWhen,
 }
 
-/// Whether a hit that does not fit denies the request.
+/// The effect on the request of a hit that does not fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Veto {
     /// The hit denies the request on its own.
@@ -44,7 +45,7 @@ pub enum Veto {
     Never,
 }
 
-/// When the cost of a hit is charged.
+/// The condition on which the cost of a hit is charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChargeWhen {
     /// If the request is admitted.
@@ -52,22 +53,23 @@ pub enum ChargeWhen {
     IfAdmitted,
     /// If the request is admitted and the hit fits.
     IfAdmittedAndFits,
-    /// Always: also if the request is denied, and above max. The counter then denies until the debt has left the window.
+    /// Always: also if the request is denied, and above max. The counter then denies until the debt has left the
+    /// window.
     Always,
 }
 
 impl<'a> Hit<'a> {
-    /// Creates a hit that denies the request if it does not fit, and is charged if the request is admitted. `max(cost, 1)`
-    /// units must be free, so that a cost of 0 checks whether one unit would fit.
+    /// Creates a hit that denies the request if it does not fit, and is charged if the request is admitted. It requires
+    /// `cost` free units, but at least one, so that a cost of 0 checks whether one unit would fit.
     #[inline(always)]
     pub fn new(key: Key<'a>, limit: &'a Limit, cost: u64) -> Self {
         let (veto, charge) = (Veto::Alone, ChargeWhen::IfAdmitted);
         Self { key, limit, cost, required: cost.max(1), veto, charge }
     }
 
-    /// Returns the hit with another number of units that must be free.
+    /// Sets the number of units that must be free.
     #[must_use]
-    pub fn requiring(self, required: u64) -> Self {
+    pub fn with_required(self, required: u64) -> Self {
         Self { required, ..self }
     }
 
@@ -77,13 +79,14 @@ impl<'a> Hit<'a> {
         Self { veto: Veto::Never, charge: ChargeWhen::IfAdmittedAndFits, ..self }
     }
 
-    /// Returns the hit as one of several of which one must fit. It is charged if the request is admitted and it fits.
+    /// Returns the hit as a joint hit: at least one joint hit of the request must fit. It is charged if the request is
+    /// admitted and it fits.
     #[must_use]
     pub fn joint(self) -> Self {
         Self { veto: Veto::Jointly, charge: ChargeWhen::IfAdmittedAndFits, ..self }
     }
 
-    /// Returns the hit such that it is charged also if the request is denied.
+    /// Returns the hit such that it is always charged, also if the request is denied.
     #[must_use]
     pub fn charged_always(self) -> Self {
         Self { charge: ChargeWhen::Always, ..self }

@@ -1,14 +1,15 @@
-//! The canonical form of hosts, so that no spelling of a host has a count of its own.
+//! The canonical form of hosts, so that all spellings of a host share one counter.
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
 
-/// Returns the canonical form of a host, as rules compare and count the attributes `host` and `header.host`:
-/// ASCII letters in lower case, and no port, trailing dots or white space around it.
+/// Returns the canonical form of a host, which rules use for the attributes `host` and `header.host`: ASCII letters in
+/// lower case, without port, trailing dots and surrounding white space.
 ///
-/// An IPv6 address has no brackets. Of any other text all that follows the first colon is the port, since servers
-/// that accept a malformed port ignore it, too. Other spellings stay apart: percent-encoded characters, and upper case
-/// beyond ASCII. The canonical form of a canonical form is itself. It is empty if there is only a port.
+/// The canonical form of an IPv6 address has no brackets. In any other text everything after the first colon is the
+/// port, since servers that accept a malformed port also ignore it. Percent-encoded characters and upper case outside
+/// of ASCII are not normalized. The canonical form of a canonical form is unchanged. It is empty if there is only a
+/// port.
 ///
 /// ```
 /// use slidegate::normal_host;
@@ -24,31 +25,31 @@ pub fn normal_host(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Reports whether a host is its own canonical form.
+/// Returns whether a host is in canonical form.
 pub(crate) fn is_normal_host(text: &str) -> bool {
     without_port(text).len() == text.len() && !has_upper_case(text)
 }
 
-/// Reports whether the attribute of this name is a host, compared and counted in its canonical form.
+/// Returns whether the attribute with this name is a host, which is used in its canonical form.
 pub(crate) fn is_host_attribute(name: &str) -> bool {
     matches!(name, "host" | "header.host")
 }
 
-/// Removes the port, the brackets of an IPv6 address, trailing dots and white space around.
+/// Removes the port, the brackets of an IPv6 address, trailing dots and surrounding white space.
 fn without_port(text: &str) -> &str {
-    let text = without_end(text.trim_ascii_start());
+    let text = trim_host_end(text.trim_ascii_start());
     if let Some((inside, _)) = text.strip_prefix('[').and_then(|text| text.split_once(']')) {
-        // Brackets around other text stay: without them, its colons would separate a port.
+        // Brackets around other text are kept: without them, its colons would separate a port.
         return if is_ipv6(inside) { inside } else { &text[..inside.len() + 2] };
     }
     match text.split_once(':') {
-        Some((host, _)) if !is_ipv6(text) => without_end(host),
+        Some((host, _)) if !is_ipv6(text) => trim_host_end(host),
         _ => text,
     }
 }
 
 /// Removes trailing dots (the DNS root) and white space.
-fn without_end(text: &str) -> &str {
+fn trim_host_end(text: &str) -> &str {
     text.trim_end_matches(|end: char| end == '.' || end.is_ascii_whitespace())
 }
 
@@ -126,8 +127,8 @@ mod tests {
                 .map(|(nth, c)| if upper >> nth & 1 == 1 { c.to_ascii_uppercase() } else { c })
                 .collect();
             let port = port.map_or(String::new(), |port| format!(":{port}"));
-            let spelt = format!("{spaces}{mixed}{dots}{port}{spaces}");
-            prop_assert_eq!(normal_host(&spelt), host);
+            let spelling = format!("{spaces}{mixed}{dots}{port}{spaces}");
+            prop_assert_eq!(normal_host(&spelling), host);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A limit: a quota and the algorithm that enforces it.
+//! Limits: a quota with the algorithm that enforces it.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -14,16 +14,16 @@ use crate::algorithm::sliding_log::{self, SlidingLog};
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::algorithm::{Algorithm, Align, AnyCounter, with_counter};
-use crate::clock::micros_up;
+use crate::clock::ceil_micros;
 use crate::key::Key;
-use crate::quota::{MAX_UNITS, Quota, QuotaError, readable, write_window};
+use crate::quota::{MAX_UNITS, Quota, QuotaError, format_duration, format_window};
 
-/// A quota and the algorithm that enforces it: plain data, so that it can travel to a store.
+/// A quota with the algorithm that enforces it. Plain data, so that it can be sent to a store.
 ///
 /// ```
 /// use slidegate::{Algorithm, Limit};
 ///
-/// let window: Limit = "100/min".parse()?;             // the default, `sliding_window`
+/// let window: Limit = "100/min".parse()?;             // the default algorithm, `sliding_window`
 /// assert_eq!(window.algorithm(), Algorithm::SlidingWindow);
 /// let log = Limit::new("5/min".parse()?, Algorithm::SlidingLog)?;
 /// assert_eq!(log.to_string(), "5/1m sliding_log");
@@ -35,76 +35,76 @@ pub struct Limit {
     shape: u64,
 }
 
-/// A limit in numbers. Time is divided into ticks: `now_us / tick_us`, rounded down.
+/// The parameters of a limit as numbers. Time is divided into ticks: `now_us / tick_us`, rounded down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitParams {
-    /// Units that fit in a window.
+    /// The units that fit in a window.
     pub max: u32,
-    /// The burst of a token bucket; how many buckets `sliding_buckets` counts, the running one among them; 0
-    /// of the others.
+    /// The burst for `token_bucket`; the number of counted buckets, including the current one, for `sliding_buckets`; 0
+    /// for the other algorithms.
     pub extra: u32,
-    /// The largest debt of a token bucket, in units; 0 of the others.
+    /// The largest debt in units for `token_bucket`; 0 for the other algorithms.
     pub max_debt: u32,
-    /// Microseconds of a tick: for `sliding_buckets` the precision, for `fixed_window` 1.
+    /// The length of a tick in microseconds: the precision for `sliding_buckets`, 1 for `fixed_window`.
     pub tick_us: u64,
-    /// Ticks of a window.
+    /// The number of ticks in a window.
     pub window: u64,
 }
 
-/// Why a limit cannot be.
+/// An invalid limit.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LimitError {
-    /// The quota is wrong.
+    /// The quota is invalid.
     #[error(transparent)]
     Quota(#[from] QuotaError),
     /// The precision is zero, finer than a microsecond, or does not divide the window.
     #[error(
-        "a precision of {} does not divide the window of {window}: take the window divided by a whole number, for example by 10",
-        readable(*precision)
+        "a precision of {} does not divide the window of {window}; use the window divided by a whole number, for example by 10",
+        format_duration(*precision)
     )]
     Precision {
-        /// The precision asked for.
+        /// The requested precision.
         precision: Duration,
         /// The window, as written.
         window: String,
     },
     /// The precision makes too many buckets.
     #[error(
-        "a precision of {} makes {buckets} buckets of the window of {window}: at most {most}",
-        readable(*precision),
-        most = sliding_buckets::MAX_BUCKETS
+        "a precision of {} makes {buckets} buckets of the window of {window}: at most {max}",
+        format_duration(*precision),
+        max = sliding_buckets::MAX_BUCKETS
     )]
     Buckets {
-        /// The precision asked for.
+        /// The requested precision.
         precision: Duration,
         /// The window, as written.
         window: String,
-        /// The number of buckets that would make.
+        /// The number of buckets with this precision.
         buckets: u64,
     },
-    /// The burst is over [`MAX_UNITS`].
+    /// The burst exceeds [`MAX_UNITS`].
     #[error("a burst of {0} is too large: at most {MAX_UNITS}")]
     Burst(u64),
-    /// The largest debt is over [`MAX_UNITS`].
+    /// The largest debt exceeds [`MAX_UNITS`].
     #[error("a max_debt of {0} is too large: at most {MAX_UNITS}")]
     MaxDebt(u64),
-    /// The max is too large for a log.
+    /// The max is too large for `sliding_log`.
     #[error(
-        "a max of {0} is too large for sliding_log, which keeps every charge: at most {most}; sliding_buckets has no such bound",
-        most = sliding_log::MAX_ENTRIES
+        "a max of {0} is too large for sliding_log, which records every charge: at most {max}; sliding_buckets has no such bound",
+        max = sliding_log::MAX_ENTRIES
     )]
-    LongLog(u64),
+    LogTooLong(u64),
 }
 
 impl Limit {
-    /// A quota under an algorithm.
+    /// Creates a limit from a quota and an algorithm.
     ///
     /// # Errors
-    /// If the algorithm's own parameters do not go with the quota.
+    /// If the parameters of the algorithm are invalid or do not match the quota.
     pub fn new(quota: Quota, algorithm: Algorithm) -> Result<Self, LimitError> {
         let counter = match algorithm {
             Algorithm::SlidingLog if quota.max() > sliding_log::MAX_ENTRIES => {
-                return Err(LimitError::LongLog(quota.max()));
+                return Err(LimitError::LogTooLong(quota.max()));
             }
             Algorithm::SlidingLog => AnyCounter::SlidingLog(SlidingLog::new(&quota)),
             Algorithm::SlidingBuckets { precision } => AnyCounter::SlidingBuckets(
@@ -126,15 +126,15 @@ impl Limit {
                 AnyCounter::TokenBucket(TokenBucket::new(&quota, burst, max_debt))
             }
         };
-        Ok(Self::of_counter(counter))
+        Ok(Self::from_counter(counter))
     }
 
-    /// A quota under the default algorithm, which can count any.
-    pub(crate) fn of_quota(quota: Quota) -> Self {
-        Self::of_counter(AnyCounter::SlidingWindow(SlidingWindow::new(&quota)))
+    /// Creates a limit with the default algorithm, which supports all quotas.
+    pub(crate) fn from_quota(quota: Quota) -> Self {
+        Self::from_counter(AnyCounter::SlidingWindow(SlidingWindow::new(&quota)))
     }
 
-    fn of_counter(counter: AnyCounter) -> Self {
+    fn from_counter(counter: AnyCounter) -> Self {
         let mut limit = Self { counter, shape: 0 };
         let mut shape = fnv::FnvHasher::default();
         shape.write(limit.shape_text().as_bytes());
@@ -142,30 +142,32 @@ impl Limit {
         limit
     }
 
-    /// A limit that nothing fits.
+    /// Creates a limit with a max of 0, which denies everything.
     pub(crate) fn denied() -> Self {
-        let counter = AnyCounter::SlidingWindow(SlidingWindow::new(&Quota::of_parts(0, 1_000_000)));
-        Self::of_counter(counter)
+        let counter =
+            AnyCounter::SlidingWindow(SlidingWindow::new(&Quota::from_parts(0, 1_000_000)));
+        Self::from_counter(counter)
     }
 
-    /// What each of so many instances may enforce on its own: max and burst are divided, and at least 1.
-    /// What is 0 stays 0.
-    pub(crate) fn share_of(&self, instances: NonZeroU32) -> Self {
+    /// Returns the limit for one of several instances that enforce it independently: max and burst are divided by the
+    /// number of instances, and at least 1 unless they are 0.
+    pub(crate) fn instance_share(&self, instances: NonZeroU32) -> Self {
         let instances = u64::from(instances.get());
-        self.divided(|units| (units / instances).max(units.min(1)))
+        self.map_units(|units| (units / instances).max(units.min(1)))
     }
 
-    /// What the nth of so many parts has, from 0, where all of them have exactly all of it: of max and of
-    /// burst, what does not divide goes to the first parts, one unit each.
-    pub(crate) fn part_of(&self, nth: u32, into: NonZeroU32) -> Self {
-        let (nth, into) = (u64::from(nth), u64::from(into.get()));
-        self.divided(|units| units / into + u64::from(nth < units % into))
+    /// Returns the share of the sub-key `part`, counted from 0, of a limit that is split into `parts` sub-keys. The
+    /// shares add up to exactly the limit: the remainders of max and burst go to the first sub-keys, one unit each.
+    pub(crate) fn split_share(&self, part: u32, parts: NonZeroU32) -> Self {
+        let (part, parts) = (u64::from(part), u64::from(parts.get()));
+        self.map_units(|units| units / parts + u64::from(part < units % parts))
     }
 
-    fn divided(&self, share: impl Fn(u64) -> u64) -> Self {
+    /// Returns the limit with max, burst and largest debt replaced by their `share`.
+    fn map_units(&self, share: impl Fn(u64) -> u64) -> Self {
         let quota = self.quota();
-        let quota = Quota::of_parts(share(quota.max()) as u32, quota.window_us());
-        Self::of_counter(match self.counter {
+        let quota = Quota::from_parts(share(quota.max()) as u32, quota.window_us());
+        Self::from_counter(match self.counter {
             AnyCounter::SlidingLog(_) => AnyCounter::SlidingLog(SlidingLog::new(&quota)),
             AnyCounter::SlidingBuckets(counter) => {
                 AnyCounter::SlidingBuckets(SlidingBuckets::new(&quota, counter.precision_us()))
@@ -181,13 +183,12 @@ impl Limit {
         })
     }
 
-    /// The quota. Its window is the one that is counted: a window that is no whole number of ticks counts
-    /// as the next longer one that is.
+    /// Returns the quota. Its window is the enforced one, which is rounded up to a whole number of ticks.
     pub fn quota(&self) -> Quota {
         with_counter!(self.counter, counter => counter.quota())
     }
 
-    /// The algorithm, with its parameters.
+    /// Returns the algorithm with its parameters.
     pub fn algorithm(&self) -> Algorithm {
         match self.counter {
             AnyCounter::SlidingLog(_) => Algorithm::SlidingLog,
@@ -203,7 +204,7 @@ impl Limit {
         }
     }
 
-    /// The most units that fit at once: max, or the burst of a token bucket.
+    /// Returns the largest number of units that fit at once: max, or the burst of a token bucket.
     pub fn capacity(&self) -> u64 {
         match self.counter {
             AnyCounter::TokenBucket(counter) => counter.burst(),
@@ -211,24 +212,24 @@ impl Limit {
         }
     }
 
-    /// The limit in numbers, for a store that counts elsewhere.
+    /// Returns the parameters as numbers, for a remote store.
     pub fn params(&self) -> LimitParams {
         with_counter!(self.counter, counter => counter.params())
     }
 
-    /// By how much, in microseconds, the clock of a key's counter is ahead: fixed windows begin at a phase
-    /// that is a stable hash of the key.
+    /// Returns the phase of a key in microseconds: the offset that is added to the time of its counter. Fixed windows
+    /// with [`Align::Key`] have a phase that is a stable hash of the key; otherwise it is 0.
     pub fn phase_us(&self, key: &Key<'_>) -> u64 {
         if self.has_phase() { key.stable_hash() % self.quota().window_us() } else { 0 }
     }
 
-    /// What makes two limits count apart on the same key: the algorithm, the window, and how it is
-    /// divided. Not the max, nor the burst: counts survive their change.
+    /// Returns the properties that separate the counters of two limits on the same key: the algorithm, the window and
+    /// its division. Max and burst are not included, so that counts survive their change.
     pub fn shape_text(&self) -> String {
         let window = self.quota().window_text();
         match self.counter {
             AnyCounter::SlidingBuckets(counter) => {
-                format!("{}:{window}:{}", self.algorithm(), write_window(counter.precision_us()))
+                format!("{}:{window}:{}", self.algorithm(), format_window(counter.precision_us()))
             }
             AnyCounter::FixedWindow(counter) if counter.align() == Align::Clock => {
                 format!("{}:{window}:clock", self.algorithm())
@@ -237,7 +238,8 @@ impl Limit {
         }
     }
 
-    /// FNV-1a (64 bits) of [`shape_text`](Self::shape_text): the same in every process, version and machine.
+    /// Returns the 64-bit FNV-1a hash of [`shape_text`](Self::shape_text). It is the same in every process, version and
+    /// machine.
     pub fn shape(&self) -> u64 {
         self.shape
     }
@@ -246,7 +248,7 @@ impl Limit {
         self.counter
     }
 
-    /// Whether its windows begin at the key's own phase.
+    /// Returns whether the windows begin at the phase of the key.
     pub(crate) fn has_phase(&self) -> bool {
         matches!(self.counter, AnyCounter::FixedWindow(counter) if counter.align() == Align::Key)
     }
@@ -255,13 +257,13 @@ impl Limit {
 fn precision_us(quota: &Quota, precision: Option<Duration>) -> Result<u64, LimitError> {
     let window_us = quota.window_us();
     let precision = precision.unwrap_or(quota.window() / 10);
-    let wrong = LimitError::Precision { precision, window: quota.window_text() };
-    let precision_us = micros_up(precision);
+    let error = LimitError::Precision { precision, window: quota.window_text() };
+    let precision_us = ceil_micros(precision);
     if precision_us == 0
         || Duration::from_micros(precision_us) != precision
         || !window_us.is_multiple_of(precision_us)
     {
-        return Err(wrong);
+        return Err(error);
     }
     match window_us / precision_us {
         buckets if buckets > sliding_buckets::MAX_BUCKETS => {
@@ -271,7 +273,7 @@ fn precision_us(quota: &Quota, precision: Option<Duration>) -> Result<u64, Limit
     }
 }
 
-/// Under the default algorithm.
+/// Parses a quota; the limit has the default algorithm.
 impl FromStr for Limit {
     type Err = LimitError;
 
@@ -297,16 +299,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_divides_max_and_burst_and_nothing_else() {
-        let share = |limit: &Limit, instances| limit.share_of(NonZeroU32::new(instances).unwrap());
+    fn instance_share_divides_max_and_burst() {
+        let share =
+            |limit: &Limit, instances| limit.instance_share(NonZeroU32::new(instances).unwrap());
         for algorithm in Algorithm::ALL {
-            // A window that is no whole number of ticks, too.
+            // The last window is not a whole number of ticks.
             for quota in ["100/min", "7/d", "1/s", "0/h", "100/16777217ms"] {
                 let limit = Limit::new(quota.parse().unwrap(), algorithm).unwrap();
                 assert_eq!(share(&limit, 1), limit);
                 for instances in [2, 3, 10, 1_000, u32::MAX] {
-                    let (own, all) = (share(&limit, instances), limit.quota().max());
-                    let max = (all / u64::from(instances)).max(u64::from(all > 0));
+                    let (own, total) = (share(&limit, instances), limit.quota().max());
+                    let max = (total / u64::from(instances)).max(u64::from(total > 0));
                     assert_eq!((own.quota().max(), own.capacity()), (max, max), "{limit}");
                     assert_eq!(own.quota().window(), limit.quota().window(), "{limit}");
                     assert_eq!(own.shape_text(), limit.shape_text(), "{limit}");
@@ -320,9 +323,9 @@ mod tests {
         assert_eq!(share(&bucket("100/s", 0), 4), bucket("25/s", 0));
     }
 
-    /// Nodes of different versions share their counts by these numbers: whoever changes one ends that.
+    /// Nodes of different versions identify shared counters by these numbers, so they must not change.
     #[test]
-    fn a_shape_is_the_same_in_every_version() {
+    fn shape_is_same_in_every_version() {
         let shape =
             |quota: &str, algorithm| Limit::new(quota.parse().unwrap(), algorithm).unwrap().shape();
         let buckets = Algorithm::SlidingBuckets { precision: Some(Duration::from_secs(60)) };

@@ -214,8 +214,8 @@ impl<S> Limiter<S> {
     /// ```
     #[must_use]
     pub fn local_share(&self) -> Limiter {
-        let share = |limit: &Limit| limit.share_of(self.instances);
-        let rules = self.rules.iter().map(|rule| rule.share_of(self.instances));
+        let share = |limit: &Limit| limit.instance_share(self.instances);
+        let rules = self.rules.iter().map(|rule| rule.with_limits_divided(self.instances));
         Limiter {
             limits: self.limits.iter().map(share).collect(),
             rules: rules.collect(),
@@ -283,7 +283,9 @@ impl<S> Limiter<S> {
             let hit = self.hit(self.hash_key(key), limit, cost);
             return Decision::from_single_charge(&hit, store.take_one_now(&hit));
         }
-        let hits = self.hits(key, cost);
+        // Filled in place: the result of `hits` would be copied.
+        let mut hits = SmallVec::<[Hit<'_>; 4]>::new();
+        self.push_hits(&mut hits, key, cost);
         Decision::from_charge(&hits, store.take_now(&hits))
     }
 
@@ -297,7 +299,7 @@ impl<S> Limiter<S> {
         match Settlement::new(decision, decision.receipt().first_cost(), cost) {
             Settlement::Unchanged => {}
             Settlement::Revert { units, charged } => {
-                store.revert_now(&decision.receipt().part(units, charged));
+                store.revert_now(&decision.receipt().fraction(units, charged));
             }
             Settlement::Charge(extra) => {
                 store.take_now(&extra_hits(self.hits(key, extra), decision));
@@ -498,7 +500,7 @@ impl<S: SyncStore> Limiter<S> {
             Verdict::Allowed(decision) => Ok(WaitStep::Allowed(decision)),
             Verdict::Denied(decision) => {
                 let wait = decision.retry_after().ok_or(CostExceedsMax(cost))?;
-                Ok(WaitStep::RetryAfter(jitter.draw().of(wait)))
+                Ok(WaitStep::RetryAfter(jitter.draw().extend(wait)))
             }
         }
     }

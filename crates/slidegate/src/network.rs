@@ -1,4 +1,5 @@
-//! Networks of addresses. IPv4 within IPv6 is IPv4, on both sides of every comparison.
+//! IP networks and the canonical form of addresses: an IPv4-mapped IPv6 address is the IPv4 address, on both sides of
+//! every comparison.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,13 +8,14 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use thiserror::Error;
 
-/// Bits that IPv4-mapped addresses, `::ffff:0:0/96`, have in common.
+/// The number of bits that all IPv4-mapped addresses, `::ffff:0:0/96`, have in common.
 const MAPPED_PREFIX: u8 = 96;
 
 /// A network of IP addresses, or one address.
 ///
-/// An IPv4-mapped address, `::ffff:192.0.2.7` in any spelling, is the IPv4 address, and a network of such addresses
-/// an IPv4 network. A network that has them among others, such as `::/0`, is for IPv6 addresses only.
+/// An IPv4-mapped address, `::ffff:192.0.2.7` in any spelling, is the IPv4 address, and a network of such addresses is
+/// an IPv4 network. A network that contains IPv4-mapped and other addresses, such as `::/0`, matches only IPv6
+/// addresses.
 ///
 /// ```
 /// use slidegate::Network;
@@ -26,32 +28,34 @@ const MAPPED_PREFIX: u8 = 96;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network(IpNet);
 
-/// A text that is not a network.
+/// An invalid network.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NetworkError {
-    /// Neither an address nor an address with a prefix.
+    /// The text is neither an address nor an address with a prefix.
     #[error(
         "`{0}` is not an address or a network: write for example 192.0.2.7, 10.0.0.0/8 or fd00::/8"
     )]
     Form(String),
     /// The prefix after the `/` is not a number of bits that an address has.
-    #[error("`{text}` is not a network: a prefix of {family} is a whole number from 0 to {most}")]
+    #[error(
+        "`{text}` is not a network: a prefix of {family} is a whole number from 0 to {max_bits}"
+    )]
     Prefix {
         /// The text as it was written.
         text: String,
         /// `IPv4` or `IPv6`.
         family: &'static str,
-        /// Bits of an address.
-        most: u8,
+        /// The number of bits of an address.
+        max_bits: u8,
     },
-    /// The address is not the first of the network.
-    #[error("`{text}` has bits behind its prefix: did you mean `{meant}`?")]
+    /// The address has bits set after the prefix.
+    #[error("`{text}` has bits behind its prefix: did you mean `{suggestion}`?")]
     HostBits {
         /// The text as it was written.
         text: String,
-        /// The network that the address is in.
-        meant: String,
+        /// The network that contains the address.
+        suggestion: String,
     },
     /// The address is IPv4-mapped, but the prefix is shorter than 96 bits.
     #[error(
@@ -61,7 +65,7 @@ pub enum NetworkError {
 }
 
 impl Network {
-    /// Reports whether an address is in the network.
+    /// Returns whether the network contains an address.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address.to_canonical())
     }
@@ -71,31 +75,31 @@ impl FromStr for Network {
     type Err = NetworkError;
 
     fn from_str(text: &str) -> Result<Self, NetworkError> {
-        parse(text).unwrap_or_else(|| Err(NetworkError::Form(text.to_owned()))).map(Self)
+        parse_network(text).unwrap_or_else(|| Err(NetworkError::Form(text.to_owned()))).map(Self)
     }
 }
 
-/// `10.0.0.0/8`; an address alone as `10.0.0.7/32`.
+/// Writes `10.0.0.0/8`; a single address as `10.0.0.7/32`.
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-/// Parses a network; `None` if the text has neither form. An address is a network of one.
-pub(crate) fn parse(text: &str) -> Option<Result<IpNet, NetworkError>> {
-    if let Some(address) = address(text) {
+/// Parses a network, or a single address as a network of one. Returns `None` if the text has neither form.
+pub(crate) fn parse_network(text: &str) -> Option<Result<IpNet, NetworkError>> {
+    if let Some(address) = parse_address(text) {
         return Some(Ok(address.into()));
     }
     let (ip, prefix) = text.split_once('/')?;
-    Some(with_prefix(text, ip.parse().ok()?, prefix))
+    Some(parse_prefix(text, ip.parse().ok()?, prefix))
 }
 
-fn with_prefix(text: &str, ip: IpAddr, prefix: &str) -> Result<IpNet, NetworkError> {
-    let (family, most) = if ip.is_ipv4() { ("IPv4", 32) } else { ("IPv6", 128) };
-    let wrong = || NetworkError::Prefix { text: text.to_owned(), family, most };
-    let digits = prefix.bytes().all(|byte| byte.is_ascii_digit());
-    let prefix: u8 = prefix.parse().ok().filter(|_| digits).ok_or_else(wrong)?;
+fn parse_prefix(text: &str, ip: IpAddr, prefix: &str) -> Result<IpNet, NetworkError> {
+    let (family, max_bits) = if ip.is_ipv4() { ("IPv4", 32) } else { ("IPv6", 128) };
+    let wrong_prefix = || NetworkError::Prefix { text: text.to_owned(), family, max_bits };
+    let is_number = prefix.bytes().all(|byte| byte.is_ascii_digit());
+    let prefix: u8 = prefix.parse().ok().filter(|_| is_number).ok_or_else(wrong_prefix)?;
     let address = ip.to_canonical();
     let prefix = match address.is_ipv4() == ip.is_ipv4() {
         true => prefix,
@@ -103,19 +107,19 @@ fn with_prefix(text: &str, ip: IpAddr, prefix: &str) -> Result<IpNet, NetworkErr
             .checked_sub(MAPPED_PREFIX)
             .ok_or_else(|| NetworkError::MoreThanMapped(text.to_owned()))?,
     };
-    let network = IpNet::new(address, prefix).map_err(|_| wrong())?;
+    let network = IpNet::new(address, prefix).map_err(|_| wrong_prefix())?;
     if network.trunc() != network {
-        let meant = network.trunc().to_string();
-        return Err(NetworkError::HostBits { text: text.to_owned(), meant });
+        let suggestion = network.trunc().to_string();
+        return Err(NetworkError::HostBits { text: text.to_owned(), suggestion });
     }
     Ok(network)
 }
 
-/// Parses an address; `::ffff:192.0.2.7` is 192.0.2.7.
-pub(crate) fn address(text: &str) -> Option<IpAddr> {
+/// Parses an address; `::ffff:192.0.2.7` becomes 192.0.2.7.
+pub(crate) fn parse_address(text: &str) -> Option<IpAddr> {
     // Rejects most values that are not addresses cheaply.
-    let like_one = |byte: u8| byte.is_ascii_hexdigit() || byte == b':' || byte == b'.';
-    if text.len() > 45 || !text.bytes().all(like_one) {
+    let is_address_byte = |byte: u8| byte.is_ascii_hexdigit() || byte == b':' || byte == b'.';
+    if text.len() > 45 || !text.bytes().all(is_address_byte) {
         return None;
     }
     Some(text.parse::<IpAddr>().ok()?.to_canonical())
@@ -162,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_network_says_what_is_wrong() {
+    fn invalid_network_is_rejected_with_reason() {
         let error = |text: &str| text.parse::<Network>().unwrap_err().to_string();
         assert!(
             error("localhost").starts_with("`localhost` is not an address or a network: write")
@@ -176,7 +180,7 @@ mod tests {
         }
     }
 
-    /// Spellings of an address as RFC 4291 allows them.
+    /// Returns spellings of an address that RFC 4291 allows.
     fn spellings(address: Ipv6Addr) -> Vec<String> {
         let groups = address.segments();
         let written = |group: fn(&u16) -> String| groups.iter().map(group).collect::<Vec<_>>();
@@ -189,7 +193,7 @@ mod tests {
         texts.iter().flat_map(|text| [text.clone(), text.to_ascii_uppercase()]).collect()
     }
 
-    /// Also addresses within IPv4.
+    /// Generates IPv6 addresses, including IPv4-mapped ones.
     fn addresses() -> impl Strategy<Value = Ipv6Addr> {
         let mapped = any::<Ipv4Addr>().prop_map(|address| address.to_ipv6_mapped());
         prop_oneof![any::<Ipv6Addr>(), mapped]
@@ -199,7 +203,7 @@ mod tests {
         #[test]
         fn any_spelling_is_one_address(ip in addresses()) {
             for text in spellings(ip) {
-                prop_assert_eq!(address(&text), Some(IpAddr::V6(ip).to_canonical()), "{}", text);
+                prop_assert_eq!(parse_address(&text), Some(IpAddr::V6(ip).to_canonical()), "{}", text);
             }
         }
 
@@ -222,11 +226,11 @@ mod tests {
                 };
                 for address in [ip, near] {
                     let is_inside = address.to_bits() & mask(prefix) == first.to_bits();
-                    // A wider network is of IPv6 alone.
-                    let is_apart = address.to_ipv4_mapped().is_some() && prefix < 96;
-                    prop_assert_eq!(network.contains(address.into()), is_inside && !is_apart);
+                    // A wider network contains only IPv6 addresses.
+                    let is_excluded = address.to_ipv4_mapped().is_some() && prefix < 96;
+                    prop_assert_eq!(network.contains(address.into()), is_inside && !is_excluded);
                     prop_assert_eq!(
-                        network.contains(IpAddr::V6(address).to_canonical()), is_inside && !is_apart
+                        network.contains(IpAddr::V6(address).to_canonical()), is_inside && !is_excluded
                     );
                 }
             }

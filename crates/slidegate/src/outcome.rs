@@ -1,22 +1,22 @@
-//! What a store says of one hit.
+//! The store's result for one hit.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::clock::micros_up;
+use crate::clock::ceil_micros;
 
-/// Stands in `retry_after_us` for "it never can".
+/// The `retry_after_us` of a cost that never fits.
 const NEVER: u64 = u64::MAX;
 
-/// Stands in `remaining` for "nobody asked": more than any limit has.
+/// The `remaining` of an outcome that the store did not determine; larger than any limit.
 const UNKNOWN: u32 = u32::MAX;
 
-/// No longer span is told: 142 years. So the doubles in which a script counts tell the same.
-pub(crate) const LONGEST_US: u64 = 1 << 52;
+/// The longest reported duration, 142 years. The doubles of Lua scripts represent it exactly.
+pub(crate) const MAX_DURATION_US: u64 = 1 << 52;
 
-/// What a store says of one hit: whether it fits, and how its counter stands.
+/// The store's result for one hit: whether the hit fits, and the status of its counter.
 ///
-/// After a charge the counter is described as it stands *with* that charge.
+/// If the hit has been charged, the status *includes* the charge.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
     retry_after_us: u64,
@@ -26,10 +26,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Returns whether `required` units are free where `used` of `capacity` units are in use. `fits_after_us` is called
-    /// only if they will be free later.
+    /// Creates the outcome of a hit that requires `required` units where `used` of `capacity` units are used.
+    /// `fits_after_us` returns the time until the units are free; it is called only if they are not free now but will
+    /// be later.
     #[inline(always)]
-    pub(crate) fn judge(
+    pub(crate) fn evaluate(
         (used, capacity): (u64, u64),
         required: u64,
         reset_after_us: u64,
@@ -38,12 +39,12 @@ impl Outcome {
         let free = capacity.checked_sub(used);
         let fits = free.is_some_and(|free| required <= free);
         let remaining = free.unwrap_or_default();
-        Self::judge_fit((fits, remaining, capacity), required, reset_after_us, fits_after_us)
+        Self::with_fit((fits, remaining, capacity), required, reset_after_us, fits_after_us)
     }
 
-    /// The same, where the caller knows whether the units are free.
+    /// Creates an outcome as [`evaluate`](Self::evaluate) does, for a caller that knows whether the units are free.
     #[inline(always)]
-    pub(crate) fn judge_fit(
+    pub(crate) fn with_fit(
         (fits, remaining, capacity): (bool, u64, u64),
         required: u64,
         reset_after_us: u64,
@@ -54,17 +55,19 @@ impl Outcome {
         } else if required > capacity {
             NEVER
         } else {
-            fits_after_us().min(LONGEST_US)
+            fits_after_us().min(MAX_DURATION_US)
         };
-        let reset_after_us = reset_after_us.min(LONGEST_US);
+        let reset_after_us = reset_after_us.min(MAX_DURATION_US);
         Self { retry_after_us, reset_after_us, remaining: remaining as u32, fits }
     }
 
-    /// What a store says that counts elsewhere: units that still fit, how long until the key is as if never
-    /// seen, and how long until this cost fits: zero if it does, `None` if it never can.
+    /// Creates the outcome of a remote store. `remaining` are the units that still fit, `reset_after` is the time until
+    /// the counter is empty, and `retry_after` the time until the cost fits: zero if it fits now, `None` if it never
+    /// fits.
     pub fn new(remaining: u32, reset_after: Duration, retry_after: Option<Duration>) -> Self {
-        let retry_after_us = retry_after.map_or(NEVER, |wait| micros_up(wait).min(LONGEST_US));
-        let reset_after_us = micros_up(reset_after).min(LONGEST_US);
+        let retry_after_us =
+            retry_after.map_or(NEVER, |wait| ceil_micros(wait).min(MAX_DURATION_US));
+        let reset_after_us = ceil_micros(reset_after).min(MAX_DURATION_US);
         Self {
             retry_after_us,
             reset_after_us,
@@ -73,27 +76,28 @@ impl Outcome {
         }
     }
 
-    /// What a store says that knows its answer without asking for this hit: because another denies, or because
-    /// only some requests are asked for. It denies nothing, and has no figures.
-    pub fn not_asked() -> Self {
+    /// Creates the outcome of a hit that the store did not evaluate, because another hit denies the request or because
+    /// the request is not in the sample. It does not deny, and has no status.
+    pub fn unknown() -> Self {
         Self { retry_after_us: 0, reset_after_us: 0, remaining: UNKNOWN, fits: true }
     }
 
-    /// Whether the store has asked how this hit stands. If not, nothing else here means anything.
+    /// Returns whether the store evaluated the hit. If not, the other fields have no meaning.
     #[inline]
     pub fn is_known(&self) -> bool {
         self.remaining != UNKNOWN
     }
 
-    /// Returns the outcome of a hit that fitted and has been charged. `self` is the state of the counter after the charge,
-    /// from [`Counter::charge`](crate::algorithm::Counter::charge).
+    /// Returns the outcome of a hit that fitted and has been charged. `self` is the outcome of the counter after the
+    /// charge, from [`Counter::charge`](crate::algorithm::Counter::charge).
     #[inline]
     pub fn charged(self) -> Self {
         Self { fits: true, retry_after_us: 0, ..self }
     }
 
-    /// Returns the outcome of a hit that has been charged and had the outcome `before` until then. `self` is the state of
-    /// the counter after the charge. If the hit did not fit, `retry_after` is the time until one unit fits, at least 1 us.
+    /// Returns the outcome of a hit that has been charged. `before` is its outcome before the charge, and `self` the
+    /// outcome of the counter after it. If the hit did not fit, `retry_after` is the time until one unit fits, at least
+    /// 1 us.
     #[inline]
     pub fn charged_after(self, before: &Self) -> Self {
         match before.fits {
@@ -102,37 +106,37 @@ impl Outcome {
         }
     }
 
-    /// Whether the cost fits (or did, if it has been charged).
+    /// Returns whether the cost fits, or fitted if it has been charged.
     #[inline]
     pub fn fits(&self) -> bool {
         self.fits
     }
 
-    /// Units that still fit now.
+    /// Returns the units that still fit now.
     pub fn remaining(&self) -> u64 {
         u64::from(self.remaining)
     }
 
-    /// How long, from the caller's now, until the key is as if never seen.
+    /// Returns the time until the counter is empty.
     pub fn reset_after(&self) -> Duration {
         Duration::from_micros(self.reset_after_us)
     }
 
-    /// How long, from the caller's now, until *this* cost would fit: zero if it fits now, `None` if it
-    /// never can, because it is over what the limit holds.
+    /// Returns the time until *this* cost fits: zero if it fits now, `None` if it never fits because it exceeds the
+    /// capacity of the limit.
     pub fn retry_after(&self) -> Option<Duration> {
         (self.retry_after_us != NEVER).then(|| Duration::from_micros(self.retry_after_us))
     }
 
-    /// [`reset_after`](Self::reset_after) in microseconds.
+    /// Returns [`reset_after`](Self::reset_after) in microseconds.
     #[inline]
     pub fn reset_after_us(&self) -> u64 {
         self.reset_after_us
     }
 
-    /// [`retry_after`](Self::retry_after) in microseconds; of what never fits it is [`u64::MAX`].
+    /// Returns [`retry_after`](Self::retry_after) in microseconds; [`u64::MAX`] if the cost never fits.
     #[inline]
-    pub fn wait_us(&self) -> u64 {
+    pub fn retry_after_us(&self) -> u64 {
         self.retry_after_us
     }
 }
@@ -140,7 +144,7 @@ impl Outcome {
 impl fmt::Debug for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.is_known() {
-            return f.write_str("Outcome(not asked)");
+            return f.write_str("Outcome(unknown)");
         }
         f.debug_struct("Outcome")
             .field("fits", &self.fits)
@@ -156,9 +160,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_cannot_say_by_chance_that_it_did_not_ask() {
-        let most = Outcome::new(u32::MAX, Duration::ZERO, None);
-        assert!(most.is_known() && !most.fits());
-        assert!(!Outcome::not_asked().is_known() && Outcome::not_asked().fits());
+    fn outcome_with_max_remaining_is_known() {
+        let max = Outcome::new(u32::MAX, Duration::ZERO, None);
+        assert!(max.is_known() && !max.fits());
+        assert!(!Outcome::unknown().is_known() && Outcome::unknown().fits());
     }
 }

@@ -1,4 +1,8 @@
-//! Rules, and how a request becomes hits by them.
+//! Policies: rules by domain, and their application to a request.
+//!
+//! [`Policy::apply`] matches the rules of the request's domain against each descriptor; the result creates the hits. A
+//! policy is independent of the store: a caller with a store that supports only some limits says so with
+//! [`Policy::from_yaml_for`].
 
 mod cost;
 pub mod file;
@@ -22,77 +26,78 @@ use crate::quota::Quota;
 use crate::request::{AttributePairs, Descriptor, Request};
 
 use file::PolicyWarning;
-use index::Index;
+use index::RuleIndex;
 use route::Routes;
 
 pub use cost::RuleCost;
 pub(crate) use cost::{ChargeSettings, Costs};
 pub use matched::{Match, MatchedRules};
 pub(crate) use matched::{Origin, Origins};
-pub use mode::{Mode, OnStoreError, Share, ShareError, WhenMissing};
+pub use mode::{Mode, OnStoreError, Percentage, PercentageError, WhenMissing};
 pub use pattern::Condition;
 pub use per::{Alternatives, Per};
-pub use redis::RuleRedis;
-pub(crate) use rule::Chosen;
+pub use redis::RuleRedisOptions;
+pub(crate) use rule::SettingsSource;
 pub use rule::{NoMatchReason, Override, Rule, RuleLimit, RuleSettings, When};
 
-/// What is to be enforced: rules, by domain. Read it from YAML with [`Policy::from_yaml`].
+/// The rules to enforce, by domain. Read from YAML with [`Policy::from_yaml`].
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     rules: Arc<[Rule]>,
     routes: Routes,
-    by_domain: HashMap<Box<str>, Domain>,
-    /// Whether any rule compares or counts hosts.
+    by_domain: HashMap<Box<str>, DomainRules>,
+    /// Whether any rule has a condition on, or counts by, a host attribute.
     has_hosts: bool,
     warnings: Arc<[PolicyWarning]>,
 }
 
-/// The rules of a domain.
+/// The rules of one domain.
 #[derive(Clone, Debug)]
-struct Domain {
-    index: Index,
-    /// The one for limits that descriptors bring along.
-    requested: Option<u32>,
+struct DomainRules {
+    index: RuleIndex,
+    /// Index of the rule for limits that descriptors carry (`limits: requested`).
+    requested_rule: Option<u32>,
 }
 
 impl Policy {
     fn new(mut rules: Vec<Rule>, routes: Routes) -> Self {
-        for (place, limit) in (0..).zip(rules.iter_mut().flat_map(Rule::all_limits_mut)) {
-            limit.place = place;
+        for (index, limit) in (0..).zip(rules.iter_mut().flat_map(Rule::all_limits_mut)) {
+            limit.index = index;
         }
         let mut by_domain: HashMap<&str, Vec<(u32, &Rule)>> = HashMap::new();
-        for (nth, rule) in (0..).zip(&rules) {
-            by_domain.entry(&rule.domain).or_default().push((nth, rule));
+        for (rule_index, rule) in (0..).zip(&rules) {
+            by_domain.entry(&rule.domain).or_default().push((rule_index, rule));
         }
-        let by_domain = by_domain.iter().map(|(&domain, of)| (domain.into(), Domain::new(of)));
+        let by_domain =
+            by_domain.iter().map(|(&domain, rules)| (domain.into(), DomainRules::new(rules)));
         let by_domain = by_domain.collect();
         let has_hosts = rules.iter().any(Rule::has_hosts);
         Self { by_domain, rules: rules.into(), routes, has_hosts, ..Self::default() }
     }
 
-    /// The rules, in the order of the file.
+    /// Returns the rules, in the order of the file.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// The parts of the file that are valid and probably do not do what was meant, in the order of the file:
-    /// counts that a client can evade, and rules that never apply.
+    /// Returns warnings about valid parts of the file that probably have an unintended effect, in the order of the
+    /// file: counters that a client can evade, and rules that never apply.
     pub fn warnings(&self) -> &[PolicyWarning] {
         &self.warnings
     }
 
-    /// The domains that have rules.
+    /// Returns the domains that have rules.
     pub fn domains(&self) -> impl Iterator<Item = &str> {
         self.by_domain.keys().map(|domain| &**domain)
     }
 
-    /// Every limit of every rule, also of its overrides, beside its rule.
+    /// Returns every limit of every rule and its overrides, each with its rule.
     pub fn limits(&self) -> impl Iterator<Item = (&Rule, &RuleLimit)> {
         self.rules.iter().flat_map(|rule| rule.all_limits().map(move |limit| (rule, limit)))
     }
 
-    /// Returns the names of all attributes that the rules mention, each once, in alphabetical order. Other attributes
-    /// of a request make no difference.
+    /// Returns the names of all attributes that the rules use, sorted and without duplicates. Other attributes of a
+    /// request have no effect.
     ///
     /// ```
     /// let rule = "{ name: a, per: [header.x-api-key|ip], when: { method: POST }, limits: [1/s] }";
@@ -101,35 +106,35 @@ impl Policy {
     /// # Ok::<(), slidegate::PolicyErrors>(())
     /// ```
     pub fn attribute_names(&self) -> BTreeSet<&str> {
-        self.rules.iter().flat_map(|rule| &*rule.named).map(|name| &**name).collect()
+        self.rules.iter().flat_map(|rule| &*rule.attribute_names).map(|name| &**name).collect()
     }
 
-    /// The same policy, which only watches: it decides and counts, and never denies.
+    /// Returns a copy of the policy with every rule in mode `observe`: it decides and counts, and never denies.
     #[must_use]
     pub fn observing(&self) -> Self {
         let observing = self.rules.iter().map(Rule::observing).collect();
         Self { warnings: self.warnings.clone(), ..Self::new(observing, self.routes.clone()) }
     }
 
-    /// The rules, to be kept beside the decisions that come from them.
+    /// Returns the rules, shared with the decisions that refer to them.
     pub(crate) fn shared_rules(&self) -> &Arc<[Rule]> {
         &self.rules
     }
 
-    /// The rules as each of so many instances enforces them on its own.
-    pub(crate) fn rules_shared_by(&self, instances: NonZeroU32) -> Arc<[Rule]> {
+    /// Returns the rules with each limit divided by the number of instances, as one instance enforces them on its own.
+    pub(crate) fn rules_divided_by(&self, instances: NonZeroU32) -> Arc<[Rule]> {
         match instances {
             NonZeroU32::MIN => self.rules.clone(),
-            _ => self.rules.iter().map(|rule| rule.share_of(instances)).collect(),
+            _ => self.rules.iter().map(|rule| rule.with_limits_divided(instances)).collect(),
         }
     }
 
-    /// The route templates: a request's `path` gives it the attribute `route`.
+    /// Returns the route templates. The `path` of a request is matched against them and sets the attribute `route`.
     pub fn routes(&self) -> impl Iterator<Item = &str> {
         self.routes.templates()
     }
 
-    /// The route that a path is of; what stands behind `?` or `#` is no part of the path.
+    /// Returns the route template that matches a path. The path ends before `?` or `#`.
     ///
     /// ```
     /// let policy = slidegate::Policy::from_yaml("{ routes: ['/users/{id}'], rules: [] }")?;
@@ -138,151 +143,166 @@ impl Policy {
     /// # Ok::<(), slidegate::PolicyErrors>(())
     /// ```
     pub fn route_of(&self, path: &str) -> Option<&str> {
-        self.routes.of_path(path)
+        self.routes.match_path(path)
     }
 
-    /// The rules that apply to a request, and whose counts they ask for.
+    /// Returns the rules that apply to a request, with the keys that they count by. Rules that another matching rule
+    /// replaces are left out.
     pub fn apply<'r>(&'r self, request: &'r Request<'_>) -> MatchedRules<'r> {
-        let mut applied = self.matches(request);
-        if applied.matches().any(|one| !one.rule().replaces.is_empty()) {
-            applied.leave_out_replaced();
+        let mut matched_rules = self.matches_per_descriptor(request);
+        if matched_rules.matches().any(|rule_match| !rule_match.rule().replaces.is_empty()) {
+            matched_rules.remove_replaced();
         }
-        applied
+        matched_rules
     }
 
-    /// The rules that apply to any of the descriptors, each looked at alone.
+    /// Returns the rules that match each descriptor, before replacements.
     #[inline]
-    fn matches<'r>(&'r self, request: &'r Request<'_>) -> MatchedRules<'r> {
-        let mut applied = MatchedRules::new();
-        let Some(domain) = self.by_domain.get(request.domain) else { return applied };
-        for (place, descriptor) in (0..).zip(&request.descriptors) {
-            let canonical = self.canonical(descriptor);
+    fn matches_per_descriptor<'r>(&'r self, request: &'r Request<'_>) -> MatchedRules<'r> {
+        let mut matched_rules = MatchedRules::new();
+        let Some(domain) = self.by_domain.get(request.domain) else { return matched_rules };
+        for (descriptor_index, descriptor) in (0..).zip(&request.descriptors) {
+            let canonical = self.canonical_pairs(descriptor);
             let attributes = Attributes::new(descriptor, canonical.as_deref(), &self.routes);
-            let before = applied.len();
-            for nth in domain.index.candidates(&attributes) {
-                let rule = &self.rules[nth as usize];
-                if let Ok(fit) = rule.fit(&attributes) {
-                    applied.push(nth, rule, fit, place, descriptor);
+            let count_before = matched_rules.len();
+            for rule_index in domain.index.candidates(&attributes) {
+                let rule = &self.rules[rule_index as usize];
+                if let Ok(details) = rule.match_descriptor(&attributes) {
+                    matched_rules.push(rule_index, rule, details, descriptor_index, descriptor);
                 }
             }
-            if let (Some(nth), true) = (domain.requested, applied.len() == before) {
-                let rule = &self.rules[nth as usize];
-                if let Ok(fit) = rule.fit_requested(&attributes) {
-                    applied.push(nth, rule, fit, place, descriptor);
+            if let (Some(rule_index), true) =
+                (domain.requested_rule, matched_rules.len() == count_before)
+            {
+                let rule = &self.rules[rule_index as usize];
+                if let Ok(details) = rule.match_requested_limit(&attributes) {
+                    matched_rules.push(rule_index, rule, details, descriptor_index, descriptor);
                 }
             }
         }
-        applied
+        matched_rules
     }
 
-    /// The attributes of a descriptor whose hosts have another canonical form, if a rule looks at hosts.
+    /// Returns the attributes of a descriptor with hosts in canonical form; `None` if they are canonical already or no
+    /// rule uses hosts.
     #[inline]
-    fn canonical<'r>(&self, descriptor: &'r Descriptor<'_>) -> Option<AttributePairs<'r>> {
+    fn canonical_pairs<'r>(&self, descriptor: &'r Descriptor<'_>) -> Option<AttributePairs<'r>> {
         if self.has_hosts { descriptor.canonical() } else { None }
     }
 
-    /// How each rule of the request's domain applies, or why it does not; for each descriptor.
+    /// Returns, for each descriptor, how each rule of the request's domain applies, or the reason why it does
+    /// not.
     pub fn explain<'r>(
         &'r self,
         request: &'r Request<'_>,
     ) -> impl Iterator<Item = (&'r Rule, Result<Match<'r>, NoMatchReason<'r>>)> {
-        let applied = self.matches(request);
-        (0..).zip(&request.descriptors).flat_map(move |(place, descriptor)| {
-            let canonical = self.canonical(descriptor);
+        let matched_rules = self.matches_per_descriptor(request);
+        (0..).zip(&request.descriptors).flat_map(move |(descriptor_index, descriptor)| {
+            let canonical = self.canonical_pairs(descriptor);
             let attributes = Attributes::new(descriptor, canonical.as_deref(), &self.routes);
             let rules = (0..).zip(&*self.rules).filter(|(_, rule)| *rule.domain == *request.domain);
-            let explained = rules.map(|(nth, rule)| {
-                let own = |one: &&Match<'_>| one.nth() == nth && one.descriptor() == place as usize;
-                let replaced = applied.matches().find(|one| one.rule().replaces.contains(&nth));
-                let fit = match (applied.matches().find(own), replaced) {
+            let explained = rules.map(|(rule_index, rule)| {
+                let is_own = |rule_match: &&Match<'_>| {
+                    rule_match.rule_index_u32() == rule_index
+                        && rule_match.descriptor_index() == descriptor_index as usize
+                };
+                let replaced = matched_rules
+                    .matches()
+                    .find(|rule_match| rule_match.rule().replaces.contains(&rule_index));
+                let details = match (matched_rules.matches().find(is_own), replaced) {
                     (Some(_), Some(other)) => Err(NoMatchReason::Replaced(other.rule().name())),
-                    (Some(one), None) => Ok(one.clone()),
+                    (Some(rule_match), None) => Ok(rule_match.clone()),
                     (None, _) => {
-                        let fit = rule.fit(&attributes);
-                        fit.map(|fit| Match::new(nth, rule, fit, place, descriptor))
+                        let details = rule.match_descriptor(&attributes);
+                        details.map(|details| {
+                            Match::new(rule_index, rule, details, descriptor_index, descriptor)
+                        })
                     }
                 };
-                (rule, fit)
+                (rule, details)
             });
             explained.collect::<Vec<_>>()
         })
     }
 }
 
-impl Domain {
-    /// Of rules with their places in the policy.
+impl DomainRules {
+    /// Creates an index of rules. Each comes with its index in the policy.
     fn new(rules: &[(u32, &Rule)]) -> Self {
         let (requested, others): (Vec<_>, Vec<_>) =
-            rules.iter().copied().partition(|(_, rule)| rule.requested);
-        Self { index: Index::new(&others), requested: requested.first().map(|(nth, _)| *nth) }
+            rules.iter().copied().partition(|(_, rule)| rule.is_for_requested_limits);
+        Self {
+            index: RuleIndex::new(&others),
+            requested_rule: requested.first().map(|(rule_index, _)| *rule_index),
+        }
     }
 }
 
-/// What is known of a descriptor: what it says, and its route.
+/// The attributes of a descriptor, including the route of its path.
 pub(crate) struct Attributes<'r, 'd> {
-    /// The given attributes, without the route that the path has.
-    own: &'d [(&'r str, &'r str)],
-    /// The route that its path is of, unless it says its route itself.
+    /// The attributes of the descriptor, without the route that results from its path.
+    pairs: &'d [(&'r str, &'r str)],
+    /// The route of the path, unless the descriptor has an attribute `route`.
     route: Option<&'r str>,
-    /// Whether it is only for rules that name all of its attributes.
-    exact: bool,
-    /// The limit that it brings along.
+    /// Whether the descriptor matches only rules that name all of its attributes.
+    is_exact: bool,
+    /// The limit that the descriptor carries.
     limit: Option<Quota>,
-    /// The bytes of values that are not UTF-8.
+    /// The original bytes of values that are not UTF-8.
     bytes: &'d [(&'r str, &'r [u8])],
-    /// Shortened values by attribute, so that many rules that count by one long value digest it once.
+    /// Cache of shortened values by attribute: a long value is hashed once, although many rules count by it.
     shortened: RefCell<Vec<(&'r str, ShortenedValue<'r>)>>,
 }
 
 impl<'r, 'd> Attributes<'r, 'd> {
-    /// Creates the attributes of a descriptor; `canonical` replaces its own if given.
+    /// Creates the attributes of a descriptor. `canonical` replaces its own pairs if it is `Some`.
     fn new<'a: 'r>(
         descriptor: &'d Descriptor<'a>,
         canonical: Option<&'d [(&'r str, &'r str)]>,
         routes: &'r Routes,
     ) -> Self {
-        let own = canonical.unwrap_or(descriptor.pairs());
-        let Descriptor { is_exact: exact, limit, .. } = *descriptor;
+        let pairs = canonical.unwrap_or(descriptor.pairs());
+        let Descriptor { is_exact, limit, .. } = *descriptor;
         let (bytes, shortened) = (descriptor.bytes(), RefCell::default());
-        let mut attributes = Self { own, route: None, exact, limit, bytes, shortened };
+        let mut attributes = Self { pairs, route: None, is_exact, limit, bytes, shortened };
         if !routes.is_empty() && attributes.get("route").is_none() {
-            attributes.route = attributes.get("path").and_then(|path| routes.of_path(path));
+            attributes.route = attributes.get("path").and_then(|path| routes.match_path(path));
         }
         attributes
     }
 
     fn get(&self, name: &str) -> Option<&'r str> {
-        let own = self.own.iter().find(|(own, _)| *own == name).map(|(_, value)| *value);
-        own.or_else(|| self.route.filter(|_| name == "route"))
+        let pair = self.pairs.iter().find(|(own, _)| *own == name).map(|(_, value)| *value);
+        pair.or_else(|| self.route.filter(|_| name == "route"))
     }
 
-    /// Returns an attribute as a part of a key: shortened if it is too long or not UTF-8.
+    /// Returns the value of an attribute in its shortened form for keys; `None` if it is short enough and UTF-8.
     #[inline]
     fn shorten(&self, name: &'r str, text: &'r str) -> Option<Value<'r>> {
         if self.bytes.is_empty() && text.len() <= MAX_VALUE_BYTES {
             return None;
         }
-        self.shorten_rare(name, text)
+        self.shorten_slow(name, text)
     }
 
     #[cold]
-    fn shorten_rare(&self, name: &'r str, text: &'r str) -> Option<Value<'r>> {
-        // The bytes of a host are not canonical.
-        let own = |(own, _): &&(&str, _)| *own == name && !is_host_attribute(name);
-        let bytes = self.bytes.iter().find(own).map(|(_, bytes)| *bytes);
+    fn shorten_slow(&self, name: &'r str, text: &'r str) -> Option<Value<'r>> {
+        // The bytes of a host are not in canonical form.
+        let has_name = |(own, _): &&(&str, _)| *own == name && !is_host_attribute(name);
+        let bytes = self.bytes.iter().find(has_name).map(|(_, bytes)| *bytes);
         if bytes.is_none() && text.len() <= MAX_VALUE_BYTES {
             return None;
         }
-        let mut known = self.shortened.borrow_mut();
-        let found = known.iter().find(|(own, _)| *own == name).map(|(_, value)| *value);
+        let mut shortened = self.shortened.borrow_mut();
+        let found = shortened.iter().find(|(own, _)| *own == name).map(|(_, value)| *value);
         Some(Value::Shortened(found.unwrap_or_else(|| {
             let value = ShortenedValue::new(text, bytes.unwrap_or(text.as_bytes()));
-            known.push((name, value));
+            shortened.push((name, value));
             value
         })))
     }
 
     fn iter(&self) -> impl Iterator<Item = (&'r str, &'r str)> {
-        self.own.iter().copied().chain(self.route.map(|route| ("route", route)))
+        self.pairs.iter().copied().chain(self.route.map(|route| ("route", route)))
     }
 }

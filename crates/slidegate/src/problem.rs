@@ -97,7 +97,7 @@ rules:
         let denied = ScriptedOutcome::Denied {
             remaining: 0,
             reset_us: 60_000_000,
-            wait_us: Some(5_000_000),
+            retry_after_us: Some(5_000_000),
         };
         let fits = ScriptedOutcome::Fits { remaining: 1, reset_us: 1 };
         let problem = |outcomes: [ScriptedOutcome; 3]| {
@@ -147,9 +147,9 @@ rules:
 ";
         let denied = |wait_s: u64| {
             let us = 1_000_000 * wait_s;
-            ScriptedOutcome::Denied { remaining: 0, reset_us: us, wait_us: Some(us) }
+            ScriptedOutcome::Denied { remaining: 0, reset_us: us, retry_after_us: Some(us) }
         };
-        let never = ScriptedOutcome::Denied { remaining: 10, reset_us: 0, wait_us: None };
+        let never = ScriptedOutcome::Denied { remaining: 10, reset_us: 0, retry_after_us: None };
         let fits = ScriptedOutcome::Fits { remaining: 1, reset_us: 1 };
         for (outcomes, status, reason) in [
             ([denied(1), fits, fits], 420, Reason::LimitExceeded),

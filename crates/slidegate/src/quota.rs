@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// The largest `max`, burst and count of one key, 2^29.
+/// The largest `max`, burst and count of one key: 2^29 units.
 ///
-/// With windows of at most 2^24 ticks no product of the arithmetic leaves 2^53, where the doubles of
-/// Redis' Lua are still exact integers.
+/// With windows of at most 2^24 ticks, all products in the algorithms are at most 2^53, the range in which the doubles
+/// of Redis' Lua are exact integers.
 pub const MAX_UNITS: u64 = 1 << 29;
 
-/// The longest window, 366 days.
+/// The longest window: 366 days.
 pub const MAX_WINDOW: Duration = Duration::from_secs(366 * 86_400);
 
-/// The shortest window, one millisecond.
+/// The shortest window: one millisecond.
 pub const MIN_WINDOW: Duration = Duration::from_millis(1);
 
 /// At most `max` units in any `window`.
@@ -38,39 +38,39 @@ pub struct Quota {
     window_us: NonZeroU64,
 }
 
-/// Why a quota cannot be.
+/// An invalid quota.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum QuotaError {
-    /// The text has no `/`, or lacks one of its sides.
-    #[error("`{0}` is not a quota: write it as max/window, for example 100/min or 10/15m")]
-    Form(String),
-    /// The part before the `/` is no whole number.
-    #[error("`{0}` is not a whole number of units: write for example 100/min")]
+    /// The text has no `/`, or nothing before or after it.
+    #[error("`{0}` is not a quota; write max/window, for example 100/min or 10/15m")]
+    Malformed(String),
+    /// The part before the `/` is not a whole number.
+    #[error("`{0}` is not a whole number of units; write for example 100/min")]
     Max(String),
-    /// The part after the `/` is no window.
+    /// The part after the `/` is not a window.
     #[error(
-        "`{0}` is not a window: write a whole number and one of ms, s, m (or min), h, d, w, for example 15m"
+        "`{0}` is not a window; write a whole number and one of ms, s, m (or min), h, d, w, for example 15m"
     )]
     Window(String),
-    /// The maximum is over [`MAX_UNITS`].
+    /// The maximum exceeds [`MAX_UNITS`].
     #[error("a max of {0} is too large: at most {MAX_UNITS}")]
     TooMany(u64),
     /// The window is shorter than [`MIN_WINDOW`].
-    #[error("a window of {} is too short: at least 1ms", readable(*.0))]
+    #[error("a window of {} is too short: at least 1ms", format_duration(*.0))]
     TooShort(Duration),
     /// The window is longer than [`MAX_WINDOW`].
-    #[error("a window of {} is too long: at most 366d", readable(*.0))]
+    #[error("a window of {} is too long: at most 366d", format_duration(*.0))]
     TooLong(Duration),
-    /// The window is finer than a microsecond.
+    /// The window is not a whole number of microseconds.
     #[error("a window of {0:?} is not a whole number of microseconds")]
     TooFine(Duration),
 }
 
 impl Quota {
-    /// At most `max` units in any `window`. A `max` of 0 denies all.
+    /// Creates a quota of at most `max` units in any `window`. A `max` of 0 denies everything.
     ///
     /// # Errors
-    /// If `max` or `window` is outside of its bounds, or the window is finer than a microsecond.
+    /// If `max` or `window` is out of bounds, or the window is not a whole number of microseconds.
     pub fn new(max: u64, window: Duration) -> Result<Self, QuotaError> {
         if max > MAX_UNITS {
             return Err(QuotaError::TooMany(max));
@@ -84,29 +84,29 @@ impl Quota {
         if !window.subsec_nanos().is_multiple_of(1_000) {
             return Err(QuotaError::TooFine(window));
         }
-        let window_us =
-            NonZeroU64::new(crate::clock::micros_up(window)).ok_or(QuotaError::TooShort(window))?;
+        let window_us = NonZeroU64::new(crate::clock::ceil_micros(window))
+            .ok_or(QuotaError::TooShort(window))?;
         Ok(Self { max: max as u32, window_us })
     }
 
-    /// A quota known to be within its bounds.
-    pub(crate) fn of_parts(max: u32, window_us: u64) -> Self {
+    /// Creates a quota from values that are known to be within the bounds.
+    pub(crate) fn from_parts(max: u32, window_us: u64) -> Self {
         Self { max, window_us: NonZeroU64::new(window_us).unwrap_or(NonZeroU64::MIN) }
     }
 
-    /// Units per window.
+    /// Returns the units per window.
     pub const fn max(&self) -> u64 {
         self.max as u64
     }
 
-    /// The length of the window.
+    /// Returns the length of the window.
     pub const fn window(&self) -> Duration {
         Duration::from_micros(self.window_us.get())
     }
 
-    /// The window as one writes it: `15m`. A limit that has no name is known by it.
+    /// Returns the window in policy notation, for example `15m`. It is also the name of a limit without a name.
     pub fn window_text(&self) -> String {
-        write_window(self.window_us.get())
+        format_window(self.window_us.get())
     }
 
     pub(crate) const fn window_us(&self) -> u64 {
@@ -119,10 +119,10 @@ impl FromStr for Quota {
 
     fn from_str(text: &str) -> Result<Self, QuotaError> {
         let (max, window) =
-            text.split_once('/').ok_or_else(|| QuotaError::Form(text.to_owned()))?;
+            text.split_once('/').ok_or_else(|| QuotaError::Malformed(text.to_owned()))?;
         let (max, window) = (max.trim(), window.trim());
         if max.is_empty() || window.is_empty() {
-            return Err(QuotaError::Form(text.to_owned()));
+            return Err(QuotaError::Malformed(text.to_owned()));
         }
         // `parse` would also take a plus sign.
         if !max.bytes().all(|b| b.is_ascii_digit()) {
@@ -139,7 +139,7 @@ impl fmt::Display for Quota {
     }
 }
 
-/// The units of a window, the longest first.
+/// The units of windows with their length in microseconds, longest first.
 const UNITS: [(&str, u64); 6] = [
     ("w", 604_800_000_000),
     ("d", 86_400_000_000),
@@ -149,31 +149,32 @@ const UNITS: [(&str, u64); 6] = [
     ("ms", 1_000),
 ];
 
-/// Reads `15m`, `250ms` or, with 1 understood, `min`.
+/// Parses a window such as `15m` or `250ms`. The number may be omitted: `min` is one minute.
 ///
 /// # Errors
-/// If the text is no window.
+/// If the text is not a window.
 pub(crate) fn parse_window(text: &str) -> Result<Duration, QuotaError> {
-    let wrong = || QuotaError::Window(text.to_owned());
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let (number, unit) = text.split_at(unit_at);
-    let number: u64 = if number.is_empty() { 1 } else { number.parse().map_err(|_| wrong())? };
+    let malformed = || QuotaError::Window(text.to_owned());
+    let unit_start = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(malformed)?;
+    let (number, unit) = text.split_at(unit_start);
+    let number: u64 =
+        if number.is_empty() { 1 } else { number.parse().map_err(|_| malformed())? };
     let unit = if unit == "min" { "m" } else { unit };
-    let (_, unit_us) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+    let (_, unit_us) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(malformed)?;
     Ok(Duration::from_micros(number.saturating_mul(*unit_us)))
 }
 
-/// A span as one writes a window, if it can be written so.
-pub(crate) fn readable(span: Duration) -> String {
-    match crate::clock::micros_up(span) {
+/// Writes a duration in the notation of windows if it is a whole number of milliseconds.
+pub(crate) fn format_duration(duration: Duration) -> String {
+    match crate::clock::ceil_micros(duration) {
         0 => "0s".to_owned(),
-        micros if span.subsec_nanos().is_multiple_of(1_000_000) => write_window(micros),
-        _ => format!("{span:?}"),
+        micros if duration.subsec_nanos().is_multiple_of(1_000_000) => format_window(micros),
+        _ => format!("{duration:?}"),
     }
 }
 
 /// Writes a window in the longest unit that divides it.
-pub(crate) fn write_window(window_us: u64) -> String {
+pub(crate) fn format_window(window_us: u64) -> String {
     match UNITS.iter().find(|(_, unit_us)| window_us.is_multiple_of(*unit_us)) {
         Some((name, unit_us)) => format!("{}{name}", window_us / unit_us),
         None => format!("{window_us}us"),
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_every_unit_and_a_bare_one_as_1() {
+    fn window_units_parse_without_number() {
         for (text, seconds) in [
             ("1/s", 1),
             ("1/2s", 2),
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn prints_what_it_reads() {
+    fn printed_quota_parses_back() {
         for text in ["10/1s", "600/1m", "5/250ms", "0/1h", "100/15m", "7/90s", "1/366d"] {
             let quota: Quota = text.parse().unwrap();
             assert_eq!(quota.to_string(), text);
@@ -211,10 +212,10 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn invalid_quota_is_rejected_with_reason() {
         let error = |text: &str| text.parse::<Quota>().unwrap_err();
-        assert_eq!(error("100"), QuotaError::Form("100".into()));
-        assert_eq!(error("100/"), QuotaError::Form("100/".into()));
+        assert_eq!(error("100"), QuotaError::Malformed("100".into()));
+        assert_eq!(error("100/"), QuotaError::Malformed("100/".into()));
         assert_eq!(error("many/s"), QuotaError::Max("many".into()));
         assert_eq!(error("-1/s"), QuotaError::Max("-1".into()));
         assert_eq!(error("+1/s"), QuotaError::Max("+1".into()));

@@ -1,4 +1,7 @@
-//! What a rule says to stores that count in Redis: data that rides along, and that other stores ignore.
+//! Options of a limit for stores in Redis; other stores ignore them.
+//!
+//! The options are part of the scope of a key. They do not change the identity of the key (`Key::identity`); only
+//! `Key::hash_tagged_identity` depends on hash slots and sub-keys. This module also checks whether a limit supports them.
 
 use std::num::NonZeroU32;
 
@@ -6,7 +9,7 @@ use thiserror::Error;
 
 use crate::limit::Limit;
 
-/// What a rule says to stores that count in Redis; other stores ignore it. For the keys of one limit.
+/// Options for the keys of one limit in Redis; other stores ignore them.
 ///
 /// ```
 /// use slidegate::{Key, Limit, RedisOptions, Scope};
@@ -24,170 +27,174 @@ use crate::limit::Limit;
 pub struct RedisOptions {
     limit: Limit,
     slot_by: Box<[usize]>,
-    split: Option<Split>,
+    split: Option<LimitSplit>,
     sample: NonZeroU32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Split {
-    into: NonZeroU32,
-    /// What the sub-keys below a number have, from the largest share to the smallest: max and burst leave
-    /// remainders of their own.
+struct LimitSplit {
+    parts: NonZeroU32,
+    /// The shares of the sub-keys below a number, largest first. There are up to three different shares, since max and
+    /// burst have different remainders.
     shares: [(u32, Limit); 3],
 }
 
-/// Why terms for Redis cannot be.
+/// Invalid options for Redis.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RedisOptionsError {
-    /// No entry is to choose the hash slot.
-    #[error("nothing chooses the hash slot: name entries of `per`, or leave `slot_by` out")]
-    NoSlot,
-    /// An entry is to choose the hash slot twice.
-    #[error("an entry of `per` stands in `slot_by` twice: take one away")]
-    SlotTwice,
-    /// Both `slot_by` and `split`.
+    /// `slot_by` is empty.
+    #[error("`slot_by` is empty; list entries of `per`, or remove `slot_by`")]
+    EmptySlotBy,
+    /// `slot_by` lists an entry twice.
+    #[error("`slot_by` lists an entry of `per` twice; remove one")]
+    DuplicateSlotBy,
+    /// Both `slot_by` and `split` are set.
     #[error(
-        "`slot_by` gathers counts in one hash slot, and `split` spreads them over several: take one of the two away"
+        "`slot_by` keeps counters in one hash slot, but `split` spreads them over several; remove one of the two"
     )]
-    SlotOfSplit,
-    /// Too few sub-keys, or too many.
-    #[error("a split is into 2 to {most} parts, not {0}", most = RedisOptions::MAX_PARTS)]
+    SlotByWithSplit,
+    /// The number of sub-keys is out of bounds.
+    #[error("a split is into 2 to {max} parts, not {0}", max = RedisOptions::MAX_PARTS)]
     Parts(u32),
-    /// Some sub-keys would have nothing.
+    /// Some sub-keys would have a share of 0.
     #[error(
-        "a {what} of {units} cannot be split into {into}: each part needs at least 1, so make it larger, or `into` smaller"
+        "a {quantity} of {units} cannot be split into {parts}: each part needs at least 1, so make it larger, or `into` smaller"
     )]
-    NoShare {
+    EmptyShare {
         /// `max` or `burst`.
-        what: &'static str,
-        /// What is split.
+        quantity: &'static str,
+        /// The units to split.
         units: u64,
-        /// Into how many.
-        into: NonZeroU32,
+        /// The number of sub-keys.
+        parts: NonZeroU32,
     },
-    /// One request in too few, or too many.
-    #[error("a sample is one request in 2 to {most}, not one in {0}", most = RedisOptions::RAREST_SAMPLE)]
+    /// The sample is out of bounds.
+    #[error("a sample is one request in 2 to {max}, not one in {0}", max = RedisOptions::MAX_SAMPLE)]
     Sample(u32),
-    /// What a sampled request is charged never fits.
+    /// The charge of a sampled request never fits.
     #[error(
-        "nothing could ever pass: one request in {sample} is charged {sample} times its cost, and {}; make the limit larger, or `sample`",
-        most_that_fits(*fits, *into)
+        "no request can ever pass: one request in {sample} is charged {sample} times its cost, and {}; make the limit larger, or `sample`",
+        describe_capacity(*capacity, *parts)
     )]
     SampleNeverFits {
-        /// One request in so many.
+        /// The sample: one request in `sample`.
         sample: NonZeroU32,
-        /// What fits at once, of a split in its smallest part.
-        fits: u64,
-        /// Into how many parts the limit is split.
-        into: Option<NonZeroU32>,
+        /// The units that fit at once; with a split, in the smallest share.
+        capacity: u64,
+        /// The number of sub-keys, if the limit is split.
+        parts: Option<NonZeroU32>,
     },
 }
 
-fn most_that_fits(fits: u64, into: Option<NonZeroU32>) -> String {
-    match into {
-        None => format!("at most {fits} fit"),
-        Some(into) => format!("at most {fits} fit in each of {into} parts"),
+fn describe_capacity(capacity: u64, parts: Option<NonZeroU32>) -> String {
+    match parts {
+        None => format!("at most {capacity} fit"),
+        Some(parts) => format!("at most {capacity} fit in each of {parts} parts"),
     }
 }
 
 impl RedisOptions {
-    /// Sub-keys that an identity may be split into.
+    /// The largest number of sub-keys of an identity.
     pub const MAX_PARTS: u32 = 1_024;
 
-    /// The rarest sample: one request in so many.
-    pub const RAREST_SAMPLE: u32 = 100;
+    /// The largest sample: one request in 100.
+    pub const MAX_SAMPLE: u32 = 100;
 
-    /// Terms for the keys of a limit; they say nothing yet.
+    /// Creates default options for the keys of a limit: no hash slot, no split, no sample.
     pub fn new(limit: &Limit) -> Self {
         Self { limit: *limit, slot_by: Box::default(), split: None, sample: NonZeroU32::MIN }
     }
 
-    /// Has the hash slot of a Redis Cluster depend on these values of a key only, by their places: keys
-    /// that have them in common, in this order, are in one slot.
+    /// Derives the hash slot in a Redis Cluster only from the values of a key at these indices, in this order. Keys
+    /// with the same values at these indices are in the same slot.
     ///
     /// # Errors
-    /// If there are none, one stands there twice, or the counts are split.
-    pub fn with_slot_by(self, places: &[usize]) -> Result<Self, RedisOptionsError> {
-        let twice = |(nth, place): (usize, &usize)| places[..nth].contains(place);
-        match places {
-            [] => Err(RedisOptionsError::NoSlot),
-            _ if places.iter().enumerate().any(twice) => Err(RedisOptionsError::SlotTwice),
-            _ if self.split.is_some() => Err(RedisOptionsError::SlotOfSplit),
-            _ => Ok(Self { slot_by: places.into(), ..self }),
+    /// If `indices` is empty or contains an index twice, or the limit is split.
+    pub fn with_slot_by(self, indices: &[usize]) -> Result<Self, RedisOptionsError> {
+        let is_duplicate = |(nth, index): (usize, &usize)| indices[..nth].contains(index);
+        match indices {
+            [] => Err(RedisOptionsError::EmptySlotBy),
+            _ if indices.iter().enumerate().any(is_duplicate) => {
+                Err(RedisOptionsError::DuplicateSlotBy)
+            }
+            _ if self.split.is_some() => Err(RedisOptionsError::SlotByWithSplit),
+            _ => Ok(Self { slot_by: indices.into(), ..self }),
         }
     }
 
-    /// Spreads each identity over so many sub-keys, each with its share of the limit: together they have
-    /// exactly all of it.
+    /// Spreads each identity over `parts` sub-keys, each with a share of the limit. The shares add up to exactly the
+    /// limit.
     ///
     /// # Errors
-    /// If there are too few or too many, one has nothing, a sample never fits in one, or the hash slot is
-    /// chosen otherwise.
-    pub fn with_split(self, into: u32) -> Result<Self, RedisOptionsError> {
-        let parts =
-            NonZeroU32::new(into).filter(|into| (2..=Self::MAX_PARTS).contains(&into.get()));
-        let into = parts.ok_or(RedisOptionsError::Parts(into))?;
+    /// If `parts` is out of bounds, a share would be 0, the charge of a sampled request would not fit in a share, or
+    /// `slot_by` is set.
+    pub fn with_split(self, parts: u32) -> Result<Self, RedisOptionsError> {
+        let valid =
+            NonZeroU32::new(parts).filter(|parts| (2..=Self::MAX_PARTS).contains(&parts.get()));
+        let parts = valid.ok_or(RedisOptionsError::Parts(parts))?;
         if !self.slot_by.is_empty() {
-            return Err(RedisOptionsError::SlotOfSplit);
+            return Err(RedisOptionsError::SlotByWithSplit);
         }
-        for (what, units) in [("max", self.limit.quota().max()), ("burst", self.limit.capacity())] {
-            if (1..u64::from(into.get())).contains(&units) {
-                return Err(RedisOptionsError::NoShare { what, units, into });
+        let quantities = [("max", self.limit.quota().max()), ("burst", self.limit.capacity())];
+        for (quantity, units) in quantities {
+            if (1..u64::from(parts.get())).contains(&units) {
+                return Err(RedisOptionsError::EmptyShare { quantity, units, parts });
             }
         }
-        let split = Some(Split { into, shares: shares(&self.limit, into) });
+        let split = Some(LimitSplit { parts, shares: split_shares(&self.limit, parts) });
         Self { split, ..self }.with_fitting_sample()
     }
 
-    /// Asks Redis for one request in so many, at so many times its cost.
+    /// Sends only one request in `one_in` to Redis, and charges it `one_in` times its cost.
     ///
     /// # Errors
-    /// If it is too few or too many, or what a request is then charged never fits.
+    /// If `one_in` is out of bounds, or the charge of a sampled request never fits.
     pub fn with_sample(self, one_in: u32) -> Result<Self, RedisOptionsError> {
-        let sample =
-            NonZeroU32::new(one_in).filter(|n| (2..=Self::RAREST_SAMPLE).contains(&n.get()));
+        let sample = NonZeroU32::new(one_in).filter(|n| (2..=Self::MAX_SAMPLE).contains(&n.get()));
         let sample = sample.ok_or(RedisOptionsError::Sample(one_in))?;
         Self { sample, ..self }.with_fitting_sample()
     }
 
-    /// The same for the keys of another limit.
+    /// Returns the same options for the keys of another limit.
     ///
     /// # Errors
-    /// If that one is too small for it.
+    /// If the other limit is too small for the split or the sample.
     pub fn for_limit(&self, limit: &Limit) -> Result<Self, RedisOptionsError> {
         let own = Self { limit: *limit, split: None, ..self.clone() };
         match self.split_into() {
-            Some(into) => own.with_split(into.get()),
+            Some(parts) => own.with_split(parts.get()),
             None => own.with_fitting_sample(),
         }
     }
 
+    /// Checks that the charge of a sampled request fits in the smallest share.
     fn with_fitting_sample(self) -> Result<Self, RedisOptionsError> {
         let smallest = self.split.as_ref().map_or(&self.limit, |split| split.smallest());
-        let (fits, sample, into) = (smallest.capacity(), self.sample, self.split_into());
-        match (1..u64::from(sample.get())).contains(&fits) {
-            true => Err(RedisOptionsError::SampleNeverFits { sample, fits, into }),
+        let (capacity, sample, parts) = (smallest.capacity(), self.sample, self.split_into());
+        match (1..u64::from(sample.get())).contains(&capacity) {
+            true => Err(RedisOptionsError::SampleNeverFits { sample, capacity, parts }),
             false => Ok(self),
         }
     }
 
-    /// The places of the values that the hash slot depends on, in their order; none: on all.
+    /// Returns the indices of the values that determine the hash slot, in order. If empty, all values do.
     pub fn slot_by(&self) -> &[usize] {
         &self.slot_by
     }
 
-    /// Over how many sub-keys each identity is spread.
+    /// Returns the number of sub-keys per identity, if the limit is split.
     pub fn split_into(&self) -> Option<NonZeroU32> {
-        self.split.as_ref().map(|split| split.into)
+        self.split.as_ref().map(|split| split.parts)
     }
 
-    /// One request in so many asks, and is charged so many times its cost. 1: all do.
+    /// Returns the sample: one request in this number is sent to Redis and charged this number times its cost. 1 means
+    /// all requests.
     pub fn sample(&self) -> NonZeroU32 {
         self.sample
     }
 
-    /// What a sub-key has of the limit; none if there are no sub-keys.
+    /// Returns the share of a sub-key, or `None` if the limit is not split.
     pub(crate) fn share(&self, part: u16) -> Option<&Limit> {
         let split = self.split.as_ref()?;
         let own = split.shares.iter().find(|(end, _)| u32::from(part) < *end);
@@ -195,18 +202,19 @@ impl RedisOptions {
     }
 }
 
-impl Split {
+impl LimitSplit {
     fn smallest(&self) -> &Limit {
         &self.shares[2].1
     }
 }
 
-fn shares(limit: &Limit, into: NonZeroU32) -> [(u32, Limit); 3] {
-    let left = |units: u64| (units % u64::from(into.get())) as u32;
-    let mut ends = [left(limit.quota().max()), left(limit.capacity()), into.get()];
+/// Returns the shares of the sub-keys below each end, largest first.
+fn split_shares(limit: &Limit, parts: NonZeroU32) -> [(u32, Limit); 3] {
+    let remainder = |units: u64| (units % u64::from(parts.get())) as u32;
+    let mut ends = [remainder(limit.quota().max()), remainder(limit.capacity()), parts.get()];
     ends.sort_unstable();
-    // Those below an end are alike. Where the end is that of the one before, or 0, there are none.
-    ends.map(|end| (end, limit.part_of(end.saturating_sub(1), into)))
+    // All sub-keys between two ends have the same share. If two ends are equal, there are none between them.
+    ends.map(|end| (end, limit.split_share(end.saturating_sub(1), parts)))
 }
 
 #[cfg(test)]
@@ -222,68 +230,73 @@ mod tests {
         limit(quota, Algorithm::TokenBucket { burst: Some(burst), max_debt: None })
     }
 
-    fn shares_of(limit: &Limit, into: u32) -> Vec<(u64, u64)> {
-        let terms = RedisOptions::new(limit).with_split(into).unwrap();
-        let shares = (0..into as u16).map(|part| *terms.share(part).unwrap());
+    fn shares_of(limit: &Limit, parts: u32) -> Vec<(u64, u64)> {
+        let options = RedisOptions::new(limit).with_split(parts).unwrap();
+        let shares = (0..parts as u16).map(|part| *options.share(part).unwrap());
         let shares: Vec<Limit> = shares.collect();
         assert!(shares.iter().all(|share| share.shape_text() == limit.shape_text()));
         shares.iter().map(|share| (share.quota().max(), share.capacity())).collect()
     }
 
     #[test]
-    fn the_shares_of_a_split_sum_up_to_the_limit_and_the_first_have_one_more() {
+    fn split_shares_sum_up_to_limit() {
         for algorithm in Algorithm::ALL {
             for max in [0, 8, 9, 15, 16, 1_023, 1_024, 100_000] {
                 let limit = limit(&format!("{max}/min"), algorithm);
-                for into in [2, 3, 8].into_iter().filter(|into| max == 0 || *into <= max) {
-                    let shares = shares_of(&limit, into as u32);
-                    let expected = (0..into).map(|nth| max / into + u64::from(nth < max % into));
+                for parts in [2, 3, 8].into_iter().filter(|parts| max == 0 || *parts <= max) {
+                    let shares = shares_of(&limit, parts as u32);
+                    let expected = (0..parts).map(|nth| max / parts + u64::from(nth < max % parts));
                     let expected: Vec<_> = expected.map(|units| (units, units)).collect();
-                    assert_eq!(shares, expected, "{limit} into {into}");
+                    assert_eq!(shares, expected, "{limit} into {parts}");
                     assert_eq!(shares.iter().map(|share| share.0).sum::<u64>(), max);
                 }
             }
         }
-        // Max and burst each leave a remainder.
+        // Max and burst have different remainders.
         assert_eq!(shares_of(&bucket("10/s", 7), 4), [(3, 2), (3, 2), (2, 2), (2, 1)]);
         assert_eq!(shares_of(&bucket("9/s", 11), 4), [(3, 3), (2, 3), (2, 3), (2, 2)]);
         assert_eq!(shares_of(&limit("1024/s", Algorithm::default()), 1_024), [(1, 1); 1_024]);
     }
 
     #[test]
-    fn a_share_of_nothing_is_refused_unless_all_have_nothing() {
-        let split = |limit: &Limit, into| RedisOptions::new(limit).with_split(into);
+    fn split_with_empty_share_is_rejected() {
+        let split = |limit: &Limit, parts| RedisOptions::new(limit).with_split(parts);
         let seven = limit("7/min", Algorithm::default());
         assert!(split(&seven, 7).is_ok());
-        let into = NonZeroU32::new(8).unwrap();
-        let no_share = |what, units| Err(RedisOptionsError::NoShare { what, units, into });
-        assert_eq!(split(&seven, 8), no_share("max", 7));
-        assert_eq!(split(&bucket("8/s", 7), 8), no_share("burst", 7));
-        assert_eq!(split(&bucket("7/s", 8), 8), no_share("max", 7));
+        let parts = NonZeroU32::new(8).unwrap();
+        let empty_share =
+            |quantity, units| Err(RedisOptionsError::EmptyShare { quantity, units, parts });
+        assert_eq!(split(&seven, 8), empty_share("max", 7));
+        assert_eq!(split(&bucket("8/s", 7), 8), empty_share("burst", 7));
+        assert_eq!(split(&bucket("7/s", 8), 8), empty_share("max", 7));
         assert!(split(&bucket("8/s", 8), 8).is_ok() && split(&bucket("8/s", 0), 8).is_ok());
         assert!(split(&Limit::denied(), RedisOptions::MAX_PARTS).is_ok());
-        for into in [0, 1, RedisOptions::MAX_PARTS + 1] {
-            assert_eq!(split(&Limit::denied(), into), Err(RedisOptionsError::Parts(into)));
+        for parts in [0, 1, RedisOptions::MAX_PARTS + 1] {
+            assert_eq!(split(&Limit::denied(), parts), Err(RedisOptionsError::Parts(parts)));
         }
     }
 
     #[test]
-    fn a_sample_that_never_fits_is_refused() {
+    fn sample_that_never_fits_is_rejected() {
         let ten = limit("10/min", Algorithm::default());
         let sample = |limit: &Limit, one_in| RedisOptions::new(limit).with_sample(one_in);
         assert_eq!(sample(&ten, 10).unwrap().sample().get(), 10);
         let error = sample(&ten, 11).unwrap_err().to_string();
         assert!(error.contains("at most 10 fit;"), "{error}");
-        // What fits in a bucket at once is its burst.
+        // The units that fit in a bucket at once are its burst.
         assert!(sample(&bucket("1/s", 10), 10).is_ok() && sample(&bucket("100/s", 9), 10).is_err());
-        assert!(sample(&Limit::denied(), RedisOptions::RAREST_SAMPLE).is_ok());
-        for one_in in [0, 1, RedisOptions::RAREST_SAMPLE + 1] {
+        assert!(sample(&Limit::denied(), RedisOptions::MAX_SAMPLE).is_ok());
+        for one_in in [0, 1, RedisOptions::MAX_SAMPLE + 1] {
             assert_eq!(sample(&ten, one_in), Err(RedisOptionsError::Sample(one_in)));
         }
-        // Of a split, the smallest share counts, whichever is said first.
+        // With a split, the smallest share counts, regardless of the order of the calls.
         let both = |one_in| {
-            let sampled = RedisOptions::new(&ten).with_sample(one_in).and_then(|t| t.with_split(3));
-            let split = RedisOptions::new(&ten).with_split(3).and_then(|t| t.with_sample(one_in));
+            let sampled = RedisOptions::new(&ten)
+                .with_sample(one_in)
+                .and_then(|options| options.with_split(3));
+            let split = RedisOptions::new(&ten)
+                .with_split(3)
+                .and_then(|options| options.with_sample(one_in));
             assert_eq!(sampled, split);
             split
         };
@@ -293,27 +306,27 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_chosen_by_entries_that_differ_and_not_of_what_is_split() {
-        let terms = RedisOptions::new(&Limit::denied());
-        let slot_by = |places: &[usize]| terms.clone().with_slot_by(places);
+    fn invalid_slot_by_is_rejected() {
+        let options = RedisOptions::new(&Limit::denied());
+        let slot_by = |indices: &[usize]| options.clone().with_slot_by(indices);
         assert_eq!(slot_by(&[2, 0]).unwrap().slot_by(), [2, 0]);
-        assert_eq!(slot_by(&[]), Err(RedisOptionsError::NoSlot));
-        assert_eq!(slot_by(&[0, 1, 0]), Err(RedisOptionsError::SlotTwice));
-        let split = terms.clone().with_split(2).unwrap();
-        assert_eq!(split.with_slot_by(&[0]), Err(RedisOptionsError::SlotOfSplit));
+        assert_eq!(slot_by(&[]), Err(RedisOptionsError::EmptySlotBy));
+        assert_eq!(slot_by(&[0, 1, 0]), Err(RedisOptionsError::DuplicateSlotBy));
+        let split = options.clone().with_split(2).unwrap();
+        assert_eq!(split.with_slot_by(&[0]), Err(RedisOptionsError::SlotByWithSplit));
         let slot = slot_by(&[0]).unwrap();
-        assert_eq!(slot.with_split(2), Err(RedisOptionsError::SlotOfSplit));
+        assert_eq!(slot.with_split(2), Err(RedisOptionsError::SlotByWithSplit));
     }
 
     #[test]
-    fn terms_of_another_limit_say_the_same() {
+    fn options_can_be_applied_to_another_limit() {
         let small = Limit::denied();
         let large = limit("100/s", Algorithm::default());
-        let terms = |limit: &Limit| {
-            RedisOptions::new(limit).with_split(8).and_then(|terms| terms.with_sample(10)).unwrap()
+        let options = |limit: &Limit| {
+            RedisOptions::new(limit).with_split(8).and_then(|split| split.with_sample(10)).unwrap()
         };
-        assert_eq!(terms(&small).for_limit(&large), Ok(terms(&large)));
-        assert!(terms(&small).for_limit(&limit("79/s", Algorithm::default())).is_err());
+        assert_eq!(options(&small).for_limit(&large), Ok(options(&large)));
+        assert!(options(&small).for_limit(&limit("79/s", Algorithm::default())).is_err());
         let slot = |limit: &Limit| RedisOptions::new(limit).with_slot_by(&[1]).unwrap();
         assert_eq!(slot(&small).for_limit(&large), Ok(slot(&large)));
     }

@@ -1,4 +1,10 @@
-//! Where counts live: the traits, the receipt, the error.
+//! The store interface: the traits, results, receipts and errors of all stores.
+//!
+//! A [`Store`] may wait and may fail; a [`SyncStore`] does neither, and implements [`Store`]. [`StoreKind`] makes the
+//! difference known to the compiler. A store returns an error only if it could not decide; a denial is not an error.
+//!
+//! To add a store, implement one of the traits, and run the conformance suite and the properties of `testkit` on it. A
+//! store must return [`StoreError::Unsupported`] for limits that it cannot count.
 
 pub mod memory;
 mod store_kind;
@@ -16,87 +22,87 @@ use crate::outcome::Outcome;
 
 pub use store_kind::{Asynchronous, StoreKind, Synchronous};
 
-/// One outcome for each hit, in their order.
+/// The outcomes of hits, in the order of the hits.
 pub type Outcomes = SmallVec<[Outcome; 2]>;
 
-/// A place where counts live.
+/// A store of counters.
 ///
-/// The hits of one call are one step: if one denies the request, only those that are [always](ChargeWhen::Always)
-/// charged are.
+/// The hits of one call are decided atomically: if one of them denies the request, only hits with
+/// [`ChargeWhen::Always`] are charged.
 pub trait Store: Send + Sync + 'static {
-    /// How it answers.
+    /// Whether the store responds synchronously.
     type Kind: StoreKind;
 
-    /// Itself, if it answers [at once](Synchronous).
+    /// Returns the store if it is [synchronous](Synchronous).
     fn as_sync(&self) -> Option<&dyn SyncStore> {
         None
     }
 
-    /// Charges the hits of one request, if none of them denies it. See [`Veto`] and [`ChargeWhen`].
+    /// Decides one request, and charges its hits unless one of them denies it. See [`Veto`] and [`ChargeWhen`].
     fn take(
         &self,
         hits: &[Hit<'_>],
     ) -> impl Future<Output = Result<ChargeResult, StoreError>> + Send;
 
-    /// Takes several independent requests at once, in their order.
+    /// Decides several independent requests in one call, in their order.
     fn take_many(
         &self,
-        asks: &[&[Hit<'_>]],
+        requests: &[&[Hit<'_>]],
     ) -> impl Future<Output = Result<Vec<ChargeResult>, StoreError>> + Send;
 
-    /// What [`take`](Store::take) would find. Charges nothing.
+    /// Returns the outcomes that [`take`](Store::take) would return, without charging.
     fn peek(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<Outcomes, StoreError>> + Send;
 
-    /// Gives back exactly what a receipt says was charged, and nothing of what has left its window.
+    /// Reverts the charges of a receipt. Units that have left their window are not affected.
     ///
-    /// To give the same receipt back twice is the caller's mistake.
+    /// The caller must not revert a receipt twice.
     fn revert(&self, receipt: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Takes each hit's cost off its counter, whatever its veto and charge: of the units that still count the oldest, or
-    /// all if there are fewer. What has left the window is not given back, and no counter comes to be.
+    /// Subtracts the cost of each hit from its counter, oldest units first, or all units if there are fewer. Veto and
+    /// charge of the hits are ignored. Units that have left the window are not affected, and no counter is created.
     ///
-    /// Says how each counter then stands, asked for one unit.
+    /// Returns the outcome of one unit at each counter after the refund.
     fn refund(&self, hits: &[Hit<'_>])
     -> impl Future<Output = Result<Outcomes, StoreError>> + Send;
 
-    /// Forgets the counts of these hits' keys and limits.
+    /// Removes the counters of these hits.
     fn reset(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// A store that answers without waiting, and never fails. Every local store is a [`Store`].
+/// A store that responds without waiting and never fails, such as a store in memory. Every `SyncStore` is a [`Store`].
 pub trait SyncStore: Send + Sync + 'static {
-    /// See [`Store::take`].
+    /// Decides one request. See [`Store::take`].
     fn take_now(&self, hits: &[Hit<'_>]) -> ChargeResult;
 
-    /// [`take_now`](Self::take_now) for one hit, which is the commonest request.
+    /// Decides a request with one hit, the most common request. See [`take_now`](Self::take_now).
     fn take_one_now(&self, hit: &Hit<'_>) -> SingleChargeResult {
         let ChargeResult { outcomes, mut receipt, .. } = self.take_now(std::slice::from_ref(hit));
         SingleChargeResult { outcome: outcomes[0], charge: receipt.charges.pop() }
     }
 
-    /// Takes several requests of one hit each, in their order; hands over one answer for each.
-    fn take_each_now(&self, hits: &[Hit<'_>], mut answer: impl FnMut(SingleChargeResult))
+    /// Decides several requests with one hit each, in their order, and calls `on_result` for each.
+    fn take_each_now(&self, hits: &[Hit<'_>], mut on_result: impl FnMut(SingleChargeResult))
     where
         Self: Sized,
     {
-        hits.iter().for_each(|hit| answer(self.take_one_now(hit)));
+        hits.iter().for_each(|hit| on_result(self.take_one_now(hit)));
     }
 
-    /// See [`Store::take_many`]; hands over one answer for each request, in their order.
-    fn take_many_now(&self, asks: &[&[Hit<'_>]], answer: impl FnMut(ChargeResult))
+    /// Decides several requests in their order, and calls `on_result` for each. See [`Store::take_many`].
+    fn take_many_now(&self, requests: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult))
     where
         Self: Sized;
 
-    /// See [`Store::peek`].
+    /// Returns the outcomes without charging. See [`Store::peek`].
     fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes;
 
-    /// See [`Store::revert`].
+    /// Reverts the charges of a receipt. See [`Store::revert`].
     fn revert_now(&self, receipt: &Receipt);
 
-    /// See [`Store::refund`].
+    /// Subtracts the costs of hits from their counters. See [`Store::refund`].
     fn refund_now(&self, hits: &[Hit<'_>]) -> Outcomes;
 
-    /// See [`Store::reset`].
+    /// Removes the counters of hits. See [`Store::reset`].
     fn reset_now(&self, hits: &[Hit<'_>]);
 }
 
@@ -116,11 +122,11 @@ impl<S: SyncStore> Store for S {
 
     fn take_many(
         &self,
-        asks: &[&[Hit<'_>]],
+        requests: &[&[Hit<'_>]],
     ) -> impl Future<Output = Result<Vec<ChargeResult>, StoreError>> + Send {
-        let mut taken = Vec::with_capacity(asks.len());
-        self.take_many_now(asks, |answer| taken.push(answer));
-        ready(Ok(taken))
+        let mut results = Vec::with_capacity(requests.len());
+        self.take_many_now(requests, |result| results.push(result));
+        ready(Ok(results))
     }
 
     fn peek(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {
@@ -145,30 +151,30 @@ impl<S: SyncStore> Store for S {
     }
 }
 
-/// What a store did with the hits of one request.
+/// The store's decision on one request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChargeResult {
-    /// Whether no hit denies the request.
+    /// Whether the request is allowed.
     pub allowed: bool,
-    /// One for each hit.
+    /// The outcome of each hit.
     pub outcomes: Outcomes,
-    /// What was charged.
+    /// The charges that were made.
     pub receipt: Receipt,
 }
 
-/// What a store did with a single hit.
+/// The store's decision on a request with a single hit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SingleChargeResult {
-    /// How it stands.
+    /// The outcome of the hit.
     pub outcome: Outcome,
-    /// What was charged.
+    /// The charge, if the hit was charged.
     pub charge: Option<Charge>,
 }
 
 impl SingleChargeResult {
-    /// The same as the answer to a request.
+    /// Converts to the general result of a request.
     #[inline(always)]
-    pub(crate) fn into_taken(self, hit: &Hit<'_>) -> ChargeResult {
+    pub(crate) fn into_charge_result(self, hit: &Hit<'_>) -> ChargeResult {
         ChargeResult {
             allowed: self.outcome.fits() || hit.veto == Veto::Never,
             outcomes: Outcomes::from_buf_and_len([self.outcome; 2], 1),
@@ -181,14 +187,14 @@ impl SingleChargeResult {
     }
 }
 
-/// Returns whether a request passes: every hit that [denies alone](Veto::Alone) fits, and one of the
-/// [joint](Veto::Jointly) ones if there are any.
+/// Returns whether a request is admitted: every hit with [`Veto::Alone`] fits, and at least one of the hits with
+/// [`Veto::Jointly`], if there are any.
 #[inline]
 pub fn admits(hits: &[Hit<'_>], outcomes: &[Outcome]) -> bool {
     is_admitted(hits.iter().zip(outcomes).map(|(hit, outcome)| (hit.veto, outcome.fits())))
 }
 
-/// Returns whether a request passes whose hits have these vetoes, and fit or do not.
+/// Returns whether a request is admitted. Each item is the veto of a hit and whether the hit fits.
 #[inline]
 pub fn is_admitted(hits: impl IntoIterator<Item = (Veto, bool)>) -> bool {
     let (mut has_joint, mut joint_fits) = (false, false);
@@ -202,7 +208,7 @@ pub fn is_admitted(hits: impl IntoIterator<Item = (Veto, bool)>) -> bool {
     joint_fits || !has_joint
 }
 
-/// Whether a hit is charged, once it is known whether the request passes and how the hit fares.
+/// Returns whether a hit is charged, given the decision on the request and the outcome of the hit.
 pub fn is_charged(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
     hit.cost > 0
         && match hit.charge {
@@ -212,48 +218,54 @@ pub fn is_charged(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
         }
 }
 
-/// Returns the units that the earlier hits of a request charge to the counter of the next one if the request passes.
-/// `is_same` says whether the hit of that place is on the same counter.
+/// Returns the units that the earlier hits of a request charge to the counter of the next hit if the request is
+/// admitted. `is_same` returns whether the earlier hit at an index is on the same counter.
 #[inline]
-pub fn pending(earlier: &[Hit<'_>], outcomes: &[Outcome], is_same: impl Fn(usize) -> bool) -> u64 {
+pub fn pending_units(
+    earlier: &[Hit<'_>],
+    outcomes: &[Outcome],
+    is_same: impl Fn(usize) -> bool,
+) -> u64 {
     (earlier.iter().zip(outcomes).enumerate())
         .filter(|(nth, (hit, outcome))| is_same(*nth) && is_charged(hit, true, outcome))
         .map(|(_, (hit, _))| hit.cost)
         .fold(0, u64::saturating_add)
 }
 
-/// What a store charged and when, enough to give exactly that back. Good only at the store that made it.
+/// A record of charges, sufficient to revert them. Valid only for the store that created it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Receipt {
-    /// One for each hit that was charged.
+    /// The charges, one for each charged hit.
     pub charges: SmallVec<[Charge; 1]>,
 }
 
 impl Receipt {
-    /// Whether nothing was charged.
+    /// Returns whether nothing was charged.
     pub fn is_empty(&self) -> bool {
         self.charges.is_empty()
     }
 
-    /// Units of the first charge, of which each has the same where no store charges for others, too.
+    /// Returns the units of the first charge. All charges have the same cost, except at stores that charge for several
+    /// requests at once.
     pub(crate) fn first_cost(&self) -> u64 {
         self.charges.first().map_or(0, |charge| charge.cost)
     }
 
-    /// A receipt for `units` of the `of` units of each charge: what is given back of a request that has cost less
-    /// than it was charged.
+    /// Returns a receipt for the fraction `units / total` of each charge, to revert a part of the charges of a request
+    /// that has cost less than it was charged.
     ///
     /// ```
     /// let limiter = slidegate::Limiter::new(["100/min"])?;
-    /// let verdict = limiter.check_cost("acme", 80);                   // what it may cost at most
-    /// limiter.revert(&verdict.decision().receipt().part(50, 80));  // it has cost 30
+    /// let verdict = limiter.check_cost("acme", 80);                       // the estimated cost
+    /// limiter.revert(&verdict.decision().receipt().fraction(50, 80));  // the actual cost is 30
     /// assert_eq!(limiter.peek("acme", 1).decision().remaining(), 70);
     /// # Ok::<(), slidegate::LimiterError>(())
     /// ```
-    pub fn part(&self, units: u64, of: u64) -> Self {
-        let part = |cost: u64| u128::from(cost) * u128::from(units.min(of)) / u128::from(of.max(1));
+    pub fn fraction(&self, units: u64, total: u64) -> Self {
+        let (units, divisor) = (u128::from(units.min(total)), u128::from(total.max(1)));
+        let part = |cost: u64| u128::from(cost) * units / divisor;
         let charges = self.charges.iter().map(|charge| Charge {
-            // A store may have charged for several requests at once, so many times as much.
+            // A store may have charged for several requests at once, and thus a multiple of the cost.
             cost: u64::try_from(part(charge.cost)).unwrap_or(charge.cost),
             ..charge.clone()
         });
@@ -261,43 +273,43 @@ impl Receipt {
     }
 }
 
-/// One hit that was charged.
+/// The charge of one hit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Charge {
-    /// The counter, in the store's own words.
+    /// The counter, as identified by the store.
     pub counter: CounterId,
-    /// The limit that it counts for.
+    /// The limit of the counter.
     pub limit: Limit,
-    /// The moment at which the charge is counted, on the counter's own clock.
+    /// The time at which the charge is counted, on the clock of the counter.
     pub charged_at: Timestamp,
-    /// Units charged.
+    /// The charged units.
     pub cost: u64,
 }
 
-/// How a store names the counter of a key and a limit.
+/// A store's identifier of a counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CounterId {
-    /// By a fingerprint.
+    /// The fingerprint of the key and the limit.
     Fingerprint(u64),
-    /// By its text.
+    /// The name of the counter as text.
     Text(Box<str>),
 }
 
-/// Why a store did not answer. Never a denial.
+/// A failure of a store. A denial is not an error.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The store was not reached: nothing was charged.
+    /// The store cannot be reached. Nothing was charged.
     #[error("the store cannot be reached: {0}")]
     Unavailable(String),
-    /// No answer came in time: the charge may or may not have been made, so nothing may repeat it.
-    #[error("the store did not answer in time: {0}")]
+    /// The store did not respond in time. The charge may or may not have been made, so the call must not be repeated.
+    #[error("the store did not respond in time: {0}")]
     TimedOut(String),
-    /// It failed too often of late, so a circuit breaker is open and it was not asked: nothing was charged.
-    #[error("the store is not asked: it has failed too often of late")]
+    /// The circuit breaker is open after repeated failures, so the store was not called. Nothing was charged.
+    #[error("circuit breaker open after repeated store failures")]
     BreakerOpen,
-    /// It has no way to count by a limit, and says why: nothing was charged, and to ask again changes nothing. Limits of
-    /// a policy can be tried before: see [`Policy::from_yaml_for`](crate::Policy::from_yaml_for).
-    #[error("the store cannot count by this limit: {0}")]
+    /// The store does not support the limit, for the given reason. Nothing was charged, and a retry fails again. The
+    /// limits of a policy can be checked in advance: see [`Policy::from_yaml_for`](crate::Policy::from_yaml_for).
+    #[error("the store does not support this limit: {0}")]
     Unsupported(String),
 }

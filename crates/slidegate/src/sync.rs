@@ -1,5 +1,5 @@
-//! The locks and atomics of the memory store: parking_lot's and std's, or those of shuttle, which tries
-//! out thread schedules.
+//! The locks and atomics of the memory store: from parking_lot and std, or, with `--cfg shuttle`, from shuttle, which
+//! explores thread schedules.
 
 #[cfg(not(shuttle))]
 pub(crate) use {
@@ -11,12 +11,12 @@ pub(crate) use {
 pub(crate) use {
     shuttle::sync::MutexGuard,
     shuttle::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
-    under_shuttle::Mutex,
+    shuttle_mutex::Mutex,
 };
 
 #[cfg(shuttle)]
-mod under_shuttle {
-    /// shuttle's mutex, without poisoning, as parking_lot has it.
+mod shuttle_mutex {
+    /// shuttle's mutex without poisoning, with the interface of parking_lot's.
     pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 
     impl<T> Mutex<T> {

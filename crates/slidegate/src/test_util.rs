@@ -17,20 +17,20 @@ use crate::store::{ChargeResult, Outcomes, Receipt, Store, StoreError, SyncStore
 #[derive(Clone, Copy, Debug)]
 pub enum ScriptedOutcome {
     Fits { remaining: u32, reset_us: u64 },
-    Denied { remaining: u32, reset_us: u64, wait_us: Option<u64> },
+    Denied { remaining: u32, reset_us: u64, retry_after_us: Option<u64> },
 }
 
 impl ScriptedOutcome {
     fn outcome(self) -> Outcome {
         match self {
             Self::Fits { remaining, reset_us } => {
-                Outcome::judge_fit((true, remaining.into(), u64::MAX), 0, reset_us, || 0).charged()
+                Outcome::with_fit((true, remaining.into(), u64::MAX), 0, reset_us, || 0).charged()
             }
-            Self::Denied { remaining, reset_us, wait_us } => {
+            Self::Denied { remaining, reset_us, retry_after_us } => {
                 let remaining = u64::from(remaining);
-                let capacity = if wait_us.is_some() { u64::MAX } else { remaining };
-                let wait = || wait_us.unwrap_or_default();
-                Outcome::judge_fit((false, remaining, capacity), remaining + 1, reset_us, wait)
+                let capacity = if retry_after_us.is_some() { u64::MAX } else { remaining };
+                let wait = || retry_after_us.unwrap_or_default();
+                Outcome::with_fit((false, remaining, capacity), remaining + 1, reset_us, wait)
             }
         }
     }

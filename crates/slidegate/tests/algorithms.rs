@@ -1,4 +1,5 @@
-//! What each algorithm promises at its edges, by example: the worst case is reached, not only bounded.
+//! The guarantees of each algorithm at window boundaries, by example. The tests show that the worst case is reached,
+//! not only bounded.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -10,15 +11,16 @@ use slidegate::{
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A minute's beginning.
+/// The start of a minute.
 const START: Timestamp = Timestamp::from_secs(1_750_000_020);
 
-struct At {
+/// A limiter with one limit and a manual clock.
+struct Fixture {
     clock: ManualClock,
     limiter: Limiter<MemoryStore<ManualClock>>,
 }
 
-impl At {
+impl Fixture {
     fn new(max: u64, window: Duration, algorithm: Algorithm) -> Self {
         let clock = ManualClock::at(START);
         let limit = Limit::new(Quota::new(max, window).unwrap(), algorithm).unwrap();
@@ -26,7 +28,7 @@ impl At {
         Self { limiter: Limiter::with_store([limit], store).unwrap(), clock }
     }
 
-    /// How many of so many units at once are allowed, one by one.
+    /// Makes `units` checks of one unit at the same time, and returns the number of allowed ones.
     fn allowed(&self, units: u64) -> u64 {
         (0..units).filter(|_| self.limiter.check("key").is_allowed()).count() as u64
     }
@@ -39,78 +41,83 @@ impl At {
         self.limiter.peek("key", 1).decision().remaining()
     }
 
-    /// Goes to so long after the start.
-    fn goto(&self, span: Duration) {
-        self.clock.set(START.after(span));
+    /// Sets the clock to a time after the start.
+    fn set_elapsed(&self, elapsed: Duration) {
+        self.clock.set(START.after(elapsed));
     }
 }
 
 #[test]
-fn a_log_admits_max_at_an_edge_and_nothing_more_until_the_first_leaves() {
-    let at = At::new(100, MINUTE, Algorithm::SlidingLog);
-    at.goto(MINUTE - Duration::from_micros(1));
-    assert_eq!(at.allowed(300), 100);
-    at.goto(2 * MINUTE - Duration::from_micros(2));
-    assert_eq!(at.allowed(300), 0, "all are in the window still");
-    at.goto(2 * MINUTE - Duration::from_micros(1));
-    assert_eq!(at.allowed(300), 100, "a full window later all have left");
+fn log_admits_max_until_first_charge_expires() {
+    let fixture = Fixture::new(100, MINUTE, Algorithm::SlidingLog);
+    fixture.set_elapsed(MINUTE - Duration::from_micros(1));
+    assert_eq!(fixture.allowed(300), 100);
+    fixture.set_elapsed(2 * MINUTE - Duration::from_micros(2));
+    assert_eq!(fixture.allowed(300), 0, "all charges are still in the window");
+    fixture.set_elapsed(2 * MINUTE - Duration::from_micros(1));
+    assert_eq!(fixture.allowed(300), 100, "all charges have expired after a full window");
 }
 
 #[test]
-fn buckets_admit_max_and_deny_for_at_most_one_precision_more() {
+fn buckets_deny_for_at_most_one_extra_precision() {
     let precision = Duration::from_secs(6);
     for offset_us in [0, 1, 2_999_999, 5_999_999] {
-        let at = At::new(100, MINUTE, Algorithm::SlidingBuckets { precision: Some(precision) });
-        at.goto(Duration::from_micros(offset_us));
-        assert_eq!(at.allowed(300), 100);
-        at.goto(Duration::from_micros(offset_us) + MINUTE);
-        let denied_still = at.allowed(300) == 0;
-        assert!(denied_still, "the oldest bucket counts in full");
-        at.goto(MINUTE + precision);
-        assert_eq!(at.allowed(300), 100, "one precision after the window, at the latest");
+        let fixture =
+            Fixture::new(100, MINUTE, Algorithm::SlidingBuckets { precision: Some(precision) });
+        fixture.set_elapsed(Duration::from_micros(offset_us));
+        assert_eq!(fixture.allowed(300), 100);
+        fixture.set_elapsed(Duration::from_micros(offset_us) + MINUTE);
+        let is_still_denied = fixture.allowed(300) == 0;
+        assert!(is_still_denied, "the oldest bucket counts in full");
+        fixture.set_elapsed(MINUTE + precision);
+        assert_eq!(fixture.allowed(300), 100, "at most one precision after the window");
     }
 }
 
 #[test]
-fn a_sliding_window_reaches_one_less_than_twice_max() {
-    let at = At::new(100, MINUTE, Algorithm::SlidingWindow);
-    at.goto(MINUTE - Duration::from_micros(10));
-    assert_eq!(at.allowed(300), 100);
-    // Until just before that burst leaves the window.
-    at.goto(2 * MINUTE - Duration::from_micros(20));
-    assert_eq!(at.allowed(300), 99, "the previous count weighs one unit until it is gone");
-    at.goto(2 * MINUTE);
-    assert_eq!(at.allowed(300), 1, "99 of the last minute, and one");
+fn sliding_window_reaches_twice_max_minus_one() {
+    let fixture = Fixture::new(100, MINUTE, Algorithm::SlidingWindow);
+    fixture.set_elapsed(MINUTE - Duration::from_micros(10));
+    assert_eq!(fixture.allowed(300), 100);
+    // Just before this burst leaves the window.
+    fixture.set_elapsed(2 * MINUTE - Duration::from_micros(20));
+    assert_eq!(
+        fixture.allowed(300),
+        99,
+        "the previous count has a weight of one unit until its window has passed"
+    );
+    fixture.set_elapsed(2 * MINUTE);
+    assert_eq!(fixture.allowed(300), 1, "99 in the last minute, and one more");
 }
 
 #[test]
-fn a_sliding_window_frees_units_as_the_previous_count_fades() {
-    let at = At::new(100, MINUTE, Algorithm::SlidingWindow);
-    assert_eq!(at.allowed(100), 100);
-    at.goto(MINUTE);
-    assert_eq!(at.remaining(), 0);
-    at.goto(MINUTE + MINUTE / 4);
-    assert_eq!(at.remaining(), 25);
-    at.goto(2 * MINUTE - Duration::from_micros(10));
-    assert_eq!(at.remaining(), 99);
+fn sliding_window_frees_units_gradually() {
+    let fixture = Fixture::new(100, MINUTE, Algorithm::SlidingWindow);
+    assert_eq!(fixture.allowed(100), 100);
+    fixture.set_elapsed(MINUTE);
+    assert_eq!(fixture.remaining(), 0);
+    fixture.set_elapsed(MINUTE + MINUTE / 4);
+    assert_eq!(fixture.remaining(), 25);
+    fixture.set_elapsed(2 * MINUTE - Duration::from_micros(10));
+    assert_eq!(fixture.remaining(), 99);
 }
 
 #[test]
-fn a_fixed_window_reaches_twice_max() {
-    let at = At::new(100, MINUTE, Algorithm::FixedWindow { align: Align::Clock });
-    at.goto(MINUTE - Duration::from_micros(1));
-    assert_eq!(at.allowed(300), 100);
-    at.goto(MINUTE);
-    assert_eq!(at.allowed(300), 100);
-    at.goto(2 * MINUTE - Duration::from_micros(1));
-    assert_eq!(at.allowed(300), 0);
+fn fixed_window_reaches_twice_max() {
+    let fixture = Fixture::new(100, MINUTE, Algorithm::FixedWindow { align: Align::Clock });
+    fixture.set_elapsed(MINUTE - Duration::from_micros(1));
+    assert_eq!(fixture.allowed(300), 100);
+    fixture.set_elapsed(MINUTE);
+    assert_eq!(fixture.allowed(300), 100);
+    fixture.set_elapsed(2 * MINUTE - Duration::from_micros(1));
+    assert_eq!(fixture.allowed(300), 0);
 }
 
 #[test]
-fn fixed_windows_of_different_keys_begin_at_different_moments() {
-    let at = At::new(1, MINUTE, Algorithm::FixedWindow { align: Align::Key });
+fn fixed_windows_begin_at_key_phase() {
+    let fixture = Fixture::new(1, MINUTE, Algorithm::FixedWindow { align: Align::Key });
     let mut ends: Vec<Duration> = (0..50)
-        .map(|key| at.limiter.check(&format!("key {key}")).decision().reset_after())
+        .map(|key| fixture.limiter.check(&format!("key {key}")).decision().reset_after())
         .collect();
     ends.sort();
     ends.dedup();
@@ -119,76 +126,76 @@ fn fixed_windows_of_different_keys_begin_at_different_moments() {
 }
 
 #[test]
-fn a_token_bucket_reaches_burst_and_what_flows_in() {
-    let at = At::new(60, MINUTE, Algorithm::TokenBucket { burst: Some(10), max_debt: None });
-    assert_eq!(at.allowed(300), 10);
+fn token_bucket_admits_burst_plus_rate() {
+    let fixture =
+        Fixture::new(60, MINUTE, Algorithm::TokenBucket { burst: Some(10), max_debt: None });
+    assert_eq!(fixture.allowed(300), 10);
     let mut allowed = 10;
     for second in 1..60 {
-        at.goto(Duration::from_secs(second));
-        allowed += at.allowed(5);
+        fixture.set_elapsed(Duration::from_secs(second));
+        allowed += fixture.allowed(5);
     }
-    assert_eq!(allowed, 10 + 59, "within one minute; the sixtieth comes as it ends");
-    at.goto(Duration::from_secs(3_600));
-    assert_eq!(at.allowed(300), 10, "never more than the burst at once");
+    assert_eq!(allowed, 10 + 59, "within one minute; the sixtieth unit is free at its end");
+    fixture.set_elapsed(Duration::from_secs(3_600));
+    assert_eq!(fixture.allowed(300), 10, "at most the burst at once");
 }
 
 #[test]
-fn a_token_bucket_loses_no_part_of_a_unit() {
-    let at = At::new(
+fn token_bucket_loses_no_fraction() {
+    let fixture = Fixture::new(
         7,
         Duration::from_secs(1),
         Algorithm::TokenBucket { burst: Some(2), max_debt: None },
     );
-    assert!(at.fits(1), "so that the bucket never runs full");
+    assert!(fixture.fits(1), "the bucket never becomes full");
     for nth in 0_u64..1_000 {
         let due = Duration::from_micros((nth * 1_000_000).div_ceil(7));
-        assert_eq!(at.clock.now(), START.after(due), "unit {nth}");
-        assert!(at.fits(1), "unit {nth}");
-        let wait = at.limiter.check("key").decision().retry_after().unwrap();
-        at.clock.advance(wait);
+        assert_eq!(fixture.clock.now(), START.after(due), "unit {nth}");
+        assert!(fixture.fits(1), "unit {nth}");
+        let wait = fixture.limiter.check("key").decision().retry_after().unwrap();
+        fixture.clock.advance(wait);
     }
 }
 
 #[test]
-fn slow_traffic_past_the_wrap_of_the_log_is_counted_right() {
-    // A word of the log holds 2^31 microseconds, some 36 minutes.
-    let at = At::new(2, Duration::from_secs(600), Algorithm::SlidingLog);
+fn log_counts_correctly_after_tick_wrap() {
+    // The tick in a log word wraps after 2^31 microseconds, about 36 minutes.
+    let fixture = Fixture::new(2, Duration::from_secs(600), Algorithm::SlidingLog);
     for minutes in (0..10_000).step_by(7) {
-        at.goto(Duration::from_secs(minutes * 60));
-        assert_eq!(at.remaining(), if minutes == 0 { 2 } else { 1 }, "minute {minutes}");
+        fixture.set_elapsed(Duration::from_secs(minutes * 60));
+        assert_eq!(fixture.remaining(), if minutes == 0 { 2 } else { 1 }, "minute {minutes}");
         assert!(
-            at.fits(1),
-            "minute {minutes}: one is seven minutes old, none else is in the window"
+            fixture.fits(1),
+            "minute {minutes}: only the charge from seven minutes ago is in the window"
         );
     }
     let wraps = Duration::from_micros(1 << 31);
-    at.goto(Duration::from_secs(700_000) + 1_000 * wraps);
-    assert_eq!(at.allowed(3), 2);
-    at.goto(Duration::from_secs(700_000) + 1_001 * wraps);
-    assert_eq!(at.remaining(), 2, "what is a wrap old does not look new");
+    fixture.set_elapsed(Duration::from_secs(700_000) + 1_000 * wraps);
+    assert_eq!(fixture.allowed(3), 2);
+    fixture.set_elapsed(Duration::from_secs(700_000) + 1_001 * wraps);
+    assert_eq!(fixture.remaining(), 2, "charges that are one wrap old do not count");
 }
 
 #[test]
-fn one_cost_of_10_000_is_one_entry() {
-    let at = At::new(10_000, MINUTE, Algorithm::SlidingLog);
-    assert!(at.fits(10_000));
-    assert!(!at.fits(1));
-    at.goto(MINUTE - Duration::from_micros(1));
-    assert!(!at.fits(1));
-    at.goto(MINUTE);
-    assert!(at.fits(9_999));
-    assert!(at.fits(1));
-    assert!(!at.fits(1));
+fn cost_of_10_000_is_one_entry() {
+    let fixture = Fixture::new(10_000, MINUTE, Algorithm::SlidingLog);
+    assert!(fixture.fits(10_000));
+    assert!(!fixture.fits(1));
+    fixture.set_elapsed(MINUTE - Duration::from_micros(1));
+    assert!(!fixture.fits(1));
+    fixture.set_elapsed(MINUTE);
+    assert!(fixture.fits(9_999));
+    assert!(fixture.fits(1));
+    assert!(!fixture.fits(1));
 }
 
-/// The store keeps the counts; limiters with one secret would share them, so the keys are named.
 #[test]
-fn counts_survive_a_raised_and_a_lowered_max() {
+fn counts_survive_change_of_max() {
     use slidegate::{Hit, Key, Scope, SyncStore};
     for algorithm in Algorithm::ALL {
         let clock = ManualClock::at(START);
         let store = MemoryStore::with_clock(clock.clone(), 100);
-        let scope = Scope::new("domain", "rule", "limit", &["who"]);
+        let scope = Scope::new("domain", "rule", "limit", &["name"]);
         let allowed = |max: u64, units: u64| {
             let limit = Limit::new(Quota::new(max, MINUTE).unwrap(), algorithm).unwrap();
             let key = Key::new(&scope, &[Value::Text("key")]);
@@ -199,23 +206,23 @@ fn counts_survive_a_raised_and_a_lowered_max() {
         assert_eq!(allowed(25, 50), 15, "{algorithm}: raised");
         assert_eq!(allowed(5, 10), 0, "{algorithm}: lowered");
         clock.advance(3 * MINUTE);
-        assert_eq!(allowed(5, 10), 5, "{algorithm}: all has left");
+        assert_eq!(allowed(5, 10), 5, "{algorithm}: all charges have expired");
     }
 }
 
 #[test]
-fn a_debt_is_paid_before_anything_fits() {
+fn debt_denies_until_retry_after() {
     use slidegate::{Hit, Key, Scope, SyncStore};
     for algorithm in Algorithm::ALL {
         let clock = ManualClock::at(START);
         let store = MemoryStore::with_clock(clock.clone(), 100);
-        let scope = Scope::new("domain", "rule", "limit", &["who"]);
+        let scope = Scope::new("domain", "rule", "limit", &["name"]);
         let limit = Limit::new(Quota::new(10, MINUTE).unwrap(), algorithm).unwrap();
         let key = Key::new(&scope, &[Value::Text("key")]);
         let hit = |cost| Hit::new(key, &limit, cost);
-        let spent = store.take_now(&[hit(25).reported()]);
-        assert!(spent.allowed, "{algorithm}: what is spent is charged");
-        assert_eq!(spent.receipt.charges[0].cost, 25);
+        let report = store.take_now(&[hit(25).reported()]);
+        assert!(report.allowed, "{algorithm}: a report is always charged");
+        assert_eq!(report.receipt.charges[0].cost, 25);
         let denied = store.take_now(&[hit(1)]);
         assert!(!denied.allowed, "{algorithm}");
         let wait = denied.outcomes[0].retry_after().unwrap();
@@ -226,11 +233,11 @@ fn a_debt_is_paid_before_anything_fits() {
 }
 
 #[test]
-fn many_small_debts_do_not_grow_a_log_without_end() {
+fn small_debts_do_not_grow_log_indefinitely() {
     use slidegate::{Hit, Key, Scope, SyncStore};
     let clock = ManualClock::at(START);
     let store = MemoryStore::with_clock(clock.clone(), 100);
-    let scope = Scope::new("domain", "rule", "limit", &["who"]);
+    let scope = Scope::new("domain", "rule", "limit", &["name"]);
     let limit = Limit::new(Quota::new(10, MINUTE).unwrap(), Algorithm::SlidingLog).unwrap();
     let key = Key::new(&scope, &[Value::Text("key")]);
     let hit = |cost| Hit::new(key, &limit, cost);
@@ -240,33 +247,33 @@ fn many_small_debts_do_not_grow_a_log_without_end() {
     }
     let after = store.take_now(&[hit(1)]).outcomes[0];
     assert!(!after.fits());
-    // A merged debt leaves with the newest of it: late, but within its window.
+    // Merged debt expires with its newest unit: later, but within one window.
     clock.advance(after.retry_after().unwrap());
     assert!(after.retry_after().unwrap() <= MINUTE);
     assert!(store.take_now(&[hit(1)]).allowed);
 }
 
 #[test]
-fn an_earlier_now_is_taken_as_the_time_last_charged() {
+fn earlier_time_counts_as_last_charge() {
     for algorithm in Algorithm::ALL {
-        let at = At::new(10, MINUTE, algorithm);
-        at.goto(10 * MINUTE);
-        assert_eq!(at.allowed(5), 5);
-        at.goto(9 * MINUTE);
-        assert_eq!(at.allowed(10), 5, "{algorithm}: an hour back opens no new window");
-        at.goto(10 * MINUTE);
-        assert_eq!(at.allowed(10), 0, "{algorithm}");
+        let fixture = Fixture::new(10, MINUTE, algorithm);
+        fixture.set_elapsed(10 * MINUTE);
+        assert_eq!(fixture.allowed(5), 5);
+        fixture.set_elapsed(9 * MINUTE);
+        assert_eq!(fixture.allowed(10), 5, "{algorithm}: an earlier time opens no new window");
+        fixture.set_elapsed(10 * MINUTE);
+        assert_eq!(fixture.allowed(10), 0, "{algorithm}");
     }
 }
 
 #[test]
-fn a_window_under_a_second_limits_and_a_max_of_0_denies_all() {
+fn short_window_limits_and_max_0_denies() {
     for algorithm in Algorithm::ALL {
-        let at = At::new(3, Duration::from_millis(1), algorithm);
-        assert_eq!(at.allowed(10), 3, "{algorithm}");
-        let at = At::new(0, MINUTE, algorithm);
-        assert_eq!(at.allowed(10), 0, "{algorithm}");
-        let denied = at.limiter.check("key");
+        let fixture = Fixture::new(3, Duration::from_millis(1), algorithm);
+        assert_eq!(fixture.allowed(10), 3, "{algorithm}");
+        let fixture = Fixture::new(0, MINUTE, algorithm);
+        assert_eq!(fixture.allowed(10), 0, "{algorithm}");
+        let denied = fixture.limiter.check("key");
         assert_eq!(denied.decision().retry_after(), None, "{algorithm}: it never fits");
     }
 }

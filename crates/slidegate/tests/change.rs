@@ -125,7 +125,7 @@ rules:
     let limits: Vec<_> = policy.limits().map(|(rule, limit)| (rule.name(), limit.id())).collect();
     assert_eq!(limits, [("a", "1s"), ("a", "1h"), ("a", "1s"), ("a", "missing"), ("b", "1m")]);
     for (index, (_, limit)) in policy.limits().enumerate() {
-        assert_eq!(limit.place(), index);
+        assert_eq!(limit.index(), index);
     }
 }
 

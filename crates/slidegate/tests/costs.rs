@@ -14,8 +14,8 @@ fn gate(yaml: &str) -> TestGate {
     Gate::new(Policy::from_yaml(yaml).unwrap(), MemoryStore::with_clock(clock, 10_000))
 }
 
-/// A gate with one rule of these fields.
-fn rule(fields: &str) -> TestGate {
+/// Creates a gate with one rule with these fields.
+fn gate_with_rule(fields: &str) -> TestGate {
     gate(&format!("rules: [{{ name: a, {fields} }}]"))
 }
 
@@ -25,18 +25,19 @@ fn request<'a>(attributes: &[(&'a str, &'a str)], cost: u64) -> Request<'a> {
 
 #[test]
 fn charge_always_denies_and_charges() {
-    let gate = rule("per: [user], limits: [1000/min], algorithm: sliding_log, charge: always");
+    let gate =
+        gate_with_rule("per: [user], limits: [1000/min], algorithm: sliding_log, charge: always");
     let user = [("user", "u")];
     let check = |cost: u64| gate.check_now(&request(&user, cost)).decision().clone();
     assert!(check(0).is_allowed());
     assert!(check(700).is_allowed());
     let denied = check(2_500);
     assert!(!denied.is_allowed() && denied.remaining() == 0);
-    assert_eq!(denied.receipt().charges[0].cost, 2_500, "charged all the same");
+    assert_eq!(denied.receipt().charges[0].cost, 2_500, "charged although denied");
     let wait = denied.retry_after().unwrap();
     assert!(wait > Duration::ZERO && wait <= Duration::from_secs(60), "until one unit fits");
     assert!(!check(0).is_allowed(), "in debt");
-    let banned = rule("per: [user], charge: always, limits: denied");
+    let banned = gate_with_rule("per: [user], charge: always, limits: denied");
     let ruling = banned.check_now(&request(&user, 5));
     assert!(!ruling.decision().is_allowed() && ruling.decision().receipt().is_empty());
 }
@@ -56,8 +57,8 @@ rules:
     assert_eq!((ruling.decision().is_allowed(), left), (false, vec![10, 0]));
 }
 
-/// The remaining units of each limit after a check without costs.
-fn left(gate: &TestGate, descriptor: Descriptor<'_>) -> Vec<u64> {
+/// Returns the remaining units of each limit.
+fn remaining_units(gate: &TestGate, descriptor: Descriptor<'_>) -> Vec<u64> {
     let ruling = gate.peek_now(&Request::new("default", descriptor.cost(0)));
     ruling.limits().map(|limit| limit.outcome.remaining()).collect()
 }
@@ -77,21 +78,25 @@ fn each_rule_charges_its_own_cost() {
     let check = |descriptor| gate.check_now(&Request::new("default", descriptor));
     assert!(check(ann()).decision().is_allowed());
     assert_eq!(
-        left(&gate, ann()),
+        remaining_units(&gate, ann()),
         [9, 80, 1000, 4999],
         "a named cost that is absent charges nothing"
     );
     assert!(check(ann().cost(7).with_cost("tokens", 300)).decision().is_allowed());
-    assert_eq!(left(&gate, ann()), [8, 60, 700, 4992]);
+    assert_eq!(remaining_units(&gate, ann()), [8, 60, 700, 4992]);
     let denied = check(ann().with_cost("tokens", 701));
     assert!(!denied.decision().is_allowed());
     assert_eq!(denied.binding().unwrap().policy_name(), "tokens");
-    assert_eq!(left(&gate, ann()), [8, 60, 700, 4992], "a denied request charges nothing");
+    assert_eq!(
+        remaining_units(&gate, ann()),
+        [8, 60, 700, 4992],
+        "a denied request charges nothing"
+    );
 }
 
 #[test]
 fn rule_with_absent_named_cost_is_checked() {
-    let gate = rule("per: [user], limits: [100/h], cost: tokens");
+    let gate = gate_with_rule("per: [user], limits: [100/h], cost: tokens");
     let ann = || Descriptor::new([("user", "ann")]);
     let check = |descriptor| gate.check_now(&Request::new("default", descriptor));
     assert!(check(ann().with_cost("tokens", 100)).decision().is_allowed());
@@ -109,10 +114,10 @@ fn report_charges_only_carried_costs() {
     let charged: Vec<&str> = ruling.limits().map(|limit| limit.policy_name()).collect();
     assert_eq!(charged, ["tokens"]);
     assert!(ruling.limits().all(|limit| !limit.is_observed()));
-    assert_eq!(left(&gate, ann()), [10, 100, 0, 5000]);
+    assert_eq!(remaining_units(&gate, ann()), [10, 100, 0, 5000]);
     assert!(!gate.check_now(&Request::new("default", ann())).decision().is_allowed());
     assert!(report(ann().cost(4_000).with_cost("none", 3)).decision().is_allowed());
-    assert_eq!(left(&gate, ann()), [10, 100, 0, 1000]);
+    assert_eq!(remaining_units(&gate, ann()), [10, 100, 0, 1000]);
     assert_eq!(report(ann()).limits().count(), 0, "nothing to report");
 }
 
@@ -133,7 +138,7 @@ rules:
 
 #[test]
 fn required_units_must_be_free() {
-    let gate = rule("per: [user], limits: [100/h], cost: tokens, required: 30");
+    let gate = gate_with_rule("per: [user], limits: [100/h], cost: tokens, required: 30");
     let ann = || Descriptor::new([("user", "ann")]);
     let check =
         |descriptor| gate.check_now(&Request::new("default", descriptor)).decision().clone();
@@ -146,14 +151,14 @@ fn required_units_must_be_free() {
 
 #[test]
 fn required_0_denies_above_max_only() {
-    let gate = rule("per: [user], limits: [100/h], required: 0");
+    let gate = gate_with_rule("per: [user], limits: [100/h], required: 0");
     let check = |cost: u64| gate.check_now(&request(&[("user", "u")], cost)).decision().clone();
     assert!(check(100).is_allowed() && check(0).is_allowed(), "at max");
     assert!(!check(1).is_allowed());
     gate.report_now(&request(&[("user", "u")], 1));
     let denied = check(0);
     assert!(!denied.is_allowed() && denied.retry_after().is_some(), "above max");
-    let banned = rule("per: [user], limits: denied, required: 0");
+    let banned = gate_with_rule("per: [user], limits: denied, required: 0");
     assert!(!banned.check_now(&request(&[("user", "u")], 0)).decision().is_allowed());
 }
 
@@ -193,6 +198,6 @@ fn settle_corrects_only_the_cost_of_the_request() {
         let ruling = gate.check_now(&request);
         let settling = gate.settle(&request, ruling.decision(), settled);
         block_on(settling).unwrap();
-        assert_eq!(left(&gate, ann()), expected);
+        assert_eq!(remaining_units(&gate, ann()), expected);
     }
 }

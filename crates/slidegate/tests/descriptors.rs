@@ -1,4 +1,4 @@
-//! What a policy makes of the descriptors that Envoy sends.
+//! Rules for the descriptors that Envoy sends.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -23,16 +23,16 @@ fn request<'a>(descriptors: impl IntoIterator<Item = Descriptor<'a>>) -> Request
 }
 
 /// The rules that apply to one descriptor.
-fn applied(policy: &Policy, descriptor: Descriptor<'_>) -> Vec<String> {
+fn matching_rules(policy: &Policy, descriptor: Descriptor<'_>) -> Vec<String> {
     let request = request([descriptor]);
-    policy.apply(&request).matches().map(|one| one.rule().name().to_owned()).collect()
+    policy.apply(&request).matches().map(|matched| matched.rule().name().to_owned()).collect()
 }
 
-/// The limits that stand: of which descriptor, by which name, of which max, and what is left.
-fn standing(ruling: &Ruling) -> Vec<(usize, &str, u64, u64)> {
-    let limits = ruling.limits().map(|one| {
-        let max = one.limit.limit().quota().max();
-        (one.descriptor(), one.policy_name(), max, one.outcome.remaining())
+/// The limits of a ruling: descriptor index, name, max and remaining units.
+fn limit_rows(ruling: &Ruling) -> Vec<(usize, &str, u64, u64)> {
+    let limits = ruling.limits().map(|status| {
+        let max = status.limit.limit().quota().max();
+        (status.descriptor(), status.policy_name(), max, status.outcome.remaining())
     });
     limits.collect()
 }
@@ -41,7 +41,7 @@ fn quota(text: &str) -> Quota {
     text.parse().unwrap()
 }
 
-const NAMING: &str = "
+const NAMED_ATTRIBUTES: &str = "
 routes: ['/users/{id}']
 rules:
   - { name: all, limits: [9/s] }
@@ -54,8 +54,8 @@ rules:
 ";
 
 #[test]
-fn an_exact_descriptor_is_for_rules_that_name_all_it_has_and_of_which_it_has_all() {
-    let policy = Policy::from_yaml(NAMING).unwrap();
+fn exact_descriptor_matches_rules_naming_all_attributes() {
+    let policy = Policy::from_yaml(NAMED_ATTRIBUTES).unwrap();
     for (attributes, rules) in [
         (&[][..], &["all"][..]),
         (&[("user", "u")], &["user"]),
@@ -71,26 +71,26 @@ fn an_exact_descriptor_is_for_rules_that_name_all_it_has_and_of_which_it_has_all
         (&[("path", "/elsewhere")], &[]),
         (&[("guest", "g")], &["open"]),
     ] {
-        assert_eq!(applied(&policy, descriptor(attributes)), rules, "{attributes:?}");
+        assert_eq!(matching_rules(&policy, descriptor(attributes)), rules, "{attributes:?}");
     }
 }
 
 #[test]
-fn any_other_descriptor_may_have_more_than_a_rule_names_and_less() {
-    let policy = Policy::from_yaml(NAMING).unwrap();
-    let rules = applied(&policy, Descriptor::new([("user", "u"), ("other", "o")]));
+fn inexact_descriptor_may_have_other_attributes() {
+    let policy = Policy::from_yaml(NAMED_ATTRIBUTES).unwrap();
+    let rules = matching_rules(&policy, Descriptor::new([("user", "u"), ("other", "o")]));
     assert_eq!(rules, ["all", "user", "not-a", "strict", "open"]);
 }
 
 #[test]
-fn a_rule_for_descriptors_wants_exactly_its_names_in_their_order() {
+fn descriptor_rule_requires_exact_names_in_order() {
     let policy = Policy::from_yaml(
         "rules: [{ name: a, descriptor: [plan, user, 'user#2'], when: { plan: pro }, per: [user], limits: [9/s] }]",
     )
     .unwrap();
     let applies = |names: &[(&str, &str)]| {
-        let exact = applied(&policy, descriptor(names)).len();
-        assert_eq!(exact, applied(&policy, Descriptor::new(names.iter().copied())).len());
+        let exact = matching_rules(&policy, descriptor(names)).len();
+        assert_eq!(exact, matching_rules(&policy, Descriptor::new(names.iter().copied())).len());
         exact == 1
     };
     assert!(applies(&[("plan", "pro"), ("user", "u"), ("user#2", "v")]));
@@ -101,7 +101,7 @@ fn a_rule_for_descriptors_wants_exactly_its_names_in_their_order() {
 }
 
 #[test]
-fn what_a_descriptor_calls_path_or_method_may_be_anything_and_a_literal_is_no_pattern() {
+fn descriptor_attributes_and_literals_accept_any_value() {
     let policy = Policy::from_yaml(
         "
 rules:
@@ -111,16 +111,16 @@ rules:
 ",
     )
     .unwrap();
-    assert_eq!(applied(&policy, descriptor(&[("path", "api/x"), ("method", "get")])), ["a"]);
+    assert_eq!(matching_rules(&policy, descriptor(&[("path", "api/x"), ("method", "get")])), ["a"]);
     for (value, rule) in
         [("10.0.0.0/8", "net"), ("10.0.0.1", "rest"), ("a*", "net"), ("ab", "rest")]
     {
-        assert_eq!(applied(&policy, descriptor(&[("net", value)])), [rule], "{value}");
+        assert_eq!(matching_rules(&policy, descriptor(&[("net", value)])), [rule], "{value}");
     }
 }
 
 #[test]
-fn where_a_rule_applies_those_that_it_replaces_do_not_whichever_descriptor_they_are_of() {
+fn replaced_rules_do_not_apply_to_any_descriptor() {
     let gate = gate(
         "
 rules:
@@ -131,23 +131,24 @@ rules:
 ",
     );
     let check = |names: &[&str]| {
-        let asked: Vec<_> = names.iter().map(|name| descriptor(&[(name, "1")])).collect();
-        let ruling = gate.check_now(&request(asked));
-        standing(&ruling).iter().map(|one| (one.0, one.1.to_owned(), one.3)).collect::<Vec<_>>()
+        let descriptors: Vec<_> = names.iter().map(|name| descriptor(&[(name, "1")])).collect();
+        let ruling = gate.check_now(&request(descriptors));
+        limit_rows(&ruling).iter().map(|row| (row.0, row.1.to_owned(), row.3)).collect::<Vec<_>>()
     };
-    let left = |place: usize, name: &str, left: u64| (place, name.to_owned(), left);
+    let left = |index: usize, name: &str, left: u64| (index, name.to_owned(), left);
     assert_eq!(check(&["read", "write"]), [left(0, "read", 4), left(1, "write", 4)]);
-    // Also what is replaced itself replaces: nobody has to think about the order.
+    // A replaced rule still replaces others, so the order of rules does not matter.
     assert_eq!(check(&["read", "search", "special", "write"]), [left(1, "search", 8)]);
     assert_eq!(check(&["read", "write"]), [left(0, "read", 3), left(1, "write", 3)]);
 
-    let asked = request([descriptor(&[("read", "1")]), descriptor(&[("search", "1")])]);
-    let why: Vec<_> = gate.policy().explain(&asked).filter_map(|(_, fit)| fit.err()).collect();
-    assert!(why.contains(&NoMatchReason::Replaced("search")), "{why:?}");
+    let input = request([descriptor(&[("read", "1")]), descriptor(&[("search", "1")])]);
+    let reasons: Vec<_> =
+        gate.policy().explain(&input).filter_map(|(_, result)| result.err()).collect();
+    assert!(reasons.contains(&NoMatchReason::Replaced("search")), "{reasons:?}");
 }
 
 #[test]
-fn all_descriptors_are_one_decision_and_a_denial_charges_none() {
+fn denied_descriptor_charges_no_other() {
     let gate = gate(
         "rules: [{ name: a, per: [a], limits: [2/min] }, { name: b, per: [b], limits: [1/min] }]",
     );
@@ -156,36 +157,36 @@ fn all_descriptors_are_one_decision_and_a_denial_charges_none() {
     for _ in 0..3 {
         let ruling = gate.check_now(&both());
         assert!(!ruling.decision().is_allowed());
-        assert_eq!(standing(&ruling), [(0, "a", 2, 1), (1, "b", 1, 0)]);
+        assert_eq!(limit_rows(&ruling), [(0, "a", 2, 1), (1, "b", 1, 0)]);
     }
 }
 
 #[test]
-fn a_limit_that_a_descriptor_brings_along_holds_instead_and_keeps_the_counts_of_its_window() {
+fn requested_limit_replaces_and_keeps_counter() {
     let gate =
         gate("rules: [{ name: a, per: [a], limits: [2/min, 100/h], algorithm: sliding_log }]");
     let check = |limit: Option<&str>| {
-        let asked = descriptor(&[("a", "1")]);
-        let asked = match limit {
-            Some(limit) => asked.with_limit(quota(limit)),
-            None => asked,
+        let descriptor = descriptor(&[("a", "1")]);
+        let descriptor = match limit {
+            Some(limit) => descriptor.with_limit(quota(limit)),
+            None => descriptor,
         };
-        let ruling = gate.check_now(&request([asked]));
+        let ruling = gate.check_now(&request([descriptor]));
         let algorithm = ruling.limits().next().unwrap().limit.limit().algorithm().name();
         assert_eq!(algorithm, "sliding_log");
-        let of = standing(&ruling).iter().map(|one| (one.1.to_owned(), one.2, one.3)).collect();
-        (ruling.decision().is_allowed(), of)
+        let rows = limit_rows(&ruling).iter().map(|row| (row.1.to_owned(), row.2, row.3)).collect();
+        (ruling.decision().is_allowed(), rows)
     };
     let a = |max, left| vec![("a".to_owned(), max, left)];
     assert_eq!(check(Some("5/min")), (true, a(5, 4)));
     assert_eq!(check(Some("5/min")), (true, a(5, 3)));
     assert_eq!(check(Some("1/s")), (true, a(1, 0)));
-    let (allowed, of): (_, Vec<_>) = check(None);
-    assert_eq!((allowed, &of[0]), (false, &("a.1m".to_owned(), 2, 0)));
+    let (allowed, rows): (_, Vec<_>) = check(None);
+    assert_eq!((allowed, &rows[0]), (false, &("a.1m".to_owned(), 2, 0)));
 }
 
 #[test]
-fn a_limit_that_no_rule_is_asked_for_holds_if_the_domain_has_a_rule_for_such() {
+fn requested_limit_without_rule_needs_requested_rule() {
     let gate = gate(
         "
 rules:
@@ -194,68 +195,73 @@ rules:
   - { name: own, domain: observed, limits: requested, mode: observe }
 ",
     );
-    let asked = |pairs: &[(&'static str, &'static str)], limit: Option<&str>| {
+    let check = |pairs: &[(&'static str, &'static str)], limit: Option<&str>| {
         let descriptor = descriptor(pairs);
         let descriptor = match limit {
             Some(limit) => descriptor.with_limit(quota(limit)),
             None => descriptor,
         };
         let ruling = gate.check_now(&request([descriptor]));
-        let of: Vec<_> = standing(&ruling).iter().map(|one| (one.1.to_owned(), one.3)).collect();
-        (ruling.decision().is_allowed(), of)
+        let rows: Vec<_> =
+            limit_rows(&ruling).iter().map(|row| (row.1.to_owned(), row.3)).collect();
+        (ruling.decision().is_allowed(), rows)
     };
     let left = |name: &str, left| vec![(name.to_owned(), left)];
     let xy = [("x", "1"), ("y", "2")];
-    assert_eq!(asked(&xy, None), (true, vec![]));
-    assert_eq!(asked(&xy, Some("1/min")), (true, left("own", 0)));
-    assert_eq!(asked(&xy, Some("1/min")), (false, left("own", 0)));
-    assert_eq!(asked(&[("y", "2"), ("x", "1")], Some("1/min")), (true, left("own", 0)));
-    assert_eq!(asked(&[("x", "1"), ("y", "3")], Some("1/min")), (true, left("own", 0)));
-    // Where a rule applies, that rule counts.
-    assert_eq!(asked(&[("a", "1")], Some("2/min")), (true, left("a", 1)));
-    assert_eq!(asked(&[("a", "1")], None), (true, vec![]));
+    assert_eq!(check(&xy, None), (true, vec![]));
+    assert_eq!(check(&xy, Some("1/min")), (true, left("own", 0)));
+    assert_eq!(check(&xy, Some("1/min")), (false, left("own", 0)));
+    assert_eq!(check(&[("y", "2"), ("x", "1")], Some("1/min")), (true, left("own", 0)));
+    assert_eq!(check(&[("x", "1"), ("y", "3")], Some("1/min")), (true, left("own", 0)));
+    // A rule that applies takes precedence.
+    assert_eq!(check(&[("a", "1")], Some("2/min")), (true, left("a", 1)));
+    assert_eq!(check(&[("a", "1")], None), (true, vec![]));
 
-    let watched = Request::with_descriptors("observed", [descriptor(&xy).with_limit(quota("0/s"))]);
-    let ruling = gate.check_now(&watched);
+    let observed =
+        Request::with_descriptors("observed", [descriptor(&xy).with_limit(quota("0/s"))]);
+    let ruling = gate.check_now(&observed);
     assert!(ruling.decision().is_allowed());
-    assert!(ruling.limits().next().is_some_and(|one| one.is_observed() && !one.outcome.fits()));
+    assert!(
+        ruling.limits().next().is_some_and(|status| status.is_observed() && !status.outcome.fits())
+    );
 }
 
 #[test]
-fn fixed_windows_of_limits_that_no_rule_has_are_those_of_the_clock() {
+fn requested_fixed_window_follows_clock() {
     let gate = gate("rules: [{ name: own, limits: requested, algorithm: fixed_window }]");
-    let asked = descriptor(&[("x", "1")]).with_limit(quota("9/min"));
-    let ruling = gate.check_now(&request([asked]));
-    // A minute begins.
+    let with_limit = descriptor(&[("x", "1")]).with_limit(quota("9/min"));
+    let ruling = gate.check_now(&request([with_limit]));
+    // The clock is at the beginning of a minute.
     let reset = ruling.limits().next().unwrap().outcome.reset_after();
     assert_eq!(reset, std::time::Duration::from_secs(60));
 }
 
 #[test]
-fn a_ruling_tells_to_which_descriptors_everything_is_allowed() {
+fn ruling_names_unlimited_descriptors() {
     let gate = gate(
         "rules: [{ name: a, per: [a], limits: unlimited }, { name: b, per: [b], limits: [1/s] }]",
     );
-    let asked = [descriptor(&[("x", "1")]), descriptor(&[("b", "1")]), descriptor(&[("a", "1")])];
-    let ruling = gate.check_now(&request(asked));
-    assert_eq!([0, 1, 2, 3].map(|place| ruling.is_unlimited(place)), [false, false, true, false]);
+    let descriptors =
+        [descriptor(&[("x", "1")]), descriptor(&[("b", "1")]), descriptor(&[("a", "1")])];
+    let ruling = gate.check_now(&request(descriptors));
+    assert_eq!([0, 1, 2, 3].map(|index| ruling.is_unlimited(index)), [false, false, true, false]);
 }
 
 #[test]
-fn what_can_never_apply_or_stands_for_nothing_is_a_mistake() {
+fn invalid_descriptor_fields_are_reported() {
     for (fields, message) in [
         ("descriptor: [], limits: [1/s]", "a descriptor has 1 to 32 attributes"),
         (
             "descriptor: [a, a], limits: [1/s]",
-            "`a` stands in `descriptor` twice: its second time is called `a#2`",
+            "`a` is listed in `descriptor` twice: write `a#2` for the second one",
         ),
         (
             "descriptor: [user], per: [uesr], limits: [1/s]",
-            "never applies: `uesr` does not stand in `descriptor`: did you mean `user`?",
+            "never applies: `uesr` is not listed in `descriptor`: did you mean `user`?",
         ),
         (
             "descriptor: [user], when: { plan: pro }, limits: [1/s]",
-            "never applies: `plan` does not stand in `descriptor`",
+            "never applies: `plan` is not listed in `descriptor`",
         ),
         ("replaces: [], limits: [1/s]", "a rule replaces 1 to 1000 others"),
         ("replaces: [a], limits: [1/s]", "a rule cannot replace itself"),

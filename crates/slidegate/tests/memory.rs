@@ -1,5 +1,5 @@
-//! What the memory store promises of its own: idle keys leave, there are never too many, and what is
-//! being denied stays.
+//! The guarantees of the memory store: expired keys are removed, the number of keys is bounded, and keys that are being
+//! denied are not evicted.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -15,34 +15,35 @@ const MICROSECOND: Duration = Duration::from_micros(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A store, its clock, and numbers for keys.
-struct Numbered {
+/// A memory store with a manual clock, whose keys are numbers.
+struct Fixture {
     clock: ManualClock,
     store: MemoryStore<ManualClock>,
     scope: Scope,
 }
 
-impl Numbered {
+impl Fixture {
     fn new(max_keys: usize) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let store = MemoryStore::with_clock(clock.clone(), max_keys);
         Self { clock, store, scope: Scope::new("test", "memory", "limit", &["number"]) }
     }
 
-    fn with_hit<T>(&self, limit: &Limit, number: u64, ask: impl FnOnce(&Hit<'_>) -> T) -> T {
+    fn with_hit<T>(&self, limit: &Limit, number: u64, call: impl FnOnce(&Hit<'_>) -> T) -> T {
         let text = number.to_string();
         let values = [text.as_str().into()];
         let key = Key::new(&self.scope, &values);
-        ask(&Hit::new(key, limit, 1))
+        call(&Hit::new(key, limit, 1))
     }
 
-    /// Takes one unit; whether it was there.
+    /// Takes one unit, and returns whether it was charged.
     fn take(&self, limit: &Limit, number: u64) -> bool {
         self.with_hit(limit, number, |hit| self.store.take_one_now(hit).charge.is_some())
     }
 
-    fn take_each(&self, limit: &Limit, params: Range<u64>) -> usize {
-        params.filter(|&number| self.take(limit, number)).count()
+    /// Takes one unit of each key, and returns the number of charged units.
+    fn take_each(&self, limit: &Limit, numbers: Range<u64>) -> usize {
+        numbers.filter(|&number| self.take(limit, number)).count()
     }
 
     fn peek(&self, limit: &Limit, number: u64) -> Outcome {
@@ -53,8 +54,9 @@ impl Numbered {
         self.with_hit(limit, number, |hit| self.store.reset_now(std::slice::from_ref(hit)));
     }
 
-    fn denied(&self, limit: &Limit, params: Range<u64>) -> usize {
-        params.filter(|&number| !self.peek(limit, number).fits()).count()
+    /// Returns the number of keys that are being denied.
+    fn denied(&self, limit: &Limit, numbers: Range<u64>) -> usize {
+        numbers.filter(|&number| !self.peek(limit, number).fits()).count()
     }
 }
 
@@ -62,228 +64,235 @@ fn limit(quota: &str) -> Limit {
     quota.parse().unwrap()
 }
 
-/// Every new key looks at one block of its shard, which has four places and is mostly three quarters
-/// full at least. So 100,000 idle keys are gone long before 200,000 others have come: what is left are
-/// the others. One in a thousand may be left over: a table that is rebuilt can put a key behind the hand
-/// that sweeps, and then it waits for the next round.
+/// Each new key sweeps one block of its shard, which has four slots and is usually at least three quarters full. So
+/// 100,000 expired keys are removed long before 200,000 new keys have been inserted. One in a thousand may remain: when
+/// a table is rebuilt, a key can move behind the position of the sweep, and is then removed in the next round.
 #[test]
-fn idle_keys_leave_as_others_come() {
+fn expired_keys_are_removed_by_insertions() {
     for algorithm in Algorithm::ALL {
-        let store = Numbered::new(1_000_000);
+        let fixture = Fixture::new(1_000_000);
         let limit = Limit::new("5/s".parse().unwrap(), algorithm).unwrap();
-        assert_eq!(store.take_each(&limit, 0..100_000), 100_000);
-        assert_eq!(store.store.keys(), 100_000);
-        store.clock.advance(HOUR);
-        assert_eq!(store.take_each(&limit, 100_000..300_000), 200_000);
-        let idle = store.store.keys() - 200_000;
-        assert!(idle <= 100, "{algorithm}: {idle} idle ones are left");
+        assert_eq!(fixture.take_each(&limit, 0..100_000), 100_000);
+        assert_eq!(fixture.store.keys(), 100_000);
+        fixture.clock.advance(HOUR);
+        assert_eq!(fixture.take_each(&limit, 100_000..300_000), 200_000);
+        let idle = fixture.store.keys() - 200_000;
+        assert!(idle <= 100, "{algorithm}: {idle} expired keys remain");
     }
 }
 
-/// As above, but among keys that stay, so that the tables have to grow all the while.
+/// Like the previous test, but with other keys that do not expire, so that the tables grow continuously.
 #[test]
-fn idle_keys_leave_although_the_store_keeps_growing() {
-    let store = Numbered::new(1_000_000);
+fn expired_keys_are_removed_while_store_grows() {
+    let fixture = Fixture::new(1_000_000);
     let (short, long) = (limit("5/s"), limit("5/d"));
-    store.take_each(&long, 0..70_000);
-    store.take_each(&short, 70_000..100_000);
-    store.clock.advance(HOUR);
-    store.take_each(&long, 100_000..300_000);
-    let idle = store.store.keys() - 270_000;
-    assert!(idle <= 30, "{idle} idle ones are left");
+    fixture.take_each(&long, 0..70_000);
+    fixture.take_each(&short, 70_000..100_000);
+    fixture.clock.advance(HOUR);
+    fixture.take_each(&long, 100_000..300_000);
+    let idle = fixture.store.keys() - 270_000;
+    assert!(idle <= 30, "{idle} expired keys remain");
 }
 
-/// Keys come at a steady rate, and each is live for two windows at most. A key that comes looks at about
-/// three others, so the dead are never as many as the live.
+/// Keys are inserted at a steady rate, and each is live for at most two windows. Each insertion sweeps about three
+/// other keys, so there are always fewer expired keys than live ones.
 #[test]
-fn keys_that_come_and_go_never_pile_up() {
+fn short_lived_keys_do_not_accumulate() {
     for algorithm in Algorithm::ALL {
-        let store = Numbered::new(1_000_000);
+        let fixture = Fixture::new(1_000_000);
         let limit = Limit::new("5/s".parse().unwrap(), algorithm).unwrap();
-        let a_second = 20_000;
+        let per_second = 20_000;
         for step in 0..200 {
-            store.take_each(&limit, step * a_second / 10..(step + 1) * a_second / 10);
-            store.clock.advance(SECOND / 10);
-            let most = 4 * a_second as usize;
-            assert!(store.store.keys() <= most, "{algorithm}: {}", store.store.keys());
+            fixture.take_each(&limit, step * per_second / 10..(step + 1) * per_second / 10);
+            fixture.clock.advance(SECOND / 10);
+            let max_keys = 4 * per_second as usize;
+            assert!(fixture.store.keys() <= max_keys, "{algorithm}: {}", fixture.store.keys());
         }
     }
 }
 
-/// Without any new key, every 64th decision in a shard looks at one block of it.
+/// Without new keys, every 64th decision in a shard sweeps one block.
 #[test]
-fn idle_keys_leave_although_no_other_comes() {
-    let store = Numbered::new(20_000);
+fn expired_keys_are_removed_by_decisions() {
+    let fixture = Fixture::new(20_000);
     let limit = limit("5/s");
-    store.take_each(&limit, 0..10_000);
-    store.clock.advance(HOUR);
+    fixture.take_each(&limit, 0..10_000);
+    fixture.clock.advance(HOUR);
     for _ in 0..1_000 {
-        store.take_each(&limit, 0..1_000);
+        fixture.take_each(&limit, 0..1_000);
     }
-    assert_eq!(store.store.keys(), 1_000, "each of the 64 shards has some of the thousand");
+    assert_eq!(fixture.store.keys(), 1_000, "each of the 64 shards has some of the 1,000 keys");
 }
 
 #[test]
-fn a_sweep_forgets_all_that_has_expired_and_nothing_else() {
+fn sweep_removes_exactly_expired_keys() {
     for algorithm in Algorithm::ALL {
-        let store = Numbered::new(1_000_000);
+        let fixture = Fixture::new(1_000_000);
         let short = Limit::new("5/s".parse().unwrap(), algorithm).unwrap();
         let long = Limit::new("2/h".parse().unwrap(), algorithm).unwrap();
-        store.take_each(&short, 0..100_000);
-        store.take_each(&long, 0..1_000);
-        store.take_each(&long, 0..1_000);
-        store.store.sweep();
-        assert_eq!(store.store.keys(), 101_000, "{algorithm}: nothing has expired");
-        store.clock.advance(10 * SECOND);
-        store.store.sweep();
-        assert_eq!(store.store.keys(), 1_000, "{algorithm}: all of the short ones have");
-        assert_eq!(store.denied(&long, 0..1_000), 1_000, "{algorithm}: the others still count");
-        store.clock.advance(3 * HOUR);
-        store.store.sweep();
-        assert_eq!(store.store.keys(), 0, "{algorithm}");
-        assert_eq!(store.store.evicted_keys(), 0, "{algorithm}: none had to go");
+        fixture.take_each(&short, 0..100_000);
+        fixture.take_each(&long, 0..1_000);
+        fixture.take_each(&long, 0..1_000);
+        fixture.store.sweep();
+        assert_eq!(fixture.store.keys(), 101_000, "{algorithm}: nothing has expired");
+        fixture.clock.advance(10 * SECOND);
+        fixture.store.sweep();
+        assert_eq!(
+            fixture.store.keys(),
+            1_000,
+            "{algorithm}: all keys with the short window have expired"
+        );
+        assert_eq!(fixture.denied(&long, 0..1_000), 1_000, "{algorithm}: the others still count");
+        fixture.clock.advance(3 * HOUR);
+        fixture.store.sweep();
+        assert_eq!(fixture.store.keys(), 0, "{algorithm}");
+        assert_eq!(fixture.store.evicted_keys(), 0, "{algorithm}: no key was evicted");
     }
 }
 
 #[test]
-fn never_more_than_max_keys() {
+fn keys_never_exceed_max_keys() {
     for max_keys in [1, 10, 64, 1_000, 5_000] {
         for quota in ["1/h", "2/h"] {
-            let store = Numbered::new(max_keys);
+            let fixture = Fixture::new(max_keys);
             let limit = limit(quota);
             for number in 0..10_000 {
-                store.take(&limit, number);
-                assert!(store.store.keys() <= max_keys, "{quota}: {}", store.store.keys());
+                fixture.take(&limit, number);
+                assert!(fixture.store.keys() <= max_keys, "{quota}: {}", fixture.store.keys());
             }
-            assert_eq!(store.store.keys(), max_keys);
-            assert_eq!(store.store.evicted_keys(), 10_000 - max_keys as u64);
+            assert_eq!(fixture.store.keys(), max_keys);
+            assert_eq!(fixture.store.evicted_keys(), 10_000 - max_keys as u64);
         }
     }
 }
 
 #[test]
-fn never_more_than_max_keys_with_several_hits() {
-    let store = Numbered::new(100);
+fn several_hits_never_exceed_max_keys() {
+    let fixture = Fixture::new(100);
     let limits = [limit("1/s"), limit("1/min"), limit("2/h")];
     for number in 0..10_000 {
         let text = (number * 7919 % 3_000).to_string();
         let values = [text.as_str().into()];
-        let key = Key::new(&store.scope, &values);
+        let key = Key::new(&fixture.scope, &values);
         let hits = limits.each_ref().map(|limit| Hit::new(key, limit, 1));
-        store.store.take_now(&hits);
-        assert!(store.store.keys() <= 100, "{}", store.store.keys());
+        fixture.store.take_now(&hits);
+        assert!(fixture.store.keys() <= 100, "{}", fixture.store.keys());
     }
 }
 
 #[test]
-fn evicted_keys_counts_only_what_was_live() {
-    let store = Numbered::new(2_000);
+fn evicted_keys_counts_only_live_keys() {
+    let fixture = Fixture::new(2_000);
     let limit = limit("5/s");
-    store.take_each(&limit, 0..2_000);
-    store.clock.advance(HOUR);
-    store.take_each(&limit, 2_000..3_000);
-    assert_eq!(store.store.evicted_keys(), 0, "there was enough that had expired");
-    store.take_each(&limit, 3_000..5_000);
-    assert_eq!(store.store.keys(), 2_000);
-    assert_eq!(store.store.evicted_keys(), 1_000);
+    fixture.take_each(&limit, 0..2_000);
+    fixture.clock.advance(HOUR);
+    fixture.take_each(&limit, 2_000..3_000);
+    assert_eq!(fixture.store.evicted_keys(), 0, "there were enough expired keys");
+    fixture.take_each(&limit, 3_000..5_000);
+    assert_eq!(fixture.store.keys(), 2_000);
+    assert_eq!(fixture.store.evicted_keys(), 1_000);
 }
 
 #[test]
-fn what_is_being_denied_stays_until_its_time_while_another_can_go() {
+fn denied_key_stays_while_others_are_evictable() {
     for algorithm in Algorithm::ALL {
-        let store = Numbered::new(2_000);
+        let fixture = Fixture::new(2_000);
         let limit = Limit::new("3/h".parse().unwrap(), algorithm).unwrap();
         for _ in 0..3 {
-            assert_eq!(store.take_each(&limit, 0..500), 500);
+            assert_eq!(fixture.take_each(&limit, 0..500), 500);
         }
         let mut waits: Vec<(Duration, u64)> = (0..500)
-            .map(|number| (store.peek(&limit, number).retry_after().unwrap(), number))
+            .map(|number| (fixture.peek(&limit, number).retry_after().unwrap(), number))
             .collect();
         waits.sort_unstable();
         let mut new = 500;
         let mut flood = || {
-            assert_eq!(store.take_each(&limit, new..new + 20_000), 20_000);
-            assert_eq!(store.store.keys(), 2_000);
+            assert_eq!(fixture.take_each(&limit, new..new + 20_000), 20_000);
+            assert_eq!(fixture.store.keys(), 2_000);
             new += 20_000;
         };
         flood();
-        assert_eq!(store.denied(&limit, 0..500), 500, "{algorithm}");
-        assert_eq!(store.store.evicted_keys(), 18_500, "{algorithm}");
+        assert_eq!(fixture.denied(&limit, 0..500), 500, "{algorithm}");
+        assert_eq!(fixture.store.evicted_keys(), 18_500, "{algorithm}");
         let (soonest, first) = waits[0];
-        store.clock.advance(soonest - MICROSECOND);
+        fixture.clock.advance(soonest - MICROSECOND);
         flood();
-        assert_eq!(store.denied(&limit, 0..500), 500, "{algorithm}: just before the first is free");
-        store.clock.advance(MICROSECOND);
-        assert!(store.peek(&limit, first).fits(), "{algorithm}: its time has come");
+        assert_eq!(
+            fixture.denied(&limit, 0..500),
+            500,
+            "{algorithm}: just before the first denial ends"
+        );
+        fixture.clock.advance(MICROSECOND);
+        assert!(fixture.peek(&limit, first).fits(), "{algorithm}: its denial has ended");
     }
 }
 
 #[test]
-fn what_was_given_back_can_go_before_what_is_being_denied() {
-    let store = Numbered::new(1_000);
+fn reverted_keys_are_evicted_before_denied_ones() {
+    let fixture = Fixture::new(1_000);
     let (once, new) = (limit("1/h"), limit("1/d"));
-    assert_eq!(store.take_each(&once, 0..990), 990);
+    assert_eq!(fixture.take_each(&once, 0..990), 990);
     let receipts: Vec<_> = (990..1_000)
         .map(|number| {
-            let take = |hit: &Hit<'_>| store.store.take_now(std::slice::from_ref(hit)).receipt;
-            store.with_hit(&once, number, take)
+            let take = |hit: &Hit<'_>| fixture.store.take_now(std::slice::from_ref(hit)).receipt;
+            fixture.with_hit(&once, number, take)
         })
         .collect();
-    // All are being denied, so one of them has to go, and the store has seen that in every shard.
-    assert!(store.take(&new, 0));
-    let denied = store.denied(&once, 0..990);
-    receipts.iter().for_each(|receipt| store.store.revert_now(receipt));
-    assert_eq!(store.take_each(&new, 1..9), 8);
-    assert_eq!(store.denied(&once, 0..990), denied);
+    // All keys are being denied, so one of them is evicted, and the store records in every shard that all are denied.
+    assert!(fixture.take(&new, 0));
+    let denied = fixture.denied(&once, 0..990);
+    receipts.iter().for_each(|receipt| fixture.store.revert_now(receipt));
+    assert_eq!(fixture.take_each(&new, 1..9), 8);
+    assert_eq!(fixture.denied(&once, 0..990), denied);
 }
 
 #[test]
-fn what_was_given_back_without_a_receipt_can_go_before_what_is_being_denied() {
-    let store = Numbered::new(1_000);
+fn refunded_keys_are_evicted_before_denied_ones() {
+    let fixture = Fixture::new(1_000);
     let (once, new) = (limit("1/h"), limit("1/d"));
-    assert_eq!(store.take_each(&once, 0..1_000), 1_000);
-    assert!(store.take(&new, 0));
-    let denied = store.denied(&once, 0..990);
+    assert_eq!(fixture.take_each(&once, 0..1_000), 1_000);
+    assert!(fixture.take(&new, 0));
+    let denied = fixture.denied(&once, 0..990);
     for number in 990..1_000 {
-        store.with_hit(&once, number, |hit| store.store.refund_now(std::slice::from_ref(hit)));
+        fixture.with_hit(&once, number, |hit| fixture.store.refund_now(std::slice::from_ref(hit)));
     }
-    assert_eq!(store.take_each(&new, 1..9), 8);
-    assert_eq!(store.denied(&once, 0..990), denied);
-    store.with_hit(&once, 5_000, |hit| store.store.refund_now(std::slice::from_ref(hit)));
-    assert_eq!(store.store.keys(), 1_000, "nothing to give back makes no key");
+    assert_eq!(fixture.take_each(&new, 1..9), 8);
+    assert_eq!(fixture.denied(&once, 0..990), denied);
+    fixture.with_hit(&once, 5_000, |hit| fixture.store.refund_now(std::slice::from_ref(hit)));
+    assert_eq!(fixture.store.keys(), 1_000, "a refund creates no key");
 }
 
 #[test]
-fn when_every_key_is_being_denied_the_soonest_freed_goes() {
-    let store = Numbered::new(1_000);
+fn eviction_among_denied_keys_takes_earliest() {
+    let fixture = Fixture::new(1_000);
     let (short, long, new) = (limit("1/min"), limit("1/h"), limit("1/d"));
-    assert_eq!(store.take_each(&short, 0..500), 500);
-    assert_eq!(store.take_each(&long, 500..1_000), 500);
-    assert_eq!(store.take_each(&new, 1_000..1_500), 500);
-    assert_eq!(store.store.keys(), 1_000);
-    assert_eq!(store.denied(&short, 0..500), 0);
-    assert_eq!(store.denied(&long, 500..1_000), 500);
-    assert_eq!(store.denied(&new, 1_000..1_500), 500);
+    assert_eq!(fixture.take_each(&short, 0..500), 500);
+    assert_eq!(fixture.take_each(&long, 500..1_000), 500);
+    assert_eq!(fixture.take_each(&new, 1_000..1_500), 500);
+    assert_eq!(fixture.store.keys(), 1_000);
+    assert_eq!(fixture.denied(&short, 0..500), 0);
+    assert_eq!(fixture.denied(&long, 500..1_000), 500);
+    assert_eq!(fixture.denied(&new, 1_000..1_500), 500);
 }
 
 #[test]
-fn a_flood_of_new_keys_frees_nobody() {
+fn flood_of_new_keys_frees_no_key() {
     const EXHAUSTED: u64 = 500;
-    let store = Numbered::new(40_000);
+    let fixture = Fixture::new(40_000);
     let limit = limit("100/min");
     for _ in 0..100 {
-        assert_eq!(store.take_each(&limit, 0..EXHAUSTED), EXHAUSTED as usize);
+        assert_eq!(fixture.take_each(&limit, 0..EXHAUSTED), EXHAUSTED as usize);
     }
     for flood in 1..=20 {
         let new = flood * 100_000..(flood + 1) * 100_000;
-        assert_eq!(store.take_each(&limit, new), 100_000);
-        assert_eq!(store.store.keys(), 40_000);
-        assert_eq!(store.take_each(&limit, 0..EXHAUSTED), 0, "none is free");
+        assert_eq!(fixture.take_each(&limit, new), 100_000);
+        assert_eq!(fixture.store.keys(), 40_000);
+        assert_eq!(fixture.take_each(&limit, 0..EXHAUSTED), 0, "all are still denied");
     }
 }
 
 #[test]
-fn a_key_may_be_of_any_length() {
+fn long_keys_are_distinguished() {
     let store = MemoryStore::with_clock(ManualClock::default(), 100);
     let limiter = Limiter::with_store(["2/min"], store).unwrap();
     let key = |last: char| -> String { "k".repeat(1_000_000) + &last.to_string() };
@@ -291,26 +300,29 @@ fn a_key_may_be_of_any_length() {
         assert!(limiter.check(&key('a')).is_allowed());
     }
     assert!(!limiter.check(&key('a')).is_allowed());
-    assert!(limiter.check(&key('b')).is_allowed(), "the last byte of a million counts");
+    assert!(
+        limiter.check(&key('b')).is_allowed(),
+        "keys that differ in the last of a million bytes"
+    );
     assert_eq!(limiter.store().keys(), 2);
 }
 
 #[test]
-fn a_reset_makes_room() {
-    let store = Numbered::new(1_000);
+fn reset_removes_keys() {
+    let fixture = Fixture::new(1_000);
     let limit = limit("1/h");
-    store.take_each(&limit, 0..1_000);
-    (0..600).for_each(|number| store.reset(&limit, number));
-    (0..600).for_each(|number| store.reset(&limit, number));
-    assert_eq!(store.store.keys(), 400);
-    assert_eq!(store.take_each(&limit, 1_000..1_600), 600);
-    assert_eq!(store.store.keys(), 1_000);
-    assert_eq!(store.store.evicted_keys(), 0);
-    assert_eq!(store.denied(&limit, 600..1_000), 400);
+    fixture.take_each(&limit, 0..1_000);
+    (0..600).for_each(|number| fixture.reset(&limit, number));
+    (0..600).for_each(|number| fixture.reset(&limit, number));
+    assert_eq!(fixture.store.keys(), 400);
+    assert_eq!(fixture.take_each(&limit, 1_000..1_600), 600);
+    assert_eq!(fixture.store.keys(), 1_000);
+    assert_eq!(fixture.store.evicted_keys(), 0);
+    assert_eq!(fixture.denied(&limit, 600..1_000), 400);
 }
 
 #[test]
-fn what_is_denied_or_peeked_takes_no_room() {
+fn peek_and_denial_create_no_key() {
     let store = MemoryStore::with_clock(ManualClock::default(), 100);
     let limiter = Limiter::with_store(["2/min"], store).unwrap();
     assert!(matches!(limiter.peek("peeked", 1), Verdict::Allowed(_)));

@@ -1,4 +1,4 @@
-//! The bytes of the memory store are counted and bounded, and keys that are being denied stay.
+//! The memory use of the memory store is counted and bounded, and keys that are being denied are not evicted.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -11,37 +11,38 @@ use slidegate::{
 
 const MIB: usize = 1 << 20;
 
-/// A store, its clock, and numbers for keys.
-struct Numbered {
+/// A memory store with a manual clock, whose keys are numbers.
+struct Fixture {
     clock: ManualClock,
     store: MemoryStore<ManualClock>,
     scope: Scope,
 }
 
-impl Numbered {
+impl Fixture {
     fn new(max_memory: usize) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let store = MemoryStore::with_clock(clock.clone(), 10_000_000).with_max_memory(max_memory);
         Self { clock, store, scope: Scope::new("test", "memory", "limit", &["number"]) }
     }
 
-    fn with_hit<T>(&self, limit: &Limit, number: u64, ask: impl FnOnce(&Hit<'_>) -> T) -> T {
+    fn with_hit<T>(&self, limit: &Limit, number: u64, call: impl FnOnce(&Hit<'_>) -> T) -> T {
         let text = number.to_string();
         let values = [text.as_str().into()];
         let key = Key::new(&self.scope, &values);
-        ask(&Hit::new(key, limit, 1))
+        call(&Hit::new(key, limit, 1))
     }
 
-    /// Takes one unit; whether it was there.
+    /// Takes one unit, and returns whether it was charged.
     fn take(&self, limit: &Limit, number: u64) -> bool {
         self.with_hit(limit, number, |hit| self.store.take_one_now(hit).charge.is_some())
     }
 
-    fn take_each(&self, limit: &Limit, params: Range<u64>) -> usize {
-        params.filter(|&number| self.take(limit, number)).count()
+    /// Takes one unit of each key, and returns the number of charged units.
+    fn take_each(&self, limit: &Limit, numbers: Range<u64>) -> usize {
+        numbers.filter(|&number| self.take(limit, number)).count()
     }
 
-    /// Charges units whether they fit or not.
+    /// Charges units, whether they fit or not.
     fn report(&self, limit: &Limit, number: u64, cost: u64) {
         self.with_hit(limit, number, |hit| {
             self.store.take_one_now(&Hit { cost, ..*hit }.reported());
@@ -58,13 +59,14 @@ impl Numbered {
         })
     }
 
-    fn denied(&self, limit: &Limit, params: Range<u64>) -> usize {
+    /// Returns the number of keys that are being denied.
+    fn denied(&self, limit: &Limit, numbers: Range<u64>) -> usize {
         let is_denied = |&number: &u64| {
             self.with_hit(limit, number, |hit| {
                 !self.store.peek_now(std::slice::from_ref(hit))[0].fits()
             })
         };
-        params.filter(is_denied).count()
+        numbers.filter(is_denied).count()
     }
 }
 
@@ -72,7 +74,7 @@ fn limit(quota: &str, algorithm: Algorithm) -> Limit {
     Limit::new(quota.parse().unwrap(), algorithm).unwrap()
 }
 
-/// 1440 buckets of a minute.
+/// Creates a limit with 1440 buckets of one minute.
 fn day_by_minutes(max: u32) -> Limit {
     let precision = Some(Duration::from_secs(60));
     limit(&format!("{max}/d"), Algorithm::SlidingBuckets { precision })
@@ -84,33 +86,33 @@ fn all_limits(quota: &str) -> [Limit; 5] {
 
 #[test]
 fn key_with_one_request_takes_tens_of_bytes() {
-    let store = Numbered::new(1 << 30);
-    store.take_each(&day_by_minutes(10), 0..100_000);
-    let bytes = store.store.memory_bytes() / 100_000;
+    let fixture = Fixture::new(1 << 30);
+    fixture.take_each(&day_by_minutes(10), 0..100_000);
+    let bytes = fixture.store.memory_bytes() / 100_000;
     assert!((64..=120).contains(&bytes), "{bytes}");
 }
 
 #[test]
-fn max_state_bytes_is_what_worst_key_takes() {
+fn max_state_bytes_matches_largest_key() {
     const KEYS: u64 = 20;
-    // A slot of the larger kind, its part of a chunk's overhead, and a quarter for free slots.
+    // The larger kind of slot, its part of a chunk's overhead, and a quarter for free slots.
     const SLOT: usize = 66 + 66 / 4;
     for limit in all_limits("500/d").into_iter().chain([day_by_minutes(500)]) {
-        let store = Numbered::new(1 << 30);
-        // Every bucket has units; and a log is full beyond its max, of charges of two units.
+        let fixture = Fixture::new(1 << 30);
+        // Gives every bucket units, and fills a log beyond its max with charges of two units.
         for _ in 0..3_000 {
-            store.clock.advance(Duration::from_secs(30));
-            (0..KEYS).for_each(|key| store.report(&limit, key, 2));
+            fixture.clock.advance(Duration::from_secs(30));
+            (0..KEYS).for_each(|key| fixture.report(&limit, key, 2));
         }
-        let worst = store.store.memory_bytes();
-        (0..KEYS).for_each(|key| store.reset(&limit, key));
-        let heap = (worst - store.store.memory_bytes()) / KEYS as usize;
+        let worst = fixture.store.memory_bytes();
+        (0..KEYS).for_each(|key| fixture.reset(&limit, key));
+        let heap = (worst - fixture.store.memory_bytes()) / KEYS as usize;
         let promised = limit.max_state_bytes();
         match limit.algorithm() {
             Algorithm::SlidingBuckets { .. } => assert_eq!(SLOT + heap, promised, "{limit}"),
             Algorithm::SlidingLog => {
-                let least = promised * 9 / 10;
-                assert!((least..=promised).contains(&(SLOT + heap)), "{heap} of {promised}");
+                let min = promised * 9 / 10;
+                assert!((min..=promised).contains(&(SLOT + heap)), "{heap} of {promised}");
             }
             _ => {
                 assert_eq!(heap, 0, "{limit}");
@@ -120,61 +122,61 @@ fn max_state_bytes_is_what_worst_key_takes() {
     }
 }
 
-/// Slots of tables that grow are at least four fifths full.
+/// At least four fifths of the slots of growing tables are used.
 #[test]
 fn max_state_bytes_holds_for_many_keys() {
     for limit in all_limits("1/d") {
-        let store = Numbered::new(1 << 30);
-        store.take_each(&limit, 0..250_000);
+        let fixture = Fixture::new(1 << 30);
+        fixture.take_each(&limit, 0..250_000);
         for keys in (300_000..=400_000).step_by(50_000) {
-            store.take_each(&limit, keys - 50_000..keys);
-            let bytes = store.store.memory_bytes() as u64 / keys;
+            fixture.take_each(&limit, keys - 50_000..keys);
+            let bytes = fixture.store.memory_bytes() as u64 / keys;
             assert!(bytes <= limit.max_state_bytes() as u64, "{limit}: {bytes}");
         }
     }
 }
 
 #[test]
-fn flood_stays_below_max_memory_and_denied_keys_stay() {
+fn flood_stays_within_budget_without_evicting_denied() {
     let mut limits = all_limits("3/d").to_vec();
     limits.push(day_by_minutes(3));
     for limit in limits {
         const DENIED: u64 = 500;
-        let store = Numbered::new(8 * MIB);
+        let fixture = Fixture::new(8 * MIB);
         for _ in 0..3 {
-            assert_eq!(store.take_each(&limit, 0..DENIED), DENIED as usize);
+            assert_eq!(fixture.take_each(&limit, 0..DENIED), DENIED as usize);
         }
-        let mut most = 0;
+        let mut peak_bytes = 0;
         for flood in 1..=14 {
             let new = flood * 25_000..(flood + 1) * 25_000;
-            assert_eq!(store.take_each(&limit, new), 25_000);
-            most = most.max(store.store.memory_bytes());
-            assert_eq!(store.denied(&limit, 0..DENIED), DENIED as usize, "{limit}");
+            assert_eq!(fixture.take_each(&limit, new), 25_000);
+            peak_bytes = peak_bytes.max(fixture.store.memory_bytes());
+            assert_eq!(fixture.denied(&limit, 0..DENIED), DENIED as usize, "{limit}");
         }
-        // A table may have to grow that has nothing else to evict.
-        assert!(most <= 8 * MIB + MIB / 16, "{limit}: {most}");
-        assert!(most >= 6 * MIB, "{limit}: {most}: the budget is used");
-        assert!(store.store.evicted_keys() > 50_000, "{limit}");
-        let full = store.store.keys() * limit.max_state_bytes();
-        assert!(full >= 6 * MIB, "{limit}: {full}: keys are as many as fit");
+        // A table without evictable keys may have to grow.
+        assert!(peak_bytes <= 8 * MIB + MIB / 16, "{limit}: {peak_bytes}");
+        assert!(peak_bytes >= 6 * MIB, "{limit}: {peak_bytes}: the budget is used");
+        assert!(fixture.store.evicted_keys() > 50_000, "{limit}");
+        let full = fixture.store.keys() * limit.max_state_bytes();
+        assert!(full >= 6 * MIB, "{limit}: {full}: as many keys as fit");
     }
 }
 
-/// Tables that are full of one algorithm give memory back to those of another, whose keys expire later.
+/// Full tables of one algorithm free memory for the tables of another, whose keys expire later.
 #[test]
 fn flood_of_another_algorithm_gets_memory() {
     for (first, second) in [(1, 0), (0, 2), (2, 4), (4, 1), (3, 2)] {
         let (first, second) = (all_limits("3/d")[first], all_limits("3/w")[second]);
-        let store = Numbered::new(8 * MIB);
-        store.take_each(&first, 0..300_000);
-        let keys = store.store.keys();
-        let mut most = 0;
+        let fixture = Fixture::new(8 * MIB);
+        fixture.take_each(&first, 0..300_000);
+        let keys = fixture.store.keys();
+        let mut peak_bytes = 0;
         for flood in 0..15 {
-            store.take_each(&second, flood * 20_000..(flood + 1) * 20_000);
-            most = most.max(store.store.memory_bytes());
+            fixture.take_each(&second, flood * 20_000..(flood + 1) * 20_000);
+            peak_bytes = peak_bytes.max(fixture.store.memory_bytes());
         }
-        assert!(most <= 9 * MIB, "{first} then {second}: {most}");
-        let known = (0..300_000).filter(|&number| store.remaining(&second, number) < 3).count();
+        assert!(peak_bytes <= 9 * MIB, "{first} then {second}: {peak_bytes}");
+        let known = (0..300_000).filter(|&number| fixture.remaining(&second, number) < 3).count();
         assert!(known > keys / 3, "{first} then {second}: {known} of {keys}");
     }
 }
@@ -183,87 +185,91 @@ fn flood_of_another_algorithm_gets_memory() {
 fn growing_log_evicts_others_and_stays() {
     let (log, once) =
         (limit("200000/d", Algorithm::SlidingLog), limit("10/d", Algorithm::SlidingLog));
-    let store = Numbered::new(4 * MIB);
-    store.take_each(&once, 1..100_000);
-    let keys = store.store.keys();
+    let fixture = Fixture::new(4 * MIB);
+    fixture.take_each(&once, 1..100_000);
+    let keys = fixture.store.keys();
     for _ in 0..150_000 {
-        store.clock.advance(Duration::from_micros(100));
-        assert!(store.take(&log, 0));
-        assert!(store.store.memory_bytes() <= 4 * MIB + MIB / 8, "{}", store.store.memory_bytes());
+        fixture.clock.advance(Duration::from_micros(100));
+        assert!(fixture.take(&log, 0));
+        assert!(
+            fixture.store.memory_bytes() <= 4 * MIB + MIB / 8,
+            "{}",
+            fixture.store.memory_bytes()
+        );
     }
-    assert!(store.store.keys() < keys, "others went");
-    let remaining = store
-        .with_hit(&log, 0, |hit| store.store.peek_now(std::slice::from_ref(hit))[0].remaining());
-    assert_eq!(remaining, 50_000, "not one unit is forgotten");
+    assert!(fixture.store.keys() < keys, "other keys were evicted");
+    let remaining = fixture
+        .with_hit(&log, 0, |hit| fixture.store.peek_now(std::slice::from_ref(hit))[0].remaining());
+    assert_eq!(remaining, 50_000, "no unit is lost");
 }
 
 #[test]
 fn log_larger_than_budget_still_counts() {
     let log = limit("400000/d", Algorithm::SlidingLog);
-    let store = Numbered::new(MIB);
+    let fixture = Fixture::new(MIB);
     for taken in 0..400_000 {
-        store.clock.advance(Duration::from_micros(100));
-        assert!(store.take(&log, 0), "{taken}");
+        fixture.clock.advance(Duration::from_micros(100));
+        assert!(fixture.take(&log, 0), "{taken}");
     }
-    assert!(!store.take(&log, 0));
-    assert_eq!(store.store.keys(), 1);
+    assert!(!fixture.take(&log, 0));
+    assert_eq!(fixture.store.keys(), 1);
 }
 
 #[test]
-fn when_all_keys_are_denied_memory_stays_bounded() {
+fn memory_stays_bounded_when_all_are_denied() {
     for limit in all_limits("1/d") {
-        let store = Numbered::new(MIB);
-        store.take_each(&limit, 0..40_000);
+        let fixture = Fixture::new(MIB);
+        fixture.take_each(&limit, 0..40_000);
         assert!(
-            store.store.memory_bytes() <= MIB + MIB / 8,
+            fixture.store.memory_bytes() <= MIB + MIB / 8,
             "{limit}: {}",
-            store.store.memory_bytes()
+            fixture.store.memory_bytes()
         );
-        assert!(store.store.keys() * limit.max_state_bytes() > MIB / 2, "{limit}");
+        assert!(fixture.store.keys() * limit.max_state_bytes() > MIB / 2, "{limit}");
     }
 }
 
 #[test]
-fn memory_is_given_back_with_its_keys() {
+fn memory_is_freed_with_keys() {
     for limit in all_limits("5/min").into_iter().chain([day_by_minutes(5)]) {
-        let store = Numbered::new(1 << 30);
+        let fixture = Fixture::new(1 << 30);
         for _ in 0..5 {
-            store.clock.advance(Duration::from_secs(1));
-            store.take_each(&limit, 0..5_000);
+            fixture.clock.advance(Duration::from_secs(1));
+            fixture.take_each(&limit, 0..5_000);
         }
-        let full = store.store.memory_bytes();
-        (0..2_500).for_each(|number| store.reset(&limit, number));
-        store.clock.advance(Duration::from_secs(3 * 86_400));
-        store.store.sweep();
-        assert_eq!(store.store.keys(), 0);
-        assert_eq!(store.store.memory_bytes(), 0, "{limit}: of {full}");
+        let full = fixture.store.memory_bytes();
+        (0..2_500).for_each(|number| fixture.reset(&limit, number));
+        fixture.clock.advance(Duration::from_secs(3 * 86_400));
+        fixture.store.sweep();
+        assert_eq!(fixture.store.keys(), 0);
+        assert_eq!(fixture.store.memory_bytes(), 0, "{limit}: of {full}");
     }
 }
 
-/// Give-backs and refunds move no bytes that are not counted.
+/// Checks that reverts and refunds change no memory that is not counted.
 #[test]
-fn bytes_are_counted_through_give_backs_and_refunds() {
+fn memory_is_counted_through_reverts_and_refunds() {
     for limit in all_limits("50/h") {
-        let store = Numbered::new(1 << 30);
+        let fixture = Fixture::new(1 << 30);
         for number in 0..300 {
             for step in 0..20 {
-                store.clock.advance(Duration::from_secs(1));
-                let receipt = store.with_hit(&limit, number, |hit| {
-                    store.store.take_now(std::slice::from_ref(hit)).receipt
+                fixture.clock.advance(Duration::from_secs(1));
+                let receipt = fixture.with_hit(&limit, number, |hit| {
+                    fixture.store.take_now(std::slice::from_ref(hit)).receipt
                 });
                 match step % 3 {
-                    0 => store.store.revert_now(&receipt),
-                    1 => drop(store.with_hit(&limit, number, |hit| {
-                        store.store.refund_now(std::slice::from_ref(hit))
+                    0 => fixture.store.revert_now(&receipt),
+                    1 => drop(fixture.with_hit(&limit, number, |hit| {
+                        fixture.store.refund_now(std::slice::from_ref(hit))
                     })),
                     _ => {}
                 }
             }
         }
-        (0..300).for_each(|number| store.reset(&limit, number));
-        assert_eq!(store.store.keys(), 0);
-        assert!(store.store.memory_bytes() > 0, "tables keep what they have");
-        store.store.sweep();
-        assert_eq!(store.store.memory_bytes(), 0, "{limit}");
+        (0..300).for_each(|number| fixture.reset(&limit, number));
+        assert_eq!(fixture.store.keys(), 0);
+        assert!(fixture.store.memory_bytes() > 0, "tables keep their blocks");
+        fixture.store.sweep();
+        assert_eq!(fixture.store.memory_bytes(), 0, "{limit}");
     }
 }

@@ -1,4 +1,4 @@
-//! What each field of a policy does to a request.
+//! The effect of each field of a policy on requests.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -34,21 +34,21 @@ fn is_allowed(gate: &TestGate, attributes: &[(&str, &str)]) -> bool {
     check(gate, attributes).decision().is_allowed()
 }
 
-/// The limits that were asked, and what is left of them.
-fn left(ruling: &Ruling) -> Vec<(String, u64)> {
+/// The limits of a ruling, each with the remaining units.
+fn remaining_per_limit(ruling: &Ruling) -> Vec<(String, u64)> {
     let limits = ruling.limits();
-    limits.map(|one| (one.policy_name().to_owned(), one.outcome.remaining())).collect()
+    limits.map(|status| (status.policy_name().to_owned(), status.outcome.remaining())).collect()
 }
 
-/// Whose counts a request asks for: the keys as they are written.
+/// The keys of a request, formatted as text.
 fn keys(gate: &TestGate, attributes: &[(&str, &str)]) -> Vec<String> {
     let request = request(attributes, 1);
-    let applied = gate.policy().apply(&request);
-    applied.hits().iter().map(|hit| hit.key.to_string()).collect()
+    let matched_rules = gate.policy().apply(&request);
+    matched_rules.hits().iter().map(|hit| hit.key.to_string()).collect()
 }
 
 #[test]
-fn a_path_gives_a_request_its_route() {
+fn path_sets_route_of_request() {
     let gate = gate(
         "
 routes: ['/users/{id}', '/files/{*path}']
@@ -62,16 +62,16 @@ rules:
     assert_eq!(keys(&[("path", "/users/7?full")]), user);
     assert_eq!(keys(&[("path", "/files/a/b")]), ["default:any:1m:{}"]);
     assert_eq!(keys(&[("path", "/nowhere")]), [""; 0]);
-    // Whoever asks may know better.
+    // An attribute `route` of the request takes precedence.
     assert_eq!(keys(&[("path", "/nowhere"), ("route", "/users/{id}")]), user);
     assert!(is_allowed(&gate, &[("path", "/users/7")]));
-    assert!(!is_allowed(&gate, &[("path", "/users/8")]), "both are of one route");
+    assert!(!is_allowed(&gate, &[("path", "/users/8")]), "both have the same route");
 }
 
 #[test]
 fn not_also_means_absent() {
     let gate = rule("when: { role: { not: [admin, ops-*] } }, limits: [1/min]");
-    assert_eq!(keys(&gate, &[]).len(), 1, "who shows no role is limited");
+    assert_eq!(keys(&gate, &[]).len(), 1, "a request without a role is limited");
     assert_eq!(keys(&gate, &[("role", "guest")]).len(), 1);
     assert_eq!(
         keys(&gate, &[("role", "admin")]).len() + keys(&gate, &[("role", "ops-7")]).len(),
@@ -82,7 +82,7 @@ fn not_also_means_absent() {
 }
 
 #[test]
-fn the_first_alternative_that_is_present_counts_and_never_meets_another() {
+fn first_present_alternative_has_separate_counter() {
     let gate = rule("per: [api_key|user|ip, tenant], limits: [1/min]");
     let of = |name: &'static str| keys(&gate, &[(name, "x"), ("tenant", "t")]).concat();
     assert_eq!(of("api_key"), "default:a:1m:{api_key=x,tenant=t}");
@@ -92,36 +92,33 @@ fn the_first_alternative_that_is_present_counts_and_never_meets_another() {
         "default:a:1m:{user=u,tenant=t}"
     );
     for name in ["api_key", "user", "ip"] {
-        assert!(
-            is_allowed(&gate, &[(name, "x"), ("tenant", "t")]),
-            "{name} has a count of its own"
-        );
+        assert!(is_allowed(&gate, &[(name, "x"), ("tenant", "t")]), "{name} has its own counter");
         assert!(!is_allowed(&gate, &[(name, "x"), ("tenant", "t")]));
     }
     assert_eq!(of("nobody"), "", "the rule does not apply");
 }
 
 #[test]
-fn ipv6_addresses_are_counted_by_prefix_however_they_are_written() {
+fn ipv6_spellings_share_counter_of_prefix() {
     let gate64 = rule("per: [ip], limits: [1/min]");
     let of = |gate: &TestGate, ip: &str| keys(gate, &[("ip", ip)]).concat();
     assert_eq!(of(&gate64, "2001:db8:0:1:2::3"), "default:a:1m:{ip=(2001:db8:0:1::/64)}");
     assert!(is_allowed(&gate64, &[("ip", "2001:db8::1")]));
     assert!(!is_allowed(&gate64, &[("ip", "2001:0DB8:0:0:ffff::")]), "the same site");
     assert!(is_allowed(&gate64, &[("ip", "2001:db8:0:1::1")]), "another site");
-    // No text can be mistaken for a network.
+    // Text that looks like a network has a different key.
     assert!(is_allowed(&gate64, &[("ip", "2001:db8::/64")]));
     assert!(is_allowed(&gate64, &[("ip", "(2001:db8::/64)")]));
     let gate48 = rule("per: [remote_address], limits: [1/min], ipv6_prefix: 48");
-    let of48 = |ip: &str| keys(&gate48, &[("remote_address", ip)]).concat();
-    assert_eq!(of48("2001:db8:1:2::3"), "default:a:1m:{remote_address=(2001:db8:1::/48)}");
-    assert_eq!(of48("192.0.2.7"), "default:a:1m:{remote_address=192.0.2.7}");
-    assert_eq!(of48("::ffff:192.0.2.7"), of48("192.0.2.7"), "IPv4 within IPv6");
+    let key48 = |ip: &str| keys(&gate48, &[("remote_address", ip)]).concat();
+    assert_eq!(key48("2001:db8:1:2::3"), "default:a:1m:{remote_address=(2001:db8:1::/48)}");
+    assert_eq!(key48("192.0.2.7"), "default:a:1m:{remote_address=192.0.2.7}");
+    assert_eq!(key48("::ffff:192.0.2.7"), key48("192.0.2.7"), "IPv4 within IPv6");
     let mac = "00:1b:63:84:45:e6";
-    assert_eq!(of48(mac), format!("default:a:1m:{{remote_address={mac}}}"), "no address");
+    assert_eq!(key48(mac), format!("default:a:1m:{{remote_address={mac}}}"), "not an address");
 }
 
-/// Spellings of one host by which the same service is reached.
+/// Spellings of one host that reach the same service.
 const SPELLINGS: [&str; 7] = [
     "api.example.com",
     "API.example.com",
@@ -133,7 +130,7 @@ const SPELLINGS: [&str; 7] = [
 ];
 
 #[test]
-fn every_spelling_of_host_has_one_count() {
+fn spellings_of_host_share_counter() {
     for name in ["host", "header.host"] {
         let gate = rule(&format!("per: ['user|{name}'], limits: [7/min]"));
         for host in SPELLINGS {
@@ -141,7 +138,7 @@ fn every_spelling_of_host_has_one_count() {
             assert_eq!(keys(&gate, &[(name, host), ("x", "Y:1")]), [key], "{host:?}");
             assert!(is_allowed(&gate, &[(name, host)]), "{host:?}");
         }
-        assert!(!is_allowed(&gate, &[(name, "aPi.example.com:1")]), "all have one count");
+        assert!(!is_allowed(&gate, &[(name, "aPi.example.com:1")]), "all share one counter");
     }
     // Other attributes are unchanged.
     let others = rule("per: [host, authority, header.x], limits: [1/min]");
@@ -175,7 +172,7 @@ fn host_in_policy_matches_every_spelling() {
 }
 
 #[test]
-fn override_for_host_holds_for_every_spelling() {
+fn override_for_host_matches_every_spelling() {
     let gate = rule(
         "when: { host: '*.com' }, limits: [9/min], overrides: [{ when: { host: API.example.com:80 }, limits: denied }]",
     );
@@ -186,9 +183,11 @@ fn override_for_host_holds_for_every_spelling() {
 }
 
 #[test]
-fn host_among_many_rules_is_found_however_spelt() {
-    let rules = (0..50).map(|nth| {
-        format!("  - {{ name: r{nth}, when: {{ host: H{nth}.example:80 }}, limits: [1/min] }}\n")
+fn index_finds_host_in_every_spelling() {
+    let rules = (0..50).map(|index| {
+        format!(
+            "  - {{ name: r{index}, when: {{ host: H{index}.example:80 }}, limits: [1/min] }}\n"
+        )
     });
     let gate = gate(&format!("rules:\n{}", rules.collect::<String>()));
     for host in ["h7.example", "H7.EXAMPLE", "h7.example.:443"] {
@@ -216,13 +215,13 @@ fn host_without_name_is_counted_as_empty() {
         assert_eq!(keys(&gate, &[("host", host)]).concat(), "default:a:1m:{host=}", "{host:?}");
         assert!(is_allowed(&gate, &[("host", host)]));
     }
-    assert!(!is_allowed(&gate, &[("host", ":81")]), "no spelling goes without a count");
+    assert!(!is_allowed(&gate, &[("host", ":81")]), "every spelling is counted");
 }
 
 #[test]
 fn host_that_splits_counts_is_canonical() {
     let gate = rule("per: [x], limits: [80/min], redis: { split: { by: [host], into: 8 } }");
-    let part = |host: &str| placed(&gate, &[("x", "1"), ("host", host)]);
+    let part = |host: &str| placed_keys(&gate, &[("x", "1"), ("host", host)]);
     assert!(SPELLINGS.iter().all(|host| part(host) == part(SPELLINGS[0])));
 }
 
@@ -230,17 +229,19 @@ fn host_that_splits_counts_is_canonical() {
 fn explained_host_is_canonical() {
     let gate = rule("when: { host: api.example.com }, limits: [1/min]");
     let attributes = [("host", "Other.example:80")];
-    let asked = request(&attributes, 1);
-    let (_, fit) = gate.policy().explain(&asked).next().unwrap();
-    let Err(NoMatchReason::When { found, .. }) = fit else { panic!("it applies") };
+    let input = request(&attributes, 1);
+    let (_, result) = gate.policy().explain(&input).next().unwrap();
+    let Err(NoMatchReason::ConditionNotMet { found, .. }) = result else {
+        panic!("the rule applies")
+    };
     assert_eq!(found, Some("other.example"));
     let attributes = [("host", SPELLINGS[4])];
-    let asked = request(&attributes, 1);
-    assert!(gate.policy().explain(&asked).next().unwrap().1.is_ok());
+    let input = request(&attributes, 1);
+    assert!(gate.policy().explain(&input).next().unwrap().1.is_ok());
 }
 
 #[test]
-fn ipv4_client_has_one_count_however_spelt() {
+fn spellings_of_ipv4_address_share_counter() {
     let gate = rule("per: [ip], limits: [5/min]");
     for ip in [
         "192.0.2.7",
@@ -250,14 +251,14 @@ fn ipv4_client_has_one_count_however_spelt() {
         "0:0:0:0:0:ffff:c000:0207",
     ] {
         let attributes = [("ip", ip)];
-        let asked = request(&attributes, 1);
-        let applied = gate.policy().apply(&asked);
-        let (_, value) = applied.matches().next().unwrap().identity().next().unwrap();
+        let input = request(&attributes, 1);
+        let matched_rules = gate.policy().apply(&input);
+        let (_, value) = matched_rules.matches().next().unwrap().identity().next().unwrap();
         assert_eq!((value, value.to_string()), ("192.0.2.7".into(), "192.0.2.7".to_owned()));
         assert_eq!(keys(&gate, &[("ip", ip)]).concat(), "default:a:1m:{ip=192.0.2.7}", "{ip}");
         assert!(is_allowed(&gate, &[("ip", ip)]), "{ip}");
     }
-    assert!(!is_allowed(&gate, &[("ip", "192.0.2.7")]), "all have one count");
+    assert!(!is_allowed(&gate, &[("ip", "192.0.2.7")]), "all share one counter");
     assert!(is_allowed(&gate, &[("ip", "::192.0.2.7")]), "IPv4-compatible is IPv6");
 }
 
@@ -270,15 +271,15 @@ fn mapped_network_matches_ipv4_addresses() {
     for ip in ["203.0.114.9", "::cb00:7109", "::ffff:cb00:7209"] {
         assert_eq!(keys(&gate, &[("ip", ip)]).len(), 0, "{ip}");
     }
-    let one = rule("when: { ip: '::ffff:c000:207' }, limits: [1/min]");
-    assert_eq!(keys(&one, &[("ip", "192.0.2.7")]).len(), 1);
+    let single = rule("when: { ip: '::ffff:c000:207' }, limits: [1/min]");
+    assert_eq!(keys(&single, &[("ip", "192.0.2.7")]).len(), 1);
     let ipv6 = rule("when: { ip: '::/0' }, limits: [1/min]");
     let applies = |ip: &str| !keys(&ipv6, &[("ip", ip)]).is_empty();
     assert!(applies("2001:db8::1") && !applies("192.0.2.7") && !applies("::ffff:192.0.2.7"));
 }
 
 /// Spellings of an IPv4-mapped address.
-fn mapped(address: std::net::Ipv4Addr) -> Vec<String> {
+fn mapped_spellings(address: std::net::Ipv4Addr) -> Vec<String> {
     let [a, b, c, d] = address.octets();
     let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
     let texts = [
@@ -298,8 +299,8 @@ proptest! {
         let key = |ip: &str| {
             let attributes = [("ip", ip)];
             let request = request(&attributes, 1);
-            let applied = gate.policy().apply(&request);
-            let hits = applied.hits();
+            let matched_rules = gate.policy().apply(&request);
+            let hits = matched_rules.hits();
             let secret = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
             let key = hits[0].key;
             let shape = hits[0].limit.shape();
@@ -307,28 +308,28 @@ proptest! {
         };
         let expected = key(&address.to_string());
         prop_assert_eq!(&expected.0, &format!("default:a:1m:{{ip={address}}}"));
-        for text in mapped(address) {
+        for text in mapped_spellings(address) {
             prop_assert_eq!(&key(&text), &expected, "{}", text);
         }
     }
 }
 
 #[test]
-fn who_lacks_an_attribute_is_skipped_or_denied() {
+fn missing_attribute_skips_or_denies() {
     let skip = rule("per: [api_key], limits: [1/min]");
     assert!((0..5).all(|_| is_allowed(&skip, &[])));
     let deny = rule("per: [api_key, ip], limits: [5/min], when_missing: deny");
     let ruling = check(&deny, &[("ip", "192.0.2.7")]);
     assert!(!ruling.decision().is_allowed());
-    assert_eq!(ruling.decision().retry_after(), None, "to come back later would not help");
+    assert_eq!(ruling.decision().retry_after(), None, "a retry would not help");
     assert_eq!(ruling.binding().unwrap().limit.id(), "missing");
     assert!(is_allowed(&deny, &[("ip", "192.0.2.7"), ("api_key", "k")]));
     let observe = rule("per: [api_key], limits: [5/min], when_missing: deny, mode: observe");
-    assert!(is_allowed(&observe, &[]), "a rule that watches denies nobody");
+    assert!(is_allowed(&observe, &[]), "a rule in mode observe never denies");
 }
 
 #[test]
-fn a_rule_that_observes_counts_and_never_denies() {
+fn observing_rule_counts_and_never_denies() {
     let gate = gate(
         "
 rules:
@@ -340,23 +341,23 @@ rules:
     let rulings: Vec<Ruling> = (0..6).map(|_| check(&gate, &ip)).collect();
     let allowed: Vec<bool> = rulings.iter().map(|ruling| ruling.decision().is_allowed()).collect();
     assert_eq!(allowed, [true, true, true, true, false, false]);
-    let watched = |nth: usize| rulings[nth].limits().next().unwrap();
+    let watched = |index: usize| rulings[index].limits().next().unwrap();
     assert!(watched(1).outcome.fits() && !watched(2).outcome.fits());
     assert!(watched(0).is_observed() && !rulings[0].limits().nth(1).unwrap().is_observed());
     assert!(rulings.iter().all(|ruling| ruling.binding().unwrap().rule.name() == "all"));
 }
 
 #[test]
-fn a_rule_that_is_off_asks_nothing() {
+fn rule_in_mode_off_has_no_hits() {
     assert_eq!(keys(&rule("limits: [1/min], mode: off"), &[]), [""; 0]);
 }
 
 #[test]
-fn a_share_of_the_keys_is_enforced_always_the_same() {
+fn percentage_enforces_always_the_same_keys() {
     let gate = rule(
         "per: [tenant], limits: [{ name: one, max: 1, window: 1m }, 2/h], mode: { enforce: 25% }",
     );
-    let names: Vec<String> = (0..1_000).map(|nth| format!("tenant-{nth}")).collect();
+    let names: Vec<String> = (0..1_000).map(|index| format!("tenant-{index}")).collect();
     let denied = |name: &&String| {
         let twice = [0, 1].map(|_| is_allowed(&gate, &[("tenant", name)]));
         assert!(twice[0]);
@@ -367,14 +368,14 @@ fn a_share_of_the_keys_is_enforced_always_the_same() {
     let is_observed = |name: &str| {
         let observed: Vec<bool> =
             check(&gate, &[("tenant", name)]).limits().map(|limit| limit.is_observed()).collect();
-        assert_eq!(observed[0], observed[1], "all limits of a rule go together");
+        assert_eq!(observed[0], observed[1], "all limits of a rule have the same mode");
         observed[0]
     };
     assert_eq!(names.iter().filter(|name| !is_observed(name)).count(), enforced);
 }
 
 #[test]
-fn the_first_override_that_matches_holds() {
+fn first_matching_override_applies() {
     let gate = rule(
         "per: [tenant], limits: [2/min, 9/h], overrides: [
             { name: live, when: { key: live }, limits: unlimited },
@@ -387,35 +388,38 @@ fn the_first_override_that_matches_holds() {
     );
     let of = |attributes: &[(&str, &str)]| {
         let ruling = check(&gate, &[&[("tenant", "t")], attributes].concat());
-        (ruling.decision().is_allowed(), left(&ruling))
+        (ruling.decision().is_allowed(), remaining_per_limit(&ruling))
     };
     let named = |limits: &[(&str, u64)]| {
         limits.iter().map(|(name, left)| ((*name).to_owned(), *left)).collect::<Vec<_>>()
     };
     assert_eq!(of(&[]), (true, named(&[("a.1m", 1), ("a.1h", 8)])));
-    // The same id, window and algorithm: the same count under another max.
+    // The same id, window and algorithm: the same counter with another max.
     assert_eq!(of(&[("plan", "max")]), (true, named(&[("a", 1)])));
-    // Another algorithm: another count.
+    // Another algorithm: another counter.
     assert_eq!(of(&[("plan", "exact")]), (true, named(&[("a.1m", 1), ("a.1h", 8)])));
     assert_eq!(of(&[("key", "live"), ("plan", "max")]), (true, named(&[])));
     assert_eq!(of(&[("plan", "none")]), (true, named(&[])));
     let evil = check(&gate, &[("tenant", "evil"), ("plan", "pro")]);
     assert!(!evil.decision().is_allowed() && evil.decision().retry_after().is_none());
     assert_eq!(evil.binding().unwrap().limit.id(), "denied");
-    assert!(is_allowed(&gate, &[("key", "live"), ("tenant", "evil")]), "the first holds");
+    assert!(
+        is_allowed(&gate, &[("key", "live"), ("tenant", "evil")]),
+        "the first override applies"
+    );
     assert!((0..5).all(|_| of(&[("plan", "test")]).0));
-    // Whom nothing limits has to show nothing.
+    // Without limits no attribute of `per` is needed.
     assert!(is_allowed(&gate, &[("key", "live")]));
 }
 
-/// A gate whose store does not answer.
-fn without_store(yaml: &str) -> Gate<FaultyStore> {
+/// A gate whose store is unavailable.
+fn gate_without_store(yaml: &str) -> Gate<FaultyStore> {
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
     let faults = Faults { unavailable: 100, ..Faults::default() };
     Gate::new(Policy::from_yaml(yaml).unwrap(), FaultyStore::new(&clock, 1, faults, 1))
 }
 
-const WANTS: &str = "
+const STORE_ERROR_RULES: &str = "
 rules:
   - { name: allow, when: { a: '*' }, limits: [1/d], on_store_error: allow }
   - { name: local, when: { l: '*' }, limits: [1/d], on_store_error: local }
@@ -425,18 +429,18 @@ rules:
 ";
 
 #[test]
-fn without_the_store_the_strictest_rule_wins() {
-    let gate = without_store(WANTS);
-    // Twice, so that a local limit shows.
+fn strictest_rule_wins_without_store() {
+    let gate = gate_without_store(STORE_ERROR_RULES);
+    // Checked twice, so that a local limit denies the second request.
     let allowed = |names: &str| {
-        gate_names(names, |request| {
+        check_twice(names, |request| {
             let ruling = block_on(gate.check(request));
             assert!(ruling.decision().is_degraded());
             ruling.decision().is_allowed()
         })
     };
     assert_eq!(allowed("a"), [true, true]);
-    assert_eq!(allowed("w"), [true, true], "who only watches has no say");
+    assert_eq!(allowed("w"), [true, true], "a rule in mode observe does not matter");
     assert_eq!(allowed("al"), [true, false]);
     assert_eq!(allowed("ald"), [false, false]);
     assert_eq!(allowed("ab"), [false, false], "a ban needs no store");
@@ -448,21 +452,21 @@ fn without_the_store_the_strictest_rule_wins() {
 }
 
 #[test]
-fn a_request_that_no_rule_applies_to_needs_no_store() {
-    let gate = without_store(WANTS);
+fn request_without_rules_needs_no_store() {
+    let gate = gate_without_store(STORE_ERROR_RULES);
     let ruling = block_on(gate.check(&request(&[], 1)));
     assert!(ruling.decision().is_allowed() && !ruling.decision().is_degraded());
 }
 
-/// Asks twice with attributes of these names.
-fn gate_names(names: &str, ask: impl Fn(&Request<'_>) -> bool) -> [bool; 2] {
+/// Checks twice a request with attributes of these names.
+fn check_twice(names: &str, check: impl Fn(&Request<'_>) -> bool) -> [bool; 2] {
     let names: Vec<String> = names.chars().map(String::from).collect();
     let attributes: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "1")).collect();
-    [0, 1].map(|_| ask(&request(&attributes, 1)))
+    [0, 1].map(|_| check(&request(&attributes, 1)))
 }
 
 #[test]
-fn every_rule_says_why_it_applies_or_not() {
+fn explain_names_reason_for_every_rule() {
     let gate = gate(
         "
 rules:
@@ -473,48 +477,53 @@ rules:
   - { name: elsewhere, domain: other, limits: [1/s] }
 ",
     );
-    let asked = request(&[("method", "GET")], 1);
-    let told: Vec<_> = gate.policy().explain(&asked).collect();
-    let names: Vec<&str> = told.iter().map(|(rule, _)| rule.name()).collect();
+    let input = request(&[("method", "GET")], 1);
+    let explained: Vec<_> = gate.policy().explain(&input).collect();
+    let names: Vec<&str> = explained.iter().map(|(rule, _)| rule.name()).collect();
     assert_eq!(names, ["post", "key", "off", "all"]);
-    let Err(NoMatchReason::When { attribute, wanted, found }) = told[0].1.clone() else {
+    let Err(NoMatchReason::ConditionNotMet { attribute, expected, found }) = explained[0].1.clone()
+    else {
         panic!("no")
     };
     assert_eq!(
-        (attribute, wanted.to_string(), found),
+        (attribute, expected.to_string(), found),
         ("method", "`POST`".to_owned(), Some("GET"))
     );
-    let Err(NoMatchReason::Missing(lacking)) = told[1].1.clone() else { panic!("no") };
-    assert_eq!(lacking.to_string(), "api_key|ip");
-    assert_eq!(told[2].1.as_ref().unwrap_err(), &NoMatchReason::Off);
-    assert!(told[3].1.is_ok());
-    let asked = request(&[("ip", "::1")], 1);
-    let (_, fit) = gate.policy().explain(&asked).nth(1).unwrap();
-    let fit = fit.unwrap();
-    assert_eq!(fit.chosen_override().unwrap().1.name(), Some("live"));
-    let Value::Network(network) = fit.identity().next().unwrap().1 else { panic!("no network") };
+    let Err(NoMatchReason::MissingAttribute(alternatives)) = explained[1].1.clone() else {
+        panic!("no")
+    };
+    assert_eq!(alternatives.to_string(), "api_key|ip");
+    assert_eq!(explained[2].1.as_ref().unwrap_err(), &NoMatchReason::Off);
+    assert!(explained[3].1.is_ok());
+    let input = request(&[("ip", "::1")], 1);
+    let (_, result) = gate.policy().explain(&input).nth(1).unwrap();
+    let rule_match = result.unwrap();
+    assert_eq!(rule_match.active_override().unwrap().1.name(), Some("live"));
+    let Value::Network(network) = rule_match.identity().next().unwrap().1 else {
+        panic!("no network")
+    };
     assert_eq!(network.to_string(), "::/64");
 }
 
-/// The keys that a request asks for as Redis places them, and the max of the sub-key's share.
-fn placed(gate: &TestGate, attributes: &[(&str, &str)]) -> Vec<(String, Option<u64>)> {
+/// The keys of a request as placed in Redis, with the max of the sub-key's share.
+fn placed_keys(gate: &TestGate, attributes: &[(&str, &str)]) -> Vec<(String, Option<u64>)> {
     let request = request(attributes, 1);
-    let applied = gate.policy().apply(&request);
-    let hits = applied.hits();
+    let matched_rules = gate.policy().apply(&request);
+    let hits = matched_rules.hits();
     let max = |hit: &slidegate::Hit<'_>| hit.key.share().map(|share| share.quota().max());
     hits.iter().map(|hit| (hit.key.hash_tagged_identity().to_string(), max(hit))).collect()
 }
 
 #[test]
-fn entries_of_per_choose_the_hash_slot_whichever_name_they_come_by() {
+fn slot_by_entry_chooses_hash_slot() {
     let gate =
         rule("per: ['a | b', route], limits: [10/s, 9/m], redis: { slot_by: [a|b], sample: 50% }");
-    let placed = |attributes: &[(&str, &str)]| {
-        let placed = placed(&gate, attributes).into_iter().map(|(identity, _)| identity);
-        placed.collect::<Vec<_>>()
+    let placed_keys = |attributes: &[(&str, &str)]| {
+        let placed_keys = placed_keys(&gate, attributes).into_iter().map(|(identity, _)| identity);
+        placed_keys.collect::<Vec<_>>()
     };
-    assert_eq!(placed(&[("a", "x"), ("b", "y"), ("route", "/r")]), ["{a=x},route=/r"; 2]);
-    assert_eq!(placed(&[("b", "y"), ("route", "/r")]), ["{b=y},route=/r"; 2]);
+    assert_eq!(placed_keys(&[("a", "x"), ("b", "y"), ("route", "/r")]), ["{a=x},route=/r"; 2]);
+    assert_eq!(placed_keys(&[("b", "y"), ("route", "/r")]), ["{b=y},route=/r"; 2]);
     let redis = gate.policy().rules()[0].redis().unwrap();
     assert_eq!((redis.slot_by(), redis.sample().get(), redis.split_into()), (&[0][..], 2, None));
 }
@@ -534,38 +543,39 @@ rules:
 ";
 
 #[test]
-fn the_attributes_that_a_rule_splits_by_choose_the_part() {
+fn split_attributes_choose_sub_key() {
     let gate = gate(SPLIT);
-    let placed =
-        |attributes: &[(&str, &str)]| placed(&gate, &[&[("tenant", "t")], attributes].concat());
+    let placed_keys = |attributes: &[(&str, &str)]| {
+        placed_keys(&gate, &[&[("tenant", "t")], attributes].concat())
+    };
     let of = |part: u16, shares: &[u64]| {
         let identity = format!("{{tenant=t#{part}}}");
         shares.iter().map(|share| (identity.clone(), Some(*share))).collect::<Vec<_>>()
     };
-    // Parts that anybody can compute: FNV-1a of the values, folded, by another program.
-    assert_eq!(placed(&[("route", "/users/{id}")]), of(3, &[4, 13]));
-    assert_eq!(placed(&[("path", "/users/7?a")]), of(3, &[4, 13]));
-    assert_eq!(placed(&[]), of(5, &[4, 12]));
-    assert_eq!(placed(&[("route", "")]), of(2, &[4, 13]));
-    // Overrides follow, with shares of their own limits.
-    assert_eq!(placed(&[("plan", "pro")]), of(5, &[11]));
-    assert_eq!(placed(&[("plan", "pro"), ("route", "")]), of(2, &[11]));
-    assert_eq!(placed(&[("plan", "evil")]), of(5, &[0]));
-    assert_eq!(placed(&[("plan", "live")]), []);
+    // Sub-keys computed by another program: FNV-1a of the values, folded.
+    assert_eq!(placed_keys(&[("route", "/users/{id}")]), of(3, &[4, 13]));
+    assert_eq!(placed_keys(&[("path", "/users/7?a")]), of(3, &[4, 13]));
+    assert_eq!(placed_keys(&[]), of(5, &[4, 12]));
+    assert_eq!(placed_keys(&[("route", "")]), of(2, &[4, 13]));
+    // Overrides use the same sub-key, with shares of their own limits.
+    assert_eq!(placed_keys(&[("plan", "pro")]), of(5, &[11]));
+    assert_eq!(placed_keys(&[("plan", "pro"), ("route", "")]), of(2, &[11]));
+    assert_eq!(placed_keys(&[("plan", "evil")]), of(5, &[0]));
+    assert_eq!(placed_keys(&[("plan", "live")]), []);
     let several = rule("limits: [1024/s], redis: { split: { by: [route, user], into: 1024 } }");
     let attributes = [("user", "ann"), ("route", "/users/{id}")];
-    assert_eq!(self::placed(&several, &attributes), [("{#502}".to_owned(), Some(1))]);
+    assert_eq!(self::placed_keys(&several, &attributes), [("{#502}".to_owned(), Some(1))]);
 }
 
 #[test]
-fn what_a_rule_says_to_redis_is_not_for_whom_nobody_knows() {
+fn redis_options_exclude_missing_attributes() {
     let gate = gate(SPLIT);
-    assert_eq!(placed(&gate, &[("route", "/x")]), [("{}".to_owned(), None)]);
+    assert_eq!(placed_keys(&gate, &[("route", "/x")]), [("{}".to_owned(), None)]);
     assert!(!is_allowed(&gate, &[("route", "/x")]));
 }
 
 #[test]
-fn memory_enforces_the_whole_limit_whatever_is_said_to_redis() {
+fn memory_store_ignores_redis_options() {
     let gate = gate(SPLIT);
     let whole: Vec<_> = (0..30).map(|_| is_allowed(&gate, &[("tenant", "t")])).collect();
     assert!(whole.iter().all(|allowed| *allowed));
@@ -575,14 +585,14 @@ fn memory_enforces_the_whole_limit_whatever_is_said_to_redis() {
 }
 
 #[test]
-fn parts_are_chosen_evenly() {
+fn sub_keys_are_chosen_evenly() {
     let gate = rule("limits: [100/s], redis: { split: { by: [user], into: 8 } }");
     let mut chosen = [0; 8];
-    for nth in 0..8_000 {
-        let user = format!("user-{nth}");
+    for index in 0..8_000 {
+        let user = format!("user-{index}");
         let request = request(&[("user", &user)], 1);
-        let applied = gate.policy().apply(&request);
-        chosen[usize::from(applied.hits()[0].key.part().unwrap())] += 1;
+        let matched_rules = gate.policy().apply(&request);
+        chosen[usize::from(matched_rules.hits()[0].key.part().unwrap())] += 1;
     }
     assert!(chosen.iter().all(|requests| (900..1_100).contains(requests)), "{chosen:?}");
 }

@@ -1,4 +1,4 @@
-//! What a policy says to a store in a cluster, and a store to a policy by whose limits it cannot count.
+//! Cluster options of a policy, and limits that a store does not support.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -12,7 +12,7 @@ fn request<'a>(attributes: &[(&'a str, &'a str)]) -> Request<'a> {
     Request::new("default", Descriptor::new(attributes.iter().copied()))
 }
 
-const IN_A_CLUSTER: &str = "
+const WITH_CLUSTER_OPTIONS: &str = "
 rules:
   - name: a
     per: [tenant]
@@ -27,38 +27,41 @@ rules:
 ";
 
 #[test]
-fn what_a_rule_says_to_clusters_rides_along_with_each_of_its_keys() {
-    let policy = Policy::from_yaml(IN_A_CLUSTER).unwrap();
-    let told = |request: &Request<'_>| {
-        let applied = policy.apply(request);
-        let hits = applied.hits();
+fn cluster_options_are_part_of_every_key() {
+    let policy = Policy::from_yaml(WITH_CLUSTER_OPTIONS).unwrap();
+    let cluster_options = |request: &Request<'_>| {
+        let matched_rules = policy.apply(request);
+        let hits = matched_rules.hits();
         hits.iter().map(|hit| hit.key.cluster().copied()).collect::<Vec<_>>()
     };
     let seven = ClusterOptions::new().with_max_unsynced(7).unwrap();
     let a = Some(seven.with_on_partition(OnPartition::Available));
     let b = Some(ClusterOptions::new().with_max_unsynced(3).unwrap());
-    assert_eq!(told(&request(&[("tenant", "t")])), [a, a, b, None]);
-    assert_eq!(told(&request(&[("tenant", "t"), ("plan", "pro")])), [a, b, None]);
-    let brought = |domain| {
+    assert_eq!(cluster_options(&request(&[("tenant", "t")])), [a, a, b, None]);
+    assert_eq!(cluster_options(&request(&[("tenant", "t"), ("plan", "pro")])), [a, b, None]);
+    let requested_options = |domain| {
         let descriptor = Descriptor::new([("tenant", "t")]).with_limit("9/s".parse().unwrap());
-        told(&Request::new(domain, descriptor))
+        cluster_options(&Request::new(domain, descriptor))
     };
     let d = Some(ClusterOptions::new().with_on_partition(OnPartition::Available));
-    assert_eq!((brought("default"), brought("brought")), (vec![a, b, None], vec![d]));
+    assert_eq!(
+        (requested_options("default"), requested_options("brought")),
+        (vec![a, b, None], vec![d])
+    );
     let rules = policy.rules();
-    let of_rules: Vec<_> = rules.iter().map(|rule| rule.cluster().copied()).collect();
-    assert_eq!(of_rules, [a, b, None, d]);
+    let rule_options: Vec<_> = rules.iter().map(|rule| rule.cluster().copied()).collect();
+    assert_eq!(rule_options, [a, b, None, d]);
 }
 
 #[test]
-fn memory_enforces_the_whole_limit_whatever_is_said_to_clusters() {
+fn memory_store_ignores_cluster_options() {
     let policy = "rules: [{ name: a, limits: [30/h], cluster: { max_unsynced: 1 } }]";
     let gate = Gate::new(Policy::from_yaml(policy).unwrap(), MemoryStore::new());
     let is_allowed = || gate.check_now(&request(&[])).decision().is_allowed();
     assert!((0..30).all(|_| is_allowed()) && !is_allowed());
 }
 
-/// A store that cannot count by two algorithms.
+/// The check of a store that does not support two algorithms.
 fn supports(limit: &Limit) -> Result<(), String> {
     match limit.algorithm() {
         Algorithm::SlidingLog | Algorithm::TokenBucket { .. } => {
@@ -68,14 +71,14 @@ fn supports(limit: &Limit) -> Result<(), String> {
     }
 }
 
-/// `line:column: message`
-fn refused(yaml: &str) -> Vec<String> {
+/// The errors, formatted as `line:column: message`.
+fn unsupported_errors(yaml: &str) -> Vec<String> {
     let errors = Policy::from_yaml_for(yaml, supports).err();
     let errors = errors.into_iter().flat_map(|errors| errors.0);
     errors.map(|error| format!("{}:{}: {}", error.line, error.column, error.message)).collect()
 }
 
-const REFUSED: &str = "
+const WITH_UNSUPPORTED_LIMITS: &str = "
 defaults: { algorithm: token_bucket }
 rules:
   - name: by-default
@@ -99,10 +102,10 @@ rules:
 ";
 
 #[test]
-fn every_limit_that_the_store_cannot_count_is_a_mistake_at_its_place() {
+fn unsupported_limit_is_reported_at_its_position() {
     let (log, bucket) = ("`sliding_log` is not counted here", "`token_bucket` is not counted here");
     assert_eq!(
-        refused(REFUSED),
+        unsupported_errors(WITH_UNSUPPORTED_LIMITS),
         [
             format!("5:14: {bucket}"),
             format!("10:9: {log}"),
@@ -113,30 +116,33 @@ fn every_limit_that_the_store_cannot_count_is_a_mistake_at_its_place() {
             format!("20:65: {log}"),
         ]
     );
-    assert!(Policy::from_yaml(REFUSED).is_ok(), "for a store that counts by all");
-}
-
-#[test]
-fn what_the_store_refuses_is_told_with_all_else_that_is_wrong() {
-    let yaml = "rules: [{ name: a, limits: [10/s, ten/s], algorithm: sliding_log, moed: off }]";
-    let told = refused(yaml);
     assert!(
-        told[0].starts_with("1:29: `sliding_log`") && told[1].starts_with("1:35: "),
-        "{told:?}"
+        Policy::from_yaml(WITH_UNSUPPORTED_LIMITS).is_ok(),
+        "for a store that supports all algorithms"
     );
-    assert!(told.len() == 3 && told[2].contains("did you mean `mode`"), "{told:?}");
 }
 
 #[test]
-fn the_store_is_asked_for_limits_as_they_are_counted() {
-    let asked = RefCell::new(Vec::new());
+fn unsupported_limit_is_reported_with_other_errors() {
+    let yaml = "rules: [{ name: a, limits: [10/s, ten/s], algorithm: sliding_log, moed: off }]";
+    let errors = unsupported_errors(yaml);
+    assert!(
+        errors[0].starts_with("1:29: `sliding_log`") && errors[1].starts_with("1:35: "),
+        "{errors:?}"
+    );
+    assert!(errors.len() == 3 && errors[2].contains("did you mean `mode`"), "{errors:?}");
+}
+
+#[test]
+fn support_is_checked_for_compiled_limits() {
+    let checked = RefCell::new(Vec::new());
     let supports = |limit: &Limit| {
-        asked.borrow_mut().push(limit.to_string());
+        checked.borrow_mut().push(limit.to_string());
         Ok::<(), String>(())
     };
     let yaml = "rules: [{ name: a, limits: [9/s, { max: 5, window: 1m, algorithm: sliding_buckets, precision: 5s }] }]";
     let policy = Policy::from_yaml_for(yaml, supports).unwrap();
     let counted = policy.rules()[0].settings().limits();
     let counted: Vec<String> = counted.iter().map(|limit| limit.limit().to_string()).collect();
-    assert_eq!(asked.into_inner(), counted);
+    assert_eq!(checked.into_inner(), counted);
 }

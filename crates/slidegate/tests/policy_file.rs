@@ -1,4 +1,4 @@
-//! What a policy file may say, and what is told of its mistakes.
+//! The format of policy files, and the errors of invalid files.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
 
@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use slidegate::policy::file::{MAX_HITS, MAX_POLICY_BYTES, MAX_ROUTES, MAX_RULES, MAX_SCOPES};
+use slidegate::policy::file::{
+    MAX_DOMAIN_LIMITS, MAX_POLICY_BYTES, MAX_ROUTES, MAX_RULES, MAX_SCOPES,
+};
 use slidegate::policy::{Mode, OnStoreError, Rule, WhenMissing};
 use slidegate::{Algorithm, Align, Policy, PolicyError};
 
-/// A policy that says all that can be said.
+/// A policy with every field.
 const EVERY_FIELD: &str = "
 version: 1
 defaults: { algorithm: token_bucket, on_store_error: deny, mode: observe, when_missing: deny, ipv6_prefix: 56 }
@@ -43,12 +45,12 @@ rules:
 
 fn errors(yaml: &str) -> Vec<String> {
     let errors = Policy::from_yaml(yaml).expect_err(yaml);
-    let told = errors.0.iter();
-    told.map(|error| format!("{}:{}: {}", error.line, error.column, error.message)).collect()
+    let errors = errors.0.iter();
+    errors.map(|error| format!("{}:{}: {}", error.line, error.column, error.message)).collect()
 }
 
-/// What is told of a rule with these fields.
-fn mistake(fields: &str) -> String {
+/// The errors of a rule with these fields.
+fn errors_of_rule(fields: &str) -> String {
     errors(&format!("rules:\n  - {{ name: a, {fields} }}\n")).join("\n")
 }
 
@@ -90,7 +92,7 @@ fn reads_every_field() {
     assert_eq!((live.name(), live.settings().limits().len()), (Some("live"), 0));
     assert_eq!((evil.name(), evil.settings().mode()), (None, Mode::Enforce));
     assert_eq!(evil.settings().limits()[0].limit().capacity(), 0);
-    let counted = |nth: usize| paying.settings().limits()[nth].limit().to_string();
+    let counted = |index: usize| paying.settings().limits()[index].limit().to_string();
     assert_eq!([counted(0), counted(1)], ["10/1s fixed_window", "600/1m fixed_window"]);
     assert_eq!(
         limits(login),
@@ -101,7 +103,7 @@ fn reads_every_field() {
             "1w 9/1w token_bucket"
         ]
     );
-    let algorithm = |nth: usize| login.settings().limits()[nth].limit().algorithm();
+    let algorithm = |index: usize| login.settings().limits()[index].limit().algorithm();
     assert_eq!(algorithm(0), Algorithm::TokenBucket { burst: Some(8), max_debt: Some(10) });
     let hour = Some(Duration::from_secs(3_600));
     assert_eq!(algorithm(1), Algorithm::SlidingBuckets { precision: hour });
@@ -109,7 +111,7 @@ fn reads_every_field() {
 }
 
 #[test]
-fn every_mistake_is_told_with_its_place_in_the_order_of_the_file() {
+fn all_errors_are_reported_in_file_order() {
     let found = errors(
         "
 version: 2
@@ -134,17 +136,17 @@ rules:
     whem: { a: b }
 ",
     );
-    let begin = [
+    let prefixes = [
         "2:10: version 2 is not known",
         "3:1: there is no field `default` here: did you mean `defaults`?",
         "5:11: `Per Client` cannot name a rule: use 1 to 128 of a-z, 0-9, `.`, `_` and `-`, for example `per-client`",
-        "6:15: `ip` stands in `per` twice",
+        "6:15: `ip` is listed in `per` twice",
         "7:14: `10` is not a quota",
         "8:11: `observ` is not one of `enforce`, `jointly`, `observe` or `off`: did you mean `observe`?",
         "10:13: an empty list limits nothing",
         "11:16: `leaky` is not one of `sliding_log`,",
         "12:13: `yes` is not one of `if_admitted` or `always`",
-        "13:11: a rule `a` stands in domain `default` already, in line 9",
+        "13:11: domain `default` already has a rule `a`, in line 9",
         "15:42: `precision` goes with sliding_buckets",
         "16:16: found `many` where a whole number should be",
         "17:9: a precision of 2s does not divide the window of 7s",
@@ -152,14 +154,14 @@ rules:
         "20:5: a rule needs a `name`",
         "21:5: there is no field `whem` here: did you mean `when`?",
     ];
-    assert_eq!(found.len(), begin.len(), "{found:#?}");
-    for (found, begin) in found.iter().zip(begin) {
-        assert!(found.starts_with(begin), "{found}\nshould begin with\n{begin}");
+    assert_eq!(found.len(), prefixes.len(), "{found:#?}");
+    for (found, prefix) in found.iter().zip(prefixes) {
+        assert!(found.starts_with(prefix), "{found}\nshould begin with\n{prefix}");
     }
 }
 
 #[test]
-fn a_mistake_shows_its_line_and_marks_it() {
+fn error_shows_marked_source_line() {
     let errors =
         Policy::from_yaml("rules:\n  - { name: a, limits: [1/s], mode: obsrve }\n").unwrap_err();
     assert_eq!(
@@ -171,8 +173,8 @@ fn a_mistake_shows_its_line_and_marks_it() {
 }
 
 #[test]
-fn each_mistake_says_what_would_be_right() {
-    for (fields, told) in [
+fn every_error_suggests_correction() {
+    for (fields, expected) in [
         ("limits: 10/s", "did you mean `[10/s]`?"),
         ("limits: unlimitd", "did you mean `unlimited`?"),
         ("limits: [{ max: 5 }]", "a limit needs `max` and `window`: add `window: 1m`"),
@@ -218,7 +220,7 @@ fn each_mistake_says_what_would_be_right() {
         ("limits: [1/s], deny_status: no", "found `no` where a whole number should be"),
         ("limits: [1/s], ipv6_prefix: /64", "found `/64` where a whole number should be"),
         ("limits: [1/s], domain: ''", "1 to 128 bytes"),
-        ("limits: [1/s], domain:", "nothing stands where text should be"),
+        ("limits: [1/s], domain:", "no value where text should be"),
         ("limits: [1/s], overrides: [{ limits: [1/m] }]", "an override needs `when`"),
         ("limits: [1/s], overrides: [{ when: { a: b } }]", "an override changes something"),
         (
@@ -234,14 +236,14 @@ fn each_mistake_says_what_would_be_right() {
             "only for requests whose `plan` is `free`",
         ),
     ] {
-        let found = mistake(fields);
-        assert!(found.contains(told), "{fields} gives\n{found}\nwithout\n{told}");
+        let found = errors_of_rule(fields);
+        assert!(found.contains(expected), "{fields} gives\n{found}\nwithout\n{expected}");
         assert!(found.lines().count() <= 2, "{fields} gives\n{found}");
     }
 }
 
 #[test]
-fn a_route_that_no_path_can_have_is_a_mistake() {
+fn impossible_route_is_reported() {
     let rule = |route: &str| {
         format!(
             "routes: ['/users/{{id}}', /search]\nrules:\n  - {{ name: a, when: {{ route: '{route}' }}, limits: [1/s] }}\n"
@@ -250,32 +252,35 @@ fn a_route_that_no_path_can_have_is_a_mistake() {
     for route in ["/users/{id}", "/search", "/users/*", "*"] {
         assert!(Policy::from_yaml(&rule(route)).is_ok(), "{route}");
     }
-    let told = errors(&rule("/users/{user}"));
-    assert!(told[0].ends_with("is none of `routes`: did you mean `/users/{id}`?"), "{told:?}");
+    let expected = errors(&rule("/users/{user}"));
+    assert!(
+        expected[0].ends_with("is none of `routes`: did you mean `/users/{id}`?"),
+        "{expected:?}"
+    );
     assert!(errors(&rule("/v1/*"))[0].ends_with("`/v1/*` is none of `routes`"));
-    // Without templates, callers say the route.
+    // Without templates, callers send the route.
     assert!(
         Policy::from_yaml(&rule("/any").replace("routes: ['/users/{id}', /search]", "version: 1"))
             .is_ok()
     );
     let two = errors("routes: [users, '/a/{b}', '/a/{c}']\nrules: []\n");
     assert!(two[0].starts_with("1:10: a route begins with `/`"), "{two:?}");
-    assert!(two[1].starts_with("1:27: some paths are of `/a/{c}` and of `/a/{b}`"), "{two:?}");
+    assert!(two[1].starts_with("1:27: some paths match both `/a/{c}` and `/a/{b}`"), "{two:?}");
 }
 
 #[test]
-fn what_is_not_yaml_has_a_place_too() {
-    for (yaml, place) in [
+fn invalid_yaml_has_source_position() {
+    for (yaml, position) in [
         ("rules:\n  - name: a\n    limit: [1/s]\n", "2:5: a rule needs `limits`"),
         ("rules: 5\n", "1:8: found `5` where a list should be"),
-        ("rules:\n  - name: [\n", "2:11: this is not YAML as it should be: "),
-        ("rules:\n  - name: a\n    name: b\n", "3:5: this is not YAML as it should be: "),
+        ("rules:\n  - name: [\n", "2:11: invalid YAML: "),
+        ("rules:\n  - name: a\n    name: b\n", "3:5: invalid YAML: "),
         ("rules:\n\t- name: a\n", "2:"),
         ("- name: a\n", "1:1: found a list where a policy: a map with `rules` should be"),
         ("version: 1\n", "1:1: a policy needs `rules:`"),
     ] {
         let found = errors(yaml);
-        assert!(found[0].starts_with(place), "{yaml} gives {found:?}");
+        assert!(found[0].starts_with(position), "{yaml} gives {found:?}");
     }
     for empty in ["", "# nothing\n", "---\n", "~"] {
         let found = errors(empty);
@@ -284,7 +289,7 @@ fn what_is_not_yaml_has_a_place_too() {
 }
 
 #[test]
-fn values_are_what_was_written() {
+fn values_keep_their_source_text() {
     let policy = Policy::from_yaml(
         "rules:\n  - { name: a, when: { v: [1.10, 007, 0x1F, yes, off, 1e3, +5, 2026-11-21] }, limits: [1/s] }",
     );
@@ -295,7 +300,7 @@ fn values_are_what_was_written() {
 }
 
 #[test]
-fn an_anchor_may_be_used_again() {
+fn yaml_anchor_is_reusable() {
     let policy = Policy::from_yaml(
         "
 rules:
@@ -310,47 +315,48 @@ rules:
 }
 
 #[test]
-fn a_bomb_of_anchors_is_an_error() {
+fn yaml_anchor_bomb_is_rejected() {
     let mut yaml = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
-    for nth in 1..12 {
-        let before = format!("*a{}, ", nth - 1).repeat(9);
-        yaml += &format!("a{nth}: &a{nth} [{before} *a{}]\n", nth - 1);
+    for index in 1..12 {
+        let before = format!("*a{}, ", index - 1).repeat(9);
+        yaml += &format!("a{index}: &a{index} [{before} *a{}]\n", index - 1);
     }
     let found = errors(&yaml);
-    assert!(found[0].contains("not YAML as it should be"), "{found:?}");
+    assert!(found[0].contains("invalid YAML"), "{found:?}");
 }
 
-/// Entries of a list, one a line.
+/// Formats the entries of a list, one per line.
 fn lines(count: usize, entry: impl Fn(usize) -> String) -> String {
-    (0..count).fold(String::new(), |mut text, nth| {
-        writeln!(text, "  - {}", entry(nth)).unwrap();
+    (0..count).fold(String::new(), |mut text, index| {
+        writeln!(text, "  - {}", entry(index)).unwrap();
         text
     })
 }
 
 #[test]
-fn a_policy_of_mistakes_alone_tells_of_a_thousand() {
+fn reported_errors_are_limited_to_thousand() {
     let filler = "x".repeat(400);
-    let rules =
-        lines(MAX_RULES, |nth| format!("{{ name: r{nth}, {filler}{nth}: 1, mode: {filler} }}"));
+    let rules = lines(MAX_RULES, |index| {
+        format!("{{ name: r{index}, {filler}{index}: 1, mode: {filler} }}")
+    });
     let text = format!("rules:\n{rules}");
     assert!((MAX_POLICY_BYTES - 100_000..MAX_POLICY_BYTES).contains(&text.len()), "{}", text.len());
     let errors = Policy::from_yaml(&text).unwrap_err().0;
-    let [told @ .., more] = &errors[..] else { panic!("no mistakes") };
-    assert_eq!(told.len(), 1_000);
-    assert_eq!(more.message, "there are more mistakes than these 1000");
+    let [expected @ .., last] = &errors[..] else { panic!("no mistakes") };
+    assert_eq!(expected.len(), 1_000);
+    assert_eq!(last.message, "there are more mistakes than these 1000");
     let text_lines: Vec<&str> = text.lines().collect();
     errors.iter().for_each(|error| assert_within(error, &text_lines));
 }
 
 #[test]
-fn one_mistake_that_many_rules_share_is_told_once() {
-    let rules = lines(200, |nth| match nth {
+fn shared_error_is_reported_once() {
+    let rules = lines(200, |index| match index {
         0 => "{ name: r0, limits: &usual [1/s, 2/fortnight] }".to_owned(),
-        _ => format!("{{ name: r{nth}, limits: *usual }}"),
+        _ => format!("{{ name: r{index}, limits: *usual }}"),
     });
     let found = errors(&format!("rules:\n{rules}"));
-    // Who uses it stands elsewhere, and so does its mistake.
+    // Each use of the anchor has its own position.
     let unique: std::collections::HashSet<&String> = found.iter().collect();
     assert_eq!(found.len(), unique.len());
     let overrides = "{ when: { a: b }, algorithm: token_bucket },";
@@ -360,44 +366,48 @@ fn one_mistake_that_many_rules_share_is_told_once() {
 }
 
 #[test]
-fn what_a_policy_may_have_is_bounded() {
+fn policy_size_is_bounded() {
     let no_rules = |text: String| errors(&format!("{text}\nrules: []"));
     let long = no_rules("#".repeat(MAX_POLICY_BYTES));
     assert_eq!(long, ["1:1: a policy has at most 8388608 bytes"]);
-    let route = |nth| format!("/{nth}");
+    let route = |index| format!("/{index}");
     let routes = no_rules(format!("routes:\n{}", lines(MAX_ROUTES + 1, route)));
     assert_eq!(routes, ["2:3: 10001 routes are too many: at most 10000"]);
-    let rule = |nth| format!("{{ name: r{nth}, limits: [1/s] }}");
+    let rule = |index| format!("{{ name: r{index}, limits: [1/s] }}");
     let rules = errors(&format!("rules:\n{}", lines(MAX_RULES + 1, rule)));
     assert_eq!(rules, ["2:3: 10001 rules are too many: at most 10000"]);
     // Each rule has 64 combinations and 2 limits.
     let per = "per: [a|b, c|d, e|f, g|h, i|j, k|l]";
-    let rule = |nth| format!("{{ name: r{nth}, {per}, limits: [1/s, 1/m] }}");
-    let most = MAX_SCOPES / 128;
-    let at_most = format!("rules:\n{}", lines(most, rule));
+    let rule = |index| format!("{{ name: r{index}, {per}, limits: [1/s, 1/m] }}");
+    let max_rules = MAX_SCOPES / 128;
+    let at_most = format!("rules:\n{}", lines(max_rules, rule));
     assert!(Policy::from_yaml(&at_most).is_ok());
-    let scopes = errors(&format!("rules:\n{}", lines(most + 9, rule)));
+    let scopes = errors(&format!("rules:\n{}", lines(max_rules + 9, rule)));
     assert_eq!(scopes.len(), 1, "{scopes:?}");
-    assert!(scopes[0].starts_with(&format!("{}:5: too much to count", most + 2)), "{scopes:?}");
-    let names: Vec<String> = (0..100_000).map(|nth| format!("a{nth}")).collect();
     assert!(
-        mistake(&format!("per: ['{}'], limits: [1/s]", names.join("|"))).contains("at most 64")
+        scopes[0].starts_with(&format!("{}:5: too much to count", max_rules + 2)),
+        "{scopes:?}"
+    );
+    let names: Vec<String> = (0..100_000).map(|index| format!("a{index}")).collect();
+    assert!(
+        errors_of_rule(&format!("per: ['{}'], limits: [1/s]", names.join("|")))
+            .contains("at most 64")
     );
     let parameters = no_rules(format!("routes: ['{}']", "/{a}".repeat(26)));
     assert!(parameters[0].ends_with("has too many parameters: at most 25"), "{parameters:?}");
 }
 
-/// A script in Redis numbers the limits of a request with 16 bits.
+/// A Redis script has 16 bits for the number of limits of a request.
 #[test]
-fn a_request_is_held_against_at_most_65535_limits() {
+fn limits_of_domain_are_bounded() {
     let limits: Vec<String> = (1..=15).map(|seconds| format!("9/{seconds}s")).collect();
     let limits = limits.join(", ");
-    let rule = |nth| format!("{{ name: r{nth}, limits: [{limits}] }}");
-    let rules = MAX_HITS / 15;
-    assert_eq!(15 * rules, MAX_HITS);
+    let rule = |index| format!("{{ name: r{index}, limits: [{limits}] }}");
+    let rules = MAX_DOMAIN_LIMITS / 15;
+    assert_eq!(15 * rules, MAX_DOMAIN_LIMITS);
     assert!(Policy::from_yaml(&format!("rules:\n{}", lines(rules, rule))).is_ok());
-    let more = |domain| format!("  - {{ name: more, domain: {domain}, limits: [1/s] }}\n");
-    let text = |domain| format!("rules:\n{}{}", lines(rules, rule), more(domain));
+    let last = |domain| format!("  - {{ name: more, domain: {domain}, limits: [1/s] }}\n");
+    let text = |domain| format!("rules:\n{}{}", lines(rules, rule), last(domain));
     assert!(Policy::from_yaml(&text("other")).is_ok());
     let found = errors(&text("default"));
     assert_eq!(found.len(), 1, "{found:?}");
@@ -407,17 +417,18 @@ fn a_request_is_held_against_at_most_65535_limits() {
 
 /// A hundred million comparisons of long globs with long routes would take minutes.
 #[test]
-fn mistakes_that_take_many_comparisons_are_not_all_found() {
+fn comparison_steps_are_bounded() {
     let long = "abcdefgh/".repeat(12);
-    let routes = lines(MAX_ROUTES, |nth| format!("/{long}{nth}"));
-    let rule = |nth| format!("{{ name: r{nth}, limits: [1/s], when: {{ route: '*a*b*{nth}c' }} }}");
+    let routes = lines(MAX_ROUTES, |index| format!("/{long}{index}"));
+    let rule =
+        |index| format!("{{ name: r{index}, limits: [1/s], when: {{ route: '*a*b*{index}c' }} }}");
     let rules = lines(MAX_RULES, rule);
     let found = errors(&format!("routes:\n{routes}\nrules:\n{rules}"));
     assert!((1..1_000).contains(&found.len()), "{}", found.len());
-    assert!(found.iter().all(|told| told.contains("is none of `routes`")));
+    assert!(found.iter().all(|expected| expected.contains("is none of `routes`")));
 }
 
-/// It stands in the text, and shows that.
+/// Asserts that the error is positioned in the text and shows its line.
 fn assert_within(error: &PolicyError, lines: &[&str]) {
     let PolicyError { line, column, message, .. } = error;
     assert!(!message.is_empty());
@@ -435,9 +446,9 @@ fn assert_within(error: &PolicyError, lines: &[&str]) {
     assert!(mark.contains('^') && mark.find('|') == shown.find('|'), "{shown}\n{mark}");
 }
 
-/// What may happen to a text by a slip of the hand.
+/// A typing error.
 #[derive(Clone, Debug)]
-enum Slip {
+enum Typo {
     Delete(Index, usize),
     Insert(Index, &'static str),
     Repeat(Index),
@@ -445,48 +456,49 @@ enum Slip {
     Indent(Index),
 }
 
-fn slip() -> impl Strategy<Value = Slip> {
+fn typo() -> impl Strategy<Value = Typo> {
     const INSERTED: &[&str] = &[
         " ", "\n", "\r\n", "\t", "'", "\"", "[", "]", "{", "}", ":", ": ", "- ", ",", "|", "*",
         "&a ", "*a", "#", " #", "é", "\u{2028}", "\u{feff}", "\0", "%", "~", "!!str ", "? ",
         "---\n", "0", "-1", "<<: ",
     ];
-    let place = any::<Index>;
+    let position = any::<Index>;
     prop_oneof![
-        (place(), 1usize..8).prop_map(|(at, bytes)| Slip::Delete(at, bytes)),
-        (place(), proptest::sample::select(INSERTED)).prop_map(|(at, text)| Slip::Insert(at, text)),
-        place().prop_map(Slip::Repeat),
-        (place(), place()).prop_map(|(one, other)| Slip::Swap(one, other)),
-        place().prop_map(Slip::Indent),
+        (position(), 1usize..8).prop_map(|(at, bytes)| Typo::Delete(at, bytes)),
+        (position(), proptest::sample::select(INSERTED))
+            .prop_map(|(at, text)| Typo::Insert(at, text)),
+        position().prop_map(Typo::Repeat),
+        (position(), position()).prop_map(|(one, other)| Typo::Swap(one, other)),
+        position().prop_map(Typo::Indent),
     ]
 }
 
-impl Slip {
-    fn happen(&self, text: &str) -> String {
+impl Typo {
+    fn apply_to(&self, text: &str) -> String {
         let mut lines: Vec<&str> = text.split('\n').collect();
         let cut = |at: &Index| text.split_at(text.floor_char_boundary(at.index(text.len() + 1)));
         let indented;
         match self {
             Self::Delete(at, count) => {
-                let (before, behind) = cut(at);
-                return before.chars().chain(behind.chars().skip(*count)).collect();
+                let (before, after) = cut(at);
+                return before.chars().chain(after.chars().skip(*count)).collect();
             }
             Self::Insert(at, new) => {
-                let (before, behind) = cut(at);
-                return [before, new, behind].concat();
+                let (before, after) = cut(at);
+                return [before, new, after].concat();
             }
             Self::Repeat(at) => {
-                let nth = at.index(lines.len());
-                lines.insert(nth, lines[nth]);
+                let index = at.index(lines.len());
+                lines.insert(index, lines[index]);
             }
             Self::Swap(one, other) => {
                 let (one, other) = (one.index(lines.len()), other.index(lines.len()));
                 lines.swap(one, other);
             }
             Self::Indent(at) => {
-                let nth = at.index(lines.len());
-                indented = format!(" {}", lines[nth]);
-                lines[nth] = &indented;
+                let index = at.index(lines.len());
+                indented = format!(" {}", lines[index]);
+                lines[index] = &indented;
             }
         }
         lines.join("\n")
@@ -496,12 +508,12 @@ impl Slip {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// And what is told, is the same each time.
+    /// The result is the same each time.
     #[test]
-    fn a_policy_with_slips_is_read_or_its_mistakes_have_their_places(
-        slips in proptest::collection::vec(slip(), 1..6),
+    fn typos_give_policy_or_positioned_errors(
+        typos in proptest::collection::vec(typo(), 1..6),
     ) {
-        let text = slips.iter().fold(EVERY_FIELD.to_owned(), |text, slip| slip.happen(&text));
+        let text = typos.iter().fold(EVERY_FIELD.to_owned(), |text, typo| typo.apply_to(&text));
         let read = Policy::from_yaml(&text);
         let again = Policy::from_yaml(&text);
         let lines: Vec<&str> = text.lines().collect();
@@ -513,8 +525,8 @@ proptest! {
                 prop_assert_eq!(Some(errors), again.err());
             }
             (Ok(policy), again) => {
-                let told = again.map(|again| format!("{:?}", again.rules()));
-                prop_assert_eq!(Ok(format!("{:?}", policy.rules())), told);
+                let expected = again.map(|again| format!("{:?}", again.rules()));
+                prop_assert_eq!(Ok(format!("{:?}", policy.rules())), expected);
             }
         }
     }

@@ -7,19 +7,21 @@ use std::fmt::Write;
 use slidegate::Policy;
 use slidegate::policy::file::MAX_RULES;
 
-/// The warnings, each with its place.
+/// The warnings, each with its position.
 fn warnings(yaml: &str) -> Vec<String> {
     let policy = Policy::from_yaml(yaml).unwrap_or_else(|errors| panic!("{errors}\nin\n{yaml}"));
-    let told = policy.warnings().iter();
-    told.map(|one| format!("{}:{}: {}", one.line(), one.column(), one.message())).collect()
+    let warnings = policy.warnings().iter();
+    let text = |warning: &slidegate::PolicyWarning| {
+        format!("{}:{}: {}", warning.line(), warning.column(), warning.message())
+    };
+    warnings.map(text).collect()
 }
 
-/// The client-chosen attributes that rules are warned about, a line `- { … }` for each rule.
-fn chosen(rules: &str) -> Vec<String> {
+/// The client-chosen attributes in the warnings for these rules. Each line has the fields of one rule.
+fn chosen_attributes(rules: &str) -> Vec<String> {
     let rules: String = (rules.trim().lines().enumerate())
-        .map(|(nth, rule)| format!("  - {{ name: r{nth}, limits: [9/s], {} }}\n", rule.trim()))
+        .map(|(index, rule)| format!("  - {{ name: r{index}, limits: [9/s], {} }}\n", rule.trim()))
         .collect();
-    // In the order of the rules.
     let names =
         warnings(&format!("routes: [/login, '/users/{{id}}', '/v1/{{*rest}}']\nrules:\n{rules}"));
     let name = |warning: &String| {
@@ -30,7 +32,7 @@ fn chosen(rules: &str) -> Vec<String> {
 }
 
 #[test]
-fn client_chosen_key_alone_is_warned_about() {
+fn client_chosen_key_is_warned_about() {
     for (per, name) in [
         ("header.x-api-key|ip", "header.x-api-key"),
         ("header.x-api-key", "header.x-api-key"),
@@ -44,10 +46,14 @@ fn client_chosen_key_alone_is_warned_about() {
         ("ip, path", "path"),
         ("route, api_key|ip", "api_key"),
     ] {
-        assert_eq!(chosen(&format!("per: [{per}]")), [name], "{per}");
+        assert_eq!(chosen_attributes(&format!("per: [{per}]")), [name], "{per}");
     }
     let deny = "per: [api_key], when_missing: deny";
-    assert_eq!(chosen(deny), ["api_key"], "a key can be invented as well as left out");
+    assert_eq!(
+        chosen_attributes(deny),
+        ["api_key"],
+        "a client can invent a key as well as omit it"
+    );
 }
 
 #[test]
@@ -70,15 +76,15 @@ fn keys_that_clients_cannot_invent_pass() {
     for per in
         ["ip", "user|ip", "tenant", "remote_address", "ip|header.x-api-key", "ip, route", "host"]
     {
-        assert_eq!(chosen(&format!("per: [{per}]")), [""; 0], "{per}");
+        assert_eq!(chosen_attributes(&format!("per: [{per}]")), [""; 0], "{per}");
     }
-    assert_eq!(chosen("when: { method: GET }"), [""; 0], "without `per`");
+    assert_eq!(chosen_attributes("when: { method: GET }"), [""; 0], "without `per`");
 }
 
 #[test]
 fn rule_by_address_protects_requests_it_applies_to() {
     let key = "per: [header.x-api-key|ip]";
-    let with = |one: &str, other: &str| chosen(&format!("{key}, {one}\n{other}")).len();
+    let with = |one: &str, other: &str| chosen_attributes(&format!("{key}, {one}\n{other}")).len();
     let everywhere = "mode: enforce";
     let login = "when: { method: POST, route: /login }";
     for other in [
@@ -139,21 +145,21 @@ fn rule_by_address_protects_only_where_conditions_agree() {
         ("when: { user: { not: '*' } }", "when: { user: { not: ann } }", false),
     ] {
         let rules = format!("per: [api_key|ip], {one}\nper: [ip], {other}");
-        assert_eq!(!chosen(&rules).is_empty(), evades, "{rules}");
+        assert_eq!(!chosen_attributes(&rules).is_empty(), evades, "{rules}");
     }
-    // None of them alone, but all of them together.
+    // Each rule alone protects only some requests; together they protect all.
     for others in [
         "per: [ip], when: { user: { not: '*' } }\nper: [user], when: { user: '*' }",
         "per: [ip], when: { method: GET }\nper: [ip], when: { method: { not: GET } }",
     ] {
-        assert_eq!(chosen(&format!("per: [api_key|ip]\n{others}")), [""; 0], "{others}");
+        assert_eq!(chosen_attributes(&format!("per: [api_key|ip]\n{others}")), [""; 0], "{others}");
     }
 }
 
 #[test]
 fn two_invented_keys_do_not_protect_each_other() {
     assert_eq!(
-        chosen("per: [header.x-api-key|ip]\nper: [query.key|ip]"),
+        chosen_attributes("per: [header.x-api-key|ip]\nper: [query.key|ip]"),
         ["header.x-api-key", "query.key"]
     );
 }
@@ -169,7 +175,7 @@ fn pinned_or_unenforced_keys_are_not_warned_about() {
         "per: [api_key], overrides: [{ when: { api_key: '*' }, limits: denied }]",
         "per: [api_key], when: { api_key: { literal: [a, b] } }",
     ] {
-        assert_eq!(chosen(rule), [""; 0], "{rule}");
+        assert_eq!(chosen_attributes(rule), [""; 0], "{rule}");
     }
     for rule in [
         "per: [api_key], when: { api_key: sk_* }",
@@ -178,20 +184,24 @@ fn pinned_or_unenforced_keys_are_not_warned_about() {
         "per: [api_key], mode: observe, overrides: [{ when: { plan: free }, mode: enforce }]",
         "per: [api_key], overrides: [{ when: { api_key: [leaked] }, limits: denied }]",
     ] {
-        assert_eq!(chosen(rule), ["api_key"], "{rule}");
+        assert_eq!(chosen_attributes(rule), ["api_key"], "{rule}");
     }
 }
 
 #[test]
 fn rules_of_descriptors_are_protected_by_address_descriptors() {
     let rule = "descriptor: [plan, api_key], per: [api_key]";
-    assert_eq!(chosen(rule), ["api_key"]);
+    assert_eq!(chosen_attributes(rule), ["api_key"]);
     assert_eq!(
-        chosen(&format!("{rule}\nper: [remote_address], descriptor: [remote_address]")),
+        chosen_attributes(&format!("{rule}\nper: [remote_address], descriptor: [remote_address]")),
         [""; 0]
     );
-    assert_eq!(chosen(&format!("{rule}\nper: [remote_address]")), [""; 0]);
-    assert_eq!(chosen("descriptor: [path, user], per: [path, user]"), [""; 0], "any names");
+    assert_eq!(chosen_attributes(&format!("{rule}\nper: [remote_address]")), [""; 0]);
+    assert_eq!(
+        chosen_attributes("descriptor: [path, user], per: [path, user]"),
+        [""; 0],
+        "any names"
+    );
 }
 
 #[test]
@@ -269,7 +279,7 @@ fn rules_that_never_apply_are_warned_about() {
         (
             "limits: [9/s], when: { user: { not: '*' } }, per: [ip, user]",
             "user]",
-            "never applies: `when` wants `user` to be absent",
+            "never applies: `when` requires `user` to be absent",
         ),
     ] {
         let rule = format!("  - {{ name: a, {fields} }}");
@@ -278,7 +288,7 @@ fn rules_that_never_apply_are_warned_about() {
         let column = 1 + rule.rfind(at).unwrap();
         assert!(found[0].starts_with(&format!("3:{column}: {message}")), "{fields}: {found:#?}");
     }
-    for fine in [
+    for valid_fields in [
         "limits: [9/s], mode: { enforce: 0.01% }, per: [ip]",
         "limits: [9/s], mode: off",
         "limits: [9/s], when: { path: /users/7, route: '/users/{id}' }",
@@ -289,9 +299,9 @@ fn rules_that_never_apply_are_warned_about() {
         "limits: [9/s], when: { user: { not: a* } }, per: [user]",
     ] {
         let found = warnings(&format!(
-            "routes: [/login, '/users/{{id}}']\nrules:\n  - {{ name: a, {fine} }}\n"
+            "routes: [/login, '/users/{{id}}']\nrules:\n  - {{ name: a, {valid_fields} }}\n"
         ));
-        assert_eq!(found, [""; 0], "{fine}");
+        assert_eq!(found, [""; 0], "{valid_fields}");
     }
 }
 
@@ -312,11 +322,11 @@ fn overrides_behind_wider_ones_are_warned_about() {
         ("zone: e*", "plan: pro"),
         ("plan: pro", "plan: pro, user: ann"),
     ] {
-        let told = found(first, second);
-        assert_eq!(told.len(), 1, "{first}, {second}: {told:#?}");
+        let found = found(first, second);
+        assert_eq!(found.len(), 1, "{first}, {second}: {found:#?}");
         assert!(
-            told[0].starts_with("7:9: never holds: the override in line 6 matches all"),
-            "{told:#?}"
+            found[0].starts_with("7:9: never holds: the override in line 6 matches all"),
+            "{found:#?}"
         );
     }
     for (first, second) in [
@@ -340,9 +350,9 @@ fn rules_that_are_always_replaced_are_warned_about() {
             "rules:\n  - {{ name: a, {one}, limits: [9/s] }}\n  - {{ name: b, {other}, replaces: [a], limits: [1/s] }}\n"
         ))
     };
-    let told = found("per: [user]", "per: [user]");
-    assert_eq!(told.len(), 1, "{told:#?}");
-    assert!(told[0].starts_with("2:13: never applies: rule `b` replaces it"), "{told:#?}");
+    let replaced = found("per: [user]", "per: [user]");
+    assert_eq!(replaced.len(), 1, "{replaced:#?}");
+    assert!(replaced[0].starts_with("2:13: never applies: rule `b` replaces it"), "{replaced:#?}");
     for (one, other) in [
         ("per: [user]", "per: [user], when: { plan: pro }"),
         ("per: [user]", "per: [user], mode: off"),
@@ -354,22 +364,22 @@ fn rules_that_are_always_replaced_are_warned_about() {
 }
 
 #[test]
-fn policy_with_errors_has_no_warnings_among_them() {
+fn policy_with_errors_has_no_warnings() {
     let errors = Policy::from_yaml("rules: [{ name: a, per: [api_key], limits: [9/fortnight] }]");
     assert_eq!(errors.unwrap_err().0.len(), 1);
 }
 
-/// The search gives up before it has looked at every rule.
+/// The search stops before it has checked every rule.
 #[test]
 fn large_policies_are_searched_in_bounded_steps() {
     let mut yaml = String::from("rules:\n");
-    for nth in 0..MAX_RULES {
+    for index in 0..MAX_RULES {
         writeln!(
             yaml,
-            "  - {{ name: r{nth}, when: {{ path: '/{nth}/*' }}, per: [api_key], limits: [9/s] }}"
+            "  - {{ name: r{index}, when: {{ path: '/{index}/*' }}, per: [api_key], limits: [9/s] }}"
         )
         .unwrap();
     }
     let found = warnings(&yaml).len();
-    assert!(found > 0 && found < 1_000, "{found}, of which 1,000 are told");
+    assert!(found > 0 && found < 1_000, "{found} warnings; at most 1,000 are reported");
 }

@@ -1,4 +1,4 @@
-//! Many threads at once: never above max, all or nothing, and nobody waits for ever.
+//! Concurrent decisions of many threads never exceed max, are atomic, and do not deadlock.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -19,12 +19,12 @@ use slidegate::{
 
 const THREADS: u64 = 8;
 
-/// Long enough for any of these tests, even on a busy machine.
-const STUCK_AFTER: Duration = Duration::from_secs(30);
+/// A timeout for any of these tests, also on a busy machine.
+const DEADLOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs `work` in several threads that start together, each with its own number. Fails if one does, or
-/// if they wait for each other for ever.
-fn together(threads: u64, work: impl Fn(u64) + Send + Sync + 'static) {
+/// Runs `work` in several threads that start at the same time, with the number of the thread. Fails if a thread fails
+/// or the threads deadlock.
+fn run_threads(threads: u64, work: impl Fn(u64) + Send + Sync + 'static) {
     let work = Arc::new(work);
     let start = Arc::new(Barrier::new(threads as usize));
     let (running, all_done) = channel::<()>();
@@ -40,104 +40,110 @@ fn together(threads: u64, work: impl Fn(u64) + Send + Sync + 'static) {
         .collect();
     drop(running);
     // Nothing is ever sent: the channel closes with its last sender.
-    let ended = all_done.recv_timeout(STUCK_AFTER);
-    assert_eq!(ended, Err(RecvTimeoutError::Disconnected), "some thread is stuck");
+    let ended = all_done.recv_timeout(DEADLOCK_TIMEOUT);
+    assert_eq!(ended, Err(RecvTimeoutError::Disconnected), "a thread is stuck");
     for thread in threads {
         thread.join().unwrap();
     }
 }
 
-fn still_clock() -> ManualClock {
+fn manual_clock() -> ManualClock {
     ManualClock::at(Timestamp::from_secs(1_750_000_020))
 }
 
 fn memory(max_keys: usize) -> MemoryStore<ManualClock> {
-    MemoryStore::with_clock(still_clock(), max_keys)
+    MemoryStore::with_clock(manual_clock(), max_keys)
 }
 
-fn with_policy(quota: &str, algorithm: Algorithm) -> Limit {
+fn new_limit(quota: &str, algorithm: Algorithm) -> Limit {
     Limit::new(quota.parse().unwrap(), algorithm).unwrap()
 }
 
-/// A counter that requests are drawn over, and what was charged to it.
-struct Ledger {
+/// A counter with a record of the units charged to it.
+struct TrackedCounter {
     limit: Limit,
     values: [Value<'static>; 1],
     charged: AtomicU64,
 }
 
-/// Counters of every algorithm on a few keys, with maxima so small that many requests are denied.
-struct Ledgers {
+/// Counters of every algorithm on a few keys, whose small maxima cause many denials.
+struct TrackedCounters {
     scope: Scope,
-    all: Vec<Ledger>,
+    all: Vec<TrackedCounter>,
 }
 
-impl Ledgers {
+impl TrackedCounters {
     fn new() -> Self {
         let scope = Scope::new("test", "races", "limit", &["name"]);
         let mut all = Vec::new();
         for (nth, algorithm) in Algorithm::ALL.into_iter().enumerate() {
             for name in ["ada", "bob", "eve"] {
-                let limit = with_policy(&format!("{}/h", 100 + 60 * nth), algorithm);
-                all.push(Ledger { limit, values: [name.into()], charged: AtomicU64::new(0) });
+                let limit = new_limit(&format!("{}/h", 100 + 60 * nth), algorithm);
+                all.push(TrackedCounter {
+                    limit,
+                    values: [name.into()],
+                    charged: AtomicU64::new(0),
+                });
             }
         }
         Self { scope, all }
     }
 
-    /// Some of the counters in random order.
-    fn draw(&self, rng: &mut Rng, how_many: usize) -> Vec<&Ledger> {
-        let mut drawn = rng.choose_multiple(&self.all, how_many);
+    /// Draws some of the counters in random order.
+    fn draw(&self, rng: &mut Rng, count: usize) -> Vec<&TrackedCounter> {
+        let mut drawn = rng.choose_multiple(&self.all, count);
         rng.shuffle(&mut drawn);
         drawn
     }
 
-    /// A hit for each of these counters.
-    fn hits<'a>(&'a self, ledgers: &[&'a Ledger], costs: &[u64]) -> Vec<Hit<'a>> {
-        (ledgers.iter().zip(costs))
-            .map(|(ledger, &cost)| {
-                let key = Key::new(&self.scope, &ledger.values);
-                Hit::new(key, &ledger.limit, cost)
+    /// Creates a hit for each of these counters.
+    fn hits<'a>(&'a self, counters: &[&'a TrackedCounter], costs: &[u64]) -> Vec<Hit<'a>> {
+        (counters.iter().zip(costs))
+            .map(|(counter, &cost)| {
+                let key = Key::new(&self.scope, &counter.values);
+                Hit::new(key, &counter.limit, cost)
             })
             .collect()
     }
 
-    /// Notes what an answer says was charged. What is noted is never ahead of what is counted.
-    fn note(&self, ledgers: &[&Ledger], costs: &[u64], taken: &ChargeResult) {
-        if !taken.allowed {
-            assert!(taken.receipt.is_empty(), "a denied request charges nothing");
-            assert!(taken.outcomes.iter().any(|outcome| !outcome.fits()));
+    /// Records the charges of a result. The recorded units never exceed the units that the store has counted.
+    fn record(&self, counters: &[&TrackedCounter], costs: &[u64], result: &ChargeResult) {
+        if !result.allowed {
+            assert!(result.receipt.is_empty(), "a denied request charges nothing");
+            assert!(result.outcomes.iter().any(|outcome| !outcome.fits()));
             return;
         }
-        assert_eq!(taken.receipt.charges.len(), ledgers.len(), "an allowed one charges all");
-        for (ledger, cost) in ledgers.iter().zip(costs) {
-            let charged = ledger.charged.fetch_add(*cost, Ordering::Relaxed) + cost;
-            assert!(charged <= ledger.limit.quota().max(), "{} {:?}", ledger.limit, ledger.values);
+        assert_eq!(result.receipt.charges.len(), counters.len(), "an allowed request charges all");
+        for (counter, cost) in counters.iter().zip(costs) {
+            let charged = counter.charged.fetch_add(*cost, Ordering::Relaxed) + cost;
+            let max = counter.limit.quota().max();
+            assert!(charged <= max, "{} {:?}", counter.limit, counter.values);
         }
     }
 
-    /// Every counter stands where the allowed requests have brought it.
+    /// Checks that each counter has exactly the units of the allowed requests.
     fn assert_counted(&self, peek: impl Fn(&[Hit<'_>]) -> Outcomes) {
-        for ledger in &self.all {
-            let outcomes = peek(&self.hits(&[ledger], &[1]));
-            let left = ledger.limit.quota().max() - ledger.charged.load(Ordering::Relaxed);
-            assert_eq!(outcomes[0].remaining(), left, "{} {:?}", ledger.limit, ledger.values);
+        for counter in &self.all {
+            let outcomes = peek(&self.hits(&[counter], &[1]));
+            let left = counter.limit.quota().max() - counter.charged.load(Ordering::Relaxed);
+            assert_eq!(outcomes[0].remaining(), left, "{} {:?}", counter.limit, counter.values);
         }
-        let most: u64 = self.all.iter().map(|ledger| ledger.limit.quota().max()).sum();
-        let charged: u64 = self.all.iter().map(|one| one.charged.load(Ordering::Relaxed)).sum();
-        assert!(charged * 10 > most * 9, "so few were allowed that this shows nothing");
+        let total: u64 = self.all.iter().map(|counter| counter.limit.quota().max()).sum();
+        let charged: u64 =
+            self.all.iter().map(|counter| counter.charged.load(Ordering::Relaxed)).sum();
+        assert!(charged * 10 > total * 9, "too few requests were allowed for a meaningful test");
     }
 }
 
 #[test]
-fn exactly_max_are_allowed_on_one_key() {
+fn threads_on_one_key_get_exactly_max() {
     for algorithm in Algorithm::ALL {
         for _ in 0..10 {
             let limiter =
-                Limiter::with_store([with_policy("1000/h", algorithm)], memory(100)).unwrap();
+                Limiter::with_store([new_limit("1000/h", algorithm)], memory(100)).unwrap();
             let shared = Arc::new((limiter, AtomicU64::new(0)));
             let threads = shared.clone();
-            together(THREADS, move |_| {
+            run_threads(THREADS, move |_| {
                 for _ in 0..250 {
                     let allowed = threads.0.check("key").is_allowed();
                     threads.1.fetch_add(u64::from(allowed), Ordering::Relaxed);
@@ -149,19 +155,19 @@ fn exactly_max_are_allowed_on_one_key() {
 }
 
 #[test]
-fn crossing_requests_are_all_or_nothing() {
+fn overlapping_requests_are_atomic() {
     for round in 0..20 {
-        let shared = Arc::new((memory(1_000), Ledgers::new()));
+        let shared = Arc::new((memory(1_000), TrackedCounters::new()));
         let threads = shared.clone();
-        together(THREADS, move |thread| {
-            let (store, ledgers) = &*threads;
+        run_threads(THREADS, move |thread| {
+            let (store, counters) = &*threads;
             let mut rng = Rng::with_seed(round << 8 | thread);
             for _ in 0..1_000 {
-                let how_many = rng.usize(2..=4);
-                let drawn = ledgers.draw(&mut rng, how_many);
+                let count = rng.usize(2..=4);
+                let drawn = counters.draw(&mut rng, count);
                 let costs: Vec<u64> = drawn.iter().map(|_| rng.u64(1..=3)).collect();
-                let taken = store.take_now(&ledgers.hits(&drawn, &costs));
-                ledgers.note(&drawn, &costs, &taken);
+                let result = store.take_now(&counters.hits(&drawn, &costs));
+                counters.record(&drawn, &costs, &result);
             }
         });
         shared.1.assert_counted(|hits| shared.0.peek_now(hits));
@@ -169,36 +175,36 @@ fn crossing_requests_are_all_or_nothing() {
 }
 
 #[test]
-fn crossing_batches_are_decided_request_by_request() {
+fn overlapping_batches_are_decided_per_request() {
     for round in 0..20 {
-        let shared = Arc::new((memory(1_000), Ledgers::new()));
+        let shared = Arc::new((memory(1_000), TrackedCounters::new()));
         let threads = shared.clone();
-        together(THREADS, move |thread| {
-            let (store, ledgers) = &*threads;
+        run_threads(THREADS, move |thread| {
+            let (store, counters) = &*threads;
             let mut rng = Rng::with_seed(round << 8 | thread);
             for _ in 0..200 {
-                let drawn = ledgers.draw(&mut rng, 12);
+                let drawn = counters.draw(&mut rng, 12);
                 let costs = [1; 12];
-                let mut answers = Vec::new();
-                let singly = rng.bool();
-                let hits = ledgers.hits(&drawn, &costs);
-                if singly {
-                    store.take_each_now(&hits, |taken| {
-                        answers.push(ChargeResult {
-                            allowed: taken.charge.is_some(),
-                            outcomes: Outcomes::from_slice(&[taken.outcome]),
-                            receipt: Receipt { charges: taken.charge.into_iter().collect() },
+                let mut results = Vec::new();
+                let is_single = rng.bool();
+                let hits = counters.hits(&drawn, &costs);
+                if is_single {
+                    store.take_each_now(&hits, |result| {
+                        results.push(ChargeResult {
+                            allowed: result.charge.is_some(),
+                            outcomes: Outcomes::from_slice(&[result.outcome]),
+                            receipt: Receipt { charges: result.charge.into_iter().collect() },
                         });
                     });
                 } else {
-                    let asks: Vec<&[Hit<'_>]> = hits.chunks(3).collect();
-                    store.take_many_now(&asks, |taken| answers.push(taken));
+                    let requests: Vec<&[Hit<'_>]> = hits.chunks(3).collect();
+                    store.take_many_now(&requests, |result| results.push(result));
                 }
-                let hits_each = if singly { 1 } else { 3 };
-                let asked = drawn.chunks(hits_each).zip(costs.chunks(hits_each));
-                assert_eq!(answers.len(), asked.len());
-                asked.zip(&answers).for_each(|((drawn, costs), taken)| {
-                    ledgers.note(drawn, costs, taken);
+                let hits_per_request = if is_single { 1 } else { 3 };
+                let requests = drawn.chunks(hits_per_request).zip(costs.chunks(hits_per_request));
+                assert_eq!(results.len(), requests.len());
+                requests.zip(&results).for_each(|((drawn, costs), result)| {
+                    counters.record(drawn, costs, result);
                 });
             }
         });
@@ -206,67 +212,74 @@ fn crossing_batches_are_decided_request_by_request() {
     }
 }
 
-/// What was done to one key of a limiter.
+/// The numbers of operations on one key of a limiter.
 #[derive(Default)]
-struct Account {
+struct KeyOperations {
     allowed: AtomicU64,
-    given_back: AtomicU64,
+    reverted: AtomicU64,
     resets: AtomicU64,
 }
 
-/// Single checks, batches, returns and, on some keys, resets.
-fn mix(limiter: &Limiter<MemoryStore<ManualClock>>, accounts: &[Account], max: u64, mut rng: Rng) {
-    let reset_from = accounts.len() * 3 / 4;
+/// Makes single checks, batches, reverts and, on some keys, resets.
+fn run_operations(
+    limiter: &Limiter<MemoryStore<ManualClock>>,
+    operations: &[KeyOperations],
+    max: u64,
+    mut rng: Rng,
+) {
+    let first_reset_key = operations.len() * 3 / 4;
     let mut receipts: Vec<(usize, Receipt)> = Vec::new();
     for _ in 0..1_500 {
-        let key = rng.usize(..accounts.len());
-        let keys: Vec<usize> = (0..rng.usize(1..40)).map(|_| rng.usize(..accounts.len())).collect();
+        let key = rng.usize(..operations.len());
+        let keys: Vec<usize> =
+            (0..rng.usize(1..40)).map(|_| rng.usize(..operations.len())).collect();
         let verdicts = match rng.u32(..100) {
             0..40 => vec![(key, limiter.check(&key))],
             40..80 => keys.iter().copied().zip(limiter.check_many(&keys)).collect(),
-            // Noted before it happens: what is noted allows at least as much as what has happened.
+            // Recorded before the revert, so that the recorded bound is never below the actual one.
             80..99 => {
                 if let Some((key, receipt)) = receipts.pop() {
-                    accounts[key].given_back.fetch_add(1, Ordering::SeqCst);
+                    operations[key].reverted.fetch_add(1, Ordering::SeqCst);
                     limiter.revert(&receipt);
                 }
                 continue;
             }
             _ => {
-                let key = rng.usize(reset_from..accounts.len());
-                accounts[key].resets.fetch_add(1, Ordering::SeqCst);
+                let key = rng.usize(first_reset_key..operations.len());
+                operations[key].resets.fetch_add(1, Ordering::SeqCst);
                 limiter.reset(&key);
                 continue;
             }
         };
         for (key, verdict) in verdicts {
             let Verdict::Allowed(decision) = verdict else { continue };
-            let account = &accounts[key];
-            let allowed = account.allowed.fetch_add(1, Ordering::SeqCst) + 1;
-            let resets = account.resets.load(Ordering::SeqCst);
-            let most = max * (1 + resets) + account.given_back.load(Ordering::SeqCst);
-            assert!(allowed <= most, "key {key}: {allowed} of {most}");
+            let counts = &operations[key];
+            let allowed = counts.allowed.fetch_add(1, Ordering::SeqCst) + 1;
+            let resets = counts.resets.load(Ordering::SeqCst);
+            let bound = max * (1 + resets) + counts.reverted.load(Ordering::SeqCst);
+            assert!(allowed <= bound, "key {key}: {allowed} of {bound}");
             receipts.push((key, decision.receipt().clone()));
         }
     }
 }
 
 #[test]
-fn batches_checks_returns_and_resets_together_are_never_above_max() {
+fn mixed_operations_never_exceed_max() {
     for limits in [&["50/min"][..], &["50/min", "200/h"]] {
         for algorithm in Algorithm::ALL {
-            let limits = limits.iter().map(|quota| with_policy(quota, algorithm));
+            let limits = limits.iter().map(|quota| new_limit(quota, algorithm));
             let limiter = Limiter::with_store(limits, memory(10_000)).unwrap();
-            let accounts: Vec<Account> = (0..40).map(|_| Account::default()).collect();
-            let shared = Arc::new((limiter, accounts));
+            let operations: Vec<KeyOperations> =
+                (0..40).map(|_| KeyOperations::default()).collect();
+            let shared = Arc::new((limiter, operations));
             let threads = shared.clone();
-            together(THREADS, move |thread| {
-                mix(&threads.0, &threads.1, 50, Rng::with_seed(thread));
+            run_threads(THREADS, move |thread| {
+                run_operations(&threads.0, &threads.1, 50, Rng::with_seed(thread));
             });
-            let (limiter, accounts) = &*shared;
-            for (key, account) in accounts.iter().enumerate().take(30) {
-                let count = |count: &AtomicU64| count.load(Ordering::SeqCst);
-                let used = count(&account.allowed) - count(&account.given_back);
+            let (limiter, operations) = &*shared;
+            for (key, counts) in operations.iter().enumerate().take(30) {
+                let load = |count: &AtomicU64| count.load(Ordering::SeqCst);
+                let used = load(&counts.allowed) - load(&counts.reverted);
                 let left = limiter.peek(&key, 1).decision().remaining();
                 assert_eq!(left, 50 - used, "{algorithm}, key {key}");
             }
@@ -275,21 +288,21 @@ fn batches_checks_returns_and_resets_together_are_never_above_max() {
 }
 
 #[test]
-fn what_all_give_back_leaves_the_count_as_it_was() {
+fn reverting_all_charges_restores_count() {
     for algorithm in Algorithm::ALL {
-        let limiter = Limiter::with_store([with_policy("20/h", algorithm)], memory(100)).unwrap();
+        let limiter = Limiter::with_store([new_limit("20/h", algorithm)], memory(100)).unwrap();
         for _ in 0..7 {
             assert!(limiter.check("key").is_allowed());
         }
         let shared = Arc::new((limiter, AtomicU64::new(7)));
         let threads = shared.clone();
-        together(THREADS, move |_| {
+        run_threads(THREADS, move |_| {
             let (limiter, outstanding) = &*threads;
             for nth in 0..3_000 {
                 let cost = nth % 5 + 1;
                 if let Verdict::Allowed(decision) = limiter.check_cost("key", cost) {
-                    let now_out = outstanding.fetch_add(cost, Ordering::SeqCst) + cost;
-                    assert!(now_out <= 20, "{now_out}");
+                    let total = outstanding.fetch_add(cost, Ordering::SeqCst) + cost;
+                    assert!(total <= 20, "{total}");
                     outstanding.fetch_sub(cost, Ordering::SeqCst);
                     limiter.revert(decision.receipt());
                 }
@@ -301,18 +314,18 @@ fn what_all_give_back_leaves_the_count_as_it_was() {
     }
 }
 
-/// Half of the limits have a max of 1, so that many keys are being denied and room is hard to find.
+/// Half of the limits have a max of 1, so that many keys are being denied and few can be evicted.
 #[test]
-fn too_many_keys_at_once_stay_within_the_bound() {
+fn concurrent_insertions_stay_within_max_keys() {
     const MAX_KEYS: usize = 200;
-    let clock = still_clock();
+    let clock = manual_clock();
     let store = MemoryStore::with_clock(clock.clone(), MAX_KEYS);
     let limits: Vec<Limit> = (Algorithm::ALL.into_iter())
-        .flat_map(|algorithm| [with_policy("1/min", algorithm), with_policy("3/h", algorithm)])
+        .flat_map(|algorithm| [new_limit("1/min", algorithm), new_limit("3/h", algorithm)])
         .collect();
     let shared = Arc::new((store, limits, Scope::new("test", "races", "limit", &["number"])));
     let threads = shared.clone();
-    together(THREADS, move |thread| {
+    run_threads(THREADS, move |thread| {
         let (store, limits, scope) = &*threads;
         let mut rng = Rng::with_seed(thread);
         for _ in 0..10_000 {
@@ -331,9 +344,9 @@ fn too_many_keys_at_once_stay_within_the_bound() {
                 0 => store.take_each_now(&hits, |_| ()),
                 1 => store.take_many_now(&[&hits], |_| ()),
                 _ => {
-                    let taken = store.take_now(&hits);
+                    let result = store.take_now(&hits);
                     if rng.u32(..10) == 0 {
-                        store.revert_now(&taken.receipt);
+                        store.revert_now(&result.receipt);
                         store.reset_now(&hits);
                     }
                 }
@@ -342,30 +355,30 @@ fn too_many_keys_at_once_stay_within_the_bound() {
         }
     });
     let store = &shared.0;
-    assert!(store.evicted_keys() > 10_000, "few had to go: this shows nothing");
+    assert!(store.evicted_keys() > 10_000, "too few evictions for a meaningful test");
     clock.advance(Duration::from_secs(86_400));
     store.sweep();
-    assert_eq!(store.keys(), 0, "the count has missed none");
+    assert_eq!(store.keys(), 0, "every key was counted");
 }
 
 #[test]
-fn requests_that_interleave_slot_by_slot_are_all_or_nothing_in_the_end() {
+fn interleaved_multi_slot_requests_are_atomic() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for seed in 0..20 {
-        let store = FaultyStore::new(&still_clock(), 4, Faults::default(), seed);
-        let shared = Rc::new((store, Ledgers::new()));
+        let store = FaultyStore::new(&manual_clock(), 4, Faults::default(), seed);
+        let shared = Rc::new((store, TrackedCounters::new()));
         let tasks = tokio::task::LocalSet::new();
         for task in 0..THREADS {
             let shared = shared.clone();
             tasks.spawn_local(async move {
-                let (store, ledgers) = &*shared;
+                let (store, counters) = &*shared;
                 let mut rng = Rng::with_seed(seed << 8 | task);
                 for _ in 0..500 {
-                    let how_many = rng.usize(1..=4);
-                    let drawn = ledgers.draw(&mut rng, how_many);
+                    let count = rng.usize(1..=4);
+                    let drawn = counters.draw(&mut rng, count);
                     let costs: Vec<u64> = drawn.iter().map(|_| rng.u64(1..=3)).collect();
-                    let taken = store.take(&ledgers.hits(&drawn, &costs)).await.unwrap();
-                    ledgers.note(&drawn, &costs, &taken);
+                    let result = store.take(&counters.hits(&drawn, &costs)).await.unwrap();
+                    counters.record(&drawn, &costs, &result);
                 }
             });
         }

@@ -1,5 +1,5 @@
-//! The memory store counts as many bytes as the process grows by. Each mix is measured in its own process, in which
-//! nothing else allocates.
+//! The memory that the memory store reports matches the growth of the process. Each key mix is measured in its own
+//! process, in which nothing else allocates.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -10,20 +10,20 @@ use slidegate::{
     Algorithm, Hit, Key, Limit, ManualClock, MemoryStore, Scope, SyncStore, Timestamp,
 };
 
-/// Names the mix in the child.
-const MIX: &str = "SLIDEGATE_TEST_MIX";
+/// The environment variable with the name of the key mix in the child process.
+const MIX_VARIABLE: &str = "SLIDEGATE_TEST_MIX";
 
-/// The size of a page that `/proc/self/statm` counts in.
-const PAGE: usize = 4096;
+/// The page size, the unit of `/proc/self/statm`, in bytes.
+const PAGE_SIZE: usize = 4096;
 
-/// Bytes of this process that are resident.
-fn resident() -> usize {
+/// Returns the resident bytes of this process.
+fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE_SIZE
 }
 
-/// Keys of one limit, each charged so often, at moments that are so far apart.
-struct Mix {
+/// A number of keys of one limit, with the number of charges per key and the time between two charges.
+struct KeyMix {
     name: &'static str,
     limit: &'static str,
     algorithm: Algorithm,
@@ -32,10 +32,10 @@ struct Mix {
     step: Duration,
 }
 
-fn mixes() -> Vec<Mix> {
+fn key_mixes() -> Vec<KeyMix> {
     let minutes = Algorithm::SlidingBuckets { precision: Some(Duration::from_secs(60)) };
     let minute = Duration::from_secs(60);
-    let mix = |name, limit, algorithm, keys, charges| Mix {
+    let mix = |name, limit, algorithm, keys, charges| KeyMix {
         name,
         limit,
         algorithm,
@@ -55,14 +55,14 @@ fn mixes() -> Vec<Mix> {
     ]
 }
 
-impl Mix {
-    /// Fills a store; prints by how much it and the process have grown.
+impl KeyMix {
+    /// Fills a store, and prints the bytes by which the store and the process have grown.
     fn measure(&self) {
         let limit = Limit::new(self.limit.parse().unwrap(), self.algorithm).unwrap();
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let store = MemoryStore::with_clock(clock.clone(), 10_000_000);
         let scope = Scope::new("test", "resident", "limit", &["number"]);
-        let before = resident();
+        let before = resident_bytes();
         for _ in 0..self.charges {
             clock.advance(self.step);
             for number in 0..self.keys {
@@ -73,14 +73,15 @@ impl Mix {
                 assert!(store.take_one_now(&hit).charge.is_some());
             }
         }
-        println!("\nmeasured {} {}", store.memory_bytes(), resident() - before);
+        println!("\nmeasured {} {}", store.memory_bytes(), resident_bytes() - before);
     }
 }
 
-fn measured_in_child(mix: &Mix) -> (f64, f64) {
+/// Measures a key mix in a child process. Returns the reported and the resident bytes.
+fn measure_in_child(mix: &KeyMix) -> (f64, f64) {
     let mut child = Command::new(std::env::current_exe().unwrap());
     let child = child.args(["--exact", "accounted_memory_is_resident_growth", "--nocapture"]);
-    let output = child.env(MIX, mix.name).output().unwrap();
+    let output = child.env(MIX_VARIABLE, mix.name).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("measured ")).unwrap();
     let (accounted, resident) = line.split_once(' ').unwrap();
@@ -89,12 +90,12 @@ fn measured_in_child(mix: &Mix) -> (f64, f64) {
 
 #[test]
 fn accounted_memory_is_resident_growth() {
-    if let Ok(name) = std::env::var(MIX) {
-        return mixes().iter().filter(|mix| mix.name == name).for_each(Mix::measure);
+    if let Ok(name) = std::env::var(MIX_VARIABLE) {
+        return key_mixes().iter().filter(|mix| mix.name == name).for_each(KeyMix::measure);
     }
     let mut shares = Vec::new();
-    for mix in mixes() {
-        let (accounted, resident) = measured_in_child(&mix);
+    for mix in key_mixes() {
+        let (accounted, resident) = measure_in_child(&mix);
         let share = accounted / resident;
         let megabytes = resident / 1e6;
         println!(

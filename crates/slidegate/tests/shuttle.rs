@@ -1,5 +1,4 @@
-//! The concurrent part of the memory store under schedules that shuttle picks: run it with
-//! `make test-shuttle`.
+//! Explores thread schedules of the memory store with shuttle. Run with `make test-shuttle`.
 
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
@@ -16,22 +15,22 @@ const ITERATIONS: usize = 2_000;
 
 type Store = MemoryStore<ManualClock>;
 
-fn still_clock() -> ManualClock {
+fn manual_clock() -> ManualClock {
     ManualClock::at(Timestamp::from_secs(1_750_000_020))
 }
 
 fn memory(max_keys: usize) -> Store {
-    MemoryStore::with_clock(still_clock(), max_keys)
+    MemoryStore::with_clock(manual_clock(), max_keys)
 }
 
-/// Runs a test under random schedules, and under such as find what takes few but awkward switches.
+/// Runs a test under random schedules, and under PCT schedules, which find bugs that need few but specific switches.
 fn explore(test: impl Fn() + Send + Sync + Copy + 'static) {
     shuttle::check_random(test, ITERATIONS);
     shuttle::check_pct(test, ITERATIONS, 3);
 }
 
-/// Runs `work` in several threads, each with its own number.
-fn together(threads: usize, work: impl Fn(usize) + Send + Sync + 'static) {
+/// Runs `work` in several threads, with the number of the thread.
+fn run_threads(threads: usize, work: impl Fn(usize) + Send + Sync + 'static) {
     let work = Arc::new(work);
     let threads: Vec<_> = (0..threads)
         .map(|nth| {
@@ -44,7 +43,7 @@ fn together(threads: usize, work: impl Fn(usize) + Send + Sync + 'static) {
     }
 }
 
-/// Takes one unit of each of these keys if all have one; whether they had.
+/// Takes one unit of each of these keys in one request, and returns whether it was allowed.
 fn take(store: &Store, limit: &Limit, keys: &[&str]) -> bool {
     let scope = Scope::new("test", "shuttle", "limit", &["key"]);
     let values: Vec<[Value<'_>; 1]> = keys.iter().map(|key| [(*key).into()]).collect();
@@ -58,12 +57,12 @@ fn take(store: &Store, limit: &Limit, keys: &[&str]) -> bool {
 }
 
 #[test]
-fn one_key_is_never_above_max() {
+fn one_key_never_exceeds_max() {
     explore(|| {
         let limiter = Limiter::with_store(["3/h"], memory(100)).unwrap();
         let shared = Arc::new((limiter, AtomicU64::new(0)));
         let threads = shared.clone();
-        together(3, move |_| {
+        run_threads(3, move |_| {
             for _ in 0..2 {
                 let allowed = threads.0.check("key").is_allowed();
                 threads.1.fetch_add(u64::from(allowed), Ordering::SeqCst);
@@ -74,23 +73,24 @@ fn one_key_is_never_above_max() {
 }
 
 #[test]
-fn crossing_requests_are_all_or_nothing() {
-    const ASKS: [[&str; 3]; 3] = [["a", "b", "c"], ["c", "a", "d"], ["d", "c", "b"]];
+fn overlapping_requests_are_atomic() {
+    const REQUESTS: [[&str; 3]; 3] = [["a", "b", "c"], ["c", "a", "d"], ["d", "c", "b"]];
     explore(|| {
         let limit: Limit = "3/h".parse().unwrap();
         let allowed: [AtomicU64; 3] = Default::default();
         let shared = Arc::new((memory(100), allowed));
         let threads = shared.clone();
-        together(3, move |nth| {
+        run_threads(3, move |nth| {
             for _ in 0..2 {
-                let allowed = take(&threads.0, &limit, &ASKS[nth]);
+                let allowed = take(&threads.0, &limit, &REQUESTS[nth]);
                 threads.1[nth].fetch_add(u64::from(allowed), Ordering::SeqCst);
             }
         });
         let (store, allowed) = &*shared;
         for key in ["a", "b", "c", "d"] {
-            let asks = ASKS.iter().zip(allowed).filter(|(ask, _)| ask.contains(&key));
-            let charged: u64 = asks.map(|(_, allowed)| allowed.load(Ordering::SeqCst)).sum();
+            let with_key =
+                REQUESTS.iter().zip(allowed).filter(|(request, _)| request.contains(&key));
+            let charged: u64 = with_key.map(|(_, allowed)| allowed.load(Ordering::SeqCst)).sum();
             let left = (0..4).filter(|_| take(store, &limit, &[key])).count() as u64;
             assert_eq!(charged + left, 3, "{key}");
         }
@@ -98,7 +98,7 @@ fn crossing_requests_are_all_or_nothing() {
 }
 
 #[test]
-fn batches_and_crossing_requests_do_not_wait_in_a_circle() {
+fn batches_and_overlapping_requests_do_not_deadlock() {
     explore(|| {
         let limits = ["2/min", "3/h"];
         let single = Limiter::with_store(limits[..1].iter().copied(), memory(100)).unwrap();
@@ -106,7 +106,7 @@ fn batches_and_crossing_requests_do_not_wait_in_a_circle() {
         let allowed: [AtomicU64; 6] = Default::default();
         let shared = Arc::new((single, double, allowed));
         let threads = shared.clone();
-        together(3, move |nth| {
+        run_threads(3, move |nth| {
             let (single, double, allowed) = &*threads;
             let keys = [[0, 1, 2], [2, 1, 0], [1, 0, 2]][nth];
             for (limiter, allowed) in [(single, &allowed[..3]), (double, &allowed[3..])] {
@@ -116,17 +116,17 @@ fn batches_and_crossing_requests_do_not_wait_in_a_circle() {
             }
         });
         for allowed in &shared.2 {
-            assert_eq!(allowed.load(Ordering::SeqCst), 2, "of three that asked");
+            assert_eq!(allowed.load(Ordering::SeqCst), 2, "2 of 3 requests");
         }
     });
 }
 
 #[test]
-fn what_is_given_back_leaves_no_trace() {
+fn reverted_charges_leave_no_trace() {
     explore(|| {
         let limiter = Arc::new(Limiter::with_store(["2/min", "5/h"], memory(100)).unwrap());
         let threads = limiter.clone();
-        together(3, move |_| {
+        run_threads(3, move |_| {
             if let Verdict::Allowed(decision) = threads.check("key") {
                 threads.revert(decision.receipt());
             }
@@ -135,35 +135,35 @@ fn what_is_given_back_leaves_no_trace() {
     });
 }
 
-/// Every key is denied from its first request on, so whoever brings one looks for room in shards that
-/// the others hold, while holding several.
+/// Each key is denied after its first request, so each insertion searches for an eviction candidate in shards that
+/// other threads have locked, while holding several locks.
 #[test]
-fn looking_for_room_elsewhere_waits_for_nobody() {
-    const ASKS: [[&str; 3]; 3] = [["a", "b", "c"], ["d", "e", "f"], ["f", "g", "a"]];
+fn eviction_from_other_shards_does_not_deadlock() {
+    const REQUESTS: [[&str; 3]; 3] = [["a", "b", "c"], ["d", "e", "f"], ["f", "g", "a"]];
     explore(|| {
         let limit: Limit = "1/h".parse().unwrap();
-        let clock = still_clock();
+        let clock = manual_clock();
         let store = Arc::new(MemoryStore::with_clock(clock.clone(), 4));
         let threads = store.clone();
-        together(3, move |nth| {
-            take(&threads, &limit, &ASKS[nth]);
-            take(&threads, &limit, &ASKS[(nth + 1) % 3][..1]);
+        run_threads(3, move |nth| {
+            take(&threads, &limit, &REQUESTS[nth]);
+            take(&threads, &limit, &REQUESTS[(nth + 1) % 3][..1]);
         });
         clock.advance(Duration::from_secs(86_400));
         store.sweep();
-        assert_eq!(store.keys(), 0, "the count has missed none");
+        assert_eq!(store.keys(), 0, "every key was counted");
     });
 }
 
 #[test]
-fn the_count_of_keys_misses_none() {
+fn key_count_is_exact() {
     explore(|| {
-        let clock = still_clock();
+        let clock = manual_clock();
         let store = MemoryStore::with_clock(clock.clone(), 4);
         let limiter = Arc::new(Limiter::with_store(["2/s"], store).unwrap());
         let threads = limiter.clone();
         let moved = clock.clone();
-        together(3, move |nth| match nth {
+        run_threads(3, move |nth| match nth {
             0 => drop(threads.check_many(&[1, 2, 3, 4, 5])),
             1 => {
                 let _ = threads.check(&6);

@@ -1,120 +1,124 @@
-//! Decides requests, one step each.
+//! Decisions: each request is evaluated and charged in one step, while its shards are locked.
 
 use std::time::Duration;
 
 use slidegate::algorithm::additive::AnyAdditive;
 use slidegate::store::table::Slot;
 use slidegate::store::{
-    Charge, ChargeResult, CounterId, Outcomes, Receipt, admits, is_charged, pending,
+    Charge, ChargeResult, CounterId, Outcomes, Receipt, admits, is_charged, pending_units,
 };
 use slidegate::{Hit, Outcome, StoreError, Timestamp, Veto};
 use smallvec::SmallVec;
 
-use super::{Counters, HasTable, HitLocation, Hot, KindId, LockedShards, Shard, shard_of_held};
-use crate::book::Book;
-use crate::overshoot::Over;
-use crate::terms::Terms;
+use super::{
+    Counters, HasTable, HitLocation, KeyState, KindId, LockedShards, Shard, locked_shard_mut,
+};
+use crate::hit_options::HitOptions;
+use crate::overshoot::BucketOvershoot;
+use crate::replica::KeyReplica;
 
-/// What became of a request.
+/// The result of one attempt to decide a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attempt {
-    /// It is decided.
+    /// The request is decided.
     Decided(ChargeResult),
-    /// It fits, but too much of what was charged before has not been acknowledged by every member. Nothing was
-    /// charged. It may be tried again once they have answered.
+    /// The request fits, but too many earlier units have not been acknowledged by every member. Nothing was charged. A
+    /// retry may succeed after further acknowledgements.
     Unsynced,
 }
 
-/// What becomes of a request that fits, but of whose keys too much has not been acknowledged.
+/// The treatment of a request that fits, but has a key with too many unacknowledged units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AtCap {
-    /// It may be tried again.
+pub enum CapPolicy {
+    /// Return [`Attempt::Unsynced`], so that the caller can retry.
     Wait,
-    /// It is denied.
+    /// Deny the request.
     Deny,
 }
 
-/// The present, as one request sees it.
+/// The time and cluster state of one decision.
 #[derive(Clone, Copy)]
-struct View {
+struct DecisionContext {
     now: Timestamp,
-    /// Looked at while the shards are held: what is charged before somebody joins is in what he is told.
+    /// Whether this node has no other members. Read while the shards are locked: charges made before a node joins are
+    /// part of the state that is sent to that node.
     is_alone: bool,
-    at_cap: AtCap,
+    cap_policy: CapPolicy,
 }
 
-/// A hit, the units that must be free, and the present on its counter's own clock.
+/// A hit, the units it requires, and the current time on its counter's clock.
 #[derive(Clone, Copy)]
-struct Ask<'a> {
+struct PendingHit<'a> {
     hit: &'a Hit<'a>,
     required: u64,
     now: Timestamp,
 }
 
 impl Counters {
-    /// Takes the hits of one request, if none denies it and enough of what was charged here before is known to the
-    /// others.
+    /// Charges the hits of one request, unless a hit is denied or has too many unacknowledged units.
     ///
     /// # Errors
-    /// If one of the limits cannot be counted by several nodes.
+    /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     #[inline(always)]
     pub fn take(
         &self,
         hits: &[Hit<'_>],
         now: Timestamp,
-        at_cap: AtCap,
+        cap_policy: CapPolicy,
     ) -> Result<Attempt, StoreError> {
         if let [hit] = hits {
-            let location = self.location(hit)?;
+            let location = self.locate(hit)?;
             let shard = &mut *self.shards[location.shard].0.lock();
-            self.sweep_now_and_then(shard, now);
-            let view = View { now, is_alone: self.progress.is_alone(), at_cap };
+            self.sweep_periodically(shard, now);
+            let context = DecisionContext { now, is_alone: self.progress.is_alone(), cap_policy };
             return with_counter!(location.counter, counter => {
-                self.decide_one(shard, counter, hit, location, view)
+                self.decide_single(shard, counter, hit, location, context)
             });
         }
-        self.take_several(hits, now, at_cap)
+        self.take_multiple(hits, now, cap_policy)
     }
 
-    fn take_several(
+    fn take_multiple(
         &self,
         hits: &[Hit<'_>],
         now: Timestamp,
-        at_cap: AtCap,
+        cap_policy: CapPolicy,
     ) -> Result<Attempt, StoreError> {
-        let locations = self.locations(hits)?;
-        let mut held = self.lock(&locations);
-        for (_, shard) in &mut held {
-            self.sweep_now_and_then(shard, now);
+        let locations = self.locate_all(hits)?;
+        let mut locked = self.lock(&locations);
+        for (_, shard) in &mut locked {
+            self.sweep_periodically(shard, now);
         }
-        let view = View { now, is_alone: self.progress.is_alone(), at_cap };
-        self.decide(&mut held, hits, &locations, view)
+        let context = DecisionContext { now, is_alone: self.progress.is_alone(), cap_policy };
+        self.decide(&mut locked, hits, &locations, context)
     }
 
-    /// The commonest request, of one hit: one look-up.
+    /// Decides a request with one hit, the most frequent case, with a single lookup.
     #[inline(always)]
-    fn decide_one<C: HasTable>(
+    fn decide_single<C: HasTable>(
         &self,
         shard: &mut Shard,
         counter: C,
         hit: &Hit<'_>,
         location: HitLocation,
-        view: View,
+        context: DecisionContext,
     ) -> Result<Attempt, StoreError> {
-        let ask = Ask { hit, required: hit.required, now: location.own(view.now) };
-        let slot = self.find(shard, counter, hit, location, view.now)?;
-        let (mut outcome, is_capped) = self.look(shard, counter, slot, location, ask, view);
-        if is_capped {
-            if view.at_cap == AtCap::Wait {
+        let pending_hit =
+            PendingHit { hit, required: hit.required, now: location.counter_time(context.now) };
+        let slot = self.find_state(shard, counter, hit, location, context.now)?;
+        let (mut outcome, is_over_cap) =
+            self.evaluate(shard, counter, slot, location, pending_hit, context);
+        if is_over_cap {
+            if context.cap_policy == CapPolicy::Wait {
                 return Ok(Attempt::Unsynced);
             }
-            outcome = self.at_cap(shard, location, ask, &outcome, view);
+            outcome = self.outcome_at_cap(shard, location, pending_hit, &outcome, context);
         }
         let allowed = outcome.fits() || hit.veto == Veto::Never;
         let receipt = match is_charged(hit, allowed, &outcome) {
             true => {
                 let charge =
-                    self.charge(shard, counter, slot, location, (hit, &mut outcome), view)?;
+                    self.charge(shard, counter, slot, location, (hit, &mut outcome), context)?;
                 Receipt { charges: SmallVec::from_buf([charge]) }
             }
             false => Receipt::default(),
@@ -123,80 +127,83 @@ impl Counters {
         Ok(Attempt::Decided(ChargeResult { allowed, outcomes, receipt }))
     }
 
-    /// Decides one request whose shards are held.
+    /// Decides one request whose shards are locked.
     fn decide(
         &self,
-        held: &mut LockedShards<'_>,
+        locked: &mut LockedShards<'_>,
         hits: &[Hit<'_>],
         locations: &[HitLocation],
-        view: View,
+        context: DecisionContext,
     ) -> Result<Attempt, StoreError> {
-        let (mut outcomes, capped) = self.look_all(held, hits, locations, view)?;
-        if !capped.is_empty() && admits(hits, &outcomes) {
-            if view.at_cap == AtCap::Wait {
+        let (mut outcomes, over_cap) = self.evaluate_all(locked, hits, locations, context)?;
+        if !over_cap.is_empty() && admits(hits, &outcomes) {
+            if context.cap_policy == CapPolicy::Wait {
                 return Ok(Attempt::Unsynced);
             }
-            for (nth, outcome) in capped {
-                outcomes[nth] = outcome;
+            for (index, outcome) in over_cap {
+                outcomes[index] = outcome;
             }
         }
         let allowed = admits(hits, &outcomes);
         let mut receipt = Receipt::default();
         for ((hit, location), outcome) in hits.iter().zip(locations).zip(&mut outcomes) {
             if is_charged(hit, allowed, outcome) {
-                let shard = shard_of_held(held, location);
+                let shard = locked_shard_mut(locked, location);
                 receipt.charges.push(with_counter!(location.counter, counter => {
-                    let slot = self.find(shard, counter, hit, *location, view.now)?;
-                    self.charge(shard, counter, slot, *location, (hit, outcome), view)?
+                    let slot = self.find_state(shard, counter, hit, *location, context.now)?;
+                    self.charge(shard, counter, slot, *location, (hit, outcome), context)?
                 }));
             }
         }
         Ok(Attempt::Decided(ChargeResult { allowed, outcomes, receipt }))
     }
 
-    /// How each hit would fare by the counts, if those before it were charged; and which of them may yet not be
-    /// charged, with what they are told.
-    #[expect(clippy::type_complexity, reason = "both are lists by place")]
-    fn look_all(
+    /// Evaluates each hit as if all hits before it were charged. Also returns the outcomes of the hits that exceed the
+    /// cap on unacknowledged units, by index.
+    #[expect(clippy::type_complexity, reason = "both are lists by index")]
+    fn evaluate_all(
         &self,
-        held: &mut LockedShards<'_>,
+        locked: &mut LockedShards<'_>,
         hits: &[Hit<'_>],
         locations: &[HitLocation],
-        view: View,
+        context: DecisionContext,
     ) -> Result<(Outcomes, SmallVec<[(usize, Outcome); 1]>), StoreError> {
         let mut outcomes = Outcomes::with_capacity(hits.len());
-        let mut capped = SmallVec::new();
-        for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
+        let mut over_cap = SmallVec::new();
+        for (index, (hit, location)) in hits.iter().zip(locations).enumerate() {
             let is_same = |earlier: usize| locations[earlier].fingerprint == location.fingerprint;
-            let pending = pending(&hits[..nth], &outcomes, is_same);
-            let required = hit.required.saturating_add(pending);
-            let ask = Ask { hit, required, now: location.own(view.now) };
-            let shard = shard_of_held(held, location);
-            let (outcome, is_capped) = with_counter!(location.counter, counter => {
-                let slot = self.find(shard, counter, hit, *location, view.now)?;
-                self.look(shard, counter, slot, *location, ask, view)
+            let pending_units = pending_units(&hits[..index], &outcomes, is_same);
+            let required = hit.required.saturating_add(pending_units);
+            let pending_hit = PendingHit { hit, required, now: location.counter_time(context.now) };
+            let shard = locked_shard_mut(locked, location);
+            let (outcome, is_over_cap) = with_counter!(location.counter, counter => {
+                let slot = self.find_state(shard, counter, hit, *location, context.now)?;
+                self.evaluate(shard, counter, slot, *location, pending_hit, context)
             });
-            if is_capped {
-                capped.push((nth, self.at_cap(shard, *location, ask, &outcome, view)));
+            if is_over_cap {
+                over_cap.push((
+                    index,
+                    self.outcome_at_cap(shard, *location, pending_hit, &outcome, context),
+                ));
             }
             outcomes.push(outcome);
         }
-        Ok((outcomes, capped))
+        Ok((outcomes, over_cap))
     }
 
-    /// What [`take`](Self::take) would find by the counts.
+    /// Returns the outcomes of the hits without charging them.
     ///
     /// # Errors
-    /// As there.
+    /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     pub fn peek(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
-        let locations = self.locations(hits)?;
-        let view = View { now, is_alone: true, at_cap: AtCap::Deny };
-        Ok(self.look_all(&mut self.lock(&locations), hits, &locations, view)?.0)
+        let locations = self.locate_all(hits)?;
+        let context = DecisionContext { now, is_alone: true, cap_policy: CapPolicy::Deny };
+        Ok(self.evaluate_all(&mut self.lock(&locations), hits, &locations, context)?.0)
     }
 
-    /// Where a key's state is; made if others have told of it.
+    /// Returns the slot of a key's state. Creates the state if other nodes have sent updates of the key.
     #[inline(always)]
-    pub(super) fn find<C: HasTable>(
+    pub(super) fn find_state<C: HasTable>(
         &self,
         shard: &mut Shard,
         _: C,
@@ -206,108 +213,120 @@ impl Counters {
     ) -> Result<Option<usize>, StoreError> {
         let slot = C::table(&mut shard.states).find(location.fingerprint);
         if slot.is_none()
-            && !shard.books.is_empty()
-            && shard.books.get(location.fingerprint).is_some()
+            && !shard.replicas.is_empty()
+            && shard.replicas.get(location.fingerprint).is_some()
         {
-            let kind = self.kinds.of(hit, location.counter)?;
+            let kind = self.kinds.id_for(hit, location.counter)?;
             return Ok(Some(self.insert::<C>(shard, location.fingerprint, kind, now)));
         }
         Ok(slot)
     }
 
-    /// How a hit would fare by the counts, and whether it may yet not be charged because the others do not know
-    /// enough of what was.
+    /// Evaluates one hit. Returns its outcome, and whether charging it would exceed the cap on unacknowledged units.
     #[inline(always)]
-    fn look<C: HasTable>(
+    fn evaluate<C: HasTable>(
         &self,
         shard: &mut Shard,
         counter: C,
         slot: Option<usize>,
         location: HitLocation,
-        ask: Ask<'_>,
-        view: View,
+        pending_hit: PendingHit<'_>,
+        context: DecisionContext,
     ) -> (Outcome, bool) {
         let Some(slot) = slot else {
-            return (counter.peek(&C::State::default(), ask.now, ask.required), false);
+            return (
+                counter.peek(&C::State::default(), pending_hit.now, pending_hit.required),
+                false,
+            );
         };
-        if C::table(&mut shard.states).slot(slot).state.asks_book {
-            self.read_book(shard, counter, slot, location, ask);
+        if C::table(&mut shard.states).slot(slot).state.is_stale {
+            self.refresh_state(shard, counter, slot, location, pending_hit);
         }
-        let hot = &mut C::table(&mut shard.states).slot_mut(slot).state;
-        let outcome = counter.peek(&hot.state, ask.now, ask.required);
-        let is_capped = hot.unsynced > 0
+        let key_state = &mut C::table(&mut shard.states).slot_mut(slot).state;
+        let outcome = counter.peek(&key_state.state, pending_hit.now, pending_hit.required);
+        let is_over_cap = key_state.unsynced > 0
             && outcome.fits()
-            && !view.is_alone
-            && ask.hit.veto != Veto::Never
-            && !Terms::of(ask.hit).allows(
-                ask.required.max(1).saturating_add(hot.unsynced.into()),
+            && !context.is_alone
+            && pending_hit.hit.veto != Veto::Never
+            && !HitOptions::new(pending_hit.hit).allows(
+                pending_hit.required.max(1).saturating_add(key_state.unsynced.into()),
                 self.progress.nodes(),
             )
-            && self.is_capped(shard, counter, slot, location, ask, view);
-        (outcome, is_capped)
+            && self.is_over_cap(shard, counter, slot, location, pending_hit, context);
+        (outcome, is_over_cap)
     }
 
-    /// Makes the state anew of all that is known, if there is more than what stands in it.
+    /// Rebuilds the state from its replica if the replica contains updates that the state lacks.
     #[cold]
-    fn read_book<C: HasTable>(
+    fn refresh_state<C: HasTable>(
         &self,
         shard: &mut Shard,
         counter: C,
         slot: usize,
         location: HitLocation,
-        ask: Ask<'_>,
+        pending_hit: PendingHit<'_>,
     ) {
-        let hot = &mut C::table(&mut shard.states).slot_mut(slot).state;
-        let Some(book) = shard.books.get(location.fingerprint) else {
-            hot.asks_book = false;
+        let key_state = &mut C::table(&mut shard.states).slot_mut(slot).state;
+        let Some(replica) = shard.replicas.get(location.fingerprint) else {
+            key_state.is_stale = false;
             return;
         };
-        if !book.is_news() && !book.has_future_come(ask.now) {
+        if !replica.has_unapplied_updates() && !replica.is_future_due(pending_hit.now) {
             return;
         }
-        book.enter(counter, &hot.state);
-        let last = counter.last(&hot.state).max(ask.now);
-        let gathered = book.gather(counter, last);
-        let asks_book = book.has_future();
+        replica.record_charges(counter, &key_state.state);
+        let last_charged_at = counter.last_charged_at(&key_state.state).max(pending_hit.now);
+        let rebuilt = replica.rebuild_state(counter, last_charged_at);
+        let is_stale = replica.has_future_units();
         let table = C::table(&mut shard.states);
-        let (_, grown) = table.change(slot, |slot| {
-            slot.state.state = gathered;
-            slot.state.asks_book = asks_book;
+        let (_, growth_bytes) = table.update(slot, |slot| {
+            slot.state.state = rebuilt;
+            slot.state.is_stale = is_stale;
         });
-        self.count_states(grown);
-        let hot = &table.slot(slot).state;
-        let max = ask.hit.limit.capacity();
-        let units = counter.used(&hot.state, ask.now).saturating_sub(max);
-        let over = Over { bucket: counter.running(&hot.state), units, max };
-        if let Some(ended) = book.note_over(over) {
-            self.overshoot.note(&ended);
+        self.count_state_growth(growth_bytes);
+        let key_state = &table.slot(slot).state;
+        let max = pending_hit.hit.limit.capacity();
+        let units = counter.used(&key_state.state, pending_hit.now).saturating_sub(max);
+        let bucket_overshoot =
+            BucketOvershoot { bucket: counter.current_bucket(&key_state.state), units, max };
+        if let Some(ended) = replica.record_overshoot(bucket_overshoot) {
+            self.overshoot.record(&ended);
         }
     }
 
-    /// Looks closer how much the others do not know.
+    /// Returns whether a charge would exceed the cap, computed from the exact number of unacknowledged units.
     #[cold]
-    fn is_capped<C: HasTable>(
+    fn is_over_cap<C: HasTable>(
         &self,
         shard: &mut Shard,
         counter: C,
         slot: usize,
         location: HitLocation,
-        ask: Ask<'_>,
-        view: View,
+        pending_hit: PendingHit<'_>,
+        context: DecisionContext,
     ) -> bool {
-        let terms = Terms::of(ask.hit);
-        let hot = &mut C::table(&mut shard.states).slot_mut(slot).state;
-        let book = shard.books.of(location.fingerprint, || Book::new(counter.shape()));
-        book.enter(counter, &hot.state);
+        let hit_options = HitOptions::new(pending_hit.hit);
+        let key_state = &mut C::table(&mut shard.states).slot_mut(slot).state;
+        let replica = shard
+            .replicas
+            .get_or_insert_with(location.fingerprint, || KeyReplica::new(counter.layout()));
+        replica.record_charges(counter, &key_state.state);
         let progress = self.progress.load();
-        let span_us = counter.shape().span_us();
-        book.note_acknowledged(progress.acknowledged(view.now, span_us, terms.on_partition()));
-        let unsynced = book.unsynced(ask.now);
-        hot.unsynced = u32::try_from(unsynced).unwrap_or(u32::MAX);
-        unsynced > 0 && !terms.allows(ask.required.max(1).saturating_add(unsynced), progress.nodes)
+        let lifetime_us = counter.layout().lifetime_us();
+        replica.on_acknowledged(progress.acknowledged_flush(
+            context.now,
+            lifetime_us,
+            hit_options.on_partition(),
+        ));
+        let unsynced = replica.unsynced_units(pending_hit.now);
+        key_state.unsynced = u32::try_from(unsynced).unwrap_or(u32::MAX);
+        unsynced > 0
+            && !hit_options
+                .allows(pending_hit.required.max(1).saturating_add(unsynced), progress.nodes)
     }
 
-    /// Charges the state in a slot, made if there is none; the outcome then says how its counter stands after it.
+    /// Charges the state in `slot`, or a new state if there is no slot. Updates `outcome` to the status after the
+    /// charge.
     #[inline(always)]
     fn charge<C: HasTable>(
         &self,
@@ -316,39 +335,39 @@ impl Counters {
         slot: Option<usize>,
         location: HitLocation,
         (hit, outcome): (&Hit<'_>, &mut Outcome),
-        view: View,
+        context: DecisionContext,
     ) -> Result<Charge, StoreError> {
-        let now = location.own(view.now);
+        let now = location.counter_time(context.now);
         let slot = match slot {
             Some(slot) => {
-                self.keep_rolled(shard, counter, slot, location, now);
+                self.record_before_rollover(shard, counter, slot, location, now);
                 slot
             }
             None => {
-                let kind = self.kinds.of(hit, location.counter)?;
-                self.insert::<C>(shard, location.fingerprint, kind, view.now)
+                let kind = self.kinds.id_for(hit, location.counter)?;
+                self.insert::<C>(shard, location.fingerprint, kind, context.now)
             }
         };
-        if !view.is_alone {
-            note_charge::<C>(shard, slot, location, hit.cost);
+        if !context.is_alone {
+            mark_charged::<C>(shard, slot, location, hit.cost);
         }
-        let (charged, grown) = C::table(&mut shard.states).change(slot, |slot| {
+        let (charged, growth_bytes) = C::table(&mut shard.states).update(slot, |slot| {
             let charged = counter.charge(&mut slot.state.state, now, hit.cost);
-            self.date(slot, &charged.after, view.now);
+            self.update_expiry(slot, &charged.outcome, context.now);
             charged
         });
-        if grown != 0 {
-            self.count_growth::<C>(shard, location.fingerprint, grown, view.now);
+        if growth_bytes != 0 {
+            self.count_growth::<C>(shard, location.fingerprint, growth_bytes, context.now);
         }
-        *outcome = charged.after.charged_after(outcome);
+        *outcome = charged.outcome.charged_after(outcome);
         let counter = CounterId::Fingerprint(location.fingerprint);
-        Ok(Charge { counter, limit: *hit.limit, charged_at: charged.at, cost: hit.cost })
+        Ok(Charge { counter, limit: *hit.limit, charged_at: charged.charged_at, cost: hit.cost })
     }
 
-    /// Enters what was charged to a state that is about to be charged in a later bucket, and so forgets an earlier one:
-    /// that may still count where a clock is behind.
+    /// Records earlier charges before a charge to a later bucket removes an old bucket from the state. The old bucket
+    /// may still count on a node whose clock is behind.
     #[inline(always)]
-    fn keep_rolled<C: HasTable>(
+    fn record_before_rollover<C: HasTable>(
         &self,
         shard: &mut Shard,
         counter: C,
@@ -357,62 +376,65 @@ impl Counters {
         now: Timestamp,
     ) {
         let state = &C::table(&mut shard.states).slot(slot).state.state;
-        let (running, bucket_us) = (counter.running(state), counter.shape().bucket_us);
-        let (ends_us, now_us) = ((running + 1).saturating_mul(bucket_us), now.as_micros());
+        let (current_bucket, bucket_us) =
+            (counter.current_bucket(state), counter.layout().bucket_us);
+        let (ends_us, now_us) = ((current_bucket + 1).saturating_mul(bucket_us), now.as_micros());
         if now_us >= ends_us {
-            let leaves_us = counter.shape().leaves_us(running);
-            if leaves_us.saturating_add(self.max_clock_skew_us) > now_us {
-                Self::enter(shard, counter, location.fingerprint);
+            let bucket_expires_us = counter.layout().bucket_expires_us(current_bucket);
+            if bucket_expires_us.saturating_add(self.max_clock_skew_us) > now_us {
+                Self::record_charges(shard, counter, location.fingerprint);
             }
         }
     }
 
-    /// Notes when a key expires, and until when it is denied.
+    /// Updates the time at which a key expires, and the time until which it is denied.
     #[inline]
-    fn date<S>(&self, slot: &mut Slot<Hot<S>>, after: &Outcome, now: Timestamp) {
+    fn update_expiry<S>(&self, slot: &mut Slot<KeyState<S>>, after: &Outcome, now: Timestamp) {
         let coarse = |us: u64| self.coarse(now.as_micros().saturating_add(us)).saturating_add(1);
         let expires = coarse(after.reset_after_us().saturating_add(self.max_clock_skew_us));
         slot.expires = expires.max(slot.expires);
         slot.denied_until = match after.fits() {
             true => 0,
-            false => coarse(after.wait_us().min(after.reset_after_us())),
+            false => coarse(after.retry_after_us().min(after.reset_after_us())),
         };
     }
 
-    /// What a hit is told that may not be charged because the others have not acknowledged enough.
+    /// Returns the outcome of a hit that is denied because too many units are unacknowledged.
     #[cold]
-    fn at_cap(
+    fn outcome_at_cap(
         &self,
         shard: &mut Shard,
         location: HitLocation,
-        ask: Ask<'_>,
+        pending_hit: PendingHit<'_>,
         outcome: &Outcome,
-        view: View,
+        context: DecisionContext,
     ) -> Outcome {
         let progress = self.progress.load();
-        let most = Terms::of(ask.hit).max_unsynced(progress.nodes);
-        let cost = ask.required.max(1);
-        let (mut room, mut wait) = (0, self.sync_interval);
-        if let Some(book) = shard.books.get(location.fingerprint) {
-            room = most.saturating_sub(book.unsynced(ask.now)).min(cost - 1);
-            let left =
-                Duration::from_micros(book.syncs_by_time_us(most.saturating_sub(cost), ask.now));
-            wait = if progress.has_silent() { left } else { left.min(wait) };
+        let max_unsynced = HitOptions::new(pending_hit.hit).max_unsynced(progress.nodes);
+        let cost = pending_hit.required.max(1);
+        let (mut available, mut wait) = (0, self.sync_interval);
+        if let Some(replica) = shard.replicas.get(location.fingerprint) {
+            available =
+                max_unsynced.saturating_sub(replica.unsynced_units(pending_hit.now)).min(cost - 1);
+            let until_expiry = Duration::from_micros(
+                replica.unsynced_expiry_us(max_unsynced.saturating_sub(cost), pending_hit.now),
+            );
+            wait = if progress.has_silent() { until_expiry } else { until_expiry.min(wait) };
         }
-        debug_assert!(!view.is_alone);
-        let remaining = u32::try_from(room.min(outcome.remaining())).unwrap_or(u32::MAX);
+        debug_assert!(!context.is_alone);
+        let remaining = u32::try_from(available.min(outcome.remaining())).unwrap_or(u32::MAX);
         Outcome::new(remaining, outcome.reset_after(), Some(wait.max(Duration::from_micros(1))))
     }
 }
 
-/// Notes that a key is about to be charged: something is to be told of it, and not all know of it.
+/// Marks a key as changed before it is charged, and counts the cost as unacknowledged.
 #[inline(always)]
-fn note_charge<C: HasTable>(shard: &mut Shard, slot: usize, location: HitLocation, cost: u64) {
-    let hot = &mut C::table(&mut shard.states).slot_mut(slot).state;
-    hot.unsynced = hot.unsynced.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
-    if !hot.is_changed {
-        hot.is_changed = true;
-        let kind: KindId = hot.kind;
-        shard.books.push_changed(location.fingerprint, kind);
+fn mark_charged<C: HasTable>(shard: &mut Shard, slot: usize, location: HitLocation, cost: u64) {
+    let key_state = &mut C::table(&mut shard.states).slot_mut(slot).state;
+    key_state.unsynced = key_state.unsynced.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
+    if !key_state.is_changed {
+        key_state.is_changed = true;
+        let kind: KindId = key_state.kind;
+        shard.replicas.push_changed(location.fingerprint, kind);
     }
 }

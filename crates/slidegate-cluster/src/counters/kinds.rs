@@ -1,4 +1,4 @@
-//! The kinds of counters that keys have: a key's state says nothing of how it divides time.
+//! Kinds of counters. The state of a key does not contain its bucket length, so each key refers to a kind.
 
 use std::collections::HashMap;
 
@@ -6,35 +6,37 @@ use parking_lot::RwLock;
 use slidegate::algorithm::additive::AnyAdditive;
 use slidegate::{Hit, StoreError};
 
-/// Which kind.
+/// Index of a counter kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct KindId(u16);
 
-/// All kinds that were ever asked for. Limits that differ by their max only are of one kind.
+/// All counter kinds in use. Limits that differ only by max share one kind.
 #[derive(Default)]
-pub(super) struct Kinds(RwLock<Known>);
+pub(super) struct CounterKinds(RwLock<KindTable>);
 
 #[derive(Default)]
-struct Known {
+struct KindTable {
     counters: Vec<AnyAdditive>,
     by_shape: HashMap<u64, KindId>,
 }
 
-impl Kinds {
-    /// A counter of that kind.
+impl CounterKinds {
+    /// Returns the counter of a kind.
     pub(super) fn counter(&self, kind: KindId) -> AnyAdditive {
         self.0.read().counters[usize::from(kind.0)]
     }
 
-    /// The kind of a hit's counter.
-    pub(super) fn of(&self, hit: &Hit<'_>, counter: AnyAdditive) -> Result<KindId, StoreError> {
+    /// Returns the kind of a hit's counter. Registers a new kind if necessary.
+    pub(super) fn id_for(&self, hit: &Hit<'_>, counter: AnyAdditive) -> Result<KindId, StoreError> {
         let shape = hit.limit.shape();
         if let Some(kind) = self.0.read().by_shape.get(&shape) {
             return Ok(*kind);
         }
-        let Known { counters, by_shape } = &mut *self.0.write();
+        let KindTable { counters, by_shape } = &mut *self.0.write();
         let Ok(next) = u16::try_from(counters.len()) else {
-            return Err(StoreError::Unsupported("there are limits of too many kinds".to_owned()));
+            return Err(StoreError::Unsupported(
+                "too many limits with different windows or algorithms".to_owned(),
+            ));
         };
         let kind = *by_shape.entry(shape).or_insert(KindId(next));
         if kind == KindId(next) {

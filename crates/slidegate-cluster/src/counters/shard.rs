@@ -1,5 +1,5 @@
-//! What one lock guards: the states by which keys are decided, and the books of those of which there is something to
-//! tell or to know.
+//! Shards: the data behind one lock. A shard holds the states that decisions read, and the replicas of keys that were
+//! changed here or on other nodes.
 
 use std::collections::HashMap;
 
@@ -9,78 +9,79 @@ use slidegate::algorithm::fixed_window::FixedWindow;
 use slidegate::algorithm::sliding_buckets::SlidingBuckets;
 use slidegate::algorithm::sliding_window::SlidingWindow;
 use slidegate::heap::HeapSize;
-use slidegate::store::table::{CoarseTime, Evict, EvictionCandidate, Slot, Table, WIDTH};
+use slidegate::store::table::{CoarseTime, Evict, EvictionCandidate, SLOTS_PER_BLOCK, Slot, Table};
 
 use super::kinds::KindId;
-use crate::book::Book;
+use crate::replica::KeyReplica;
 
-/// The state of one key, and what a decision has to know beside it. Of most keys that is all there is.
+/// The state of one key and the flags that a decision needs. Most keys consist of nothing else.
 #[derive(Default)]
-pub(super) struct Hot<S> {
+pub(super) struct KeyState<S> {
     pub(super) state: S,
-    /// Units charged here since the last snapshot that every member has acknowledged, or more.
+    /// Upper bound of the units charged since the last snapshot that every member has acknowledged.
     pub(super) unsynced: u32,
     pub(super) kind: KindId,
-    /// Something is to be told of it.
+    /// Whether the key has unsent changes.
     pub(super) is_changed: bool,
-    /// The book may know more than the state.
-    pub(super) asks_book: bool,
+    /// Whether a decision must check the replica: it may contain updates that the state lacks, or the state contains
+    /// units with a future timestamp.
+    pub(super) is_stale: bool,
 }
 
-impl<S: HeapSize> HeapSize for Hot<S> {
+impl<S: HeapSize> HeapSize for KeyState<S> {
     #[inline(always)]
     fn heap_bytes(&self) -> usize {
         self.state.heap_bytes()
     }
 }
 
-/// An algorithm that has a table of its own.
+/// An algorithm with its own table of states.
 pub(super) trait HasTable: Additive {
-    fn table(states: &mut States) -> &mut Table<Hot<Self::State>>;
+    fn table(states: &mut States) -> &mut Table<KeyState<Self::State>>;
 }
 
 type State<C> = <C as slidegate::algorithm::Counter>::State;
 
-/// Part of the keys.
+/// One part of the keys.
 #[derive(Default)]
 pub(super) struct Shard {
-    /// Decisions since the last sweep.
+    /// Number of decisions since the last sweep.
     pub(super) unswept: u8,
     pub(super) states: States,
-    pub(super) books: Books,
+    pub(super) replicas: Replicas,
 }
 
-/// The default algorithm's table stands beside the lock, on the same cache line; the others are made when they are
-/// first used.
+/// The tables of states. The table of the default algorithm is on the same cache line as the lock. The other tables are
+/// allocated on first use.
 #[derive(Default)]
 pub(super) struct States {
-    sliding_window: Table<Hot<State<SlidingWindow>>>,
-    others: Option<Box<Others>>,
+    sliding_window: Table<KeyState<State<SlidingWindow>>>,
+    others: Option<Box<OtherTables>>,
 }
 
 #[derive(Default)]
-struct Others {
-    sliding_buckets: Table<Hot<State<SlidingBuckets>>>,
-    fixed_window: Table<Hot<State<FixedWindow>>>,
+struct OtherTables {
+    sliding_buckets: Table<KeyState<State<SlidingBuckets>>>,
+    fixed_window: Table<KeyState<State<FixedWindow>>>,
 }
 
 impl HasTable for SlidingWindow {
     #[inline(always)]
-    fn table(states: &mut States) -> &mut Table<Hot<Self::State>> {
+    fn table(states: &mut States) -> &mut Table<KeyState<Self::State>> {
         &mut states.sliding_window
     }
 }
 
 impl HasTable for SlidingBuckets {
     #[inline]
-    fn table(states: &mut States) -> &mut Table<Hot<Self::State>> {
+    fn table(states: &mut States) -> &mut Table<KeyState<Self::State>> {
         &mut states.others.get_or_insert_default().sliding_buckets
     }
 }
 
 impl HasTable for FixedWindow {
     #[inline]
-    fn table(states: &mut States) -> &mut Table<Hot<Self::State>> {
+    fn table(states: &mut States) -> &mut Table<KeyState<Self::State>> {
         &mut states.others.get_or_insert_default().fixed_window
     }
 }
@@ -94,33 +95,33 @@ impl States {
         std::iter::once(first).chain(others)
     }
 
-    /// Forgets what has expired in the next block of each table; says how many.
+    /// Removes expired keys in the next block of each table. Returns the number of removed keys.
     pub(super) fn sweep(&mut self, now: CoarseTime) -> usize {
         self.tables().map(|table| table.sweep(now)).sum()
     }
 
-    /// Lets a key go: of a few the one that expires soonest, and never one that is being denied while another can
-    /// go. Says when it would have expired.
+    /// Evicts the key that expires soonest among a few candidates. Keys that are being denied are evicted only if there
+    /// is no other key. Returns the time at which the evicted key would have expired.
     pub(super) fn evict(&mut self, now: CoarseTime) -> Option<CoarseTime> {
-        self.evict_undenied(now).or_else(|| self.evict_by(|table| table.soonest_freed()))
+        self.evict_undenied(now).or_else(|| self.evict_by(|table| table.first_undenied()))
     }
 
-    /// Evicts as [`evict`](Self::evict) does, but no key that is being denied.
+    /// Evicts a key as [`evict`](Self::evict) does, but never a key that is being denied.
     pub(super) fn evict_undenied(&mut self, now: CoarseTime) -> Option<CoarseTime> {
-        self.evict_by(|table| table.victim(now))
+        self.evict_by(|table| table.eviction_candidate(now))
     }
 
-    /// Gives memory back where enough slots are free.
+    /// Frees blocks of tables with many unused slots.
     pub(super) fn trim(&mut self) {
         self.tables().for_each(|table| table.trim());
     }
 
-    /// Returns the slots of all tables, whether in use or not.
+    /// Returns the number of slots of all tables, used or not.
     pub(super) fn slots(&mut self) -> usize {
-        self.tables().map(|table| table.blocks() * WIDTH).sum()
+        self.tables().map(|table| table.blocks() * SLOTS_PER_BLOCK).sum()
     }
 
-    /// Returns the bytes of all tables and of what their states hold.
+    /// Returns the memory of all tables and their states in bytes.
     pub(super) fn bytes(&self) -> usize {
         let others = self.others.as_ref();
         let others =
@@ -130,16 +131,17 @@ impl States {
 
     fn evict_by(
         &mut self,
-        of: impl Fn(&mut dyn Evict) -> Option<EvictionCandidate>,
+        select: impl Fn(&mut dyn Evict) -> Option<EvictionCandidate>,
     ) -> Option<CoarseTime> {
-        let victims = self.tables().filter_map(|table| Some((of(table)?, table)));
-        let (victim, table) = victims.min_by_key(|(victim, _)| victim.expires)?;
-        table.remove(victim.at);
-        Some(victim.expires)
+        let candidates = self.tables().filter_map(|table| Some((select(table)?, table)));
+        let (eviction_candidate, table) =
+            candidates.min_by_key(|(eviction_candidate, _)| eviction_candidate.expires)?;
+        table.remove(eviction_candidate.slot);
+        Some(eviction_candidate.expires)
     }
 
-    /// All keys of all tables with what decides them.
-    pub(super) fn each(&mut self, mut visit: impl FnMut(u64, KindId)) {
+    /// Calls `visit` for each key of all tables, with its kind.
+    pub(super) fn for_each_key(&mut self, mut visit: impl FnMut(u64, KindId)) {
         self.sliding_window.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
         if let Some(others) = &mut self.others {
             others.sliding_buckets.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
@@ -147,138 +149,147 @@ impl States {
         }
     }
 
-    /// Marks a key as changed, so that it is sent with the next flush. Returns its kind and whether the mark is new; `None`
-    /// if the key does not exist.
-    pub(super) fn note_changed(&mut self, key: u64) -> Option<(KindId, bool)> {
-        let first = note_changed(&mut self.sliding_window, key);
+    /// Marks a key as changed, so that it is sent with the next flush. Returns its kind and whether the mark is new;
+    /// `None` if the key does not exist.
+    pub(super) fn mark_changed(&mut self, key: u64) -> Option<(KindId, bool)> {
+        let first = mark_changed(&mut self.sliding_window, key);
         let others = || {
             let others = self.others.as_mut()?;
-            note_changed(&mut others.sliding_buckets, key)
-                .or_else(|| note_changed(&mut others.fixed_window, key))
+            mark_changed(&mut others.sliding_buckets, key)
+                .or_else(|| mark_changed(&mut others.fixed_window, key))
         };
         first.or_else(others)
     }
 
-    /// Has a key's state ask its book at the next look, and not expire before that moment.
-    pub(super) fn mark(&mut self, key: u64, expires: CoarseTime) {
-        mark(&mut self.sliding_window, key, expires);
+    /// Marks a key as stale, so that the next decision reads its replica, and extends its expiry to at least `expires`.
+    pub(super) fn mark_stale(&mut self, key: u64, expires: CoarseTime) {
+        mark_stale(&mut self.sliding_window, key, expires);
         if let Some(others) = &mut self.others {
-            mark(&mut others.sliding_buckets, key, expires);
-            mark(&mut others.fixed_window, key, expires);
+            mark_stale(&mut others.sliding_buckets, key, expires);
+            mark_stale(&mut others.fixed_window, key, expires);
         }
     }
 }
 
-/// Marks a key as changed. Returns its kind and whether the mark is new.
-fn note_changed<S: Default + HeapSize>(
-    table: &mut Table<Hot<S>>,
+/// Marks a key of one table as changed. Returns its kind and whether the mark is new.
+fn mark_changed<S: Default + HeapSize>(
+    table: &mut Table<KeyState<S>>,
     key: u64,
 ) -> Option<(KindId, bool)> {
-    let at = table.find(key)?;
-    let hot = &mut table.slot_mut(at).state;
-    Some((hot.kind, !std::mem::replace(&mut hot.is_changed, true)))
+    let index = table.find(key)?;
+    let key_state = &mut table.slot_mut(index).state;
+    Some((key_state.kind, !std::mem::replace(&mut key_state.is_changed, true)))
 }
 
-fn mark<S: Default + HeapSize>(table: &mut Table<Hot<S>>, key: u64, expires: CoarseTime) {
-    if let Some(at) = table.find(key) {
-        let slot: &mut Slot<Hot<S>> = table.slot_mut(at);
-        slot.state.asks_book = true;
+fn mark_stale<S: Default + HeapSize>(
+    table: &mut Table<KeyState<S>>,
+    key: u64,
+    expires: CoarseTime,
+) {
+    if let Some(index) = table.find(key) {
+        let slot: &mut Slot<KeyState<S>> = table.slot_mut(index);
+        slot.state.is_stale = true;
         slot.expires = slot.expires.max(expires);
-        // Something may have been given back.
+        // Units may have been removed.
         slot.denied_until = 0;
     }
 }
 
-/// The books of some keys, and the keys of which something is to be told. Empty in a cluster of one.
+/// The replicas of some keys, and the list of changed keys. Empty in a cluster of one node.
 #[derive(Default)]
-pub(super) struct Books(Option<Box<Inner>>);
+pub(super) struct Replicas(Option<Box<ReplicaTable>>);
 
 #[derive(Default)]
-struct Inner {
-    books: HashMap<u64, Book, foldhash::fast::FixedState>,
+struct ReplicaTable {
+    replicas: HashMap<u64, KeyReplica, foldhash::fast::FixedState>,
     changed: Vec<(u64, KindId)>,
-    /// Bytes that the books held on the heap when they were last looked through.
+    /// Heap memory of the replicas as of the last prune, in bytes.
     heap_bytes: usize,
-    /// Bytes that were counted at the last look.
+    /// Memory as of the last call of `take_growth`, in bytes.
     counted_bytes: usize,
 }
 
-impl Inner {
-    /// Returns the bytes of all books. A hash table has four slots, or eight for seven keys, each with a byte more.
+impl ReplicaTable {
+    /// Returns the memory of all replicas in bytes. A hash table has 4 slots, or 8 per 7 keys, with one control byte
+    /// each.
     fn bytes(&self) -> usize {
-        let slots = match self.books.capacity() {
+        let slots = match self.replicas.capacity() {
             0 => 0,
             1..=3 => 4,
             keys => keys.div_ceil(7) * 8,
         };
-        slots * (size_of::<(u64, Book)>() + 1)
+        slots * (size_of::<(u64, KeyReplica)>() + 1)
             + self.changed.capacity() * size_of::<(u64, KindId)>()
             + self.heap_bytes
     }
 }
 
-impl Books {
-    /// Whether there are none.
+impl Replicas {
+    /// Returns whether there are no replicas.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    fn inner(&mut self) -> &mut Inner {
+    fn table_mut(&mut self) -> &mut ReplicaTable {
         self.0.get_or_insert_default()
     }
 
-    /// How many there are.
+    /// Returns the number of replicas.
     pub(super) fn len(&self) -> usize {
-        self.0.as_ref().map_or(0, |inner| inner.books.len())
+        self.0.as_ref().map_or(0, |table| table.replicas.len())
     }
 
-    /// The book of a key, if there is one.
-    pub(super) fn get(&mut self, key: u64) -> Option<&mut Book> {
-        self.0.as_mut()?.books.get_mut(&key)
+    /// Returns the replica of a key, if there is one.
+    pub(super) fn get(&mut self, key: u64) -> Option<&mut KeyReplica> {
+        self.0.as_mut()?.replicas.get_mut(&key)
     }
 
-    /// The book of a key, made if there is none.
-    pub(super) fn of(&mut self, key: u64, make: impl FnOnce() -> Book) -> &mut Book {
-        self.inner().books.entry(key).or_insert_with(make)
+    /// Returns the replica of a key, creating it if necessary.
+    pub(super) fn get_or_insert_with(
+        &mut self,
+        key: u64,
+        create: impl FnOnce() -> KeyReplica,
+    ) -> &mut KeyReplica {
+        self.table_mut().replicas.entry(key).or_insert_with(create)
     }
 
-    /// All books.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Book)> {
-        let books = self.0.iter_mut().flat_map(|inner| inner.books.iter_mut());
-        books.map(|(key, book)| (*key, book))
+    /// Returns an iterator over all replicas.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut KeyReplica)> {
+        let replicas = self.0.iter_mut().flat_map(|table| table.replicas.iter_mut());
+        replicas.map(|(key, replica)| (*key, replica))
     }
 
-    /// Forgets what has left before that moment.
-    pub(super) fn forget(&mut self, since: Timestamp) {
-        if let Some(inner) = &mut self.0 {
-            inner.heap_bytes = 0;
-            inner.books.retain(|_, book| {
-                let is_left = book.forget(since);
-                inner.heap_bytes += if is_left { book.heap_bytes() } else { 0 };
-                is_left
+    /// Removes counters that expired before `cutoff`, and replicas without counters.
+    pub(super) fn remove_expired(&mut self, cutoff: Timestamp) {
+        if let Some(table) = &mut self.0 {
+            table.heap_bytes = 0;
+            table.replicas.retain(|_, replica| {
+                let is_kept = replica.remove_expired(cutoff);
+                table.heap_bytes += if is_kept { replica.heap_bytes() } else { 0 };
+                is_kept
             });
-            if inner.books.capacity() > 4 * inner.books.len() {
-                inner.books.shrink_to(2 * inner.books.len());
+            if table.replicas.capacity() > 4 * table.replicas.len() {
+                table.replicas.shrink_to(2 * table.replicas.len());
             }
         }
     }
 
-    /// Returns by how many bytes the books have grown since the last call.
+    /// Returns the growth in bytes since the last call.
     pub(super) fn take_growth(&mut self) -> isize {
-        self.0.as_mut().map_or(0, |inner| {
-            let bytes = inner.bytes();
-            let counted = std::mem::replace(&mut inner.counted_bytes, bytes);
-            bytes as isize - counted as isize
+        self.0.as_mut().map_or(0, |table| {
+            let bytes = table.bytes();
+            let previous = std::mem::replace(&mut table.counted_bytes, bytes);
+            bytes as isize - previous as isize
         })
     }
 
-    /// Notes that something is to be told of a key.
+    /// Adds a key to the list of changed keys.
     pub(super) fn push_changed(&mut self, key: u64, kind: KindId) {
-        self.inner().changed.push((key, kind));
+        self.table_mut().changed.push((key, kind));
     }
 
     pub(super) fn take_changed(&mut self) -> Vec<(u64, KindId)> {
-        self.0.as_mut().map(|inner| std::mem::take(&mut inner.changed)).unwrap_or_default()
+        self.0.as_mut().map(|table| std::mem::take(&mut table.changed)).unwrap_or_default()
     }
 }

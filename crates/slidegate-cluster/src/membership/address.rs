@@ -1,88 +1,88 @@
-//! Where a node listens, and where others reach it.
+//! Listening sockets and the advertised address of a node.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::net::{TcpListener, UdpSocket, lookup_host};
 
-/// How often another port is tried, if a free one is asked for and only TCP has it.
-const TRIES: usize = 16;
+/// Maximum number of attempts to find a port that is free for both TCP and UDP.
+const MAX_BIND_ATTEMPTS: usize = 16;
 
-/// The one port of a node: datagrams of gossip, and streams of counts.
+/// The sockets of a node: UDP for gossip and TCP for replication, on the same port.
 #[derive(Debug)]
 pub struct Sockets {
-    /// For [`Membership`](super::Membership).
+    /// Socket for [`Membership`](super::Membership).
     pub udp: UdpSocket,
-    /// For [`TcpTransport`](crate::transport::tcp::TcpTransport).
+    /// Listener for [`TcpTransport`](crate::transport::tcp::TcpTransport).
     pub tcp: TcpListener,
-    /// Where both listen.
+    /// The address of both sockets.
     pub address: SocketAddr,
 }
 
 impl Sockets {
-    /// Listens there. Port 0 stands for any free one.
+    /// Binds both sockets. Port 0 selects a free port.
     ///
     /// # Errors
-    /// If the address is in use, or none of this machine.
+    /// Returns an error if the address is in use or does not belong to this machine.
     pub async fn bind(listen: SocketAddr) -> io::Result<Self> {
-        let mut tries = if listen.port() == 0 { TRIES } else { 1 };
+        let mut attempts = if listen.port() == 0 { MAX_BIND_ATTEMPTS } else { 1 };
         loop {
-            tries -= 1;
+            attempts -= 1;
             let tcp = TcpListener::bind(listen).await?;
             let address = tcp.local_addr()?;
             match UdpSocket::bind(address).await {
                 Ok(udp) => return Ok(Self { udp, tcp, address }),
-                Err(error) if tries == 0 => return Err(error),
+                Err(error) if attempts == 0 => return Err(error),
                 Err(_) => {}
             }
         }
     }
 }
 
-/// Why nobody knows where a node is reached.
+/// A reason for which a node cannot determine its advertised address.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// What was given is no address of one machine.
+    /// The given address is not the address of one machine.
     #[error(
-        "others cannot reach this node at {0}: advertise the address of one machine, with its port"
+        "other nodes cannot reach this node at {0}: advertise the address of one machine, with its port"
     )]
     Unspecified(SocketAddr),
-    /// It listens on all addresses, and no seed tells which of them leads to others.
+    /// The node listens on all addresses, and there is no route to any seed.
     #[error(
-        "the cluster listens on all addresses ({0}), and no seed tells by which of them others reach this node: \
-         listen on the one that they use, or advertise it"
+        "the cluster listens on all addresses ({0}), and no seed is reachable to select one: \
+         listen on the address that other nodes use, or advertise it"
     )]
     Unknown(SocketAddr),
 }
 
-/// The address that others are told: the given one; else the one that the node listens on; and if that is unspecified,
-/// the local address of the way to the first seed to which there is one. Nothing is sent for it. `listen` is the
-/// address of an open socket; if a given address has port 0, the port of that is meant.
+/// Returns the address that is advertised to other nodes: `advertise` if given, otherwise `listen`, and if that is
+/// unspecified, the local address of the route to the first reachable seed. No packets are sent. `listen` is the
+/// address of an open socket. If `advertise` has port 0, the port of `listen` is used.
 ///
 /// # Errors
-/// If there is no such address.
-pub async fn advertised(
+/// Returns an error if there is no such address.
+pub async fn resolve_advertised(
     listen: SocketAddr,
-    given: Option<SocketAddr>,
+    advertise: Option<SocketAddr>,
     seeds: &[String],
 ) -> Result<SocketAddr, AddressError> {
-    if let Some(mut given) = given {
-        if given.port() == 0 {
-            given.set_port(listen.port());
+    if let Some(mut advertise) = advertise {
+        if advertise.port() == 0 {
+            advertise.set_port(listen.port());
         }
-        return if given.ip().is_unspecified() {
-            Err(AddressError::Unspecified(given))
+        return if advertise.ip().is_unspecified() {
+            Err(AddressError::Unspecified(advertise))
         } else {
-            Ok(given)
+            Ok(advertise)
         };
     }
     if !listen.ip().is_unspecified() {
         return Ok(listen);
     }
     for seed in seeds {
-        // A name that does not resolve is no seed now; the gossip asks for it again.
+        // Names that do not resolve are skipped here. The gossip task resolves them again.
         for seed in lookup_host(seed).await.into_iter().flatten() {
-            if let Some(ip) = way_to(seed, listen.ip()).await {
+            if let Some(ip) = local_ip_towards(seed, listen.ip()).await {
                 return Ok(SocketAddr::new(ip, listen.port()));
             }
         }
@@ -90,10 +90,12 @@ pub async fn advertised(
     Err(AddressError::Unknown(listen))
 }
 
-/// Whether a seed may be another node than the one that is reached at `own`: one that does not resolve may.
-pub async fn names_others(seeds: &[String], own: SocketAddr) -> bool {
+/// Returns whether a seed may be another node than the one at `own`. A seed that does not resolve may be.
+pub async fn has_other_seeds(seeds: &[String], own: SocketAddr) -> bool {
     for seed in seeds {
-        let is_own = lookup_host(seed).await.is_ok_and(|mut found| found.all(|found| found == own));
+        let is_own = lookup_host(seed)
+            .await
+            .is_ok_and(|mut resolved| resolved.all(|resolved| resolved == own));
         if !is_own {
             return true;
         }
@@ -101,8 +103,8 @@ pub async fn names_others(seeds: &[String], own: SocketAddr) -> bool {
     false
 }
 
-/// The local address of the way there, if the node hears what is sent to that address.
-async fn way_to(seed: SocketAddr, listen: IpAddr) -> Option<IpAddr> {
+/// Returns the local address of the route to a seed, if the listener receives packets for that address.
+async fn local_ip_towards(seed: SocketAddr, listen: IpAddr) -> Option<IpAddr> {
     let any: IpAddr =
         if seed.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     if listen.is_ipv4() && seed.is_ipv6() {

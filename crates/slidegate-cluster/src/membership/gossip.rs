@@ -1,4 +1,4 @@
-//! The gossip's datagrams, sealed.
+//! Transport of sealed gossip datagrams for `chitchat`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,12 +14,12 @@ use tokio::net::UdpSocket;
 use tokio::time::sleep;
 use tracing::debug;
 
-use crate::seal::{DatagramOpener, DatagramSealer, MAX_DATAGRAM, Refusal, Refusals};
+use crate::seal::{DatagramOpener, DatagramSealer, MAX_DATAGRAM, RejectCounters, RejectReason};
 
-/// After an error of the socket, so long nothing is read.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Pause after a socket error.
+const ERROR_PAUSE: Duration = Duration::from_millis(50);
 
-/// What was gossiped, seals among it. Of what was refused only [`Refusals`] tell.
+/// Gossip traffic including seals. Rejected datagrams are counted only by [`RejectCounters`].
 #[derive(Debug, Default)]
 pub struct GossipTraffic {
     sent_bytes: AtomicU64,
@@ -27,72 +27,72 @@ pub struct GossipTraffic {
 }
 
 impl GossipTraffic {
-    /// Bytes that were sent.
+    /// Returns the number of bytes sent.
     pub fn sent_bytes(&self) -> u64 {
         self.sent_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of what was opened.
+    /// Returns the number of bytes of accepted datagrams.
     pub fn received_bytes(&self) -> u64 {
         self.received_bytes.load(Ordering::Relaxed)
     }
 }
 
-/// A socket whose datagrams are sealed.
-pub(super) struct Sealed {
+/// A UDP socket that seals and opens datagrams.
+pub(super) struct SealedSocket {
     pub(super) socket: UdpSocket,
     pub(super) sealer: DatagramSealer,
     pub(super) opener: DatagramOpener,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) refusals: Arc<Refusals>,
+    pub(super) reject_counters: Arc<RejectCounters>,
     pub(super) traffic: Arc<GossipTraffic>,
 }
 
-/// Hands over a socket that is open already, to who asks first.
-pub(super) struct Once(Mutex<Option<Sealed>>);
+/// A transport that returns an already bound socket to the first caller.
+pub(super) struct OneShotTransport(Mutex<Option<SealedSocket>>);
 
-impl Once {
-    pub(super) const fn new(sealed: Sealed) -> Self {
+impl OneShotTransport {
+    pub(super) const fn new(sealed: SealedSocket) -> Self {
         Self(Mutex::new(Some(sealed)))
     }
 }
 
 #[async_trait]
-impl Transport for Once {
+impl Transport for OneShotTransport {
     async fn open(&self, _: SocketAddr) -> anyhow::Result<Box<dyn Socket>> {
         let sealed = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let sealed =
-            sealed.ok_or_else(|| anyhow::anyhow!("the socket of the cluster is in use"))?;
-        Ok(Box::new(Datagrams {
+            sealed.ok_or_else(|| anyhow::anyhow!("the gossip socket is already in use"))?;
+        Ok(Box::new(GossipSocket {
             sealed,
-            plain: Vec::new(),
+            payload: Vec::new(),
             outgoing: Vec::new(),
             incoming: vec![0; MAX_DATAGRAM],
         }))
     }
 }
 
-struct Datagrams {
-    sealed: Sealed,
-    plain: Vec<u8>,
+struct GossipSocket {
+    sealed: SealedSocket,
+    payload: Vec<u8>,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
 }
 
 #[async_trait]
-impl Socket for Datagrams {
-    /// What cannot be sent is lost, as any datagram may be: an error would have the gossip log it at every round.
+impl Socket for GossipSocket {
+    /// Sends a datagram. Datagrams that cannot be sent are dropped, since `chitchat` would log an error in each round.
     async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
-        self.plain.clear();
-        message.serialize(&mut self.plain);
-        let Sealed { socket, sealer, clock, refusals, traffic, .. } = &mut self.sealed;
-        if let Err(refusal) = sealer.seal(clock.now(), &self.plain, &mut self.outgoing) {
-            refusals.count(refusal);
+        self.payload.clear();
+        message.serialize(&mut self.payload);
+        let SealedSocket { socket, sealer, clock, reject_counters, traffic, .. } = &mut self.sealed;
+        if let Err(reason) = sealer.seal(clock.now(), &self.payload, &mut self.outgoing) {
+            reject_counters.count(reason);
             return Ok(());
         }
         match socket.send_to(&self.outgoing, to).await {
             Ok(sent) => _ = traffic.sent_bytes.fetch_add(sent as u64, Ordering::Relaxed),
-            Err(error) => debug!(%to, %error, "a datagram is not sent"),
+            Err(error) => debug!(%to, %error, "gossip datagram not sent"),
         }
         Ok(())
     }
@@ -102,7 +102,7 @@ impl Socket for Datagrams {
             match self.sealed.socket.recv_from(&mut self.incoming).await {
                 Ok((length, from)) => match self.open(length) {
                     Ok(message) => return Ok((from, message)),
-                    Err(refusal) => self.sealed.refusals.count(refusal),
+                    Err(reason) => self.sealed.reject_counters.count(reason),
                 },
                 Err(error) => self.recover(&error).await,
             }
@@ -110,19 +110,20 @@ impl Socket for Datagrams {
     }
 }
 
-impl Datagrams {
-    fn open(&mut self, length: usize) -> Result<ChitchatMessage, Refusal> {
+impl GossipSocket {
+    fn open(&mut self, length: usize) -> Result<ChitchatMessage, RejectReason> {
         let datagram = self.incoming.get(..length).unwrap_or_default();
         let opened = self.sealed.opener.open(self.sealed.clock.now(), datagram)?;
         self.sealed.traffic.received_bytes.fetch_add(length as u64, Ordering::Relaxed);
         let mut payload = opened.payload;
-        let message = ChitchatMessage::deserialize(&mut payload).map_err(|_| Refusal::Malformed)?;
-        if payload.is_empty() { Ok(message) } else { Err(Refusal::Malformed) }
+        let message =
+            ChitchatMessage::deserialize(&mut payload).map_err(|_| RejectReason::Malformed)?;
+        if payload.is_empty() { Ok(message) } else { Err(RejectReason::Malformed) }
     }
 
-    /// Errors of a socket pass: the network may be back at any time. An end of the gossip would not.
+    /// Waits after a socket error. The network may recover at any time, but a gossip task that has ended would not.
     async fn recover(&self, error: &io::Error) {
-        debug!(%error, "a datagram is not read");
-        sleep(PAUSE).await;
+        debug!(%error, "gossip datagram not received");
+        sleep(ERROR_PAUSE).await;
     }
 }

@@ -6,15 +6,15 @@ use chitchat::{DeletionStatus, VersionedValue};
 use slidegate::WallClock;
 use tokio::time::timeout;
 
-use super::roll::{Heard, seek, sort};
+use super::view::{KnownNode, build_view, resolve_seeds_while_alone};
 use super::*;
 
 #[test]
-fn every_life_of_every_node_is_another_incarnation_and_the_same_to_everybody() {
+fn incarnation_depends_on_name_and_generation() {
     let of = |name, generation| incarnation(name, generation).0;
-    // Nodes of other builds have to find the same: this one was calculated by other means.
+    // Nodes of other builds must compute the same value. This one was computed independently.
     assert_eq!(of("node-1", 1), 0x1359);
-    assert!(of("node-1", 2) > of("node-1", 1), "a later life");
+    assert!(of("node-1", 2) > of("node-1", 1), "a later generation");
     assert_ne!(of("node-1", 1), of("node-2", 1));
 }
 
@@ -22,16 +22,16 @@ fn id(name: &str, generation: u64) -> ChitchatId {
     ChitchatId::new(name, generation, SocketAddr::from((Ipv4Addr::LOCALHOST, 1)))
 }
 
-/// Names and generations of the live, and of those who have left, as node `own` of generation 5 finds them.
+/// Returns names and generations of the live and of the departed nodes, as seen by node `own` of generation 5.
 fn sorted(all: &[(&str, u64, bool, bool)]) -> [Vec<String>; 2] {
     let ids: Vec<_> = all.iter().map(|(name, generation, ..)| id(name, *generation)).collect();
-    let heard = all.iter().zip(&ids).map(|((.., live, leaving), node)| Heard {
+    let known = all.iter().zip(&ids).map(|((.., live, leaving), node)| KnownNode {
         node,
-        live: *live,
-        leaving: *leaving,
+        is_live: *live,
+        is_leaving: *leaving,
     });
-    let roll = sort(heard, &id("own", 5));
-    [roll.live, roll.left].map(|members| {
+    let view = build_view(known, &id("own", 5));
+    [view.live, view.left].map(|members| {
         members.iter().map(|one| format!("{}{}", one.name, one.generation)).collect()
     })
 }
@@ -39,46 +39,50 @@ fn sorted(all: &[(&str, u64, bool, bool)]) -> [Vec<String>; 2] {
 const LIVE: (bool, bool) = (true, false);
 const SILENT: (bool, bool) = (false, false);
 
-fn heard(name: &str, generation: u64, (live, leaving): (bool, bool)) -> (&str, u64, bool, bool) {
+fn node(name: &str, generation: u64, (live, leaving): (bool, bool)) -> (&str, u64, bool, bool) {
     (name, generation, live, leaving)
 }
 
 #[test]
-fn who_is_not_heard_of_is_silent_and_who_has_said_so_has_left() {
+fn unseen_node_is_silent_unless_it_announced() {
     let [live, left] = sorted(&[
-        heard("a", 1, LIVE),
-        heard("b", 1, SILENT),
-        heard("c", 1, (true, true)),
-        heard("d", 1, (false, true)),
+        node("a", 1, LIVE),
+        node("b", 1, SILENT),
+        node("c", 1, (true, true)),
+        node("d", 1, (false, true)),
     ]);
     assert_eq!(live, ["a1"]);
     assert_eq!(left, ["c1", "d1"]);
 }
 
 #[test]
-fn a_newer_life_replaces_the_older_ones() {
-    let [live, left] = sorted(&[heard("a", 1, LIVE), heard("a", 3, LIVE), heard("a", 2, SILENT)]);
+fn newer_incarnation_replaces_older_ones() {
+    let [live, left] = sorted(&[node("a", 1, LIVE), node("a", 3, LIVE), node("a", 2, SILENT)]);
     assert_eq!((live, left), (vec!["a3".to_owned()], vec!["a2".to_owned(), "a1".to_owned()]));
-    let [live, left] = sorted(&[heard("a", 1, SILENT), heard("a", 2, SILENT)]);
-    assert_eq!((live, left), (vec![], vec!["a1".to_owned()]), "nobody knows of the second");
+    let [live, left] = sorted(&[node("a", 1, SILENT), node("a", 2, SILENT)]);
+    assert_eq!((live, left), (vec![], vec!["a1".to_owned()]), "the newer one is silent");
 }
 
 #[test]
-fn a_life_that_is_heard_of_replaces_one_that_only_calls_itself_newer() {
-    let [live, left] = sorted(&[heard("a", 1, LIVE), heard("a", 2, SILENT)]);
+fn live_incarnation_replaces_newer_silent_one() {
+    let [live, left] = sorted(&[node("a", 1, LIVE), node("a", 2, SILENT)]);
     assert_eq!((live, left), (vec!["a1".to_owned()], vec!["a2".to_owned()]));
-    let [live, left] = sorted(&[heard("a", 1, LIVE), heard("a", 2, (true, true))]);
+    let [live, left] = sorted(&[node("a", 1, LIVE), node("a", 2, (true, true))]);
     assert_eq!((live, left), (vec!["a1".to_owned()], vec!["a2".to_owned()]));
 }
 
 #[test]
-fn earlier_lives_of_this_node_are_replaced_by_it_and_later_ones_are_another_node() {
-    let [live, left] = sorted(&[heard("own", 4, LIVE), heard("own", 3, SILENT)]);
+fn later_incarnation_of_own_name_is_namesake() {
+    let [live, left] = sorted(&[node("own", 4, LIVE), node("own", 3, SILENT)]);
     assert_eq!((live, left), (vec![], vec!["own3".to_owned(), "own4".to_owned()]));
-    let [live, left] = sorted(&[heard("own", 4, SILENT), heard("own", 6, LIVE)]);
+    let [live, left] = sorted(&[node("own", 4, SILENT), node("own", 6, LIVE)]);
     assert_eq!((live, left), (vec!["own6".to_owned()], vec!["own4".to_owned()]));
-    let [live, left] = sorted(&[heard("own", 6, SILENT)]);
-    assert_eq!((live, left), (vec![], vec!["own6".to_owned()]), "this node's clock was put back");
+    let [live, left] = sorted(&[node("own", 6, SILENT)]);
+    assert_eq!(
+        (live, left),
+        (vec![], vec!["own6".to_owned()]),
+        "the clock of this node was set back"
+    );
 }
 
 async fn join(name: &str) -> (Membership, SocketAddr) {
@@ -90,46 +94,46 @@ async fn join(name: &str) -> (Membership, SocketAddr) {
         seeds: Vec::new(),
         max_clock_skew: Duration::from_secs(2),
     };
-    let (key, refusals) = (ClusterKey::for_loopback(), Arc::default());
+    let (key, reject_counters) = (ClusterKey::for_loopback(), Arc::default());
     (
-        Membership::join(settings, sockets.udp, &key, WallClock, refusals).await.unwrap(),
+        Membership::join(settings, sockets.udp, &key, WallClock, reject_counters).await.unwrap(),
         sockets.address,
     )
 }
 
 #[tokio::test(start_paused = true)]
-async fn seeds_are_resolved_again_while_nobody_is_found() {
+async fn seeds_are_resolved_again_while_alone() {
     let ((one, own), (_two, other)) = (join("one").await, join("two").await);
-    let gossip = Arc::clone(&one.handle.as_ref().unwrap().gossip);
+    let gossip = Arc::clone(&one.tasks.as_ref().unwrap().gossip);
     let names = vec![format!("localhost:{}", own.port()), format!("localhost:{}", other.port())];
-    let _seeking = seek(gossip, names, own, one.roll());
-    let mut roll = one.roll();
-    let found = timeout(Duration::from_secs(5), roll.wait_for(|roll| !roll.live.is_empty())).await;
+    let _seeking = resolve_seeds_while_alone(gossip, names, own, one.view());
+    let mut view = one.view();
+    let found = timeout(Duration::from_secs(5), view.wait_for(|view| !view.live.is_empty())).await;
     assert_eq!(&*found.unwrap().unwrap().live[0].name, "two");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_word_of_a_silent_node_is_heard_from_others() {
+async fn leave_of_silent_node_spreads_by_gossip() {
     let (one, _) = join("one").await;
-    let gossip = &one.handle.as_ref().unwrap().gossip;
-    let told = |chitchat: &mut chitchat::Chitchat| {
+    let gossip = &one.tasks.as_ref().unwrap().gossip;
+    let add_leaving_node = |chitchat: &mut chitchat::Chitchat| {
         let value =
             VersionedValue { value: "yes".to_owned(), version: 1, status: DeletionStatus::Set };
-        let values = [(LEAVING.to_owned(), value)];
+        let values = [(LEAVING_KEY.to_owned(), value)];
         chitchat.reset_node_state_if_update(&id("two", 1), values.into_iter(), 1, 0);
     };
     tokio::time::sleep(Duration::from_secs(1)).await;
-    gossip.with_chitchat(told).await;
-    let mut roll = one.roll();
-    let left = timeout(Duration::from_secs(5), roll.wait_for(|roll| !roll.left.is_empty())).await;
+    gossip.with_chitchat(add_leaving_node).await;
+    let mut view = one.view();
+    let left = timeout(Duration::from_secs(5), view.wait_for(|view| !view.left.is_empty())).await;
     assert_eq!(&*left.unwrap().unwrap().left[0].name, "two");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_roll_ends_with_the_gossip() {
+async fn view_closes_when_gossip_ends() {
     let (one, _) = join("one").await;
-    one.handle.as_ref().unwrap().gossip.initiate_shutdown().unwrap();
-    let mut roll = one.roll();
-    let ended = async { while roll.changed().await.is_ok() {} };
+    one.tasks.as_ref().unwrap().gossip.initiate_shutdown().unwrap();
+    let mut view = one.view();
+    let ended = async { while view.changed().await.is_ok() {} };
     assert!(timeout(Duration::from_secs(5), ended).await.is_ok());
 }

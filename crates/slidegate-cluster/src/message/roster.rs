@@ -1,78 +1,79 @@
-//! Who is there, as a node tells it.
+//! Rosters: the member list that nodes send to each other.
 
 use super::MessageError;
-use super::varint::{Reader, put};
-use crate::counts::Incarnation;
+use super::varint::{Reader, write_varint};
+use crate::pn_counter::Incarnation;
 
-/// No roster lists more.
-pub const MAX_LISTED: usize = 200;
+/// Maximum number of entries in a roster.
+pub const MAX_ROSTER_ENTRIES: usize = 200;
 
-/// No name has more bytes: so a full roster fits into a frame.
-const LONGEST_NAME: usize = 255;
-/// Bytes of the shortest entry: a number, what it is, and the length of its name.
-const SHORTEST_ENTRY: usize = 3;
+/// Maximum size of a name in bytes. A full roster with names of this size fits into one frame.
+const MAX_ENTRY_NAME_BYTES: usize = 255;
+/// Minimum size of an entry in bytes: incarnation, flag and length of the name.
+const MIN_ENTRY_BYTES: usize = 3;
 
-const LEFT: u8 = 1;
+const FLAG_LEFT: u8 = 1;
 
-/// Who is there, as one node knows it.
+/// The members of a cluster, as known to one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roster {
-    /// Whether everybody whom the sender counts knows of the sender.
+    /// Whether all members known to the sender have acknowledged the sender.
     pub is_settled: bool,
-    /// The members that the sender counts, itself and the silent among them, and those that have left of late.
-    pub listed: Vec<Listed>,
+    /// The members known to the sender, including itself and silent members, and members that left recently.
+    pub entries: Vec<RosterEntry>,
 }
 
-/// One of them.
+/// One member of a roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
-    /// Which life of the node.
+pub struct RosterEntry {
+    /// The incarnation of the member.
     pub incarnation: Incarnation,
-    /// The node's name.
+    /// The name of the member.
     pub name: Box<str>,
-    /// Whether it is known to count no more.
+    /// Whether the member has left and charges nothing more.
     pub has_left: bool,
 }
 
 impl Roster {
-    /// Writes it; of too many members the first, and of a name that is too long its beginning.
-    pub(super) fn put(&self, bytes: &mut Vec<u8>) {
-        let listed = &self.listed[..self.listed.len().min(MAX_LISTED)];
+    /// Encodes the roster. Entries after the first [`MAX_ROSTER_ENTRIES`] are dropped, and long names are truncated.
+    pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
+        let entries = &self.entries[..self.entries.len().min(MAX_ROSTER_ENTRIES)];
         bytes.push(u8::from(self.is_settled));
-        put(bytes, listed.len() as u64);
-        for Listed { incarnation, name, has_left } in listed {
-            let name = &name[..name.floor_char_boundary(LONGEST_NAME)];
-            put(bytes, incarnation.0);
-            bytes.extend_from_slice(&[if *has_left { LEFT } else { 0 }, name.len() as u8]);
+        write_varint(bytes, entries.len() as u64);
+        for RosterEntry { incarnation, name, has_left } in entries {
+            let name = &name[..name.floor_char_boundary(MAX_ENTRY_NAME_BYTES)];
+            write_varint(bytes, incarnation.0);
+            bytes.extend_from_slice(&[if *has_left { FLAG_LEFT } else { 0 }, name.len() as u8]);
             bytes.extend_from_slice(name.as_bytes());
         }
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, MessageError> {
-        let is_settled = read_flag(reader)?;
-        let count = reader.count(SHORTEST_ENTRY)?;
-        if count > MAX_LISTED {
-            return Err(MessageError::Roster);
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, MessageError> {
+        let is_settled = decode_flag(reader)?;
+        let count = reader.count(MIN_ENTRY_BYTES)?;
+        if count > MAX_ROSTER_ENTRIES {
+            return Err(MessageError::InvalidRoster);
         }
-        let listed = (0..count).map(|_| Listed::read(reader)).collect::<Result<_, _>>()?;
-        Ok(Self { is_settled, listed })
+        let entries = (0..count).map(|_| RosterEntry::decode(reader)).collect::<Result<_, _>>()?;
+        Ok(Self { is_settled, entries })
     }
 }
 
-impl Listed {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, MessageError> {
-        let incarnation = Incarnation(reader.number()?);
-        let has_left = read_flag(reader)?;
+impl RosterEntry {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, MessageError> {
+        let incarnation = Incarnation(reader.varint()?);
+        let has_left = decode_flag(reader)?;
         let length = usize::from(reader.byte()?);
-        let name = std::str::from_utf8(reader.bytes(length)?).map_err(|_| MessageError::Roster)?;
+        let name =
+            std::str::from_utf8(reader.bytes(length)?).map_err(|_| MessageError::InvalidRoster)?;
         Ok(Self { incarnation, name: name.into(), has_left })
     }
 }
 
-fn read_flag(reader: &mut Reader<'_>) -> Result<bool, MessageError> {
+fn decode_flag(reader: &mut Reader<'_>) -> Result<bool, MessageError> {
     match reader.byte()? {
         0 => Ok(false),
         1 => Ok(true),
-        _ => Err(MessageError::Roster),
+        _ => Err(MessageError::InvalidRoster),
     }
 }

@@ -1,4 +1,4 @@
-//! What runs a node: hands the engine what comes in, and sends what it says.
+//! Event loop of a node: passes events to the replication engine and sends its frames.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,161 +8,163 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
 
-use super::status::{Latest, Sources};
+use super::status::{LatestStatus, StatusSources};
 use crate::counters::Counters;
-use crate::membership::{Membership, Roll};
+use crate::membership::{Membership, MembershipView};
 use crate::progress::Progress;
-use crate::seal::Refusals;
-use crate::store::Sync;
-use crate::sync::{Addressed, Engine, Node};
-use crate::transport::{Event, Peer, Transport};
+use crate::replication::{NodeInfo, OutboundFrame, ReplicationEngine};
+use crate::seal::RejectCounters;
+use crate::store::ReplicationHandle;
+use crate::transport::{PeerAddress, Transport, TransportEvent};
 
-/// Between two flushes at once: what others want meanwhile goes along with the next.
-const BETWEEN_FLUSHES: Duration = Duration::from_millis(1);
+/// Minimum interval between two immediate flushes. Requests in between share the next flush.
+const MIN_FLUSH_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How often the status is made anew, and rates with it.
-const BETWEEN_STATUSES: Duration = Duration::from_millis(500);
+/// Interval at which the status and its rates are updated.
+const STATUS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Who wants the node to leave is told when it has.
-pub(super) type Leave = oneshot::Sender<()>;
+/// A request to leave. The driver notifies the sender after the node has left.
+pub(super) type LeaveRequest = oneshot::Sender<()>;
 
 /// Runs a node until it leaves.
-pub(super) struct Driver<T> {
-    pub(super) engine: Engine,
+pub(super) struct NodeDriver<T> {
+    pub(super) engine: ReplicationEngine,
     pub(super) counters: Arc<Counters>,
     pub(super) clock: Arc<DriftCorrectedClock>,
     pub(super) transport: T,
     pub(super) membership: Membership,
-    pub(super) sync: Sync,
+    pub(super) replication: ReplicationHandle,
     pub(super) interval: Duration,
-    pub(super) refusals: Arc<Refusals>,
-    pub(super) status: Arc<Latest>,
+    pub(super) reject_counters: Arc<RejectCounters>,
+    pub(super) status: Arc<LatestStatus>,
 }
 
-impl<T: Transport> Driver<T> {
-    pub(super) async fn run(mut self, mut leaves: mpsc::Receiver<Leave>) {
-        let mut roll = self.membership.roll();
-        let mut ticks = every(self.interval);
-        let mut statuses = every(BETWEEN_STATUSES);
+impl<T: Transport> NodeDriver<T> {
+    pub(super) async fn run(mut self, mut leave_requests: mpsc::Receiver<LeaveRequest>) {
+        let mut view = self.membership.view();
+        let mut ticks = ticker(self.interval);
+        let mut statuses = ticker(STATUS_INTERVAL);
         let mut flush_at = None;
         let mut flushed_at = Instant::now();
         let mut progress = self.counters.progress().load_full();
-        self.members(&roll.borrow_and_update().clone());
+        self.on_membership_changed(&view.borrow_and_update().clone());
         loop {
             let frames = tokio::select! {
                 _ = ticks.tick() => self.tick(),
-                () = self.sync.wanted(), if flush_at.is_none() => {
-                    flush_at = Some((flushed_at + BETWEEN_FLUSHES).max(Instant::now()));
+                () = self.replication.wait_for_flush_request(), if flush_at.is_none() => {
+                    flush_at = Some((flushed_at + MIN_FLUSH_INTERVAL).max(Instant::now()));
                     Vec::new()
                 }
-                () = until(flush_at), if flush_at.is_some() => {
+                () = sleep_until_some(flush_at), if flush_at.is_some() => {
                     (flush_at, flushed_at) = (None, Instant::now());
                     self.engine.flush(&*self.counters, self.clock.now())
                 }
-                event = self.transport.next() => self.hear(event),
-                true = has_changed(&mut roll) => self.members(&roll.borrow_and_update().clone()),
+                event = self.transport.next() => self.on_event(event),
+                true = has_changed(&mut view) => self.on_membership_changed(&view.borrow_and_update().clone()),
                 _ = statuses.tick() => {
-                    self.tell_status();
+                    self.update_status();
                     Vec::new()
                 }
-                leave = leaves.recv() => return self.leave(leave).await,
+                leave = leave_requests.recv() => return self.leave(leave).await,
             };
             self.send(frames);
-            self.note_progress(&mut progress);
+            self.announce_progress(&mut progress);
         }
     }
 
-    fn tick(&mut self) -> Vec<Addressed> {
-        self.clock.follow();
+    fn tick(&mut self) -> Vec<OutboundFrame> {
+        self.clock.sync_with_wall_clock();
         let now = self.clock.now();
-        self.counters.forget(now);
+        self.counters.prune(now);
         self.engine.tick(&*self.counters, now)
     }
 
-    fn hear(&mut self, event: Event) -> Vec<Addressed> {
+    fn on_event(&mut self, event: TransportEvent) -> Vec<OutboundFrame> {
         let now = self.clock.now();
         match event {
-            Event::Frame { from, frame } => self.engine.heard(&*self.counters, from, &frame, now),
-            Event::Up(peer) => self.engine.link_up(&*self.counters, peer, now),
-            // What gets lost is told again once a link is up.
-            Event::Down(_) => Vec::new(),
+            TransportEvent::Frame { from, frame } => {
+                self.engine.on_frame_received(&*self.counters, from, &frame, now)
+            }
+            TransportEvent::LinkUp(peer) => self.engine.on_link_up(&*self.counters, peer, now),
+            // Lost frames are repeated once the link is up again.
+            TransportEvent::LinkDown(_) => Vec::new(),
         }
     }
 
-    fn members(&mut self, roll: &Roll) -> Vec<Addressed> {
-        let peer = |member: &crate::membership::Member| Peer {
+    fn on_membership_changed(&mut self, view: &MembershipView) -> Vec<OutboundFrame> {
+        let peer = |member: &crate::membership::Member| PeerAddress {
             incarnation: member.incarnation,
             address: member.address,
         };
-        let node = |member: &crate::membership::Member| Node {
+        let node = |member: &crate::membership::Member| NodeInfo {
             incarnation: member.incarnation,
             name: member.name.clone(),
             address: Some(member.address),
         };
-        self.transport.set_peers(&roll.live.iter().map(peer).collect::<Vec<_>>());
-        let alive: Vec<Node> = roll.live.iter().map(node).collect();
-        let left: Vec<_> = roll.left.iter().map(|member| member.incarnation).collect();
+        self.transport.set_peers(&view.live.iter().map(peer).collect::<Vec<_>>());
+        let alive: Vec<NodeInfo> = view.live.iter().map(node).collect();
+        let left: Vec<_> = view.left.iter().map(|member| member.incarnation).collect();
         let names: Vec<&str> = alive.iter().map(|node| &*node.name).collect();
-        info!(others = ?names, "the cluster has changed");
-        self.engine.members(&*self.counters, &alive, &left, self.clock.now())
+        info!(others = ?names, "cluster membership changed");
+        self.engine.on_membership_changed(&*self.counters, &alive, &left, self.clock.now())
     }
 
-    fn send(&mut self, frames: Vec<Addressed>) {
+    fn send(&mut self, frames: Vec<OutboundFrame>) {
         for (to, frame) in frames {
             self.transport.send(to, frame.into());
         }
     }
 
-    /// Lets requests try again that wait for others.
-    fn note_progress(&self, before: &mut Arc<Progress>) {
+    /// Notifies requests that wait for other nodes.
+    fn announce_progress(&self, previous: &mut Arc<Progress>) {
         let progress = self.counters.progress().load_full();
-        if !Arc::ptr_eq(before, &progress) {
-            if progress.has_silent() && !before.has_silent() {
+        if !Arc::ptr_eq(previous, &progress) {
+            if progress.has_silent() && !previous.has_silent() {
                 warn!(
-                    "a node of the cluster is silent: what may be charged without its word is bounded"
+                    "cluster node is silent; unacknowledged charges are limited until it returns"
                 );
             }
-            *before = progress;
-            self.sync.progressed();
+            *previous = progress;
+            self.replication.notify_progress();
         }
     }
 
-    pub(super) fn tell_status(&mut self) {
+    pub(super) fn update_status(&mut self) {
         let now: Timestamp = self.clock.now();
-        self.status.make(&Sources {
+        self.status.update(&StatusSources {
             engine: &self.engine.status(now),
             links: self.transport.traffic(),
             gossip: self.membership.traffic(),
-            refusals: &self.refusals,
+            reject_counters: &self.reject_counters,
             now,
         });
     }
 
-    async fn leave(mut self, done: Option<Leave>) {
+    async fn leave(mut self, done: Option<LeaveRequest>) {
         let frames = self.engine.leave(&*self.counters, self.clock.now());
         self.send(frames);
-        // Its streams are open for as long as that takes.
+        // The TCP streams remain open during this wait.
         self.membership.leave().await;
         if let Some(done) = done {
-            // Who asked may not wait any more.
+            // The caller may have stopped waiting.
             let _ = done.send(());
         }
     }
 }
 
-fn every(span: Duration) -> tokio::time::Interval {
+fn ticker(span: Duration) -> tokio::time::Interval {
     let mut ticks = interval(span);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
 
-async fn until(moment: Option<Instant>) {
-    if let Some(moment) = moment {
-        sleep_until(moment).await;
+async fn sleep_until_some(deadline: Option<Instant>) {
+    if let Some(deadline) = deadline {
+        sleep_until(deadline).await;
     }
 }
 
-/// Whether there is another roll; false if there will be none.
-async fn has_changed(roll: &mut watch::Receiver<Roll>) -> bool {
-    roll.changed().await.is_ok()
+/// Waits for the next view. Returns `false` if there will be none.
+async fn has_changed(view: &mut watch::Receiver<MembershipView>) -> bool {
+    view.changed().await.is_ok()
 }

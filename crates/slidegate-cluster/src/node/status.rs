@@ -1,4 +1,4 @@
-//! How a node and its cluster stand, for people and metrics.
+//! Status of a node and its cluster, for `GET /v1/cluster` and metrics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,140 +7,148 @@ use arc_swap::ArcSwap;
 use serde::Serialize;
 use slidegate::Timestamp;
 
-use crate::counts::Incarnation;
 use crate::membership::GossipTraffic;
-use crate::seal::Refusals;
-use crate::sync::{self, Standing};
-use crate::transport::Traffic;
+use crate::pn_counter::Incarnation;
+use crate::replication::{self, Liveness};
+use crate::seal::RejectCounters;
+use crate::transport::LinkTraffic;
 
-/// How a node and its cluster stand.
+/// Status of a node and its cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Status {
-    /// This node's name.
+pub struct ClusterStatus {
+    /// The name of this node.
     pub name: String,
-    /// Where others reach it.
+    /// The address at which other nodes reach this node.
     pub address: Option<String>,
-    /// This life of it, in 16 hexadecimal digits.
+    /// The incarnation of this node, as 16 hexadecimal digits.
     pub incarnation: String,
-    /// Whether it still waits for somebody who knows the cluster.
+    /// Whether this node is waiting for a member that knows the cluster.
     pub joining: bool,
-    /// Whether it hears a majority of the nodes.
+    /// Whether this node is part of a majority.
     pub majority: bool,
-    /// The others, in the order of their names.
+    /// The other members, ordered by name.
     pub members: Vec<MemberStatus>,
-    /// Bytes that went out to all nodes that ever were, gossip among them.
+    /// Bytes sent to all nodes since the start, including gossip.
     pub sent_bytes: u64,
-    /// Bytes that came from them.
+    /// Bytes received from all nodes since the start, including gossip.
     pub received_bytes: u64,
-    /// What was refused, by reason.
+    /// Number of rejected datagrams, connections and frames, by reason.
     pub refused: BTreeMap<&'static str, u64>,
     #[serde(skip)]
-    made_at: Timestamp,
-    /// Bytes of counts that went to nodes and came from them, those that have left among them.
+    updated_at: Timestamp,
+    /// Bytes of replication traffic sent and received, including departed nodes.
     #[serde(skip)]
-    counts: (u64, u64),
+    replication_bytes: (u64, u64),
 }
 
-/// How it stands with one of the others.
+/// Status of one other member.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct MemberStatus {
-    /// Its name.
+    /// The name of the member.
     pub name: String,
-    /// Where it is reached.
+    /// The address of the member.
     pub address: Option<String>,
-    /// This life of it.
+    /// The incarnation of the member, as 16 hexadecimal digits.
     pub incarnation: String,
     /// `alive` or `silent`.
     pub state: &'static str,
-    /// For how long it has been silent.
+    /// Time since the member was last seen, if it is silent.
     pub silent_for_ms: Option<u64>,
-    /// Time since the oldest news were told that it has not acknowledged.
+    /// Age of the oldest flush that the member has not acknowledged.
     pub lag_ms: u64,
-    /// Bytes of counts that went to it.
+    /// Bytes of replication traffic sent to the member.
     pub sent_bytes: u64,
-    /// Bytes of counts that came from it.
+    /// Bytes of replication traffic received from the member.
     pub received_bytes: u64,
-    /// Of late.
+    /// Current rate of bytes sent.
     pub sent_bytes_per_second: u64,
-    /// Of late.
+    /// Current rate of bytes received.
     pub received_bytes_per_second: u64,
 }
 
-impl Status {
+impl ClusterStatus {
     fn member(&self, incarnation: &str) -> Option<&MemberStatus> {
         self.members.iter().find(|member| member.incarnation == incarnation)
     }
 }
 
 impl MemberStatus {
-    /// Bytes that went to it and came from it since that status.
-    fn more_than(&self, before: &Status) -> (u64, u64) {
-        let known = before.member(&self.incarnation);
-        let (sent, received) =
-            known.map_or((0, 0), |known| (known.sent_bytes, known.received_bytes));
+    /// Returns the bytes sent to and received from the member since the previous status.
+    fn traffic_since(&self, previous: &ClusterStatus) -> (u64, u64) {
+        let previous_member = previous.member(&self.incarnation);
+        let (sent, received) = previous_member.map_or((0, 0), |previous_member| {
+            (previous_member.sent_bytes, previous_member.received_bytes)
+        });
         (self.sent_bytes.saturating_sub(sent), self.received_bytes.saturating_sub(received))
     }
 }
 
-/// What a status is made of.
-pub(super) struct Sources<'s> {
-    pub(super) engine: &'s sync::Status,
-    pub(super) links: Vec<(Incarnation, Traffic)>,
+/// The sources of a status.
+pub(super) struct StatusSources<'s> {
+    pub(super) engine: &'s replication::EngineStatus,
+    pub(super) links: Vec<(Incarnation, LinkTraffic)>,
     pub(super) gossip: &'s GossipTraffic,
-    pub(super) refusals: &'s Refusals,
+    pub(super) reject_counters: &'s RejectCounters,
     pub(super) now: Timestamp,
 }
 
-/// The last status that was made.
+/// The most recent status.
 #[derive(Debug, Default)]
-pub(super) struct Latest(ArcSwap<Status>);
+pub(super) struct LatestStatus(ArcSwap<ClusterStatus>);
 
-impl Latest {
-    pub(super) fn read(&self) -> Arc<Status> {
+impl LatestStatus {
+    pub(super) fn load(&self) -> Arc<ClusterStatus> {
         self.0.load_full()
     }
 
-    /// Makes another one. What goes over links in a second is told by the difference.
-    pub(super) fn make(&self, sources: &Sources<'_>) {
-        let before = self.read();
+    /// Updates the status. Rates are computed from the difference to the previous status.
+    pub(super) fn update(&self, sources: &StatusSources<'_>) {
+        let previous = self.load();
         let engine = sources.engine;
         let mut members: Vec<MemberStatus> =
-            engine.members.iter().map(|member| of_member(member, sources, &before)).collect();
+            engine.members.iter().map(|member| member_status(member, sources, &previous)).collect();
         members.sort_by(|one, other| one.name.cmp(&other.name));
         let mut refused: BTreeMap<&'static str, u64> =
-            sources.refusals.iter().map(|(refusal, count)| (refusal.name(), count)).collect();
-        let of_members = engine.members.iter();
+            sources.reject_counters.iter().map(|(reason, count)| (reason.name(), count)).collect();
+        let peers = engine.members.iter();
         let malformed =
-            of_members.map(|member| member.refused_frames + member.refused_tallies).sum::<u64>();
-        *refused.entry("malformed").or_default() += malformed + engine.refused_frames;
-        let more = members.iter().map(|member| member.more_than(&before));
-        let counts = more.fold(before.counts, |sum, more| (sum.0 + more.0, sum.1 + more.1));
-        self.0.store(Arc::new(Status {
-            name: engine.me.name.to_string(),
-            address: engine.me.address.map(|address| address.to_string()),
-            incarnation: hex(engine.me.incarnation),
+            peers.map(|member| member.rejected_frames + member.rejected_updates).sum::<u64>();
+        *refused.entry("malformed").or_default() += malformed + engine.rejected_frames;
+        let traffic = members.iter().map(|member| member.traffic_since(&previous));
+        let replication_bytes = traffic.fold(previous.replication_bytes, |sum, traffic| {
+            (sum.0 + traffic.0, sum.1 + traffic.1)
+        });
+        self.0.store(Arc::new(ClusterStatus {
+            name: engine.local_node.name.to_string(),
+            address: engine.local_node.address.map(|address| address.to_string()),
+            incarnation: format_incarnation(engine.local_node.incarnation),
             joining: engine.is_joining,
             majority: engine.is_majority,
             members,
-            sent_bytes: counts.0 + sources.gossip.sent_bytes(),
-            received_bytes: counts.1 + sources.gossip.received_bytes(),
+            sent_bytes: replication_bytes.0 + sources.gossip.sent_bytes(),
+            received_bytes: replication_bytes.1 + sources.gossip.received_bytes(),
             refused,
-            made_at: sources.now,
-            counts,
+            updated_at: sources.now,
+            replication_bytes,
         }));
     }
 }
 
-fn of_member(member: &sync::MemberStatus, sources: &Sources<'_>, before: &Status) -> MemberStatus {
-    let incarnation = hex(member.node.incarnation);
+fn member_status(
+    member: &replication::PeerStatus,
+    sources: &StatusSources<'_>,
+    previous: &ClusterStatus,
+) -> MemberStatus {
+    let incarnation = format_incarnation(member.node.incarnation);
     let links = sources.links.iter().find(|(of, _)| *of == member.node.incarnation);
     let traffic = links.map(|(_, traffic)| *traffic).unwrap_or_default();
-    let known = before.member(&incarnation).cloned().unwrap_or_default();
-    let spent_us = sources.now.as_micros().saturating_sub(before.made_at.as_micros()).max(1);
-    let rate = |now: u64, then: u64| now.saturating_sub(then).saturating_mul(1_000_000) / spent_us;
-    let silent_for_ms = match member.standing {
-        Standing::Alive => None,
-        Standing::Silent(span) => Some(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
+    let previous_member = previous.member(&incarnation).cloned().unwrap_or_default();
+    let elapsed_us = sources.now.as_micros().saturating_sub(previous.updated_at.as_micros()).max(1);
+    let rate =
+        |now: u64, then: u64| now.saturating_sub(then).saturating_mul(1_000_000) / elapsed_us;
+    let silent_for_ms = match member.liveness {
+        Liveness::Alive => None,
+        Liveness::Silent(span) => Some(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
     };
     MemberStatus {
         name: member.node.name.to_string(),
@@ -150,12 +158,12 @@ fn of_member(member: &sync::MemberStatus, sources: &Sources<'_>, before: &Status
         lag_ms: u64::try_from(member.lag.as_millis()).unwrap_or(u64::MAX),
         sent_bytes: traffic.sent_bytes,
         received_bytes: traffic.received_bytes,
-        sent_bytes_per_second: rate(traffic.sent_bytes, known.sent_bytes),
-        received_bytes_per_second: rate(traffic.received_bytes, known.received_bytes),
+        sent_bytes_per_second: rate(traffic.sent_bytes, previous_member.sent_bytes),
+        received_bytes_per_second: rate(traffic.received_bytes, previous_member.received_bytes),
         incarnation,
     }
 }
 
-fn hex(incarnation: Incarnation) -> String {
+fn format_incarnation(incarnation: Incarnation) -> String {
     format!("{:016x}", incarnation.0)
 }

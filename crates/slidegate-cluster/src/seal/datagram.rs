@@ -1,12 +1,12 @@
 //! Sealed datagrams.
 //!
 //! ```text
-//! version  incarnation  counter  payload  MAC over all before it
+//! version  incarnation  counter  payload  MAC of all preceding bytes
 //!    1          8          8        n      32      bytes; numbers are big-endian
 //! ```
 //!
-//! A sender's counter is its wall clock in microseconds, or one more than its last one if that is larger. So it tells
-//! when a datagram was sealed, and no two are alike.
+//! The counter is the sender's wall clock in microseconds, or the previous counter plus one if that is larger. So it
+//! dates the datagram and is unique per sender.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -14,193 +14,206 @@ use std::time::Duration;
 use ring::hmac;
 use slidegate::Timestamp;
 
-use super::{ClusterKey, MAC, Refusal, VERSION, key};
-use crate::counts::Incarnation;
+use super::{ClusterKey, MAC_BYTES, RejectReason, VERSION, key};
+use crate::pn_counter::Incarnation;
 
 /// Bytes before the payload.
-const HEAD: usize = 1 + 8 + 8;
+const HEADER_BYTES: usize = 1 + 8 + 8;
 
 /// Bytes that a seal adds to a payload.
-pub const DATAGRAM_OVERHEAD: usize = HEAD + MAC;
+pub const DATAGRAM_OVERHEAD: usize = HEADER_BYTES + MAC_BYTES;
 
-/// Bytes of the longest datagram that UDP carries over IPv4.
+/// Size of the longest datagram over IPv4, in bytes.
 pub const MAX_DATAGRAM: usize = 65_507;
 
-/// So long after its sealing a datagram is opened, apart from how far clocks may be apart.
-const LIFE: Duration = Duration::from_secs(60);
+/// Time for which a datagram is accepted after it was sealed, plus the maximum clock skew.
+const DATAGRAM_LIFETIME: Duration = Duration::from_secs(60);
 
-/// Senders whose counters are remembered. Only who has the key becomes one.
+/// Maximum number of remembered senders. Only nodes with the key are remembered.
 pub const MAX_SENDERS: usize = 1_024;
 
-/// Counters that are remembered of each sender: a datagram may be so many late.
-const REMEMBERED: usize = 64;
+/// Number of remembered counters per sender, which limits the reordering of datagrams.
+const REPLAY_WINDOW: usize = 64;
 
-/// Seals the datagrams of one node.
+/// A sealer for the datagrams of one node.
 #[derive(Debug)]
 pub struct DatagramSealer {
     key: hmac::Key,
     incarnation: Incarnation,
-    last: u64,
+    last_counter: u64,
 }
 
 impl DatagramSealer {
-    /// Seals as this incarnation. There may be only one of it: two would use the same counters.
+    /// Creates a sealer for an incarnation. There must be only one, since two would use the same counters.
     pub fn new(key: &ClusterKey, incarnation: Incarnation) -> Self {
-        Self { key: key.datagrams().clone(), incarnation, last: 0 }
+        Self { key: key.datagrams().clone(), incarnation, last_counter: 0 }
     }
 
-    /// Puts the sealed payload into `sealed`, instead of what is in it. `now` is by the wall clock.
+    /// Replaces the content of `sealed` with the sealed payload. `now` is the wall clock time.
     ///
     /// # Errors
-    /// [`Refusal::TooLong`] for a payload that fits no datagram.
+    /// Returns [`RejectReason::TooLong`] if the payload does not fit into a datagram.
     pub fn seal(
         &mut self,
         now: Timestamp,
         payload: &[u8],
         sealed: &mut Vec<u8>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RejectReason> {
         if payload.len() > MAX_DATAGRAM - DATAGRAM_OVERHEAD {
-            return Err(Refusal::TooLong);
+            return Err(RejectReason::TooLong);
         }
-        self.last = self.next_counter(now);
+        self.last_counter = self.next_counter(now);
         sealed.clear();
         sealed.push(VERSION);
         sealed.extend_from_slice(&self.incarnation.0.to_be_bytes());
-        sealed.extend_from_slice(&self.last.to_be_bytes());
+        sealed.extend_from_slice(&self.last_counter.to_be_bytes());
         sealed.extend_from_slice(payload);
         let mac = hmac::sign(&self.key, sealed);
         sealed.extend_from_slice(mac.as_ref());
         Ok(())
     }
 
-    /// A clock that was put back does not bring counters back, unless it was put back so far that nobody whose clock
-    /// is right has opened them.
+    /// Returns the next counter. A clock that was set back does not decrease the counter, unless it was set back so far
+    /// that no node with a correct clock has accepted the later counters.
     fn next_counter(&self, now: Timestamp) -> u64 {
         let now_us = now.as_micros();
-        let ahead = self.last > now.after(LIFE * 2).as_micros();
-        if ahead { now_us } else { now_us.max(self.last.saturating_add(1)) }
+        let is_far_ahead = self.last_counter > now.after(DATAGRAM_LIFETIME * 2).as_micros();
+        if is_far_ahead { now_us } else { now_us.max(self.last_counter.saturating_add(1)) }
     }
 }
 
-/// A datagram whose seal is right.
+/// A datagram with a valid seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opened<'d> {
-    /// Who has sealed it.
+pub struct OpenedDatagram<'d> {
+    /// The incarnation of the sender.
     pub from: Incarnation,
-    /// What it holds.
+    /// The content of the datagram.
     pub payload: &'d [u8],
 }
 
-/// Opens the datagrams that one node hears, each once.
+/// An opener for the datagrams received by one node, which accepts each datagram once.
 ///
-/// It remembers the newest counters of each sender, until all that the sender has sealed so far would be stale. So
-/// its memory is bounded, and forgets nothing that could be opened again.
+/// It remembers the latest counters of each sender until all earlier datagrams of that sender are stale. So its memory
+/// is bounded, and a removed entry cannot enable a replay.
 #[derive(Debug)]
 pub struct DatagramOpener {
     key: hmac::Key,
-    own: Incarnation,
+    local: Incarnation,
     tolerance: Duration,
-    senders: HashMap<Incarnation, Seen>,
+    senders: HashMap<Incarnation, SenderWindow>,
 }
 
 impl DatagramOpener {
-    /// Opens for this incarnation, whose clock may be so far from others'.
-    pub fn new(key: &ClusterKey, own: Incarnation, max_clock_skew: Duration) -> Self {
-        let tolerance = LIFE.saturating_add(max_clock_skew);
-        Self { key: key.datagrams().clone(), own, tolerance, senders: HashMap::new() }
+    /// Creates an opener for the node with incarnation `local`. `max_clock_skew` is the maximum difference to other
+    /// clocks.
+    pub fn new(key: &ClusterKey, local: Incarnation, max_clock_skew: Duration) -> Self {
+        let tolerance = DATAGRAM_LIFETIME.saturating_add(max_clock_skew);
+        Self { key: key.datagrams().clone(), local, tolerance, senders: HashMap::new() }
     }
 
-    /// Opens a datagram. `now` is by the wall clock.
+    /// Opens a datagram. `now` is the wall clock time.
     ///
     /// # Errors
-    /// Why it is not opened. Nothing of a datagram with a wrong MAC is remembered.
-    pub fn open<'d>(&mut self, now: Timestamp, datagram: &'d [u8]) -> Result<Opened<'d>, Refusal> {
+    /// Returns the reason for which the datagram is rejected. A datagram with an invalid MAC leaves no trace.
+    pub fn open<'d>(
+        &mut self,
+        now: Timestamp,
+        datagram: &'d [u8],
+    ) -> Result<OpenedDatagram<'d>, RejectReason> {
         let (from, counter, payload) = self.verify(datagram)?;
-        if from == self.own {
-            return Err(Refusal::Reflected);
+        if from == self.local {
+            return Err(RejectReason::Reflected);
         }
-        self.judge_age(now, counter)?;
-        self.seen(now, from)?.admit(counter)?;
-        Ok(Opened { from, payload })
+        self.check_age(now, counter)?;
+        self.sender_window(now, from)?.accept(counter)?;
+        Ok(OpenedDatagram { from, payload })
     }
 
-    fn verify<'d>(&self, datagram: &'d [u8]) -> Result<(Incarnation, u64, &'d [u8]), Refusal> {
+    fn verify<'d>(&self, datagram: &'d [u8]) -> Result<(Incarnation, u64, &'d [u8]), RejectReason> {
         if datagram.len() > MAX_DATAGRAM {
-            return Err(Refusal::TooLong);
+            return Err(RejectReason::TooLong);
         }
-        if *datagram.first().ok_or(Refusal::Truncated)? != VERSION {
-            return Err(Refusal::WrongVersion);
+        if *datagram.first().ok_or(RejectReason::Truncated)? != VERSION {
+            return Err(RejectReason::WrongVersion);
         }
-        let (sealed, mac) = datagram.split_last_chunk::<MAC>().ok_or(Refusal::Truncated)?;
-        let (head, payload) = sealed.split_first_chunk::<HEAD>().ok_or(Refusal::Truncated)?;
+        let (sealed, mac) =
+            datagram.split_last_chunk::<MAC_BYTES>().ok_or(RejectReason::Truncated)?;
+        let (header, payload) =
+            sealed.split_first_chunk::<HEADER_BYTES>().ok_or(RejectReason::Truncated)?;
         key::verify(&self.key, sealed, mac)?;
-        let [_, numbers @ ..] = head;
+        let [_, numbers @ ..] = header;
         let (incarnation, counter) = numbers.split_at(8);
-        Ok((Incarnation(key::number(incarnation)), key::number(counter), payload))
+        Ok((Incarnation(key::read_be(incarnation)), key::read_be(counter), payload))
     }
 
-    fn judge_age(&self, now: Timestamp, counter: u64) -> Result<(), Refusal> {
+    fn check_age(&self, now: Timestamp, counter: u64) -> Result<(), RejectReason> {
         if Timestamp::from_micros(counter).after(self.tolerance) < now {
-            return Err(Refusal::Stale);
+            return Err(RejectReason::Stale);
         }
         if counter > now.after(self.tolerance).as_micros() {
-            return Err(Refusal::Early);
+            return Err(RejectReason::Early);
         }
         Ok(())
     }
 
-    /// What is remembered of a sender. Of one that has sealed later than can be (the own clock was put back), nothing.
-    fn seen(&mut self, now: Timestamp, from: Incarnation) -> Result<&mut Seen, Refusal> {
+    /// Returns the counters of a sender. They are reset if they are too far in the future, since then the local clock
+    /// was set back.
+    fn sender_window(
+        &mut self,
+        now: Timestamp,
+        from: Incarnation,
+    ) -> Result<&mut SenderWindow, RejectReason> {
         if !self.senders.contains_key(&from) && self.senders.len() >= MAX_SENDERS {
-            self.forget(now);
+            self.remove_stale_senders(now);
             if self.senders.len() >= MAX_SENDERS {
-                return Err(Refusal::Crowded);
+                return Err(RejectReason::Crowded);
             }
         }
-        let end = now.after(self.tolerance).as_micros();
-        let seen = self.senders.entry(from).or_default();
-        if seen.newest() > end {
-            *seen = Seen::default();
+        let latest_us = now.after(self.tolerance).as_micros();
+        let sender_window = self.senders.entry(from).or_default();
+        if sender_window.newest() > latest_us {
+            *sender_window = SenderWindow::default();
         }
-        Ok(seen)
+        Ok(sender_window)
     }
 
-    /// Forgets whoever has not been heard for so long that all that it said is stale.
-    fn forget(&mut self, now: Timestamp) {
+    /// Removes senders whose datagrams so far are all stale.
+    fn remove_stale_senders(&mut self, now: Timestamp) {
         let tolerance = self.tolerance;
-        self.senders
-            .retain(|_, seen| Timestamp::from_micros(seen.newest()).after(tolerance) >= now);
+        self.senders.retain(|_, sender_window| {
+            Timestamp::from_micros(sender_window.newest()).after(tolerance) >= now
+        });
     }
 
-    /// Senders that are remembered.
+    /// Returns the number of remembered senders.
     pub fn senders(&self) -> usize {
         self.senders.len()
     }
 }
 
-/// The newest counters of one sender.
+/// Latest counters of one sender.
 #[derive(Debug, Default)]
-struct Seen {
-    /// In order.
+struct SenderWindow {
+    /// Accepted counters in ascending order.
     newest: VecDeque<u64>,
-    /// Nothing up to here is opened any more.
+    /// Counters up to this value are rejected.
     floor: u64,
 }
 
-impl Seen {
+impl SenderWindow {
     fn newest(&self) -> u64 {
         self.newest.back().copied().unwrap_or_default()
     }
 
-    fn admit(&mut self, counter: u64) -> Result<(), Refusal> {
+    fn accept(&mut self, counter: u64) -> Result<(), RejectReason> {
         if counter <= self.floor {
-            return Err(Refusal::Replayed);
+            return Err(RejectReason::Replayed);
         }
-        let Err(place) = self.newest.binary_search(&counter) else {
-            return Err(Refusal::Replayed);
+        let Err(index) = self.newest.binary_search(&counter) else {
+            return Err(RejectReason::Replayed);
         };
-        self.newest.insert(place, counter);
-        if self.newest.len() > REMEMBERED
+        self.newest.insert(index, counter);
+        if self.newest.len() > REPLAY_WINDOW
             && let Some(oldest) = self.newest.pop_front()
         {
             self.floor = oldest;

@@ -1,201 +1,215 @@
-//! How a stream begins.
+//! Handshake at the start of a stream.
 //!
 //! ```text
-//! who dials                                              who answers
-//!     greeting: version, incarnation, nonce, name, MAC  ─►
-//!  ◄─ greeting of its own; its MAC covers the first one, too
-//!     confirmation: a MAC over both                     ─►
-//!     frames                                            ◄►
+//! client                                                server
+//!     hello: version, incarnation, nonce, name, MAC      ─►
+//!  ◄─ hello of the server; its MAC also covers the client's hello
+//!     confirmation: a MAC of both hellos                 ─►
+//!     frames                                             ◄►
 //! ```
 //!
-//! A greeting that somebody repeats is answered with another nonce, which only who has the key can confirm. Each MAC
-//! says which of the three it is, so none passes for another. Both greetings make the keys of the two directions.
+//! The response to a replayed hello contains a new nonce, which only a client with the key can confirm. Each MAC
+//! contains the type of its message, so that none can be used as another. The keys of both directions are derived from
+//! both hellos.
 //!
 //! ```text
-//! version  incarnation  nonce  name's length  name  MAC
-//!    1          8         32         1          n    32      bytes; numbers are big-endian
+//! version  incarnation  nonce  name length  name  MAC
+//!    1          8         32        1         n    32      bytes; numbers are big-endian
 //! ```
 
 use ring::hmac;
 
-use super::{ClusterKey, FrameOpener, FrameSealer, MAC, Refusal, VERSION, key};
-use crate::counts::Incarnation;
+use super::{ClusterKey, FrameOpener, FrameSealer, MAC_BYTES, RejectReason, VERSION, key};
+use crate::pn_counter::Incarnation;
 
-/// A number that was never used before: random, of a generator fit for keys.
+/// A number that is used once, from a cryptographically secure random generator.
 pub type Nonce = [u8; 32];
 
-/// Bytes of a greeting before the name, which tell how long it is.
-pub const GREETING_HEAD: usize = 1 + 8 + 32 + 1;
+/// Size of a hello before the name, in bytes.
+pub const HELLO_HEADER_BYTES: usize = 1 + 8 + 32 + 1;
 
-/// Bytes of the confirmation.
-pub const CONFIRMATION: usize = MAC;
+/// Size of the confirmation, in bytes.
+pub const CONFIRMATION_BYTES: usize = MAC_BYTES;
 
-/// Bytes of the longest name. Of a longer one the end is left out.
-pub const MAX_NAME: usize = u8::MAX as usize;
+/// Maximum size of a name, in bytes. Longer names are truncated.
+pub const MAX_NAME_BYTES: usize = u8::MAX as usize;
 
-const DIALS: &[u8] = b"who dials greets";
-const ANSWERS: &[u8] = b"who answers greets";
-const CONFIRMS: &[u8] = b"who dials confirms";
-const KEY_OF_DIALLER: &[u8] = b"key of who dials";
-const KEY_OF_ANSWERER: &[u8] = b"key of who answers";
+const CLIENT_HELLO_LABEL: &[u8] = b"who dials greets";
+const SERVER_HELLO_LABEL: &[u8] = b"who answers greets";
+const CONFIRMATION_LABEL: &[u8] = b"who dials confirms";
+const CLIENT_KEY_LABEL: &[u8] = b"key of who dials";
+const SERVER_KEY_LABEL: &[u8] = b"key of who answers";
 
-/// Who speaks.
+/// Identity of one side of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Introduction {
-    /// Which life of which node.
+pub struct PeerIdentity {
+    /// The incarnation of the node.
     pub incarnation: Incarnation,
-    /// The node's name, for people.
+    /// The name of the node, for display.
     pub name: String,
 }
 
-impl Introduction {
+impl PeerIdentity {
     fn write(&self, nonce: &Nonce) -> Vec<u8> {
-        let name = &self.name[..self.name.floor_char_boundary(MAX_NAME)];
-        let mut greeting = Vec::with_capacity(GREETING_HEAD + name.len() + MAC);
-        greeting.push(VERSION);
-        greeting.extend_from_slice(&self.incarnation.0.to_be_bytes());
-        greeting.extend_from_slice(nonce);
-        greeting.extend(u8::try_from(name.len()));
-        greeting.extend_from_slice(name.as_bytes());
-        greeting
+        let name = &self.name[..self.name.floor_char_boundary(MAX_NAME_BYTES)];
+        let mut hello = Vec::with_capacity(HELLO_HEADER_BYTES + name.len() + MAC_BYTES);
+        hello.push(VERSION);
+        hello.extend_from_slice(&self.incarnation.0.to_be_bytes());
+        hello.extend_from_slice(nonce);
+        hello.extend(u8::try_from(name.len()));
+        hello.extend_from_slice(name.as_bytes());
+        hello
     }
 
-    /// Reads a greeting whose MAC is right.
-    fn read(greeting: &[u8]) -> Result<Self, Refusal> {
-        let (head, rest) =
-            greeting.split_first_chunk::<GREETING_HEAD>().ok_or(Refusal::Truncated)?;
-        let name = rest.split_last_chunk::<MAC>().ok_or(Refusal::Truncated)?.0;
-        let name = std::str::from_utf8(name).map_err(|_| Refusal::Malformed)?;
-        Ok(Self { incarnation: Incarnation(key::number(&head[1..9])), name: name.to_owned() })
+    /// Decodes a hello with a valid MAC.
+    fn read(hello: &[u8]) -> Result<Self, RejectReason> {
+        let (header, rest) =
+            hello.split_first_chunk::<HELLO_HEADER_BYTES>().ok_or(RejectReason::Truncated)?;
+        let name = rest.split_last_chunk::<MAC_BYTES>().ok_or(RejectReason::Truncated)?.0;
+        let name = std::str::from_utf8(name).map_err(|_| RejectReason::Malformed)?;
+        Ok(Self { incarnation: Incarnation(key::read_be(&header[1..9])), name: name.to_owned() })
     }
 }
 
-/// How long the greeting is that begins so.
+/// Returns the total length of a hello from its first bytes.
 ///
 /// # Errors
-/// [`Refusal::WrongVersion`] for one of another version.
-pub fn greeting_length(head: &[u8; GREETING_HEAD]) -> Result<usize, Refusal> {
-    let [version, .., name] = head;
+/// Returns [`RejectReason::WrongVersion`] for another version.
+pub fn hello_length(header: &[u8; HELLO_HEADER_BYTES]) -> Result<usize, RejectReason> {
+    let [version, .., name] = header;
     if *version != VERSION {
-        return Err(Refusal::WrongVersion);
+        return Err(RejectReason::WrongVersion);
     }
-    Ok(GREETING_HEAD + usize::from(*name) + MAC)
+    Ok(HELLO_HEADER_BYTES + usize::from(*name) + MAC_BYTES)
 }
 
-/// A stream whose both sides have shown that they have the key.
+/// A stream on which both sides have proved that they have the key.
 #[derive(Debug)]
 pub struct Session {
-    /// The other side.
-    pub peer: Introduction,
-    /// Seals what is sent.
+    /// Identity of the other side.
+    pub peer: PeerIdentity,
+    /// Sealer for outgoing frames.
     pub sealer: FrameSealer,
-    /// Opens what arrives.
+    /// Opener for incoming frames.
     pub opener: FrameOpener,
 }
 
-/// The side that dials, once it has greeted.
+/// The client side of a handshake after its hello.
 #[derive(Debug)]
-pub struct Dialling<'k> {
+pub struct ClientHandshake<'k> {
     key: &'k ClusterKey,
-    own: Incarnation,
-    greeting: Vec<u8>,
+    local: Incarnation,
+    hello: Vec<u8>,
 }
 
-/// Begins a handshake, as the side that dials.
-pub fn dial<'k>(key: &'k ClusterKey, me: &Introduction, nonce: &Nonce) -> Dialling<'k> {
-    let mut greeting = me.write(nonce);
-    let mac = key::sign(key.handshakes(), &[DIALS, &greeting]);
-    greeting.extend_from_slice(mac.as_ref());
-    Dialling { key, own: me.incarnation, greeting }
+/// Starts a handshake as the client.
+pub fn start_handshake<'k>(
+    key: &'k ClusterKey,
+    local: &PeerIdentity,
+    nonce: &Nonce,
+) -> ClientHandshake<'k> {
+    let mut hello = local.write(nonce);
+    let mac = key::sign(key.handshakes(), &[CLIENT_HELLO_LABEL, &hello]);
+    hello.extend_from_slice(mac.as_ref());
+    ClientHandshake { key, local: local.incarnation, hello }
 }
 
-impl Dialling<'_> {
-    /// What is sent first.
-    pub fn greeting(&self) -> &[u8] {
-        &self.greeting
+impl ClientHandshake<'_> {
+    /// Returns the hello to send first.
+    pub fn hello(&self) -> &[u8] {
+        &self.hello
     }
 
-    /// Takes the answer. The confirmation has to be sent before all frames.
+    /// Processes the server's response. The returned confirmation must be sent before any frame.
     ///
     /// # Errors
-    /// Why the answer is refused.
-    pub fn answered(self, answer: &[u8]) -> Result<(Session, [u8; CONFIRMATION]), Refusal> {
+    /// Returns the reason for which the response is rejected.
+    pub fn on_response(
+        self,
+        response: &[u8],
+    ) -> Result<(Session, [u8; CONFIRMATION_BYTES]), RejectReason> {
         let keys = self.key.handshakes();
-        verify(keys, &[ANSWERS, &self.greeting], answer)?;
-        let peer = Introduction::read(answer)?;
-        if peer.incarnation == self.own {
-            return Err(Refusal::Reflected);
+        verify(keys, &[SERVER_HELLO_LABEL, &self.hello], response)?;
+        let peer = PeerIdentity::read(response)?;
+        if peer.incarnation == self.local {
+            return Err(RejectReason::Reflected);
         }
-        let mut confirmation = [0; CONFIRMATION];
-        confirmation.copy_from_slice(key::sign(keys, &[CONFIRMS, &self.greeting, answer]).as_ref());
-        let sealer = FrameSealer::new(key::derive(keys, &[KEY_OF_DIALLER, &self.greeting, answer]));
+        let mut confirmation = [0; CONFIRMATION_BYTES];
+        confirmation.copy_from_slice(
+            key::sign(keys, &[CONFIRMATION_LABEL, &self.hello, response]).as_ref(),
+        );
+        let sealer =
+            FrameSealer::new(key::derive(keys, &[CLIENT_KEY_LABEL, &self.hello, response]));
         let opener =
-            FrameOpener::new(key::derive(keys, &[KEY_OF_ANSWERER, &self.greeting, answer]));
+            FrameOpener::new(key::derive(keys, &[SERVER_KEY_LABEL, &self.hello, response]));
         Ok((Session { peer, sealer, opener }, confirmation))
     }
 }
 
-/// The side that answers, once it has done so.
+/// The server side of a handshake after its response.
 #[derive(Debug)]
-pub struct Answering<'k> {
+pub struct ServerHandshake<'k> {
     key: &'k ClusterKey,
-    peer: Introduction,
-    greeting: Vec<u8>,
-    answer: Vec<u8>,
+    peer: PeerIdentity,
+    hello: Vec<u8>,
+    response: Vec<u8>,
 }
 
-/// Answers a greeting. Whoever has sent it may have heard it from somebody else: nothing is known of them before they
-/// have confirmed.
+/// Responds to a client's hello. The hello may be a replay, so the client is not authenticated before its confirmation.
 ///
 /// # Errors
-/// Why the greeting is refused.
-pub fn answer<'k>(
+/// Returns the reason for which the hello is rejected.
+pub fn accept_handshake<'k>(
     key: &'k ClusterKey,
-    me: &Introduction,
+    local: &PeerIdentity,
     nonce: &Nonce,
-    greeting: &[u8],
-) -> Result<Answering<'k>, Refusal> {
-    verify(key.handshakes(), &[DIALS], greeting)?;
-    let peer = Introduction::read(greeting)?;
-    if peer.incarnation == me.incarnation {
-        return Err(Refusal::Reflected);
+    hello: &[u8],
+) -> Result<ServerHandshake<'k>, RejectReason> {
+    verify(key.handshakes(), &[CLIENT_HELLO_LABEL], hello)?;
+    let peer = PeerIdentity::read(hello)?;
+    if peer.incarnation == local.incarnation {
+        return Err(RejectReason::Reflected);
     }
-    let mut answer = me.write(nonce);
-    let mac = key::sign(key.handshakes(), &[ANSWERS, greeting, &answer]);
-    answer.extend_from_slice(mac.as_ref());
-    Ok(Answering { key, peer, greeting: greeting.to_vec(), answer })
+    let mut response = local.write(nonce);
+    let mac = key::sign(key.handshakes(), &[SERVER_HELLO_LABEL, hello, &response]);
+    response.extend_from_slice(mac.as_ref());
+    Ok(ServerHandshake { key, peer, hello: hello.to_vec(), response })
 }
 
-impl Answering<'_> {
-    /// What is sent back.
-    pub fn answer(&self) -> &[u8] {
-        &self.answer
+impl ServerHandshake<'_> {
+    /// Returns the response to send.
+    pub fn response(&self) -> &[u8] {
+        &self.response
     }
 
-    /// Takes the confirmation.
+    /// Processes the client's confirmation.
     ///
     /// # Errors
-    /// [`Refusal::WrongMac`] if it comes from somebody without the key.
-    pub fn confirmed(self, confirmation: &[u8; CONFIRMATION]) -> Result<Session, Refusal> {
+    /// Returns [`RejectReason::WrongMac`] if the client does not have the key.
+    pub fn on_confirmation(
+        self,
+        confirmation: &[u8; CONFIRMATION_BYTES],
+    ) -> Result<Session, RejectReason> {
         let keys = self.key.handshakes();
-        let said = [CONFIRMS, &self.greeting, &self.answer].concat();
-        key::verify(keys, &said, confirmation)?;
+        let sealed = [CONFIRMATION_LABEL, &self.hello, &self.response].concat();
+        key::verify(keys, &sealed, confirmation)?;
         let sealer =
-            FrameSealer::new(key::derive(keys, &[KEY_OF_ANSWERER, &self.greeting, &self.answer]));
+            FrameSealer::new(key::derive(keys, &[SERVER_KEY_LABEL, &self.hello, &self.response]));
         let opener =
-            FrameOpener::new(key::derive(keys, &[KEY_OF_DIALLER, &self.greeting, &self.answer]));
+            FrameOpener::new(key::derive(keys, &[CLIENT_KEY_LABEL, &self.hello, &self.response]));
         Ok(Session { peer: self.peer, sealer, opener })
     }
 }
 
-/// Whether a greeting is as long as it says, and its MAC right over what was said before and itself.
-fn verify(keys: &hmac::Key, before: &[&[u8]], greeting: &[u8]) -> Result<(), Refusal> {
-    let (head, _) = greeting.split_first_chunk::<GREETING_HEAD>().ok_or(Refusal::Truncated)?;
-    match greeting_length(head)? {
-        length if greeting.len() < length => return Err(Refusal::Truncated),
-        length if greeting.len() > length => return Err(Refusal::TooLong),
+/// Verifies the length of a hello, and its MAC over `prefix` and the hello itself.
+fn verify(keys: &hmac::Key, prefix: &[&[u8]], hello: &[u8]) -> Result<(), RejectReason> {
+    let (header, _) =
+        hello.split_first_chunk::<HELLO_HEADER_BYTES>().ok_or(RejectReason::Truncated)?;
+    match hello_length(header)? {
+        length if hello.len() < length => return Err(RejectReason::Truncated),
+        length if hello.len() > length => return Err(RejectReason::TooLong),
         _ => {}
     }
-    let (said, mac) = greeting.split_last_chunk::<MAC>().ok_or(Refusal::Truncated)?;
-    key::verify(keys, &[&before.concat(), said].concat(), mac)
+    let (sealed, mac) = hello.split_last_chunk::<MAC_BYTES>().ok_or(RejectReason::Truncated)?;
+    key::verify(keys, &[&prefix.concat(), sealed].concat(), mac)
 }

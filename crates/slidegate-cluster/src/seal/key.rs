@@ -1,16 +1,16 @@
-//! The key of a cluster.
+//! The shared key of a cluster.
 
 use std::fmt;
 
 use ring::hmac;
 
-use super::Refusal;
+use super::RejectReason;
 
-/// Bytes that the text of a key has at least.
-pub const MIN_KEY: usize = 16;
+/// Minimum length of a key's text, in bytes.
+pub const MIN_KEY_BYTES: usize = 16;
 
-/// What the nodes of a cluster have in common and nobody else knows. Its text is not kept: only keys derived from it,
-/// one for each use, so that nothing sealed for one use passes for another.
+/// The shared secret of a cluster. Its text is not stored. Each purpose has its own derived key, so that a seal of one
+/// purpose is invalid for another.
 #[derive(Clone)]
 pub struct ClusterKey {
     datagrams: hmac::Key,
@@ -18,33 +18,31 @@ pub struct ClusterKey {
     fingerprint_secret: [u8; 16],
 }
 
-/// A text too short for a key.
+/// An error for a key with too few bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the cluster's key has {bytes} bytes: {MIN_KEY} are the fewest, and 32 random ones are best"
-)]
-pub struct KeyTooShort {
-    /// So many bytes it has.
+#[error("cluster key has {bytes} bytes: use at least {MIN_KEY_BYTES}, preferably 32 random bytes")]
+pub struct ShortKeyError {
+    /// The number of bytes of the key.
     pub bytes: usize,
 }
 
 impl ClusterKey {
-    /// The key that this text stands for: the same on every node. Its bytes count as they are, white space too.
+    /// Derives the key from a text, identically on every node. All bytes of the text count, including white space.
     ///
     /// # Errors
-    /// If it has fewer than [`MIN_KEY`] bytes.
-    pub fn new(text: &str) -> Result<Self, KeyTooShort> {
+    /// Returns an error if the text has fewer than [`MIN_KEY_BYTES`] bytes.
+    pub fn new(text: &str) -> Result<Self, ShortKeyError> {
         let bytes = text.len();
-        if bytes < MIN_KEY { Err(KeyTooShort { bytes }) } else { Ok(Self::of(text)) }
+        if bytes < MIN_KEY_BYTES { Err(ShortKeyError { bytes }) } else { Ok(Self::from_text(text)) }
     }
 
-    /// The key of clusters that have none: everybody knows it. For nodes that only listen on loopback; it still tells
-    /// damage, and other versions.
+    /// Returns the publicly known key of clusters without a key, for nodes that listen on loopback only. It still
+    /// detects damaged messages and other versions.
     pub fn for_loopback() -> Self {
-        Self::of("slidegate: a cluster on loopback without a key of its own")
+        Self::from_text("slidegate: a cluster on loopback without a key of its own")
     }
 
-    fn of(text: &str) -> Self {
+    fn from_text(text: &str) -> Self {
         let root = hmac::Key::new(hmac::HMAC_SHA256, text.as_bytes());
         let mut fingerprint_secret = [0; 16];
         fingerprint_secret
@@ -56,7 +54,8 @@ impl ClusterKey {
         }
     }
 
-    /// The secret under which keys become fingerprints: the same on every node, and unknown to whoever picks keys.
+    /// Returns the key of the fingerprint hash: identical on every node, and unknown to clients that choose rate limit
+    /// keys.
     pub const fn fingerprint_secret(&self) -> [u8; 16] {
         self.fingerprint_secret
     }
@@ -70,29 +69,29 @@ impl ClusterKey {
     }
 }
 
-/// A key made of another one and of what it is for.
+/// Derives a key for a purpose.
 pub(super) fn derive(from: &hmac::Key, purpose: &[&[u8]]) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, sign(from, purpose).as_ref())
 }
 
-/// The MAC over all parts, one after the other. Parts whose lengths vary have to tell them.
+/// Returns the MAC of all concatenated parts. Parts of variable length must contain their length.
 pub(super) fn sign(key: &hmac::Key, parts: &[&[u8]]) -> hmac::Tag {
     let mut context = hmac::Context::with_key(key);
     parts.iter().for_each(|part| context.update(part));
     context.sign()
 }
 
-/// Compares in constant time.
-pub(super) fn verify(key: &hmac::Key, sealed: &[u8], mac: &[u8]) -> Result<(), Refusal> {
-    hmac::verify(key, sealed, mac).map_err(|_| Refusal::WrongMac)
+/// Verifies a MAC in constant time.
+pub(super) fn verify(key: &hmac::Key, sealed: &[u8], mac: &[u8]) -> Result<(), RejectReason> {
+    hmac::verify(key, sealed, mac).map_err(|_| RejectReason::WrongMac)
 }
 
-/// The big-endian number in these bytes, of which there are at most eight.
-pub(super) fn number(bytes: &[u8]) -> u64 {
+/// Reads a big-endian integer of at most eight bytes.
+pub(super) fn read_be(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Shows nothing of it.
+/// Omits all key material.
 impl fmt::Debug for ClusterKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ClusterKey(…)")
@@ -104,19 +103,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_text_is_no_key() {
-        assert_eq!(ClusterKey::new("fifteen letters").err(), Some(KeyTooShort { bytes: 15 }));
+    fn short_key_is_rejected() {
+        assert_eq!(ClusterKey::new("fifteen letters").err(), Some(ShortKeyError { bytes: 15 }));
         assert!(ClusterKey::new("sixteen letters.").is_ok());
     }
 
     #[test]
-    fn a_key_does_not_show_itself() {
+    fn debug_output_hides_key() {
         let key = ClusterKey::new("sixteen letters.").unwrap();
         assert_eq!(format!("{key:?}"), "ClusterKey(…)");
     }
 
     #[test]
-    fn fingerprints_are_secret_to_the_key_and_the_same_on_every_node() {
+    fn fingerprint_secret_depends_on_key_only() {
         let [one, same, other] = ["sixteen letters.", "sixteen letters.", "sixteen letters!"]
             .map(|text| ClusterKey::new(text).unwrap().fingerprint_secret());
         assert_eq!(one, same);

@@ -1,10 +1,10 @@
-//! What nobody without the key can do, and nobody can do twice.
+//! Tests that messages cannot be forged without the key, and cannot be replayed.
 
 mod datagrams;
 mod streams;
 
 use super::*;
-use crate::counts::Incarnation;
+use crate::pn_counter::Incarnation;
 
 const ALICE: Incarnation = Incarnation(0xA11CE);
 const BOB: Incarnation = Incarnation(0xB0B);
@@ -13,6 +13,6 @@ fn key() -> ClusterKey {
     ClusterKey::new("a key for all of these tests").unwrap()
 }
 
-fn stranger() -> ClusterKey {
-    ClusterKey::new("a key that nobody else has got").unwrap()
+fn other_key() -> ClusterKey {
+    ClusterKey::new("a key of some other cluster").unwrap()
 }

@@ -1,5 +1,5 @@
-//! Frames within a process, through a network whose weather is made: it loses, repeats, delays and reorders them, and
-//! can be cut in parts. By the same seed the same happens, on tokio's time, which tests may pause.
+//! Transport within one process over a simulated network that drops, duplicates, delays and reorders frames, and can be
+//! partitioned. Behavior is determined by the seed and uses Tokio's clock, which tests may pause.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -10,102 +10,103 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Event, MAX_FRAME, Peer, Traffic, Transport};
-use crate::counts::Incarnation;
+use super::{LinkTraffic, MAX_FRAME, PeerAddress, Transport, TransportEvent};
+use crate::pn_counter::Incarnation;
 
-/// Frames that are under way to one node. What is more is dropped.
-pub const MAX_UNDER_WAY: usize = 1_024;
+/// Maximum number of frames in transit to one node. Further frames are dropped.
+pub const MAX_IN_TRANSIT: usize = 1_024;
 
-/// What happens to frames.
+/// Faults of the simulated network.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Weather {
-    /// The part of the frames that is lost: 0 to 1.
+pub struct NetworkFaults {
+    /// Probability that a frame is lost, from 0 to 1.
     pub loss: f64,
-    /// The part of the others that comes twice: 0 to 1.
-    pub repeats: f64,
-    /// No frame is quicker.
-    pub shortest_delay: Duration,
-    /// No frame is slower. If it is more than the shortest delay, frames overtake each other.
-    pub longest_delay: Duration,
+    /// Probability that a delivered frame is duplicated, from 0 to 1.
+    pub duplication: f64,
+    /// Minimum delay of a frame.
+    pub min_delay: Duration,
+    /// Maximum delay of a frame. If it is larger than the minimum, frames are reordered.
+    pub max_delay: Duration,
 }
 
-/// A network within this process. Clones are the same one.
+/// A network within this process. Clones share the same network.
 #[derive(Clone, Debug)]
 pub struct Network(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
-    random: fastrand::Rng,
-    weather: Weather,
-    nodes: BTreeMap<Incarnation, Node>,
-    /// In which part of the network a node is, if it is cut. Those that are not named are in one of their own.
-    parts: BTreeMap<Incarnation, usize>,
-    joined: u64,
+    rng: fastrand::Rng,
+    faults: NetworkFaults,
+    nodes: BTreeMap<Incarnation, ChannelNode>,
+    /// The partition of each node while the network is partitioned. Unlisted nodes share one partition.
+    partitions: BTreeMap<Incarnation, usize>,
+    join_count: u64,
     sent: u64,
 }
 
-/// One that has joined.
+/// A node of the network.
 #[derive(Debug, Default)]
-struct Node {
-    /// No two that joined have the same.
-    number: u64,
-    /// Its peers, and whether it was told that their links are up.
+struct ChannelNode {
+    /// Unique number of this join.
+    join_number: u64,
+    /// The peers of the node, and whether their links were last reported as up.
     peers: BTreeMap<Incarnation, bool>,
-    events: VecDeque<Event>,
-    under_way: BinaryHeap<Reverse<UnderWay>>,
-    traffic: BTreeMap<Incarnation, Traffic>,
+    events: VecDeque<TransportEvent>,
+    in_transit: BinaryHeap<Reverse<InTransitFrame>>,
+    traffic: BTreeMap<Incarnation, LinkTraffic>,
     changed: Arc<Notify>,
 }
 
-/// In the order in which frames arrive. No two have the same number.
+/// A frame in transit, ordered by arrival time. Numbers are unique.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct UnderWay {
-    arrives: Instant,
-    number: u64,
+struct InTransitFrame {
+    arrives_at: Instant,
+    join_number: u64,
     from: Incarnation,
     frame: Bytes,
 }
 
 impl Network {
-    /// An empty network.
-    pub fn new(seed: u64, weather: Weather) -> Self {
-        let random = fastrand::Rng::with_seed(seed);
-        let (nodes, parts) = (BTreeMap::new(), BTreeMap::new());
-        Self(Arc::new(Mutex::new(State { random, weather, nodes, parts, joined: 0, sent: 0 })))
+    /// Creates an empty network.
+    pub fn new(seed: u64, faults: NetworkFaults) -> Self {
+        let rng = fastrand::Rng::with_seed(seed);
+        let (nodes, partitions) = (BTreeMap::new(), BTreeMap::new());
+        Self(Arc::new(Mutex::new(State { rng, faults, nodes, partitions, join_count: 0, sent: 0 })))
     }
 
-    /// A node joins, and leaves when what is returned is dropped. If one of the same incarnation is there, it is gone.
+    /// Adds a node, which is removed when the returned transport is dropped. Replaces a node with the same incarnation.
     pub fn join(&self, incarnation: Incarnation) -> ChannelTransport {
         let mut state = self.state();
-        state.joined += 1;
+        state.join_count += 1;
         let changed = Arc::new(Notify::new());
-        let number = state.joined;
-        let node = Node { number, changed: Arc::clone(&changed), ..Node::default() };
+        let join_number = state.join_count;
+        let node =
+            ChannelNode { join_number, changed: Arc::clone(&changed), ..ChannelNode::default() };
         state.nodes.insert(incarnation, node);
-        state.tell_links();
+        state.update_links();
         drop(state);
-        ChannelTransport { network: self.clone(), own: incarnation, number, changed }
+        ChannelTransport { network: self.clone(), local: incarnation, join_number, changed }
     }
 
-    /// Changes the weather of what is sent from now on.
-    pub fn set_weather(&self, weather: Weather) {
-        self.state().weather = weather;
+    /// Changes the faults for frames sent from now on.
+    pub fn set_faults(&self, faults: NetworkFaults) {
+        self.state().faults = faults;
     }
 
-    /// Cuts the network: nodes of different parts do not reach each other, and what is under way between them is lost.
-    /// Nodes that are in none of them are together.
-    pub fn cut(&self, parts: &[&[Incarnation]]) {
+    /// Partitions the network: nodes in different partitions cannot reach each other, and frames in transit between
+    /// them are lost. Unlisted nodes share one partition.
+    pub fn partition(&self, partitions: &[&[Incarnation]]) {
         let mut state = self.state();
-        let numbered = parts.iter().enumerate();
-        state.parts = numbered
-            .flat_map(|(part, nodes)| nodes.iter().map(move |node| (*node, part)))
+        let indexed = partitions.iter().enumerate();
+        state.partitions = indexed
+            .flat_map(|(partition, nodes)| nodes.iter().map(move |node| (*node, partition)))
             .collect();
-        state.tell_links();
+        state.update_links();
     }
 
-    /// Makes it one again.
+    /// Removes all partitions.
     pub fn heal(&self) {
-        self.cut(&[]);
+        self.partition(&[]);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -114,26 +115,31 @@ impl Network {
 }
 
 impl State {
-    fn linked(&self, one: Incarnation, other: Incarnation) -> bool {
+    fn is_linked(&self, one: Incarnation, other: Incarnation) -> bool {
         self.nodes.contains_key(&other)
             && one != other
-            && self.parts.get(&one) == self.parts.get(&other)
+            && self.partitions.get(&one) == self.partitions.get(&other)
     }
 
-    /// Tells every node whose links came up or went down.
-    fn tell_links(&mut self) {
-        let own: Vec<Incarnation> = self.nodes.keys().copied().collect();
-        own.into_iter().for_each(|node| self.tell_links_of(node));
+    /// Reports changed links to every node.
+    fn update_links(&mut self) {
+        let local: Vec<Incarnation> = self.nodes.keys().copied().collect();
+        local.into_iter().for_each(|node| self.update_links_of(node));
     }
 
-    fn tell_links_of(&mut self, own: Incarnation) {
-        let peers = self.nodes.get(&own).map(|node| node.peers.clone()).unwrap_or_default();
-        let now = peers.into_iter().map(|(peer, was)| (peer, was, self.linked(own, peer)));
-        let changed: Vec<_> = now.filter(|(_, was, is)| was != is).collect();
-        let Some(node) = self.nodes.get_mut(&own) else { return };
-        for (peer, _, is) in changed {
-            node.peers.insert(peer, is);
-            node.events.push_back(if is { Event::Up(peer) } else { Event::Down(peer) });
+    fn update_links_of(&mut self, local: Incarnation) {
+        let peers = self.nodes.get(&local).map(|node| node.peers.clone()).unwrap_or_default();
+        let now =
+            peers.into_iter().map(|(peer, was_up)| (peer, was_up, self.is_linked(local, peer)));
+        let changed: Vec<_> = now.filter(|(_, was_up, is_up)| was_up != is_up).collect();
+        let Some(node) = self.nodes.get_mut(&local) else { return };
+        for (peer, _, is_up) in changed {
+            node.peers.insert(peer, is_up);
+            node.events.push_back(if is_up {
+                TransportEvent::LinkUp(peer)
+            } else {
+                TransportEvent::LinkDown(peer)
+            });
         }
         node.changed.notify_one();
     }
@@ -148,128 +154,132 @@ impl State {
         }
         traffic.sent_frames += 1;
         traffic.sent_bytes += frame.len() as u64;
-        if self.random.f64() < self.weather.loss {
+        if self.rng.f64() < self.faults.loss {
             return;
         }
-        let copies = if self.random.f64() < self.weather.repeats { 2 } else { 1 };
-        (0..copies).for_each(|_| self.let_go(from, to, frame.clone()));
+        let copies = if self.rng.f64() < self.faults.duplication { 2 } else { 1 };
+        (0..copies).for_each(|_| self.enqueue(from, to, frame.clone()));
     }
 
-    fn let_go(&mut self, from: Incarnation, to: Incarnation, frame: Bytes) {
+    fn enqueue(&mut self, from: Incarnation, to: Incarnation, frame: Bytes) {
         self.sent += 1;
-        let Weather { shortest_delay, longest_delay, .. } = self.weather;
-        let more = longest_delay.saturating_sub(shortest_delay).mul_f64(self.random.f64());
-        let under_way = UnderWay {
-            arrives: Instant::now() + shortest_delay + more,
-            number: self.sent,
+        let NetworkFaults { min_delay, max_delay, .. } = self.faults;
+        let extra_delay = max_delay.saturating_sub(min_delay).mul_f64(self.rng.f64());
+        let in_transit = InTransitFrame {
+            arrives_at: Instant::now() + min_delay + extra_delay,
+            join_number: self.sent,
             from,
             frame,
         };
         let Some(node) =
-            self.nodes.get_mut(&to).filter(|node| node.under_way.len() < MAX_UNDER_WAY)
+            self.nodes.get_mut(&to).filter(|node| node.in_transit.len() < MAX_IN_TRANSIT)
         else {
             return;
         };
-        node.under_way.push(Reverse(under_way));
+        node.in_transit.push(Reverse(in_transit));
         node.changed.notify_one();
     }
 
-    /// What happens now at this node; or when to look again.
-    fn next(&mut self, own: Incarnation) -> Result<Event, Option<Instant>> {
+    /// Returns the next event of a node, or the time at which to check again.
+    fn next(&mut self, local: Incarnation) -> Result<TransportEvent, Option<Instant>> {
         loop {
-            let node = self.nodes.get_mut(&own).ok_or(None)?;
+            let node = self.nodes.get_mut(&local).ok_or(None)?;
             if let Some(event) = node.events.pop_front() {
                 return Ok(event);
             }
-            let Reverse(first) = node.under_way.peek().ok_or(None)?;
-            if first.arrives > Instant::now() {
-                return Err(Some(first.arrives));
+            let Reverse(first) = node.in_transit.peek().ok_or(None)?;
+            if first.arrives_at > Instant::now() {
+                return Err(Some(first.arrives_at));
             }
-            let Reverse(UnderWay { from, frame, .. }) = node.under_way.pop().ok_or(None)?;
-            if self.parts.get(&own) == self.parts.get(&from) {
-                self.count_received(own, from, &frame);
-                return Ok(Event::Frame { from, frame });
+            let Reverse(InTransitFrame { from, frame, .. }) = node.in_transit.pop().ok_or(None)?;
+            if self.partitions.get(&local) == self.partitions.get(&from) {
+                self.count_received(local, from, &frame);
+                return Ok(TransportEvent::Frame { from, frame });
             }
         }
     }
 
-    fn count_received(&mut self, own: Incarnation, from: Incarnation, frame: &Bytes) {
-        let Some(node) = self.nodes.get_mut(&own) else { return };
+    fn count_received(&mut self, local: Incarnation, from: Incarnation, frame: &Bytes) {
+        let Some(node) = self.nodes.get_mut(&local) else { return };
         let traffic = node.traffic.entry(from).or_default();
         traffic.received_frames += 1;
         traffic.received_bytes += frame.len() as u64;
     }
 }
 
-/// One node's end of a [`Network`].
+/// The transport of one node of a [`Network`].
 #[derive(Debug)]
 pub struct ChannelTransport {
     network: Network,
-    own: Incarnation,
-    number: u64,
+    local: Incarnation,
+    join_number: u64,
     changed: Arc<Notify>,
 }
 
 impl ChannelTransport {
-    /// This node, while it is the one that joined last under its incarnation.
-    fn with<T: Default>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+    /// Runs an action on the network, unless another node has joined with the same incarnation.
+    fn with_state<T: Default>(&self, action: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.network.state();
-        let still = state.nodes.get(&self.own).is_some_and(|node| node.number == self.number);
-        if still { act(&mut state) } else { T::default() }
+        let is_current =
+            state.nodes.get(&self.local).is_some_and(|node| node.join_number == self.join_number);
+        if is_current { action(&mut state) } else { T::default() }
     }
 }
 
 impl Transport for ChannelTransport {
-    fn set_peers(&mut self, peers: &[Peer]) {
-        self.with(|state| {
-            let Some(node) = state.nodes.get_mut(&self.own) else { return };
-            let wanted = peers.iter().map(|peer| peer.incarnation).filter(|peer| *peer != self.own);
+    fn set_peers(&mut self, peers: &[PeerAddress]) {
+        self.with_state(|state| {
+            let Some(node) = state.nodes.get_mut(&self.local) else { return };
+            let wanted =
+                peers.iter().map(|peer| peer.incarnation).filter(|peer| *peer != self.local);
             node.peers = wanted
                 .map(|peer| (peer, node.peers.get(&peer).copied().unwrap_or_default()))
                 .collect();
-            let Node { peers, events, traffic, .. } = node;
+            let ChannelNode { peers, events, traffic, .. } = node;
             traffic.retain(|peer, _| peers.contains_key(peer));
             events.retain(|event| match event {
-                Event::Up(peer) | Event::Down(peer) => peers.contains_key(peer),
-                Event::Frame { .. } => true,
+                TransportEvent::LinkUp(peer) | TransportEvent::LinkDown(peer) => {
+                    peers.contains_key(peer)
+                }
+                TransportEvent::Frame { .. } => true,
             });
-            state.tell_links_of(self.own);
+            state.update_links_of(self.local);
         });
     }
 
     fn send(&mut self, to: Incarnation, frame: Bytes) {
-        self.with(|state| state.send(self.own, to, &frame));
+        self.with_state(|state| state.send(self.local, to, &frame));
     }
 
-    async fn next(&mut self) -> Event {
+    async fn next(&mut self) -> TransportEvent {
         loop {
             let changed = Arc::clone(&self.changed);
-            let looked = self.with(|state| Some(state.next(self.own)));
-            match looked.unwrap_or(Err(None)) {
+            let polled = self.with_state(|state| Some(state.next(self.local)));
+            match polled.unwrap_or(Err(None)) {
                 Ok(event) => return event,
-                Err(Some(then)) => tokio::select! {
+                Err(Some(next_arrival)) => tokio::select! {
                     () = changed.notified() => {}
-                    () = sleep_until(then) => {}
+                    () = sleep_until(next_arrival) => {}
                 },
                 Err(None) => changed.notified().await,
             }
         }
     }
 
-    fn traffic(&self) -> Vec<(Incarnation, Traffic)> {
-        self.with(|state| {
-            let node = state.nodes.get(&self.own);
+    fn traffic(&self) -> Vec<(Incarnation, LinkTraffic)> {
+        self.with_state(|state| {
+            let node = state.nodes.get(&self.local);
             node.map(|node| node.traffic.clone().into_iter().collect()).unwrap_or_default()
         })
     }
 }
 
-/// The node is gone: others are told that their links to it are down.
+/// Removes the node. Other nodes are notified that their links to it are down.
 impl Drop for ChannelTransport {
     fn drop(&mut self) {
-        self.with(|state| {
-            state.nodes.remove(&self.own);
-            state.tell_links();
+        self.with_state(|state| {
+            state.nodes.remove(&self.local);
+            state.update_links();
         });
     }
 }

@@ -1,17 +1,17 @@
-//! Frames over TCP: one stream to every peer for what this node tells, and one from every peer for what it hears.
+//! Transport over TCP: one stream to each peer for sending, and one stream from each peer for receiving.
 //!
-//! A stream begins with the handshake of [`seal`](crate::seal). Both sides then give a sign of life every second, an
-//! empty frame: a stream that is silent for longer is given up, and whoever dialled dials again, so that a cut is
-//! noticed and a healed one found within seconds, whatever TCP itself would wait for.
+//! A stream begins with the handshake of [`seal`](crate::seal). Then both sides send keepalives (empty frames) every
+//! second. A stream without received data for [`Timing::idle_timeout`] is closed, and the client reconnects. So a
+//! broken connection is detected, and a restored one used, within seconds, independent of TCP's own timeouts.
 //!
-//! Everything is bounded. What a peer does not read fills its queue, and then frames are dropped. What this node does
-//! not take in makes its peers wait. Strangers have [`Timing::handshake`] to show that they have the key; of more than
-//! [`MAX_STRANGERS`] at once the one that waits longest goes.
+//! All resources are bounded. If a peer does not read, its queue fills and frames are dropped. If this node does not
+//! receive, its peers wait. Unauthenticated peers have [`Timing::handshake_timeout`] to prove that they have the key.
+//! Above [`MAX_PENDING_HANDSHAKES`], the oldest handshake is aborted.
 
 mod accept;
 mod dial;
-mod pipe;
 mod queue;
+mod stream;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -23,100 +23,100 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::counters::{AllCounters, Counters};
-use super::{Event, MAX_FRAME, Peer, Traffic, Transport};
-use crate::counts::Incarnation;
-use crate::seal::{ClusterKey, Introduction, Refusals};
+use super::link_counters::{LinkCounters, LinkCountersByNode};
+use super::{LinkTraffic, MAX_FRAME, PeerAddress, Transport, TransportEvent};
+use crate::pn_counter::Incarnation;
+use crate::seal::{ClusterKey, PeerIdentity, RejectCounters};
 
-/// Connections that have not shaken hands yet.
-pub const MAX_STRANGERS: usize = 64;
+/// Maximum number of connections without a completed handshake.
+pub const MAX_PENDING_HANDSHAKES: usize = 64;
 
-/// Streams from peers. Only who has the key gets one, and of every incarnation there is one.
+/// Maximum number of streams from peers. Each requires the key, and there is one per incarnation.
 pub const MAX_STREAMS: usize = 1_024;
 
-/// Bytes of frames that wait to be written to one peer.
+/// Maximum number of bytes that are queued for one peer.
 pub const MAX_QUEUED_BYTES: usize = 4 << 20;
 
-/// Frames that wait to be written to one peer.
+/// Maximum number of frames that are queued for one peer.
 pub const MAX_QUEUED_FRAMES: usize = 1_024;
 
-/// Frames of all peers that wait to be taken in.
-const INBOX: usize = 256;
+/// Maximum number of received frames of all peers that wait to be processed.
+const INBOX_CAPACITY: usize = 256;
 
-/// How long things may take.
+/// Timeouts and intervals of the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Until a connection is made.
-    pub connect: Duration,
-    /// From there until hands are shaken.
-    pub handshake: Duration,
-    /// Between two signs of life.
-    pub alive: Duration,
-    /// Without one, until a stream is given up. Also how long a write may take.
-    pub silence: Duration,
-    /// The first wait before dialling again. Each further one is twice as long.
-    pub first_wait: Duration,
-    /// No wait is longer than this.
-    pub longest_wait: Duration,
+    /// Maximum time to establish a connection.
+    pub connect_timeout: Duration,
+    /// Maximum time of the handshake after the connection is established.
+    pub handshake_timeout: Duration,
+    /// Interval between keepalives.
+    pub keepalive_interval: Duration,
+    /// Time without received data after which a stream is closed. Also the maximum time of a write.
+    pub idle_timeout: Duration,
+    /// Delay before the first reconnect. It doubles with each further attempt.
+    pub initial_backoff: Duration,
+    /// Maximum delay before a reconnect.
+    pub max_backoff: Duration,
 }
 
 impl Default for Timing {
     fn default() -> Self {
         Self {
-            connect: Duration::from_secs(2),
-            handshake: Duration::from_secs(5),
-            alive: Duration::from_secs(1),
-            silence: Duration::from_secs(4),
-            first_wait: Duration::from_millis(50),
-            longest_wait: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(2),
+            handshake_timeout: Duration::from_secs(5),
+            keepalive_interval: Duration::from_secs(1),
+            idle_timeout: Duration::from_secs(4),
+            initial_backoff: Duration::from_millis(50),
+            max_backoff: Duration::from_secs(1),
         }
     }
 }
 
-/// What all tasks of one transport have in common.
+/// Context shared by all tasks of one transport.
 #[derive(Debug)]
-struct Shared {
+struct TransportContext {
     key: ClusterKey,
-    me: Introduction,
+    local: PeerIdentity,
     timing: Timing,
-    /// The address that connections come from: a firewall may know a node by it.
-    dial_from: Option<IpAddr>,
-    refusals: Arc<Refusals>,
-    counters: AllCounters,
+    /// Source address of outgoing connections, since a firewall may identify a node by it.
+    source_ip: Option<IpAddr>,
+    reject_counters: Arc<RejectCounters>,
+    counters: LinkCountersByNode,
 }
 
-/// Carries frames over TCP. Dropping it closes all links.
+/// A transport over TCP. Dropping it closes all links.
 #[derive(Debug)]
 pub struct TcpTransport {
-    shared: Arc<Shared>,
-    news: mpsc::Receiver<News>,
-    tell: mpsc::Sender<News>,
-    links: HashMap<Incarnation, Link>,
-    dialled: u64,
-    _accepting: Task,
+    context: Arc<TransportContext>,
+    events: mpsc::Receiver<TaskEvent>,
+    event_sender: mpsc::Sender<TaskEvent>,
+    links: HashMap<Incarnation, PeerLink>,
+    opened_links: u64,
+    _accept_task: Task,
 }
 
-/// What tasks tell the transport.
+/// An event from a task of the transport.
 #[derive(Debug)]
-enum News {
+enum TaskEvent {
     Frame { from: Incarnation, frame: Bytes },
-    Up { to: Incarnation, link: u64, queue: queue::Incoming },
-    Down { to: Incarnation, link: u64 },
+    LinkUp { to: Incarnation, link: u64, queue: queue::FrameSender },
+    LinkDown { to: Incarnation, link: u64 },
 }
 
-/// What keeps a stream to one peer.
+/// The outgoing link to one peer.
 #[derive(Debug)]
-struct Link {
-    /// No two links have the same: news of one that was given up are known by it.
+struct PeerLink {
+    /// Unique number of the link, by which events of a replaced link are recognized.
     number: u64,
     address: SocketAddr,
-    /// While the link is up.
-    queue: Option<queue::Incoming>,
-    counters: Arc<Counters>,
-    _dialling: Task,
+    /// The queue of the link while it is up.
+    queue: Option<queue::FrameSender>,
+    counters: Arc<LinkCounters>,
+    _dial_task: Task,
 }
 
-/// A task that ends with its owner.
+/// A task that is aborted on drop.
 #[derive(Debug)]
 struct Task(JoinHandle<()>);
 
@@ -127,66 +127,86 @@ impl Drop for Task {
 }
 
 impl TcpTransport {
-    /// Takes connections from this listener, in a task of tokio. Connections to others come from its address, unless it
+    /// Accepts connections from `listener` in a Tokio task. Outgoing connections use its address as source, unless it
     /// is unspecified.
     ///
     /// # Errors
-    /// If the listener does not know its address.
+    /// Returns an error if the listener's address cannot be determined.
     pub fn new(
         listener: TcpListener,
         key: ClusterKey,
-        me: Introduction,
-        refusals: Arc<Refusals>,
+        local: PeerIdentity,
+        reject_counters: Arc<RejectCounters>,
         timing: Timing,
     ) -> std::io::Result<Self> {
         let ip = listener.local_addr()?.ip();
-        let dial_from = (!ip.is_unspecified()).then_some(ip);
-        let shared =
-            Shared { key, me, timing, dial_from, refusals, counters: AllCounters::default() };
-        let shared = Arc::new(shared);
-        let (tell, news) = mpsc::channel(INBOX);
-        let accepting =
-            Task(tokio::spawn(accept::accept(listener, Arc::clone(&shared), tell.clone())));
-        Ok(Self { shared, news, tell, links: HashMap::new(), dialled: 0, _accepting: accepting })
+        let source_ip = (!ip.is_unspecified()).then_some(ip);
+        let context = TransportContext {
+            key,
+            local,
+            timing,
+            source_ip,
+            reject_counters,
+            counters: LinkCountersByNode::default(),
+        };
+        let context = Arc::new(context);
+        let (event_sender, events) = mpsc::channel(INBOX_CAPACITY);
+        let accept_task = Task(tokio::spawn(accept::accept(
+            listener,
+            Arc::clone(&context),
+            event_sender.clone(),
+        )));
+        Ok(Self {
+            context,
+            events,
+            event_sender,
+            links: HashMap::new(),
+            opened_links: 0,
+            _accept_task: accept_task,
+        })
     }
 
-    fn link(&mut self, peer: Peer) -> Link {
-        self.dialled += 1;
-        let counters = self.shared.counters.of(peer.incarnation);
-        let dialler = dial::Dialler {
-            shared: Arc::clone(&self.shared),
+    fn open_link(&mut self, peer: PeerAddress) -> PeerLink {
+        self.opened_links += 1;
+        let counters = self.context.counters.get_or_create(peer.incarnation);
+        let dialer = dial::Dialer {
+            context: Arc::clone(&self.context),
             peer,
-            link: self.dialled,
+            link: self.opened_links,
             counters: Arc::clone(&counters),
-            tell: self.tell.clone(),
+            event_sender: self.event_sender.clone(),
         };
-        let dialling = Task(tokio::spawn(dialler.run()));
-        Link {
-            number: self.dialled,
+        let dial_task = Task(tokio::spawn(dialer.run()));
+        PeerLink {
+            number: self.opened_links,
             address: peer.address,
             queue: None,
             counters,
-            _dialling: dialling,
+            _dial_task: dial_task,
         }
     }
 
-    /// What the news mean, unless they are of a link that was given up.
-    fn take_in(&mut self, news: News) -> Option<Event> {
-        let (peer, number, queue) = match news {
-            News::Frame { from, frame } => return Some(Event::Frame { from, frame }),
-            News::Up { to, link, queue } => (to, link, Some(queue)),
-            News::Down { to, link } => (to, link, None),
+    /// Converts an event of a task, unless it belongs to a replaced link.
+    fn on_task_event(&mut self, event: TaskEvent) -> Option<TransportEvent> {
+        let (peer, number, queue) = match event {
+            TaskEvent::Frame { from, frame } => return Some(TransportEvent::Frame { from, frame }),
+            TaskEvent::LinkUp { to, link, queue } => (to, link, Some(queue)),
+            TaskEvent::LinkDown { to, link } => (to, link, None),
         };
         let link = self.links.get_mut(&peer).filter(|link| link.number == number)?;
-        let event = if queue.is_some() { Event::Up(peer) } else { Event::Down(peer) };
+        let event = if queue.is_some() {
+            TransportEvent::LinkUp(peer)
+        } else {
+            TransportEvent::LinkDown(peer)
+        };
         link.queue = queue;
         Some(event)
     }
 }
 
 impl Transport for TcpTransport {
-    fn set_peers(&mut self, peers: &[Peer]) {
-        let own = self.shared.me.incarnation;
+    fn set_peers(&mut self, peers: &[PeerAddress]) {
+        let own = self.context.local.incarnation;
         let wanted: HashMap<_, _> = peers
             .iter()
             .filter(|peer| peer.incarnation != own)
@@ -197,7 +217,7 @@ impl Transport for TcpTransport {
         });
         for (incarnation, peer) in &wanted {
             if !self.links.contains_key(incarnation) {
-                let link = self.link(*peer);
+                let link = self.open_link(*peer);
                 self.links.insert(*incarnation, link);
             }
         }
@@ -206,25 +226,25 @@ impl Transport for TcpTransport {
     fn send(&mut self, to: Incarnation, frame: Bytes) {
         let Some(link) = self.links.get(&to) else { return };
         let fits = frame.len() <= MAX_FRAME;
-        let queued = link.queue.as_ref().is_some_and(|queue| fits && queue.put(frame));
+        let queued = link.queue.as_ref().is_some_and(|queue| fits && queue.push(frame));
         if !queued {
             link.counters.dropped_frames.add(1);
         }
     }
 
-    async fn next(&mut self) -> Event {
+    async fn next(&mut self) -> TransportEvent {
         loop {
-            // It cannot end: this end holds a sender, too.
-            let Some(news) = self.news.recv().await else { return std::future::pending().await };
-            if let Some(event) = self.take_in(news) {
+            // Never returns `None`, since this transport also holds a sender.
+            let Some(event) = self.events.recv().await else { return std::future::pending().await };
+            if let Some(event) = self.on_task_event(event) {
                 return event;
             }
         }
     }
 
-    fn traffic(&self) -> Vec<(Incarnation, Traffic)> {
-        // Nodes that are no peers count while they have a stream.
-        self.shared.counters.keep(|node| self.links.contains_key(&node));
-        self.shared.counters.read()
+    fn traffic(&self) -> Vec<(Incarnation, LinkTraffic)> {
+        // Nodes that are not peers are counted while they have an open stream.
+        self.context.counters.retain(|node| self.links.contains_key(&node));
+        self.context.counters.read()
     }
 }

@@ -1,7 +1,7 @@
 //! What an acknowledgement means.
 
-use slidegate_cluster::counts::Incarnation;
 use slidegate_cluster::message::{Ack, Message, Position, ack_frame};
+use slidegate_cluster::pn_counter::Incarnation;
 
 use crate::rig::{Frame, Rig};
 
@@ -54,13 +54,13 @@ fn a_forged_acknowledgement_of_what_was_never_sent_counts_for_nothing() {
     rig.charge(1, 7);
     rig.interval();
     let sent = rig.take(|frame| frame.from == 1);
-    let Message::Counts(counts) = sent[0].message() else { panic!("{sent:?}") };
-    let next = Position { seq: counts.at.seq + 1, ..counts.at };
-    let other = Position { epoch: counts.at.epoch + 1, ..counts.at };
+    let Message::Updates(counts) = sent[0].message() else { panic!("{sent:?}") };
+    let next = Position { seq: counts.position.seq + 1, ..counts.position };
+    let other = Position { epoch: counts.position.epoch + 1, ..counts.position };
     let before = rig.acknowledged(1);
-    for heard in [next, other, Position { seq: u64::MAX, ..counts.at }] {
-        let ack = ack_frame(&Ack { heard, sent: Position { epoch: 1, seq: 1 } });
-        rig.at(1, |engine, map, now| engine.heard(map, Incarnation(2), &ack, now));
+    for heard in [next, other, Position { seq: u64::MAX, ..counts.position }] {
+        let ack = ack_frame(&Ack { received: heard, sent: Position { epoch: 1, seq: 1 } });
+        rig.at(1, |engine, map, now| engine.on_frame_received(map, Incarnation(2), &ack, now));
     }
     assert_eq!(rig.acknowledged(1), before);
 }
@@ -88,7 +88,7 @@ fn a_peer_is_acknowledged_to_only_with_what_it_was_told_first() {
     // What 1 begins its stream with is late.
     let begun = rig.take(|frame| frame.from == 1);
     rig.deliver();
-    let acks = rig.member(2, 1).unwrap().heard.frames;
+    let acks = rig.member(2, 1).unwrap().received.frames;
     assert!(acks > 0 && rig.acknowledged(2) == 0, "2 does not know what 1 has counted");
     begun.iter().for_each(|frame| rig.hand_over(frame));
     rig.settle();

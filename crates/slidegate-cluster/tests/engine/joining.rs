@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slidegate_cluster::ledger::Flush;
+use slidegate_cluster::replicated_counters::FlushSeq;
 
 use crate::rig::{Rig, name_of, node};
 
@@ -129,7 +129,7 @@ fn who_finds_nobody_begins_a_cluster_of_its_own() {
         assert!(rig.status(1).is_joining);
         rig.interval();
     }
-    assert!(!rig.status(1).is_joining && rig.acknowledged(1) == Flush::MAX);
+    assert!(!rig.status(1).is_joining && rig.acknowledged(1) == FlushSeq::MAX);
     assert!(rig.sites[&1].progress.load().is_alone());
 }
 
@@ -220,7 +220,9 @@ fn that_a_member_has_left_is_known_to_all_to_whom_one_tells_it() {
     rig.sees(4, &[2]);
     rig.sees(2, &[1, 4]);
     rig.settle();
-    rig.at(4, |engine, map, now| engine.members(map, &[node(2, "b"), node(3, "c")], &[], now));
+    rig.at(4, |engine, map, now| {
+        engine.on_membership_changed(map, &[node(2, "b"), node(3, "c")], &[], now)
+    });
     assert!(rig.member(4, 3).is_none(), "nor does anybody take it for a member again");
 }
 
@@ -241,7 +243,7 @@ fn nobody_waits_for_a_joiner_of_which_only_others_have_heard() {
     let told = rig.status(1).flush;
     rig.all_see_all();
     assert!(
-        rig.member(1, 3).unwrap().acknowledged >= told,
+        rig.member(1, 3).unwrap().acknowledged_flush >= told,
         "and then not for what was told before"
     );
     rig.settle();

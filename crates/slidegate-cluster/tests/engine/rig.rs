@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::{OnPartition, Timestamp};
-use slidegate_cluster::counts::Incarnation;
-use slidegate_cluster::ledger::Flush;
 use slidegate_cluster::message::{self, Message};
-use slidegate_cluster::progress::Published;
-use slidegate_cluster::sync::{Addressed, Engine, MemberStatus, Node, Settings, Status};
+use slidegate_cluster::pn_counter::Incarnation;
+use slidegate_cluster::progress::SharedProgress;
+use slidegate_cluster::replicated_counters::FlushSeq;
+use slidegate_cluster::replication::{
+    EngineStatus, NodeInfo, OutboundFrame, PeerStatus, ReplicationEngine, Settings,
+};
 
 use crate::map::{Map, SHAPE};
 
@@ -36,9 +38,9 @@ impl Frame {
 /// One node: its name is that of its number, from `a`.
 pub struct Site {
     pub name: String,
-    pub engine: Engine,
+    pub engine: ReplicationEngine,
     pub map: Map,
-    pub progress: Arc<Published>,
+    pub progress: Arc<SharedProgress>,
 }
 
 /// Engines, by the number of their incarnation.
@@ -49,8 +51,8 @@ pub struct Rig {
     pub settings: Settings,
 }
 
-pub fn node(incarnation: u64, name: &str) -> Node {
-    Node { incarnation: Incarnation(incarnation), name: name.into(), address: None }
+pub fn node(incarnation: u64, name: &str) -> NodeInfo {
+    NodeInfo { incarnation: Incarnation(incarnation), name: name.into(), address: None }
 }
 
 impl Rig {
@@ -77,10 +79,11 @@ impl Rig {
     /// Starts a node. It knows others if there are any.
     pub fn start(&mut self, incarnation: u64, name: &str) {
         let knows_others = !self.sites.is_empty();
-        let progress = Arc::<Published>::default();
+        let progress = Arc::<SharedProgress>::default();
         let settings = self.settings.clone();
         let me = node(incarnation, name);
-        let engine = Engine::new(me, settings, knows_others, Arc::clone(&progress), self.now);
+        let engine =
+            ReplicationEngine::new(me, settings, knows_others, Arc::clone(&progress), self.now);
         let map = Map::new(Incarnation(incarnation));
         self.sites.insert(incarnation, Site { name: name.into(), engine, map, progress });
     }
@@ -95,7 +98,7 @@ impl Rig {
     pub fn at(
         &mut self,
         at: u64,
-        act: impl FnOnce(&mut Engine, &Map, Timestamp) -> Vec<Addressed>,
+        act: impl FnOnce(&mut ReplicationEngine, &Map, Timestamp) -> Vec<OutboundFrame>,
     ) {
         let Site { engine, map, .. } = self.sites.get_mut(&at).unwrap();
         let frames = act(engine, map, self.now);
@@ -105,14 +108,14 @@ impl Rig {
 
     /// A node sees exactly these others.
     pub fn sees(&mut self, at: u64, others: &[u64]) {
-        let others: Vec<Node> = others
+        let others: Vec<NodeInfo> = others
             .iter()
             .map(|other| {
                 let name = self.sites.get(other).map_or(name_of(*other), |site| &site.name);
                 node(*other, name)
             })
             .collect();
-        self.at(at, |engine, map, now| engine.members(map, &others, &[], now));
+        self.at(at, |engine, map, now| engine.on_membership_changed(map, &others, &[], now));
     }
 
     pub fn all_see_all(&mut self) {
@@ -125,9 +128,10 @@ impl Rig {
 
     /// A node has been told that another has left.
     pub fn sees_left(&mut self, at: u64, left: u64, others: &[u64]) {
-        let others: Vec<Node> = others.iter().map(|other| node(*other, name_of(*other))).collect();
+        let others: Vec<NodeInfo> =
+            others.iter().map(|other| node(*other, name_of(*other))).collect();
         let left = [Incarnation(left)];
-        self.at(at, |engine, map, now| engine.members(map, &others, &left, now));
+        self.at(at, |engine, map, now| engine.on_membership_changed(map, &others, &left, now));
     }
 
     pub fn tick(&mut self, at: u64) {
@@ -150,7 +154,9 @@ impl Rig {
     pub fn hand_over(&mut self, frame: &Frame) {
         if self.sites.contains_key(&frame.to) {
             let from = Incarnation(frame.from);
-            self.at(frame.to, |engine, map, now| engine.heard(map, from, &frame.bytes, now));
+            self.at(frame.to, |engine, map, now| {
+                engine.on_frame_received(map, from, &frame.bytes, now)
+            });
         }
     }
 
@@ -192,19 +198,19 @@ impl Rig {
         &self.sites[&at].map
     }
 
-    pub fn status(&self, at: u64) -> Status {
+    pub fn status(&self, at: u64) -> EngineStatus {
         self.sites[&at].engine.status(self.now)
     }
 
-    pub fn member(&self, at: u64, of: u64) -> Option<MemberStatus> {
+    pub fn member(&self, at: u64, of: u64) -> Option<PeerStatus> {
         let members = self.status(at).members;
         members.into_iter().find(|member| member.node.incarnation == Incarnation(of))
     }
 
     /// The last flush that all have acknowledged who count just now, as a node knows it.
-    pub fn acknowledged(&self, at: u64) -> Flush {
+    pub fn acknowledged(&self, at: u64) -> FlushSeq {
         let progress = self.sites[&at].progress.load();
-        progress.acknowledged(self.now, SHAPE.span_us(), OnPartition::Bounded)
+        progress.acknowledged_flush(self.now, SHAPE.lifetime_us(), OnPartition::Bounded)
     }
 
     /// Whether all know the same.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use slidegate_cluster::counts::Incarnation;
 use slidegate_cluster::message::Message;
-use slidegate_cluster::sync::Standing;
+use slidegate_cluster::pn_counter::Incarnation;
+use slidegate_cluster::replication::Liveness;
 
 use crate::map::SHAPE;
 use crate::rig::{Frame, Rig};
@@ -58,9 +58,9 @@ fn a_minority_waits_for_as_long_as_the_partition_lasts() {
     wait(&mut rig, &[1, 2], 3 * WAITED_FOR);
     assert!(!rig.status(3).is_majority);
     rig.tick(3);
-    assert_eq!(rig.acknowledged(3), rig.member(3, 1).unwrap().acknowledged);
+    assert_eq!(rig.acknowledged(3), rig.member(3, 1).unwrap().acknowledged_flush);
     assert!(
-        matches!(rig.member(3, 1).unwrap().standing, Standing::Silent(since) if since > 2 * WAITED_FOR)
+        matches!(rig.member(3, 1).unwrap().liveness, Liveness::Silent(since) if since > 2 * WAITED_FOR)
     );
 }
 
@@ -87,7 +87,10 @@ fn who_comes_to_a_majority_waits_for_a_window_there() {
     assert!(rig.status(3).is_majority && rig.acknowledged(3) < rig.status(3).flush);
     wait(&mut rig, &[1, 3], WAITED_FOR);
     assert_eq!(rig.acknowledged(3), rig.status(3).flush.max(rig.acknowledged(3)));
-    assert!(rig.member(3, 2).unwrap().acknowledged < rig.status(3).flush, "2 has not heard of it");
+    assert!(
+        rig.member(3, 2).unwrap().acknowledged_flush < rig.status(3).flush,
+        "2 has not heard of it"
+    );
 }
 
 #[test]
@@ -169,7 +172,7 @@ fn nothing_is_acknowledged_to_a_silent_member_before_it_is_told_all() {
     assert!(rig.map(1).units(7) == 2 && rig.map(3).units(7) == 1, "it was heard, and told nothing");
     assert!(rig.acknowledged(3) < rig.status(3).flush);
     rig.all_see_all();
-    let told = |frame: &Frame| frame.to == 3 && matches!(frame.message(), Message::Counts(_));
+    let told = |frame: &Frame| frame.to == 3 && matches!(frame.message(), Message::Updates(_));
     let late = rig.take(told);
     assert!(!late.is_empty());
     rig.deliver();
@@ -217,7 +220,7 @@ fn a_member_that_comes_back_has_to_acknowledge_what_went_on_without_it() {
 #[test]
 fn who_was_forgotten_may_come_back() {
     let mut rig = Rig::new();
-    rig.settings.forget_after = Duration::from_secs(60);
+    rig.settings.silent_timeout = Duration::from_secs(60);
     (1..=3).for_each(|nth| {
         rig.start(nth, crate::rig::name_of(nth));
         rig.all_see_all();
@@ -238,8 +241,8 @@ fn the_status_tells_who_is_silent() {
     let mut rig = Rig::of(3);
     rig.sees(1, &[2]);
     rig.interval();
-    assert_eq!(rig.member(1, 2).unwrap().standing, Standing::Alive);
-    assert_eq!(rig.member(1, 3).unwrap().standing, Standing::Silent(crate::rig::INTERVAL));
+    assert_eq!(rig.member(1, 2).unwrap().liveness, Liveness::Alive);
+    assert_eq!(rig.member(1, 3).unwrap().liveness, Liveness::Silent(crate::rig::INTERVAL));
     assert_eq!(rig.member(1, 3).unwrap().node.incarnation, Incarnation(3));
-    assert_eq!(SHAPE.span_us(), 20_000_000);
+    assert_eq!(SHAPE.lifetime_us(), 20_000_000);
 }

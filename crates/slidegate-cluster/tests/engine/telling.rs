@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use slidegate::Timestamp;
-use slidegate_cluster::counts::{Incarnation, Tally, Told};
-use slidegate_cluster::ledger::Ledger;
-use slidegate_cluster::message::{Body, Position};
+use slidegate_cluster::message::{FrameBody, Position};
+use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation, PnCounter};
+use slidegate_cluster::replicated_counters::ReplicatedCounters;
 
 use crate::map::SHAPE;
 use crate::rig::{INTERVAL, Rig};
@@ -89,10 +89,10 @@ fn a_link_that_comes_up_is_told_at_once_what_may_be_lost() {
     rig.charge(1, 7);
     rig.interval();
     rig.network.clear();
-    rig.at(1, |engine, map, now| engine.link_up(map, Incarnation(2), now));
+    rig.at(1, |engine, map, now| engine.on_link_up(map, Incarnation(2), now));
     rig.deliver();
     assert_eq!(rig.map(2).units(7), 1);
-    rig.at(1, |engine, map, now| engine.link_up(map, Incarnation(2), now));
+    rig.at(1, |engine, map, now| engine.on_link_up(map, Incarnation(2), now));
     assert!(rig.network.is_empty(), "nothing was on its way");
 }
 
@@ -162,7 +162,7 @@ fn a_cluster_of_one_says_nothing_and_waits_for_nobody() {
     assert!(rig.network.is_empty() && rig.sites[&1].progress.load().is_alone());
     assert_eq!(rig.status(1).flush, 0);
     let mut told = Vec::new();
-    rig.map(1).changed_since(0, false, rig.now, &mut |tally| told.push(tally));
+    rig.map(1).visit_changed_since(0, false, rig.now, &mut |tally| told.push(tally));
     assert_eq!(told.len(), 1, "and nothing was taken off the ledger");
 }
 
@@ -179,20 +179,20 @@ fn a_quiet_cluster_is_quiet() {
 fn tallies_dated_absurdly_far_in_the_future_are_refused_and_counted() {
     let mut rig = Rig::of(2);
     let skew = rig.settings.max_clock_skew;
-    let span = Duration::from_micros(SHAPE.span_us());
+    let span = Duration::from_micros(SHAPE.lifetime_us());
     let latest = SHAPE.bucket(rig.now.after(skew).after(span));
-    let told = |key, bucket| Told {
+    let told = |key, bucket| CounterUpdate {
         key,
-        shape: SHAPE,
+        layout: SHAPE,
         incarnation: Incarnation(2),
         bucket,
-        tally: Tally { charged: 1, given_back: 0 },
+        units: PnCounter { charged: 1, removed: 0 },
     };
     let tallies = [told(1, latest), told(2, latest + 1), told(3, u64::MAX)];
-    let frame = Body::of(&tallies)[0].frame(Position { epoch: 90, seq: 1 });
-    rig.at(1, |engine, map, now| engine.heard(map, Incarnation(2), &frame, now));
+    let frame = FrameBody::from_updates(&tallies)[0].to_frame(Position { epoch: 90, seq: 1 });
+    rig.at(1, |engine, map, now| engine.on_frame_received(map, Incarnation(2), &frame, now));
     assert_eq!([1, 2, 3].map(|key| rig.map(1).units(key)), [1, 0, 0]);
-    assert_eq!(rig.member(1, 2).unwrap().refused_tallies, 2);
+    assert_eq!(rig.member(1, 2).unwrap().rejected_updates, 2);
 }
 
 #[test]
@@ -200,27 +200,27 @@ fn what_is_no_message_is_counted_and_changes_nothing() {
     let mut rig = Rig::of(2);
     let before = rig.status(1);
     for (from, frame) in [(2, &[9, 9][..]), (2, &[]), (77, &[1, 1, 1])] {
-        rig.at(1, |engine, map, now| engine.heard(map, Incarnation(from), frame, now));
+        rig.at(1, |engine, map, now| engine.on_frame_received(map, Incarnation(from), frame, now));
     }
     let after = rig.status(1);
-    assert_eq!((after.members[0].refused_frames, after.refused_frames), (2, 1));
-    assert_eq!(after.members[0].acknowledged, before.members[0].acknowledged);
+    assert_eq!((after.members[0].rejected_frames, after.rejected_frames), (2, 1));
+    assert_eq!(after.members[0].acknowledged_flush, before.members[0].acknowledged_flush);
     assert!(rig.network.is_empty());
 }
 
 #[test]
 fn nobody_tells_a_node_of_itself() {
     let mut rig = Rig::of(2);
-    let told = Told {
+    let told = CounterUpdate {
         key: 7,
-        shape: SHAPE,
+        layout: SHAPE,
         incarnation: Incarnation(1),
         bucket: SHAPE.bucket(rig.now),
-        tally: Tally { charged: 1_000, given_back: 0 },
+        units: PnCounter { charged: 1_000, removed: 0 },
     };
-    let frame = Body::of(&[told])[0].frame(Position { epoch: 90, seq: 1 });
-    rig.at(1, |engine, map, now| engine.heard(map, Incarnation(2), &frame, now));
-    rig.at(1, |engine, map, now| engine.heard(map, Incarnation(1), &frame, now));
+    let frame = FrameBody::from_updates(&[told])[0].to_frame(Position { epoch: 90, seq: 1 });
+    rig.at(1, |engine, map, now| engine.on_frame_received(map, Incarnation(2), &frame, now));
+    rig.at(1, |engine, map, now| engine.on_frame_received(map, Incarnation(1), &frame, now));
     assert_eq!(rig.map(1).units(7), 0);
 }
 
@@ -238,7 +238,7 @@ fn the_status_tells_how_far_a_member_lags_behind() {
     assert_eq!((rig.member(1, 2).unwrap().lag, lag), (INTERVAL, INTERVAL));
     rig.settle();
     assert_eq!(rig.member(1, 2).unwrap().lag, Duration::ZERO);
-    let (sent, heard) = (rig.member(1, 2).unwrap().sent, rig.member(2, 1).unwrap().heard);
+    let (sent, heard) = (rig.member(1, 2).unwrap().sent, rig.member(2, 1).unwrap().received);
     assert!(heard.frames < sent.frames && heard.bytes < sent.bytes, "some were lost");
     assert!(rig.now > Timestamp::default());
 }

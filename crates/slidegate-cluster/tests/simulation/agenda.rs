@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use slidegate::Receipt;
-use slidegate_cluster::counts::Incarnation;
+use slidegate_cluster::pn_counter::Incarnation;
 
 use crate::detector::Rumours;
 

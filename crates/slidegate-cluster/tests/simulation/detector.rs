@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use slidegate_cluster::counts::Incarnation;
-use slidegate_cluster::sync::Node;
+use slidegate_cluster::pn_counter::Incarnation;
+use slidegate_cluster::replication::NodeInfo;
 
 /// Without a new heartbeat for so long, a node is silent.
 pub const SILENT_AFTER_US: u64 = 1_000_000;
@@ -25,7 +25,7 @@ pub type Rumours = BTreeMap<Incarnation, Rumour>;
 /// One node's view.
 #[derive(Debug)]
 pub struct Detector {
-    me: Incarnation,
+    incarnation: Incarnation,
     rumours: Rumours,
     /// When the last new heartbeat of each was heard of.
     heard_at: BTreeMap<Incarnation, u64>,
@@ -34,22 +34,22 @@ pub struct Detector {
 impl Detector {
     pub fn new(me: Incarnation, name: &str) -> Self {
         let own = Rumour { name: name.into(), beats: 0, has_left: false };
-        Self { me, rumours: [(me, own)].into(), heard_at: BTreeMap::new() }
+        Self { incarnation: me, rumours: [(me, own)].into(), heard_at: BTreeMap::new() }
     }
 
     /// Beats, and tells what it has heard.
     pub fn beat(&mut self) -> Rumours {
-        self.rumours.entry(self.me).and_modify(|own| own.beats += 1);
+        self.rumours.entry(self.incarnation).and_modify(|own| own.beats += 1);
         self.rumours.clone()
     }
 
     pub fn leave(&mut self) -> Rumours {
-        self.rumours.entry(self.me).and_modify(|own| own.has_left = true);
+        self.rumours.entry(self.incarnation).and_modify(|own| own.has_left = true);
         self.beat()
     }
 
     pub fn hear(&mut self, rumours: &Rumours, now_us: u64) {
-        for (incarnation, rumour) in rumours.iter().filter(|(of, _)| **of != self.me) {
+        for (incarnation, rumour) in rumours.iter().filter(|(of, _)| **of != self.incarnation) {
             let known = self.rumours.entry(*incarnation).or_insert_with(|| {
                 self.heard_at.insert(*incarnation, now_us);
                 rumour.clone()
@@ -62,13 +62,13 @@ impl Detector {
     }
 
     /// Who is alive, and who has left.
-    pub fn members(&self, now_us: u64) -> (Vec<Node>, Vec<Incarnation>) {
+    pub fn members(&self, now_us: u64) -> (Vec<NodeInfo>, Vec<Incarnation>) {
         let left = self.rumours.iter().filter(|(_, rumour)| rumour.has_left).map(|(of, _)| *of);
         let is_heard = |of: &Incarnation| {
             self.heard_at.get(of).is_some_and(|at| now_us.saturating_sub(*at) < SILENT_AFTER_US)
         };
         let alive = self.rumours.iter().filter(|(of, rumour)| is_heard(of) && !rumour.has_left);
-        let node = |(of, rumour): (&Incarnation, &Rumour)| Node {
+        let node = |(of, rumour): (&Incarnation, &Rumour)| NodeInfo {
             incarnation: *of,
             name: rumour.name.as_str().into(),
             address: None,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use slidegate::testkit::oracle::Oracle;
 use slidegate::{Algorithm, Limit, Timestamp};
 use slidegate_cluster::bound;
-use slidegate_cluster::counts::Incarnation;
+use slidegate_cluster::pn_counter::Incarnation;
 
 /// One charge that was allowed.
 #[derive(Clone, Copy, Debug)]

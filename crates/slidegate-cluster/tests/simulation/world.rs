@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use slidegate::{Hit, Key, OnPartition, Receipt, Scope, Timestamp, Value};
-use slidegate_cluster::counters::{AtCap, Secret};
-use slidegate_cluster::counts::{Incarnation, Told};
+use slidegate_cluster::counters::{CapPolicy, FingerprintSecret};
+use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation};
 
-use slidegate_cluster::sync::{Addressed, Standing};
+use slidegate_cluster::replication::{Liveness, OutboundFrame};
 
 use crate::agenda::{Agenda, Event};
 use crate::detector::{BEAT_US, Rumours};
@@ -134,7 +134,7 @@ impl World {
             Event::Ask(site) => self.ask_at_random(site),
             Event::AskAgain { site, life, key, cost } => {
                 if self.lives_at(site, life) {
-                    self.ask(site, key, cost, AtCap::Deny);
+                    self.ask(site, key, cost, CapPolicy::Deny);
                 }
             }
             Event::Revert { site, life, key, nth, receipt } => {
@@ -228,7 +228,7 @@ impl World {
         }
     }
 
-    fn send(&mut self, from: usize, frames: Vec<Addressed>) {
+    fn send(&mut self, from: usize, frames: Vec<OutboundFrame>) {
         let Some(sender) = self.sites[from].as_ref().map(|life| life.incarnation) else { return };
         for (to, frame) in frames {
             self.seen.frames += 1;
@@ -291,7 +291,7 @@ impl World {
         self.at(after_us, Event::Ask(site));
         let key = self.rng.usize(..self.scenario.keys);
         let cost = self.rng.u64(1..=self.scenario.largest_cost);
-        self.ask(site, key, cost, AtCap::Wait);
+        self.ask(site, key, cost, CapPolicy::Wait);
     }
 
     /// Resets or refunds one key on several nodes at the same time. Each node knows other charges.
@@ -323,7 +323,7 @@ impl World {
         self.at(after_us, Event::TakeOff);
     }
 
-    fn ask(&mut self, site: usize, key: usize, cost: u64, at_cap: AtCap) {
+    fn ask(&mut self, site: usize, key: usize, cost: u64, at_cap: CapPolicy) {
         let now_us = self.now_us;
         let Some(life) = &mut self.sites[site] else { return };
         let value = [Value::Text(KEYS[key])];
@@ -362,8 +362,8 @@ impl World {
         let progress = life.counters.progress().load();
         let span_us = 2 * self.scenario.window().as_micros() as u64;
         let now = life.now(self.now_us);
-        let waits_for = progress.acknowledged(now, span_us, OnPartition::Bounded);
-        self.seen.went_on_without += u64::from(waits_for > progress.acknowledged_by_all());
+        let waits_for = progress.acknowledged_flush(now, span_us, OnPartition::Bounded);
+        self.seen.went_on_without += u64::from(waits_for > progress.flush_acknowledged_by_all());
         let every = self.scenario.given_back_every;
         if every.is_some_and(|every| self.rng.u64(..every) == 0) {
             let window_us = self.scenario.window().as_micros() as u64;
@@ -400,7 +400,7 @@ impl World {
             self.sites.iter().flatten().map(|life| life.incarnation).collect();
         self.sites.iter().flatten().all(|life| {
             let status = life.engine.status(life.now(self.now_us));
-            let alive = status.members.iter().filter(|member| member.standing == Standing::Alive);
+            let alive = status.members.iter().filter(|member| member.liveness == Liveness::Alive);
             alive.count() + 1 == all.len() && status.members.len() + 1 == all.len()
         })
     }
@@ -414,8 +414,8 @@ impl World {
             // The clock of a counter may be ahead of the nodes'.
             let (fingerprint, ahead_us) = self.counter_of(key);
             let latest_us = latest.as_micros() + ahead_us;
-            let counts = |told: &Told| {
-                told.key != fingerprint || told.shape.leaves_us(told.bucket) > latest_us
+            let counts = |told: &CounterUpdate| {
+                told.key != fingerprint || told.layout.bucket_expires_us(told.bucket) > latest_us
             };
             all.iter_mut().for_each(|tallies| tallies.retain(counts));
         }
@@ -443,14 +443,15 @@ impl World {
         let tallies = life.tallies(latest);
         for key in (0..self.scenario.keys).filter(|key| self.taken_off_us[*key] > 0) {
             let (fingerprint, ahead_us) = self.counter_of(key);
-            let own: Vec<&Told> = tallies.iter().filter(|told| told.key == fingerprint).collect();
-            let Some(shape) = own.first().map(|told| told.shape) else { continue };
+            let own: Vec<&CounterUpdate> =
+                tallies.iter().filter(|told| told.key == fingerprint).collect();
+            let Some(layout) = own.first().map(|told| told.layout) else { continue };
             let counts = |date_us: u64| {
-                let bucket = shape.bucket(Timestamp::from_micros(date_us + ahead_us));
-                shape.leaves_us(bucket) > latest.as_micros() + ahead_us
+                let bucket = layout.bucket(Timestamp::from_micros(date_us + ahead_us));
+                layout.bucket_expires_us(bucket) > latest.as_micros() + ahead_us
             };
-            let (charged, given_back) = own.iter().fold((0, 0), |(charged, given_back), told| {
-                (charged + told.tally.charged, given_back + told.tally.given_back)
+            let (charged, removed) = own.iter().fold((0, 0), |(charged, removed), told| {
+                (charged + told.units.charged, removed + told.units.removed)
             });
             let lives = |by: Incarnation| self.site_of(by).is_some();
             let later = self.charges[key].iter().filter(|charged| {
@@ -461,9 +462,9 @@ impl World {
             });
             let later: u64 = later.map(|charged| charged.units).sum();
             self.seen.counted_after += later;
-            if charged.saturating_sub(given_back) < later {
+            if charged.saturating_sub(removed) < later {
                 return Err(format!(
-                    "{later} units were charged to {} after the last refund, and {charged} less {given_back} count: {}",
+                    "{later} units were charged to {} after the last refund, and {charged} less {removed} count: {}",
                     KEYS[key],
                     self.tell()
                 ));
@@ -480,7 +481,7 @@ impl World {
             let refused = status
                 .members
                 .iter()
-                .any(|member| member.refused_frames + member.refused_tallies > 0);
+                .any(|member| member.rejected_frames + member.rejected_updates > 0);
             if status.is_joining || !status.is_settled || !status.is_majority || waits || refused {
                 return Err(format!("no rest: {}", self.tell()));
             }
@@ -501,7 +502,7 @@ impl World {
     fn counter_of(&self, key: usize) -> (u64, u64) {
         let value = [Value::Text(KEYS[key])];
         let (key, limit) = (Key::new(&self.scope, &value), &self.scenario.limit);
-        (key.fingerprint(&Secret::from(SECRET), limit.shape()), limit.phase_us(&key))
+        (key.fingerprint(&FingerprintSecret::from(SECRET), limit.shape()), limit.phase_us(&key))
     }
 
     fn tell(&self) -> String {

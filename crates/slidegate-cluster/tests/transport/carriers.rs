@@ -6,11 +6,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate_cluster::counts::Incarnation;
-use slidegate_cluster::seal::{ClusterKey, Introduction, Refusals};
-use slidegate_cluster::transport::channel::{ChannelTransport, Network, Weather};
+use slidegate_cluster::pn_counter::Incarnation;
+use slidegate_cluster::seal::{ClusterKey, PeerIdentity, RejectCounters};
+use slidegate_cluster::transport::channel::{ChannelTransport, Network, NetworkFaults};
 use slidegate_cluster::transport::tcp::{TcpTransport, Timing};
-use slidegate_cluster::transport::{Peer, Transport};
+use slidegate_cluster::transport::{PeerAddress, Transport};
 use tokio::net::TcpListener;
 
 /// Something over which nodes reach each other.
@@ -18,7 +18,7 @@ pub trait Carrier {
     type Transport: Transport;
 
     /// The node of this number, as others reach it, whether it is there or not.
-    async fn peer(&mut self, node: u64) -> Peer;
+    async fn peer(&mut self, node: u64) -> PeerAddress;
 
     /// It joins, with another incarnation if that is asked for.
     async fn join(&mut self, node: u64, incarnation: u64) -> Self::Transport;
@@ -29,15 +29,18 @@ pub struct Within(Network);
 
 impl Within {
     pub fn new() -> Self {
-        Self(Network::new(1, Weather::default()))
+        Self(Network::new(1, NetworkFaults::default()))
     }
 }
 
 impl Carrier for Within {
     type Transport = ChannelTransport;
 
-    async fn peer(&mut self, node: u64) -> Peer {
-        Peer { incarnation: Incarnation(node), address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)) }
+    async fn peer(&mut self, node: u64) -> PeerAddress {
+        PeerAddress {
+            incarnation: Incarnation(node),
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
+        }
     }
 
     async fn join(&mut self, _: u64, incarnation: u64) -> ChannelTransport {
@@ -52,12 +55,12 @@ pub struct Tcp(HashMap<u64, SocketAddr>);
 impl Carrier for Tcp {
     type Transport = TcpTransport;
 
-    async fn peer(&mut self, node: u64) -> Peer {
+    async fn peer(&mut self, node: u64) -> PeerAddress {
         let known = self.0.get(&node).copied();
         let address = known.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         let address = if address.port() == 0 { free(address).await } else { address };
         self.0.insert(node, address);
-        Peer { incarnation: Incarnation(node), address }
+        PeerAddress { incarnation: Incarnation(node), address }
     }
 
     async fn join(&mut self, node: u64, incarnation: u64) -> TcpTransport {
@@ -65,8 +68,8 @@ impl Carrier for Tcp {
         let listener = bind(address).await;
         let key = ClusterKey::for_loopback();
         let me =
-            Introduction { incarnation: Incarnation(incarnation), name: format!("node-{node}") };
-        TcpTransport::new(listener, key, me, Arc::new(Refusals::default()), quick()).unwrap()
+            PeerIdentity { incarnation: Incarnation(incarnation), name: format!("node-{node}") };
+        TcpTransport::new(listener, key, me, Arc::new(RejectCounters::default()), quick()).unwrap()
     }
 }
 
@@ -88,10 +91,10 @@ async fn free(address: SocketAddr) -> SocketAddr {
 
 fn quick() -> Timing {
     Timing {
-        alive: Duration::from_millis(100),
-        silence: Duration::from_secs(2),
-        first_wait: Duration::from_millis(5),
-        longest_wait: Duration::from_millis(50),
+        keepalive_interval: Duration::from_millis(100),
+        idle_timeout: Duration::from_secs(2),
+        initial_backoff: Duration::from_millis(5),
+        max_backoff: Duration::from_millis(50),
         ..Timing::default()
     }
 }

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use slidegate_cluster::counts::Incarnation;
-use slidegate_cluster::transport::{Event, MAX_FRAME, Peer, Traffic, Transport};
+use slidegate_cluster::pn_counter::Incarnation;
+use slidegate_cluster::transport::{
+    LinkTraffic, MAX_FRAME, PeerAddress, Transport, TransportEvent,
+};
 use tokio::time::timeout;
 
 use crate::carriers::Carrier;
@@ -12,16 +14,16 @@ use crate::carriers::Carrier;
 /// Long enough for what must not happen to happen.
 const A_WHILE: Duration = Duration::from_millis(200);
 
-fn frame(from: u64, frame: &'static [u8]) -> Event {
-    Event::Frame { from: Incarnation(from), frame: Bytes::from_static(frame) }
+fn frame(from: u64, frame: &'static [u8]) -> TransportEvent {
+    TransportEvent::Frame { from: Incarnation(from), frame: Bytes::from_static(frame) }
 }
 
-fn up(peer: Peer) -> Event {
-    Event::Up(peer.incarnation)
+fn up(peer: PeerAddress) -> TransportEvent {
+    TransportEvent::LinkUp(peer.incarnation)
 }
 
 /// Two nodes, of which the first has a link to the second.
-async fn linked<C: Carrier>(carrier: &mut C) -> (C::Transport, C::Transport, Peer) {
+async fn linked<C: Carrier>(carrier: &mut C) -> (C::Transport, C::Transport, PeerAddress) {
     let mut one = carrier.join(1, 1).await;
     let two = carrier.join(2, 2).await;
     let peer = carrier.peer(2).await;
@@ -31,7 +33,7 @@ async fn linked<C: Carrier>(carrier: &mut C) -> (C::Transport, C::Transport, Pee
 }
 
 /// The traffic with a node, and nothing if none is known.
-fn traffic(transport: &impl Transport, node: u64) -> Traffic {
+fn traffic(transport: &impl Transport, node: u64) -> LinkTraffic {
     let all = transport.traffic().into_iter();
     all.filter(|(of, _)| *of == Incarnation(node))
         .map(|(_, traffic)| traffic)
@@ -44,7 +46,7 @@ pub async fn frames_arrive_whole_and_say_who_sent_them(carrier: &mut impl Carrie
     for length in [1, 100, 4_096, MAX_FRAME] {
         let sent = Bytes::from_iter((0..length).map(|nth| nth as u8));
         one.send(peer.incarnation, sent.clone());
-        assert_eq!(two.next().await, Event::Frame { from: Incarnation(1), frame: sent });
+        assert_eq!(two.next().await, TransportEvent::Frame { from: Incarnation(1), frame: sent });
     }
 }
 
@@ -54,7 +56,10 @@ pub async fn frames_keep_their_order_while_a_link_lasts(carrier: &mut impl Carri
         let numbers = || (0..20).map(|nth| Bytes::from(vec![round, nth]));
         numbers().for_each(|number| one.send(peer.incarnation, number));
         for number in numbers() {
-            assert_eq!(two.next().await, Event::Frame { from: Incarnation(1), frame: number });
+            assert_eq!(
+                two.next().await,
+                TransportEvent::Frame { from: Incarnation(1), frame: number }
+            );
         }
     }
 }
@@ -75,7 +80,7 @@ pub async fn a_link_comes_up_once_the_peer_is_there(carrier: &mut impl Carrier) 
 pub async fn a_link_goes_down_and_comes_up_with_the_peer(carrier: &mut impl Carrier) {
     let (mut one, two, peer) = linked(carrier).await;
     drop(two);
-    assert_eq!(one.next().await, Event::Down(peer.incarnation));
+    assert_eq!(one.next().await, TransportEvent::LinkDown(peer.incarnation));
     one.send(peer.incarnation, Bytes::from_static(b"to nobody"));
     let mut two = carrier.join(2, 2).await;
     assert_eq!(one.next().await, up(peer));
@@ -87,9 +92,9 @@ pub async fn a_restarted_peer_is_another_one(carrier: &mut impl Carrier) {
     let (mut one, two, peer) = linked(carrier).await;
     drop(two);
     let mut two = carrier.join(2, 22).await;
-    assert_eq!(one.next().await, Event::Down(peer.incarnation));
+    assert_eq!(one.next().await, TransportEvent::LinkDown(peer.incarnation));
     assert!(timeout(A_WHILE, one.next()).await.is_err(), "that life of it is over");
-    let peer = Peer { incarnation: Incarnation(22), ..peer };
+    let peer = PeerAddress { incarnation: Incarnation(22), ..peer };
     one.set_peers(&[peer]);
     assert_eq!(one.next().await, up(peer));
     one.send(peer.incarnation, Bytes::from_static(b"hello"));
@@ -119,7 +124,7 @@ pub async fn who_is_no_peer_is_heard_but_not_told(carrier: &mut impl Carrier) {
     two.send(Incarnation(1), Bytes::from_static(b"hello"));
     assert!(timeout(A_WHILE, one.next()).await.is_err());
     two.set_peers(&[carrier.peer(1).await]);
-    assert_eq!(two.next().await, Event::Up(Incarnation(1)));
+    assert_eq!(two.next().await, TransportEvent::LinkUp(Incarnation(1)));
     two.send(Incarnation(1), Bytes::from_static(b"hello"));
     assert_eq!(one.next().await, frame(2, b"hello"));
 }
@@ -155,7 +160,7 @@ pub async fn a_peer_that_does_not_read_makes_frames_be_dropped_and_nobody_wait(
     }
     let mut read = 0;
     while let Ok(event) = timeout(A_WHILE, two.next()).await {
-        assert_eq!(event, Event::Frame { from: Incarnation(1), frame: long.clone() });
+        assert_eq!(event, TransportEvent::Frame { from: Incarnation(1), frame: long.clone() });
         read += 1;
     }
     let sent = traffic(&one, 2);
@@ -178,7 +183,7 @@ pub async fn what_comes_is_not_lost_with_a_dropped_future(carrier: &mut impl Car
         };
         assert_eq!(
             arrived,
-            Event::Frame { from: Incarnation(1), frame: Bytes::from(vec![nth; 30_000]) }
+            TransportEvent::Frame { from: Incarnation(1), frame: Bytes::from(vec![nth; 30_000]) }
         );
     }
 }
@@ -195,7 +200,7 @@ pub async fn traffic_is_counted_for_each_node(carrier: &mut impl Carrier) {
     assert!(sent.sent_bytes >= 15 && received.received_bytes >= 15, "{sent:?} {received:?}");
     assert_eq!((traffic(&one, 1), traffic(&two, 2)), Default::default());
     one.set_peers(&[]);
-    while traffic(&one, 2) != Traffic::default() {
+    while traffic(&one, 2) != LinkTraffic::default() {
         // Who is no peer any more is forgotten, as soon as the link is closed.
         tokio::task::yield_now().await;
     }

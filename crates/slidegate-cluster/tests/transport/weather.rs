@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use slidegate_cluster::counts::Incarnation;
-use slidegate_cluster::transport::channel::{ChannelTransport, MAX_UNDER_WAY, Network, Weather};
-use slidegate_cluster::transport::{Event, Peer, Transport};
+use slidegate_cluster::pn_counter::Incarnation;
+use slidegate_cluster::transport::channel::{
+    ChannelTransport, MAX_IN_TRANSIT, Network, NetworkFaults,
+};
+use slidegate_cluster::transport::{PeerAddress, Transport, TransportEvent};
 use tokio::time::{Instant, timeout};
 
 const ONE: Incarnation = Incarnation(1);
@@ -16,19 +18,19 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn rough() -> Weather {
-    Weather { loss: 0.3, repeats: 0.2, shortest_delay: millis(5), longest_delay: millis(50) }
+fn rough() -> NetworkFaults {
+    NetworkFaults { loss: 0.3, duplication: 0.2, min_delay: millis(5), max_delay: millis(50) }
 }
 
 fn joined(network: &Network, own: Incarnation, peers: &[Incarnation]) -> ChannelTransport {
     let mut transport = network.join(own);
-    let peer = |incarnation| Peer { incarnation, address: "127.0.0.1:1".parse().unwrap() };
+    let peer = |incarnation| PeerAddress { incarnation, address: "127.0.0.1:1".parse().unwrap() };
     transport.set_peers(&peers.iter().copied().map(peer).collect::<Vec<_>>());
     transport
 }
 
 /// What happens until nothing more does, and when.
-async fn all(transport: &mut ChannelTransport) -> Vec<(Event, Duration)> {
+async fn all(transport: &mut ChannelTransport) -> Vec<(TransportEvent, Duration)> {
     let (began, mut all) = (Instant::now(), Vec::new());
     while let Ok(event) = timeout(Duration::from_secs(1), transport.next()).await {
         all.push((event, began.elapsed()));
@@ -36,13 +38,13 @@ async fn all(transport: &mut ChannelTransport) -> Vec<(Event, Duration)> {
     all
 }
 
-fn number(event: &Event) -> u32 {
-    let Event::Frame { from: ONE, frame } = event else { panic!("{event:?}") };
+fn number(event: &TransportEvent) -> u32 {
+    let TransportEvent::Frame { from: ONE, frame } = event else { panic!("{event:?}") };
     u32::from_be_bytes(frame[..].try_into().unwrap())
 }
 
 /// Numbers that arrive of those that are sent at once, and when each does.
-async fn carried(seed: u64, weather: Weather, sent: u32) -> Vec<(u32, Duration)> {
+async fn carried(seed: u64, weather: NetworkFaults, sent: u32) -> Vec<(u32, Duration)> {
     let network = Network::new(seed, weather);
     let mut two = network.join(TWO);
     let mut one = joined(&network, ONE, &[TWO]);
@@ -52,7 +54,7 @@ async fn carried(seed: u64, weather: Weather, sent: u32) -> Vec<(u32, Duration)>
 
 #[tokio::test(start_paused = true)]
 async fn in_fine_weather_all_arrive_at_once_and_in_order() {
-    let arrived = carried(1, Weather::default(), 500).await;
+    let arrived = carried(1, NetworkFaults::default(), 500).await;
     assert!(arrived.iter().map(|(number, _)| *number).eq(0..500));
     assert!(arrived.iter().all(|(_, after)| after.is_zero()));
 }
@@ -87,15 +89,15 @@ async fn frames_take_as_long_as_the_weather_says_and_overtake_each_other() {
 
 #[tokio::test(start_paused = true)]
 async fn frames_under_way_are_bounded() {
-    let arrived = carried(1, Weather::default(), 2 * MAX_UNDER_WAY as u32).await;
-    assert_eq!(arrived.len(), MAX_UNDER_WAY);
+    let arrived = carried(1, NetworkFaults::default(), 2 * MAX_IN_TRANSIT as u32).await;
+    assert_eq!(arrived.len(), MAX_IN_TRANSIT);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_cut_parts_nodes_and_loses_what_is_under_way() {
     let network = Network::new(
         1,
-        Weather { shortest_delay: millis(10), longest_delay: millis(10), ..Weather::default() },
+        NetworkFaults { min_delay: millis(10), max_delay: millis(10), ..NetworkFaults::default() },
     );
     let mut one = joined(&network, ONE, &[TWO, THREE]);
     let mut two = joined(&network, TWO, &[ONE, THREE]);
@@ -105,25 +107,32 @@ async fn a_cut_parts_nodes_and_loses_what_is_under_way() {
     }
     one.send(TWO, Bytes::from_static(b"under way"));
     two.send(THREE, Bytes::from_static(b"together"));
-    network.cut(&[&[ONE]]);
-    let events =
-        |all: Vec<(Event, Duration)>| all.into_iter().map(|(event, _)| event).collect::<Vec<_>>();
-    assert_eq!(events(all(&mut one).await), [Event::Down(TWO), Event::Down(THREE)]);
-    assert_eq!(events(all(&mut two).await), [Event::Down(ONE)]);
-    let together = Event::Frame { from: TWO, frame: Bytes::from_static(b"together") };
-    assert_eq!(events(all(&mut three).await), [Event::Down(ONE), together]);
+    network.partition(&[&[ONE]]);
+    let events = |all: Vec<(TransportEvent, Duration)>| {
+        all.into_iter().map(|(event, _)| event).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        events(all(&mut one).await),
+        [TransportEvent::LinkDown(TWO), TransportEvent::LinkDown(THREE)]
+    );
+    assert_eq!(events(all(&mut two).await), [TransportEvent::LinkDown(ONE)]);
+    let together = TransportEvent::Frame { from: TWO, frame: Bytes::from_static(b"together") };
+    assert_eq!(events(all(&mut three).await), [TransportEvent::LinkDown(ONE), together]);
     network.heal();
-    assert_eq!(events(all(&mut one).await), [Event::Up(TWO), Event::Up(THREE)]);
-    assert_eq!(events(all(&mut two).await), [Event::Up(ONE)]);
+    assert_eq!(
+        events(all(&mut one).await),
+        [TransportEvent::LinkUp(TWO), TransportEvent::LinkUp(THREE)]
+    );
+    assert_eq!(events(all(&mut two).await), [TransportEvent::LinkUp(ONE)]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn weather_changes() {
-    let network = Network::new(1, Weather { loss: 1.0, ..Weather::default() });
+    let network = Network::new(1, NetworkFaults { loss: 1.0, ..NetworkFaults::default() });
     let (mut one, mut two) = (joined(&network, ONE, &[]), joined(&network, TWO, &[ONE]));
     two.send(ONE, Bytes::from_static(b"lost"));
-    network.set_weather(Weather::default());
+    network.set_faults(NetworkFaults::default());
     two.send(ONE, Bytes::from_static(b"found"));
-    let found = Event::Frame { from: TWO, frame: Bytes::from_static(b"found") };
+    let found = TransportEvent::Frame { from: TWO, frame: Bytes::from_static(b"found") };
     assert_eq!(all(&mut one).await, [(found, Duration::ZERO)]);
 }

@@ -2,7 +2,7 @@ local function refund(key, now, precision_us, _, _, counted, cost)
   local value = call('GET', key)
   if not value then return true end
   if #value ~= HEAD_BYTES + counted * 4 then return nil end
-  local last, total, known = unpack(HEAD, value)
+  local last, total, expiry_s = unpack(HEAD, value)
   if last < 0 or last > 2 ^ 53 or last % 1 ~= 0 then return nil end
   local running = (now > last and now or last) / precision_us
   local newest = last / precision_us
@@ -24,6 +24,6 @@ local function refund(key, now, precision_us, _, _, counted, cost)
     cost, total = cost - taken, total - taken
     if cost == 0 then break end
   end
-  call('SET', key, pack(HEAD, last, total, known) .. table.concat(counts), 'KEEPTTL')
+  call('SET', key, pack(HEAD, last, total, expiry_s) .. table.concat(counts), 'KEEPTTL')
   return true
 end

@@ -13,10 +13,10 @@ local function write_ring(key, base, place, bytes, cap, width)
 end
 
 -- Newer charges are moved as bytes, and the marks of their blocks are corrected.
-local function revert(key, tick_us, max, _, cost, at)
-  local value, find_tick, _, _, word_at, last, total, sum, first, len, cap, oldest, newest, known = opened(key, max)
+local function revert(key, tick_us, max, _, cost, charged_at)
+  local value, find_tick, _, _, word_at, last, total, sum, first, len, cap, oldest, newest, expiry_s = open_log(key, max)
   if not value or value == '' then return value end
-  local tick = at / tick_us
+  local tick = charged_at / tick_us
   tick = tick - tick % 1
   local age = last + 1 - tick
   if len == 0 or cost == 0 or age < 0 then return true end
@@ -28,11 +28,11 @@ local function revert(key, tick_us, max, _, cost, at)
   local units, size = 1, 1
   if next_word >= WRAP then units, size = next_word - WRAP, 2 end
   if cost > units then cost = units end
-  local left = units - cost
-  local kept = left == 0 and '' or left == 1 and pack('<I4', word) or pack('<I4I4', word, left + WRAP)
-  local shift = size - #kept / 4
+  local remaining_units = units - cost
+  local kept_bytes = remaining_units == 0 and '' or remaining_units == 1 and pack('<I4', word) or pack('<I4I4', word, remaining_units + WRAP)
+  local shift = size - #kept_bytes / 4
 
-  -- The words behind the charge move forward.
+  -- The words after the charge move forward.
   local place = (first + nth) % cap
   local tail = read_ring(key, HEAD_BYTES, place, shift > 0 and len - nth or size, cap, 4)
   if not tail then return nil end
@@ -50,25 +50,25 @@ local function revert(key, tick_us, max, _, cost, at)
     for block = low, high do
       local mark = unpack('<d', bytes, (block - low) * 8 + 1) - cost
       if shift > 0 then
-        local one, two, three = unpack('<I4I4I4', words, (block * BLOCK - phase - nth) * 4 + 1)
-        if one < WRAP then mark = mark + (two < WRAP and 1 or two - WRAP) end
-        if shift == 2 and two < WRAP then mark = mark + (three < WRAP and 1 or three - WRAP) end
+        local first_word, second_word, third_word = unpack('<I4I4I4', words, (block * BLOCK - phase - nth) * 4 + 1)
+        if first_word < WRAP then mark = mark + (second_word < WRAP and 1 or second_word - WRAP) end
+        if shift == 2 and second_word < WRAP then mark = mark + (third_word < WRAP and 1 or third_word - WRAP) end
       end
       marks[block - low + 1] = pack('<d', mark % 2 ^ 52)
     end
     write_ring(key, base, mark_place % blocks, table.concat(marks), blocks, 8)
   end
-  write_ring(key, HEAD_BYTES, place, kept .. tail:sub(size * 4 + 1), cap, 4)
+  write_ring(key, HEAD_BYTES, place, kept_bytes .. tail:sub(size * 4 + 1), cap, 4)
 
   if nth + size == len then
-    newest = left == 1 and word or word + WRAP
-    if left == 0 and nth > 0 then
+    newest = remaining_units == 1 and word or word + WRAP
+    if remaining_units == 0 and nth > 0 then
       newest = word_at(nth - 1)
       if newest >= WRAP then newest = word_at(nth - 2) + WRAP end
     end
   end
-  if nth == 0 then oldest = left == 0 and len > size and unpack('<I4', tail, size * 4 + 1) or word end
+  if nth == 0 then oldest = remaining_units == 0 and len > size and unpack('<I4', tail, size * 4 + 1) or word end
   total, sum, len = total - cost, (sum - cost) % 2 ^ 52, len - shift
-  call('SETRANGE', key, '0', pack(HEAD, last, total, sum, first, len, cap, oldest, newest, known))
+  call('SETRANGE', key, '0', pack(HEAD, last, total, sum, first, len, cap, oldest, newest, expiry_s))
   return true
 end

@@ -1,6 +1,6 @@
-local function revert(tick_us, window, _, _, cost, at, last, previous, current)
+local function revert(tick_us, window, _, _, cost, charged_at, last, previous, current)
   local start = last - last % window
-  local tick = at / tick_us
+  local tick = charged_at / tick_us
   tick = tick - tick % 1
   if tick >= start then
     current = current > cost and current - cost or 0

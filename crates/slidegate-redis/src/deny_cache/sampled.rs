@@ -1,55 +1,63 @@
-//! Of sampled rules, where most requests pass unasked: once one is denied, none does, and they ask one at a time
-//! until Redis has charged again.
+//! Denials of sampled rules, most hits of which pass without a call. After a denial none passes: one hit at a time is
+//! sent as a probe until Redis has charged again.
 
 use std::time::Duration;
 
 use slidegate::{Outcome, Timestamp};
 
-use super::{Denial, DenyCache, Heard, Mark};
-use crate::ask::Counted;
+use super::{CacheVersion, Denial, DenialReport, DenyCache};
+use crate::script_request::KeyedHit;
 
-/// While one asks whether there is room again in a sampled limit, others are denied for so long: were they all to
-/// ask, each would be charged for many.
-const ASKING: Duration = Duration::from_millis(100);
+/// Time for which other hits of a sampled limit are denied while a probe checks whether one fits again. If all were
+/// sent, each would be charged for many.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl DenyCache {
-    /// Somebody asks whether a sampled hit fits again: others are denied meanwhile.
-    pub fn is_asked(&self, hit: &Counted, now: Timestamp) {
-        self.amend(hit, |denial| denial.until = now.after(ASKING));
+    /// Begins a probe for a sampled hit: until its result is recorded, other hits are denied.
+    pub fn begin_probe(&self, hit: &KeyedHit, now: Timestamp) {
+        self.update_denial(hit, |denial| denial.expires_at = now.after(PROBE_TIMEOUT));
     }
 
-    /// A sampled hit fits. If it was charged, it was charged for others, too, who pass unasked; if not, since
-    /// another limit denied, the next asks again.
-    pub fn fits(&self, hit: &Counted, is_charged: bool) {
+    /// Records that a sampled hit fits. If it was charged, the charge covers other hits too, which pass without a call.
+    /// If it was not, because another limit denied, the next hit is sent as a probe.
+    pub fn record_fit(&self, hit: &KeyedHit, is_charged: bool) {
         match is_charged {
-            true if self.denials.get(&self.counter(&hit.key, hit.tag)).is_some() => {
-                self.forget(&hit.key, hit.tag);
+            true if self.entries.get(&self.counter(&hit.key, hit.tag)).is_some() => {
+                self.invalidate(&hit.key, hit.tag);
             }
             true => {}
-            false => self.amend(hit, |denial| denial.until = denial.asked_at),
+            false => self.update_denial(hit, |denial| denial.expires_at = denial.sent_at),
         }
     }
 
-    /// A sampled hit did not fit, but that may have been for a moment only: the next asks, too.
-    pub fn doubt(&self, hit: &Counted, outcome: &Outcome, now: Timestamp, mark: Mark) {
-        let heard = Heard {
-            asked_at: now,
-            heard_at: now,
+    /// Records that a sampled hit did not fit, possibly for a moment only: the next hit is sent as a probe.
+    pub fn record_unconfirmed_denial(
+        &self,
+        hit: &KeyedHit,
+        outcome: &Outcome,
+        now: Timestamp,
+        version: CacheVersion,
+    ) {
+        let report = DenialReport {
+            sent_at: now,
+            received_at: now,
             retry_after: Some(Duration::ZERO),
             reset_after: outcome.reset_after(),
             remaining: outcome.remaining(),
         };
-        self.remember(hit, Some(hit.required), &heard, mark, 0);
+        self.record(hit, Some(hit.required), &report, version, 0);
     }
 
-    /// Changes what is known of a hit, if anything is.
-    fn amend(&self, hit: &Counted, change: impl FnOnce(&mut Denial)) {
+    /// Updates the denial of a hit, if there is one.
+    fn update_denial(&self, hit: &KeyedHit, update: impl FnOnce(&mut Denial)) {
         let counter = self.counter(&hit.key, hit.tag);
-        let mark = self.mark(hit);
-        let Some(mut denials) = self.denials.get(&counter) else { return };
-        if let Some(denial) = denials.of.iter_mut().find(|denial| denial.required == hit.required) {
-            change(denial);
-            self.put(counter, denials, mark);
+        let version = self.version(hit);
+        let Some(mut entry) = self.entries.get(&counter) else { return };
+        if let Some(denial) =
+            entry.denials.iter_mut().find(|denial| denial.required == hit.required)
+        {
+            update(denial);
+            self.insert(counter, entry, version);
         }
     }
 }

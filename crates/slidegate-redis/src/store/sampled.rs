@@ -1,61 +1,73 @@
-//! Sampled rules: which requests are asked for.
+//! Sampled rules: the choice of hits that are sent to Redis. With a sample of N, one hit in N is sent, at N times its
+//! cost; the others pass without a call.
 
 use std::sync::Arc;
 
 use slidegate::{ChargeResult, ChargeWhen, Outcome, StoreError};
 use smallvec::SmallVec;
 
-use super::{Hits, Inner, nothing};
-use crate::ask::Counted;
-use crate::deny_cache::{Known, Mark};
+use super::{Hits, Inner, empty_result};
+use crate::deny_cache::{CacheLookup, CacheVersion};
+use crate::script_request::KeyedHit;
 
 impl Inner {
-    /// Charges hits, some of them for one request in so many only; the others pass.
+    /// Charges the hits that are drawn, or sent for certain; the other hits pass.
     pub(super) async fn charge_sampled(
         self: &Arc<Self>,
         hits: Hits,
     ) -> Result<ChargeResult, StoreError> {
-        let now = self.clocks.here();
-        // One draw, so that rules of one sample ask together.
-        let drawn = fastrand::u32(..);
-        // Where it was denied lately nothing passes unasked.
-        let asks = |hit: &Counted| {
+        let now = self.clocks.local_now();
+        // One draw for all hits, so that rules with the same sample are sent together.
+        let random = fastrand::u32(..);
+        // After a recent denial no hit passes without a call.
+        let is_sent = |hit: &KeyedHit| {
             let may_deny = hit.sample > 1 && hit.charge != ChargeWhen::Always;
-            let is_stale = may_deny && self.deny_cache.know(hit, now) == Known::Stale;
+            let is_stale = may_deny && self.deny_cache.lookup(hit, now) == CacheLookup::Stale;
             if is_stale {
-                self.deny_cache.is_asked(hit, now);
+                self.deny_cache.begin_probe(hit, now);
             }
-            is_stale || drawn.is_multiple_of(hit.sample) || hit.cost == 0
+            is_stale || random.is_multiple_of(hit.sample) || hit.cost == 0
         };
-        let asks: SmallVec<[bool; 2]> = hits.iter().map(asks).collect();
-        let asked: Hits =
-            hits.into_iter().zip(&asks).filter(|(_, asks)| **asks).map(|(hit, _)| hit).collect();
-        let taken = if asked.is_empty() { nothing() } else { self.charge(asked).await? };
-        let mut outcomes = taken.outcomes.into_iter();
-        let outcome = |asks: &bool| match asks {
-            true => outcomes.next().unwrap_or_else(Outcome::not_asked),
-            false => Outcome::not_asked(),
+        let is_sent: SmallVec<[bool; 2]> = hits.iter().map(is_sent).collect();
+        let sent_hits: Hits = hits
+            .into_iter()
+            .zip(&is_sent)
+            .filter(|(_, is_sent)| **is_sent)
+            .map(|(hit, _)| hit)
+            .collect();
+        let result =
+            if sent_hits.is_empty() { empty_result() } else { self.charge(sent_hits).await? };
+        let mut outcomes = result.outcomes.into_iter();
+        let outcome = |is_sent: &bool| match is_sent {
+            true => outcomes.next().unwrap_or_else(Outcome::unknown),
+            false => Outcome::unknown(),
         };
-        Ok(ChargeResult { outcomes: asks.iter().map(outcome).collect(), ..taken })
+        Ok(ChargeResult { outcomes: is_sent.iter().map(outcome).collect(), ..result })
     }
 
-    /// The sampled ones of hits in several slots, by their places.
-    pub(super) fn doubts(&self, hits: &Hits) -> Vec<(usize, Counted, Mark)> {
+    /// Returns the sampled hits of a request in several slots, with their indexes.
+    pub(super) fn sampled_hits(&self, hits: &Hits) -> Vec<(usize, KeyedHit, CacheVersion)> {
         let sampled = hits.iter().enumerate().filter(|(_, hit)| hit.sample > 1);
-        sampled.map(|(place, hit)| (place, hit.clone(), self.deny_cache.mark(hit))).collect()
+        sampled.map(|(index, hit)| (index, hit.clone(), self.deny_cache.version(hit))).collect()
     }
 
-    /// Whether they fitted: a denial may have been for what another request was charged in vain, so it is not
-    /// believed, but nobody passes unasked after it.
-    pub(super) fn remember_doubts(&self, doubts: &[(usize, Counted, Mark)], taken: &ChargeResult) {
-        let now = self.clocks.here();
-        for (place, hit, mark) in doubts {
-            match taken.outcomes.get(*place) {
+    /// Records whether sampled hits of a request in several slots fitted. A denial may have been caused by a charge
+    /// that was reverted later, so the cache does not serve it, but no hit passes without a call after it.
+    pub(super) fn record_sampled_outcomes(
+        &self,
+        sampled_hits: &[(usize, KeyedHit, CacheVersion)],
+        result: &ChargeResult,
+    ) {
+        let now = self.clocks.local_now();
+        for (index, hit, version) in sampled_hits {
+            match result.outcomes.get(*index) {
                 Some(outcome) if outcome.fits() => {
-                    let is_charged = taken.allowed || hit.charge == ChargeWhen::Always;
-                    self.deny_cache.fits(hit, is_charged && hit.cost > 0);
+                    let is_charged = result.allowed || hit.charge == ChargeWhen::Always;
+                    self.deny_cache.record_fit(hit, is_charged && hit.cost > 0);
                 }
-                Some(outcome) => self.deny_cache.doubt(hit, outcome, now, *mark),
+                Some(outcome) => {
+                    self.deny_cache.record_unconfirmed_denial(hit, outcome, now, *version)
+                }
                 None => {}
             }
         }

@@ -1,4 +1,4 @@
-//! Callers that ask without a pause, and notes of all that they were told.
+//! Callers that check requests continuously, and records of all results.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,38 +8,39 @@ use slidegate::{Clock, Descriptor, Gate, Policy, Request, SystemClock};
 use slidegate_redis::{RedisStore, Settings};
 use tokio::task::JoinHandle;
 
-use crate::server::{Redis, until};
+use crate::server::{Redis, poll_until};
 
-/// Longer than by default: other tests need the machine too.
+/// Longer than the default, because tests share the machine.
 pub const TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A wait that is longer than the time-out by this, and twice what the machine itself was late, is too long.
+/// Maximum time by which a request may exceed the timeout, in addition to twice the lateness of the machine.
 const SLACK: Duration = Duration::from_millis(100);
 
-/// Restarts apart, what recovers does so within this: the longest back-off of the breaker, a connection and
-/// what the machine needs.
+/// Maximum time of a recovery, excluding restarts: the maximum backoff of the breaker, a connection, and delays of the
+/// machine.
 pub const RECOVERY: Duration = Duration::from_secs(10);
 
 const CALLERS: usize = 24;
 const IDENTITIES: [&str; 6] = ["ann", "bea", "cid", "dan", "eve", "fay"];
 
-/// In a second, and in a day.
+/// Units per second.
 pub const MAX: u64 = 30;
+/// Units per day.
 pub const MAX_A_DAY: u64 = 400;
 const SECOND_US: u64 = 1_000_000;
 
-/// What a caller was told.
+/// The result of one request.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
-    who: usize,
+pub struct LoadRecord {
+    identity: usize,
     began_us: u64,
     ended_us: u64,
     pub allowed: bool,
     pub degraded: bool,
-    pub refused: bool,
+    pub is_refused: bool,
 }
 
-impl Told {
+impl LoadRecord {
     pub fn waited(&self) -> Duration {
         Duration::from_micros(self.ended_us - self.began_us)
     }
@@ -50,19 +51,19 @@ pub struct Load {
     pub gate: Arc<Gate<RedisStore>>,
     on_store_error: &'static str,
     clock: SystemClock,
-    told: Arc<Mutex<Vec<Told>>>,
+    records: Arc<Mutex<Vec<LoadRecord>>>,
     stop: Arc<AtomicBool>,
     callers: Vec<JoinHandle<()>>,
-    /// The longest that a task slept beyond what it meant to.
-    late_us: Arc<AtomicU64>,
+    /// The maximum time by which a sleep was too long.
+    max_lateness_us: Arc<AtomicU64>,
 }
 
-/// A gate over a store at an address, that does this while the store does not answer.
+/// Creates a gate with a store at an address and this behavior while the store fails.
 pub fn gate(address: &str, on_store_error: &str, settings: Settings) -> Gate<RedisStore> {
     let policy = format!(
         "rules:
   - name: {on_store_error}
-    per: [who]
+    per: [client]
     limits: [{MAX}/s, {MAX_A_DAY}/d]
     algorithm: sliding_log
     on_store_error: {on_store_error}"
@@ -76,126 +77,139 @@ pub fn patient() -> Settings {
 }
 
 impl Load {
-    /// Begins, once the store answers.
+    /// Starts the callers as soon as the store responds.
     pub async fn begin(address: &str, on_store_error: &'static str) -> Self {
         let gate = Arc::new(gate(address, on_store_error, patient()));
         let load = Self {
             gate,
             on_store_error,
             clock: SystemClock::new(),
-            told: Arc::default(),
+            records: Arc::default(),
             stop: Arc::default(),
             callers: Vec::new(),
-            late_us: Arc::default(),
+            max_lateness_us: Arc::default(),
         };
-        load.recovers("at the start").await;
+        load.wait_for_recovery("at the start").await;
         let mut callers: Vec<_> = (0..CALLERS).map(|nth| tokio::spawn(load.caller(nth))).collect();
-        callers.push(tokio::spawn(load.sleeper()));
+        callers.push(tokio::spawn(load.measure_lateness_task()));
         Self { callers, ..load }
     }
 
     fn caller(&self, nth: usize) -> impl Future<Output = ()> + Send + 'static {
         let (gate, clock) = (self.gate.clone(), self.clock.clone());
-        let (told, stop) = (self.told.clone(), self.stop.clone());
+        let (records, stop) = (self.records.clone(), self.stop.clone());
         async move {
             let mut turn = nth;
             while !stop.load(Ordering::Relaxed) {
                 turn += 1;
-                let who = turn % IDENTITIES.len();
+                let identity = turn % IDENTITIES.len();
                 let began_us = clock.now().as_micros();
-                let ruling = gate.check(&request(IDENTITIES[who])).await;
+                let ruling = gate.check(&request(IDENTITIES[identity])).await;
                 let ended_us = clock.now().as_micros();
                 let decision = ruling.decision();
-                told.lock().unwrap().push(Told {
-                    who,
+                records.lock().unwrap().push(LoadRecord {
+                    identity,
                     began_us,
                     ended_us,
                     allowed: decision.is_allowed(),
                     degraded: decision.is_degraded(),
-                    refused: decision.is_store_unavailable(),
+                    is_refused: decision.is_store_unavailable(),
                 });
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         }
     }
 
-    /// Finds out how late the machine is.
-    fn sleeper(&self) -> impl Future<Output = ()> + Send + 'static {
-        crate::server::find_lateness(self.clock.clone(), self.stop.clone(), self.late_us.clone())
+    /// Measures the lateness of the machine.
+    fn measure_lateness_task(&self) -> impl Future<Output = ()> + Send + 'static {
+        crate::server::measure_lateness(
+            self.clock.clone(),
+            self.stop.clone(),
+            self.max_lateness_us.clone(),
+        )
     }
 
     /// Waits until a request is decided by the store.
-    pub async fn recovers(&self, when: &str) -> Duration {
-        until(when, RECOVERY, async || {
+    pub async fn wait_for_recovery(&self, when: &str) -> Duration {
+        poll_until(when, RECOVERY, async || {
             !self.gate.check(&request("one more")).await.decision().is_degraded()
         })
         .await
     }
 
-    /// Waits until callers were told so many more things like this.
-    pub async fn sees(&self, what: &str, many: usize, is_it: impl Fn(&Told) -> bool) {
-        let from = self.told.lock().unwrap().len();
-        until(what, RECOVERY, async || {
-            self.told.lock().unwrap()[from..].iter().filter(|told| is_it(told)).count() >= many
+    /// Waits until `count` more results match.
+    pub async fn wait_for_decisions(
+        &self,
+        context: &str,
+        count: usize,
+        is_match: impl Fn(&LoadRecord) -> bool,
+    ) {
+        let from = self.records.lock().unwrap().len();
+        poll_until(context, RECOVERY, async || {
+            self.records.lock().unwrap()[from..].iter().filter(|record| is_match(record)).count()
+                >= count
         })
         .await;
     }
 
-    /// How many have been told something.
-    pub fn mark(&self) -> usize {
-        self.told.lock().unwrap().len()
+    /// Returns the number of results so far.
+    pub fn record_count(&self) -> usize {
+        self.records.lock().unwrap().len()
     }
 
-    /// Ends, and holds all that was told against the promises.
-    pub async fn end(self) -> Vec<Told> {
+    /// Stops the callers and checks all results. Returns them.
+    pub async fn end(self) -> Vec<LoadRecord> {
         self.stop.store(true, Ordering::Relaxed);
         for caller in self.callers {
             // A caller that panicked has failed the test.
             caller.await.unwrap();
         }
-        let told = self.told.lock().unwrap().clone();
-        let late = Duration::from_micros(self.late_us.load(Ordering::Relaxed));
-        let longest = told.iter().map(Told::waited).max().unwrap();
+        let records = self.records.lock().unwrap().clone();
+        let late = Duration::from_micros(self.max_lateness_us.load(Ordering::Relaxed));
+        let longest = records.iter().map(LoadRecord::waited).max().unwrap();
         println!(
             "{}: {} decisions, {} degraded; the longest wait {longest:?}, the machine {late:?} late",
             self.on_store_error,
-            told.len(),
-            told.iter().filter(|told| told.degraded).count(),
+            records.len(),
+            records.iter().filter(|record| record.degraded).count(),
         );
         assert!(longest < TIMEOUT + SLACK + 2 * late, "a caller waited for {longest:?}");
-        for told in told.iter().filter(|told| told.degraded) {
+        for record in records.iter().filter(|record| record.degraded) {
             match self.on_store_error {
-                "deny" => assert!(!told.allowed && told.refused),
-                "allow" => assert!(told.allowed),
-                _ => assert!(!told.refused),
+                "deny" => assert!(!record.allowed && record.is_refused),
+                "allow" => assert!(record.allowed),
+                _ => assert!(!record.is_refused),
             }
         }
-        told
+        records
     }
 }
 
-pub fn request(who: &'static str) -> Request<'static> {
-    Request::new("default", Descriptor::new([("who", who)]))
+pub fn request(identity: &'static str) -> Request<'static> {
+    Request::new("default", Descriptor::new([("client", identity)]))
 }
 
-/// What the store itself allowed is never above max: in a second, nor in all, unless Redis lost counts. Of a
-/// decision is known only between which moments it fell; counted is what lies in a window for certain.
-pub fn assert_never_above(told: &[Told], redis_lost: bool) {
-    for who in 0..IDENTITIES.len() {
-        let mut passed: Vec<&Told> =
-            told.iter().filter(|told| told.who == who && told.allowed && !told.degraded).collect();
-        assert!(!passed.is_empty(), "a test that allows nothing shows nothing");
+/// Asserts that the store never allowed more than max per second and per day, unless Redis lost counts. The exact time
+/// of a decision is unknown, so only decisions that are certainly within a window are counted.
+pub fn assert_never_above(records: &[LoadRecord], redis_lost: bool) {
+    for identity in 0..IDENTITIES.len() {
+        let mut passed: Vec<&LoadRecord> = records
+            .iter()
+            .filter(|record| record.identity == identity && record.allowed && !record.degraded)
+            .collect();
+        assert!(!passed.is_empty(), "the test must allow units");
         assert!(redis_lost || passed.len() as u64 <= MAX_A_DAY, "{} in a day", passed.len());
-        passed.sort_by_key(|told| told.began_us);
+        passed.sort_by_key(|record| record.began_us);
         for (nth, first) in passed.iter().enumerate() {
-            let inside = |told: &&&Told| told.ended_us < first.began_us + SECOND_US;
+            let inside = |record: &&&LoadRecord| record.ended_us < first.began_us + SECOND_US;
             let count = passed[nth..].iter().filter(inside).count() as u64;
             assert!(redis_lost || count <= MAX, "{count} within a second");
         }
     }
 }
 
-/// Under load by gates of every kind: something happens, and then no more. All recover, and no key stays.
+/// A trial under load by gates of every kind: inject a fault, end it, and check that all callers recover and all keys
+/// expire.
 pub struct Trial {
     pub loads: Vec<Load>,
 }
@@ -207,31 +221,36 @@ impl Trial {
             loads.push(Load::begin(address, on_store_error).await);
         }
         let trial = Self { loads };
-        trial.all_see("decisions by the store", 100, |told| !told.degraded).await;
+        trial.wait_for_all("decisions by the store", 100, |record| !record.degraded).await;
         trial
     }
 
-    pub async fn all_see(&self, what: &str, many: usize, is_it: impl Fn(&Told) -> bool) {
+    pub async fn wait_for_all(
+        &self,
+        context: &str,
+        count: usize,
+        is_match: impl Fn(&LoadRecord) -> bool,
+    ) {
         for load in &self.loads {
-            load.sees(what, many, &is_it).await;
+            load.wait_for_decisions(context, count, &is_match).await;
         }
     }
 
-    /// Everybody is answered by the store again, and goes on for a while.
-    pub async fn recovers(&self) {
+    /// Waits until all callers get decisions by the store again, and for a while longer.
+    pub async fn wait_for_recovery(&self) {
         for load in &self.loads {
-            let took = load.recovers("after it is over").await;
+            let took = load.wait_for_recovery("after the fault").await;
             println!("recovered after {took:?} more");
         }
-        self.all_see("decisions by the store", 200, |told| !told.degraded).await;
+        self.wait_for_all("decisions by the store", 200, |record| !record.degraded).await;
     }
 
-    pub async fn end(self, redis: &Redis, redis_lost: bool) -> Vec<Vec<Told>> {
+    pub async fn end(self, redis: &Redis, redis_lost: bool) -> Vec<Vec<LoadRecord>> {
         let mut all = Vec::new();
         for load in self.loads {
-            let told = load.end().await;
-            assert_never_above(&told, redis_lost);
-            all.push(told);
+            let records = load.end().await;
+            assert_never_above(&records, redis_lost);
+            all.push(records);
         }
         redis.assert_all_expire();
         all

@@ -1,4 +1,4 @@
-//! What happens to the process of Redis.
+//! Faults of the Redis process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,90 +7,91 @@ use slidegate::{Algorithm, Hit, Key, Limit, Scope, Store, Value};
 use slidegate_redis::{RedisStore, Settings};
 
 use super::load::{Load, Trial, gate, patient, request};
-use crate::server::{LONG, Redis, until};
+use crate::server::{LONG, Redis, poll_until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_and_started_again() {
+async fn killed_server_recovers_after_restart() {
     let mut redis = Redis::start();
     let trial = Trial::begin(&redis.address()).await;
     for _ in 0..2 {
         redis.kill();
-        trial.all_see("degraded decisions", 200, |told| told.degraded).await;
+        trial.wait_for_all("degraded decisions", 200, |record| record.degraded).await;
         redis.restart();
-        trial.recovers().await;
+        trial.wait_for_recovery().await;
     }
     trial.end(&redis, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stopped_for_seconds() {
+async fn stopped_server_delays_only_probes() {
     let redis = Redis::start();
     let trial = Trial::begin(&redis.address()).await;
     redis.pause();
-    trial.all_see("degraded decisions", 50, |told| told.degraded).await;
-    let marks: Vec<usize> = trial.loads.iter().map(Load::mark).collect();
+    trial.wait_for_all("degraded decisions", 50, |record| record.degraded).await;
+    let counts_before: Vec<usize> = trial.loads.iter().map(Load::record_count).collect();
     tokio::time::sleep(Duration::from_millis(2_500)).await;
-    let until: Vec<usize> = trial.loads.iter().map(Load::mark).collect();
+    let counts_after: Vec<usize> = trial.loads.iter().map(Load::record_count).collect();
     redis.resume();
-    trial.recovers().await;
+    trial.wait_for_recovery().await;
     let all = trial.end(&redis, false).await;
-    for (told, (from, to)) in all.iter().zip(marks.into_iter().zip(until)) {
-        let meanwhile = &told[from..to];
-        assert!(meanwhile.iter().all(|told| told.degraded), "Redis decided nothing");
+    for (records, (from, to)) in all.iter().zip(counts_before.into_iter().zip(counts_after)) {
+        let during_stop = &records[from..to];
+        assert!(during_stop.iter().all(|record| record.degraded), "Redis decided nothing");
         // The breaker is open: only probes wait.
-        let waited = meanwhile.iter().filter(|told| told.waited() > Duration::from_millis(50));
-        assert!(waited.count() <= 12, "of {}", meanwhile.len());
+        let waited =
+            during_stop.iter().filter(|record| record.waited() > Duration::from_millis(50));
+        assert!(waited.count() <= 12, "of {}", during_stop.len());
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn out_of_memory() {
+async fn full_server_degrades_until_memory_is_free() {
     let redis = Redis::start();
     let trial = Trial::begin(&redis.address()).await;
     redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
-    trial.all_see("degraded decisions", 100, |told| told.degraded).await;
+    trial.wait_for_all("degraded decisions", 100, |record| record.degraded).await;
     redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
-    trial.recovers().await;
+    trial.wait_for_recovery().await;
     trial.end(&redis, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn read_only() {
+async fn read_only_server_degrades_until_writable() {
     let redis = Redis::start();
     let trial = Trial::begin(&redis.address()).await;
     redis.command(&["REPLICAOF", "127.0.0.1", "1"]);
-    trial.all_see("degraded decisions", 100, |told| told.degraded).await;
+    trial.wait_for_all("degraded decisions", 100, |record| record.degraded).await;
     redis.command(&["REPLICAOF", "NO", "ONE"]);
-    trial.recovers().await;
+    trial.wait_for_recovery().await;
     trial.end(&redis, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_notices_that_scripts_are_flushed() {
+async fn flushed_scripts_degrade_no_decision() {
     let redis = Redis::start();
     let trial = Trial::begin(&redis.address()).await;
     for _ in 0..30 {
         redis.command(&["SCRIPT", "FLUSH"]);
-        trial.all_see("decisions", 20, |_| true).await;
+        trial.wait_for_all("decisions", 20, |_| true).await;
     }
-    trial.recovers().await;
-    for told in trial.end(&redis, false).await {
-        let degraded = told.iter().filter(|told| told.degraded).count();
-        // None but for the machine: a time-out or two.
-        assert!(degraded <= told.len() / 100, "{degraded} of {}", told.len());
+    trial.wait_for_recovery().await;
+    for records in trial.end(&redis, false).await {
+        let degraded = records.iter().filter(|record| record.degraded).count();
+        // A slow machine may cause one or two timeouts.
+        assert!(degraded <= records.len() / 100, "{degraded} of {}", records.len());
     }
 }
 
-/// One hit that has room.
+/// Takes one unit of a limit that is not exhausted.
 async fn take(store: &RedisStore, limit: &Limit) -> bool {
-    let scope = Scope::new("faults", "rule", "limit", &["who"]);
+    let scope = Scope::new("faults", "rule", "limit", &["client"]);
     let key = Key::new(&scope, &[Value::Text("all")]);
     let hit = Hit::new(key, limit, 1);
     store.take(&[hit]).await.unwrap().allowed
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_thousand_callers_that_find_no_script_one_sends_it() {
+async fn concurrent_callers_load_missing_script_once() {
     let redis = Redis::start();
     let settings = Settings { timeout: LONG, ..Settings::default() };
     let store = Arc::new(RedisStore::open(&redis.address(), settings).unwrap());
@@ -104,7 +105,7 @@ async fn of_a_thousand_callers_that_find_no_script_one_sends_it() {
             });
         }
         assert!(callers.join_all().await.into_iter().all(|allowed| allowed));
-        // The script of who came first, and that of the others together.
+        // One load of the script for the first request, and one for the batch of the others.
         assert_eq!(
             redis.calls_of("eval"),
             2 * round,
@@ -115,13 +116,13 @@ async fn of_a_thousand_callers_that_find_no_script_one_sends_it() {
 }
 
 #[tokio::test]
-async fn redis_may_come_later_than_its_store() {
+async fn store_connects_when_redis_starts_later() {
     let mut redis = Redis::start();
     redis.kill();
     let gate = gate(&redis.address(), "deny", patient());
     assert!(gate.check(&request("ann")).await.decision().is_store_unavailable());
     redis.restart();
-    until("it is reached", super::load::RECOVERY, async || {
+    poll_until("the server is reachable", super::load::RECOVERY, async || {
         gate.check(&request("ann")).await.decision().is_allowed()
     })
     .await;

@@ -1,4 +1,4 @@
-//! What a split costs: a sub-key that is full denies, though others have room.
+//! The cost of a split: a full sub-key denies, although others have free units.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ const POLICY: &str = "rules: [{ name: hot, per: [tenant], limits: [1000/min],
     redis: { split: { by: [route], into: 8 } } }]";
 const A_MINUTE: f64 = 1_000.0;
 
-/// Sets of names, since which names are in one sub-key is chance.
+/// Number of sets of route names. The sub-key of a name is random, so results are averaged over the sets.
 const SETS: usize = 8;
 const ROUTES: usize = 64;
 
 const OFFERED: [f64; 5] = [0.5, 0.9, 1.0, 1.5, 3.0];
 
-/// On average over the sets of names, and the worst.
+/// Expected shares: the average over the sets, and the minimum.
 const TABLE: [[&str; 2]; 5] = [
     ["100 % (100 %)", "97 % (94 %)"],
     ["98 % (96 %)", "82 % (80 %)"],
@@ -30,20 +30,20 @@ const TABLE: [[&str; 2]; 5] = [
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Traffic {
     Uniform,
-    /// The nth route has 1/n of the first one's.
+    /// The nth route has 1/n of the requests of the first one.
     Zipf,
 }
 
-/// Requests of one tenant, by a set of routes.
+/// The requests of one tenant to a set of routes.
 struct Tenant {
     name: String,
     traffic: Traffic,
     offered: f64,
     routes: Vec<String>,
-    /// The share of the traffic up to each route.
-    up_to: Vec<f64>,
-    /// What is due.
-    due: f64,
+    /// Cumulative share of the traffic, by route.
+    cumulative_share: Vec<f64>,
+    /// Requests that are due, including a fraction.
+    due_requests: f64,
     random: fastrand::Rng,
     passed_split: u64,
     passed_whole: u64,
@@ -57,7 +57,7 @@ impl Tenant {
         };
         let all: f64 = (0..ROUTES).map(weight).sum();
         let mut sum = 0.0;
-        let up_to = (0..ROUTES).map(|nth| {
+        let cumulative_share = (0..ROUTES).map(|nth| {
             sum += weight(nth) / all;
             sum
         });
@@ -66,30 +66,33 @@ impl Tenant {
             traffic,
             offered,
             routes: (0..ROUTES).map(|nth| format!("/service-{set}/route-{nth}")).collect(),
-            up_to: up_to.collect(),
-            due: 0.0,
+            cumulative_share: cumulative_share.collect(),
+            due_requests: 0.0,
             random: fastrand::Rng::with_seed(set as u64),
             passed_split: 0,
             passed_whole: 0,
         }
     }
 
-    /// The routes of the next second's requests.
+    /// Returns the routes of the next second's requests.
     fn next(&mut self) -> Vec<usize> {
-        self.due += self.offered * A_MINUTE / 60.0;
-        let many = self.due.floor();
-        self.due -= many;
+        self.due_requests += self.offered * A_MINUTE / 60.0;
+        let many = self.due_requests.floor();
+        self.due_requests -= many;
         let random = &mut self.random;
         let draw = |_| {
             let drawn = random.f64();
-            self.up_to.iter().position(|&up_to| drawn < up_to).unwrap_or(ROUTES - 1)
+            self.cumulative_share
+                .iter()
+                .position(|&cumulative_share| drawn < cumulative_share)
+                .unwrap_or(ROUTES - 1)
         };
         (0..many as usize).map(draw).collect()
     }
 }
 
-/// Of what the whole limit allows, which share the split one does: on average over the sets of names, and at
-/// least.
+/// Returns the units allowed by the split limit, as a share of the units allowed by the whole limit: the average over
+/// the sets, and the minimum.
 fn shares(tenants: &[Tenant], traffic: Traffic, offered: f64) -> (f64, f64) {
     let shares: Vec<f64> = tenants
         .iter()
@@ -102,7 +105,7 @@ fn shares(tenants: &[Tenant], traffic: Traffic, offered: f64) -> (f64, f64) {
 }
 
 #[tokio::test]
-async fn a_split_allows_what_the_table_says_of_what_a_whole_limit_allows() {
+async fn split_throughput_matches_documented_table() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let split = instance(POLICY, &redis.address(), &clock);
     let whole = Gate::new(
@@ -114,14 +117,14 @@ async fn a_split_allows_what_the_table_says_of_what_a_whole_limit_allows() {
         .flat_map(|traffic| OFFERED.map(|offered| (traffic, offered)))
         .flat_map(|(traffic, offered)| (0..SETS).map(move |set| Tenant::new(traffic, offered, set)))
         .collect();
-    // The third minute counts: whatever was before the first, two windows are full.
+    // Only the third minute counts: by then two windows are full, regardless of the initial state.
     for second in 0..180 {
         let next: Vec<Vec<usize>> = tenants.iter_mut().map(Tenant::next).collect();
-        let asks = tenants.iter().zip(&next).map(|(tenant, routes)| {
-            let ask = |route: &usize| is_allowed(&split, &tenant.name, &tenant.routes[*route]);
-            join_all(routes.iter().map(ask))
+        let checks = tenants.iter().zip(&next).map(|(tenant, routes)| {
+            let check = |route: &usize| is_allowed(&split, &tenant.name, &tenant.routes[*route]);
+            join_all(routes.iter().map(check))
         });
-        let passed = join_all(asks).await;
+        let passed = join_all(checks).await;
         for ((tenant, routes), passed) in tenants.iter_mut().zip(&next).zip(passed) {
             let of_whole = routes.iter().filter(|route| {
                 let request = request(&tenant.name, &tenant.routes[**route]);
@@ -135,7 +138,7 @@ async fn a_split_allows_what_the_table_says_of_what_a_whole_limit_allows() {
         }
         clock.advance(Duration::from_secs(1));
     }
-    // To see the table: --nocapture.
+    // `--nocapture` prints the table.
     println!("| offered | uniform | Zipf |\n|---|---|---|");
     for (offered, expected) in OFFERED.iter().zip(TABLE) {
         let row = [Traffic::Uniform, Traffic::Zipf].map(|traffic| {

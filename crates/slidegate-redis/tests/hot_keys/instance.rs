@@ -1,4 +1,4 @@
-//! An instance of a service: a policy over a store of its own.
+//! An instance of a service: a policy with its own store.
 
 use std::time::Duration;
 
@@ -11,41 +11,41 @@ use crate::server::node::Node;
 
 pub type Instance = Gate<RedisStore>;
 
-/// By a clock of the test's own, on which nothing expires by itself.
+/// Creates an instance with a manual clock and an expiry margin that prevents keys from expiring.
 pub fn instance(policy: &str, address: &str, clock: &ManualClock) -> Instance {
     instance_with(policy, address, clock, Settings::default())
 }
 
-/// The same with settings, but patient.
+/// Like [`instance`], with settings and a long timeout.
 pub fn instance_with(
     policy: &str,
     address: &str,
     clock: &ManualClock,
     settings: Settings,
 ) -> Instance {
-    let keep = Duration::from_secs(1_000_000);
-    let settings = Settings { timeout: LONG, keep, ..settings };
+    let expiry_margin = Duration::from_secs(1_000_000);
+    let settings = Settings { timeout: LONG, expiry_margin, ..settings };
     let store = RedisStore::open(address, settings).unwrap().with_clock(clock.clone());
     Gate::new(Policy::from_yaml(policy).unwrap(), store)
 }
 
-/// A request of a tenant by a route.
+/// Creates a request of a tenant for a route.
 pub fn request<'r>(tenant: &'r str, route: &'r str) -> Request<'r> {
     Request::new("default", Descriptor::new([("tenant", tenant), ("route", route)]))
 }
 
-/// What is said of it, by Redis itself.
-pub async fn ask(instance: &Instance, tenant: &str, route: &str) -> Ruling {
+/// Checks a request and asserts that Redis decided.
+pub async fn check(instance: &Instance, tenant: &str, route: &str) -> Ruling {
     let ruling = instance.check(&request(tenant, route)).await;
-    assert!(!ruling.decision().is_degraded(), "Redis was asked");
+    assert!(!ruling.decision().is_degraded(), "must be decided by Redis");
     ruling
 }
 
 pub async fn is_allowed(instance: &Instance, tenant: &str, route: &str) -> bool {
-    ask(instance, tenant, route).await.decision().is_allowed()
+    check(instance, tenant, route).await.decision().is_allowed()
 }
 
-/// How often scripts were called at each of a cluster's masters.
+/// Returns the number of script calls at each master of a Cluster.
 pub fn calls(cluster: &Cluster) -> [u64; SHARDS] {
     std::array::from_fn(|nth| calls_of(&cluster.nodes[nth]))
 }

@@ -1,4 +1,4 @@
-//! How much passes of a sampled limit that is overloaded for long.
+//! Overshoot of a sampled limit under long overload.
 
 use std::time::Duration;
 
@@ -10,14 +10,19 @@ use crate::server::Redis;
 const MAX: u64 = 1_000;
 const MINUTE_US: u64 = 60_000_000;
 
-/// One in so many asks.
-const IN: u64 = 10;
+/// One request in `SAMPLE` is sent to Redis.
+const SAMPLE: u64 = 10;
 
-/// Minutes that are counted, after one that is not.
+/// Number of minutes that count, after one that does not.
 const MINUTES: u64 = 20;
 
-/// What passes in each minute under an overload, at so many instances.
-async fn passes(redis: &Redis, algorithm: &str, overload: u64, instances: usize) -> Vec<u64> {
+/// Returns the number of allowed requests in each minute of an overload, with this number of instances.
+async fn passes_per_minute(
+    redis: &Redis,
+    algorithm: &str,
+    overload: u64,
+    instances: usize,
+) -> Vec<u64> {
     fastrand::seed(overload);
     let mut random = fastrand::Rng::with_seed(overload);
     let clock = ManualClock::default();
@@ -42,14 +47,14 @@ async fn passes(redis: &Redis, algorithm: &str, overload: u64, instances: usize)
 }
 
 #[tokio::test]
-async fn no_more_passes_in_the_long_run_than_is_said() {
+async fn sampled_overload_stays_near_documented_mean() {
     let redis = Redis::start();
-    // To see the table: --nocapture.
+    // `--nocapture` prints the table.
     println!("| algorithm | overload | instances | mean | sd | most |\n|---|---|---|---|---|---|");
     for algorithm in ["sliding_window", "sliding_log", "fixed_window", "token_bucket"] {
         for overload in [2, 10] {
             for instances in [1, 4] {
-                let minutes = passes(&redis, algorithm, overload, instances).await;
+                let minutes = passes_per_minute(&redis, algorithm, overload, instances).await;
                 let mean = minutes.iter().sum::<u64>() as f64 / MINUTES as f64;
                 let variance = minutes.iter().map(|&all| (all as f64 - mean).powi(2)).sum::<f64>();
                 let (sd, most) =
@@ -57,11 +62,11 @@ async fn no_more_passes_in_the_long_run_than_is_said() {
                 println!(
                     "| {algorithm} | {overload}x | {instances} | {mean:.0} | {sd:.0} | {most} |"
                 );
-                // Each of the charges lets so many pass as it is charged for, on average.
-                let sigma = ((MAX * (IN - 1)) as f64).sqrt();
-                let of_mean = sigma / (MINUTES as f64).sqrt();
+                // On average, each charge covers as many requests as units are charged.
+                let sigma = ((MAX * (SAMPLE - 1)) as f64).sqrt();
+                let sigma_of_mean = sigma / (MINUTES as f64).sqrt();
                 let off = mean - MAX as f64;
-                assert!(off.abs() < 5.0 * of_mean, "{algorithm}: {mean} on average");
+                assert!(off.abs() < 5.0 * sigma_of_mean, "{algorithm}: {mean} on average");
                 assert!(sd < 1.5 * sigma, "{algorithm}: {sd}, not about {sigma}");
             }
         }
@@ -69,21 +74,21 @@ async fn no_more_passes_in_the_long_run_than_is_said() {
 }
 
 #[tokio::test]
-async fn an_instance_that_has_not_heard_of_an_identity_lets_one_less_than_the_sample_more_pass() {
+async fn each_instance_overshoots_by_sample_minus_one() {
     const TENANTS: u64 = 300;
-    const OF_EACH: u64 = 100;
+    const MAX_PER_TENANT: u64 = 100;
     const INSTANCES: u64 = 4;
     fastrand::seed(11);
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let policy = format!(
-        "rules: [{{ name: a, per: [tenant], limits: [{OF_EACH}/h], redis: {{ sample: 10% }} }}]"
+        "rules: [{{ name: a, per: [tenant], limits: [{MAX_PER_TENANT}/h], redis: {{ sample: 10% }} }}]"
     );
     let instances: Vec<Instance> =
         (0..INSTANCES).map(|_| instance(&policy, &redis.address(), &clock)).collect();
     let mut passed = 0;
     for tenant in 0..TENANTS {
         let tenant = tenant.to_string();
-        // In turns, until each has denied.
+        // The instances take turns until each has denied.
         let mut open: Vec<&Instance> = instances.iter().collect();
         while !open.is_empty() {
             let mut still_open = Vec::new();
@@ -97,8 +102,8 @@ async fn an_instance_that_has_not_heard_of_an_identity_lets_one_less_than_the_sa
         }
     }
     let mean = passed as f64 / TENANTS as f64;
-    let expected = (OF_EACH + INSTANCES * (IN - 1)) as f64;
-    let asks = OF_EACH / IN + INSTANCES;
-    let sigma = ((asks * IN * (IN - 1)) as f64 / TENANTS as f64).sqrt();
+    let expected = (MAX_PER_TENANT + INSTANCES * (SAMPLE - 1)) as f64;
+    let checks = MAX_PER_TENANT / SAMPLE + INSTANCES;
+    let sigma = ((checks * SAMPLE * (SAMPLE - 1)) as f64 / TENANTS as f64).sqrt();
     assert!((mean - expected).abs() < 5.0 * sigma, "{mean}, not {expected}");
 }

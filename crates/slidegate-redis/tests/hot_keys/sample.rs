@@ -1,32 +1,32 @@
-//! Where one request in so many asks Redis, the count is right on average and off by no more than is said; and a
-//! limit that is exhausted is held.
+//! Sampled limits: the count is right on average with a documented variance, and an exhausted limit denies all
+//! requests.
 
 use std::time::Duration;
 
 use slidegate::{Descriptor, Gate, ManualClock, Policy, Request};
 use slidegate_redis::{RedisStore, Settings};
 
-use super::instance::{Instance, ask, instance, instance_with, is_allowed, request};
+use super::instance::{Instance, check, instance, instance_with, is_allowed, request};
 use crate::server::Redis;
 
-/// One in so many asks.
-const IN: u64 = 10;
+/// One request in `SAMPLE` is sent to Redis.
+const SAMPLE: u64 = 10;
 
-/// A limit that is asked for one request in ten.
+/// Returns a policy with a sample of 10 %.
 fn policy(max: u64) -> String {
     format!("rules: [{{ name: a, per: [tenant], limits: [{max}/min], redis: {{ sample: 10% }} }}]")
 }
 
-/// How many units are counted.
-async fn counted(instance: &Instance, tenant: &str, max: u64) -> u64 {
+/// Returns the number of charged units.
+async fn charged_units(instance: &Instance, tenant: &str, max: u64) -> u64 {
     let request = Request::new("default", Descriptor::new([("tenant", tenant)]));
     let peeked = instance.peek(&request).await;
-    assert!(peeked.limits().count() == 1, "to look is to ask");
+    assert!(peeked.limits().count() == 1, "a peek is always sent");
     max - peeked.decision().remaining()
 }
 
 #[tokio::test]
-async fn the_count_is_right_on_average_and_has_the_variance_that_is_said() {
+async fn sampled_count_has_documented_mean_and_variance() {
     const REQUESTS: u64 = 50;
     const COST: u64 = 3;
     const TENANTS: u64 = 1_600;
@@ -42,22 +42,26 @@ async fn the_count_is_right_on_average_and_has_the_variance_that_is_said() {
             let ruling = instance.check(&Request::new("default", descriptor)).await;
             assert!(ruling.decision().is_allowed() && !ruling.decision().is_degraded());
         }
-        counts.push(counted(&instance, &tenant, MAX).await as f64);
+        counts.push(charged_units(&instance, &tenant, MAX).await as f64);
     }
     let many = TENANTS as f64;
     let mean = counts.iter().sum::<f64>() / many;
     let variance = counts.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / (many - 1.0);
-    // How many ask is binomial, and each is charged so many times its cost.
-    let (expected, of_one) = ((REQUESTS * COST) as f64, (REQUESTS * COST * COST * (IN - 1)) as f64);
-    let five_sigma = 5.0 * (of_one / many).sqrt();
+    // The number of sent requests is binomial, and each is charged `SAMPLE` times its cost.
+    let (expected, expected_variance) =
+        ((REQUESTS * COST) as f64, (REQUESTS * COST * COST * (SAMPLE - 1)) as f64);
+    let five_sigma = 5.0 * (expected_variance / many).sqrt();
     assert!((mean - expected).abs() < five_sigma, "{mean}, not {expected}");
-    // The variance of a variance, for what is about normal.
-    let five_sigma = 5.0 * of_one * (2.0 / many).sqrt();
-    assert!((variance - of_one).abs() < five_sigma, "{variance}, not {of_one}");
+    // The variance of the variance of an approximately normal distribution.
+    let five_sigma = 5.0 * expected_variance * (2.0 / many).sqrt();
+    assert!(
+        (variance - expected_variance).abs() < five_sigma,
+        "{variance}, not {expected_variance}"
+    );
 }
 
 #[tokio::test]
-async fn what_is_given_back_without_a_receipt_is_right_on_average() {
+async fn sampled_refund_is_right_on_average() {
     const REQUESTS: u64 = 50;
     const TENANTS: u64 = 400;
     const MAX: u64 = 1_000_000;
@@ -69,7 +73,7 @@ async fn what_is_given_back_without_a_receipt_is_right_on_average() {
         let tenant = nth.to_string();
         for nth in 0..2 * REQUESTS {
             let descriptor = Descriptor::new([("tenant", tenant.as_str())]);
-            // First what is spent: there is rarely less than what is given back.
+            // First the charges: the counter rarely has fewer units than are refunded.
             let descriptor = match nth < REQUESTS {
                 true => descriptor.cost(3),
                 false => descriptor.cost(1).as_refund(),
@@ -77,54 +81,57 @@ async fn what_is_given_back_without_a_receipt_is_right_on_average() {
             let ruling = instance.check(&Request::new("default", descriptor)).await;
             assert!(ruling.decision().is_allowed() && !ruling.decision().is_degraded());
         }
-        sum += counted(&instance, &tenant, MAX).await;
+        sum += charged_units(&instance, &tenant, MAX).await;
     }
     let mean = sum as f64 / TENANTS as f64;
-    let variance = (REQUESTS * (IN - 1) * (3 * 3 + 1)) as f64;
+    let variance = (REQUESTS * (SAMPLE - 1) * (3 * 3 + 1)) as f64;
     let five_sigma = 5.0 * (variance / TENANTS as f64).sqrt();
     assert!((mean - (2 * REQUESTS) as f64).abs() < five_sigma, "{mean}");
 }
 
 #[tokio::test]
-async fn rules_of_one_sample_ask_together() {
+async fn rules_with_equal_sample_share_calls() {
     let rules = "rules:
       - { name: a, per: [tenant], limits: [100000/min], redis: { sample: 10% } }
       - { name: b, per: [tenant], limits: [100000/h, 200000/d], redis: { sample: 10% } }
       - { name: c, per: [tenant], limits: [100000/min], redis: { sample: 50% } }";
     let redis = Redis::start();
     let instance = instance(rules, &redis.address(), &ManualClock::default());
-    let (mut asked, mut of_each) = (0, [0; 4]);
+    let (mut sent, mut known_counts) = (0, [0; 4]);
     for _ in 0..1_000 {
-        let ruling = ask(&instance, "acme", "").await;
+        let ruling = check(&instance, "acme", "").await;
         let known: Vec<bool> =
             ruling.decision().outcomes().iter().map(|outcome| outcome.is_known()).collect();
         assert!(known[0] == known[1] && known[1] == known[2], "{known:?}");
-        // Whoever asks at 10 % asks at 50 %, too: one call is enough for both.
+        // A request that is sent at 10 % is also sent at 50 %: one call is enough for both.
         assert!(known[3] || !known[0], "{known:?}");
-        asked += u64::from(known[3]);
-        known.iter().zip(&mut of_each).for_each(|(known, all)| *all += u64::from(*known));
+        sent += u64::from(known[3]);
+        known.iter().zip(&mut known_counts).for_each(|(known, all)| *all += u64::from(*known));
     }
-    // Without the first of each script, of which Redis had not heard.
+    // Excludes the first call of each script, which Redis had not loaded.
     let calls = redis.calls_of("evalsha");
-    assert!((asked..=asked + 4).contains(&calls), "{calls} calls for {asked}");
-    assert!((50..200).contains(&of_each[0]) && (400..600).contains(&of_each[3]), "{of_each:?}");
+    assert!((sent..=sent + 4).contains(&calls), "{calls} calls for {sent} requests");
+    assert!(
+        (50..200).contains(&known_counts[0]) && (400..600).contains(&known_counts[3]),
+        "{known_counts:?}"
+    );
 }
 
-/// Asks until a denial.
+/// Takes units until a denial.
 async fn exhaust(instance: &Instance) {
-    let mut asks = 0;
+    let mut checks = 0;
     while is_allowed(instance, "acme", "").await {
-        asks += 1;
-        assert!(asks < 100_000, "somebody is denied at last");
+        checks += 1;
+        assert!(checks < 100_000, "a denial must follow");
     }
 }
 
 #[tokio::test]
-async fn while_the_limit_is_exhausted_nothing_passes_unasked() {
+async fn exhausted_sampled_limit_passes_nothing() {
     const HOUR: Duration = Duration::from_secs(3_600);
     let rules = "rules: [{ name: a, per: [tenant], limits: [1000/h], algorithm: sliding_log,
         redis: { sample: 10% } }]";
-    // A denial is believed for a second, even if no others are believed at all.
+    // Denials of sampled rules are cached for a second, even if the cache is disabled for others.
     for deny_cache_ttl in [Duration::ZERO, Duration::from_secs(1)] {
         let (redis, clock) = (Redis::start(), ManualClock::default());
         let settings = Settings { deny_cache_ttl, ..Settings::default() };
@@ -136,23 +143,27 @@ async fn while_the_limit_is_exhausted_nothing_passes_unasked() {
                 assert!(!is_allowed(&instance, "acme", "").await);
                 clock.advance(Duration::from_micros(4_999));
             }
-            assert_eq!(redis.calls_of("evalsha"), calls, "nobody has asked");
+            assert_eq!(redis.calls_of("evalsha"), calls, "no call");
             // 200 * 4,999 us are 200 us less than a second.
             clock.advance(Duration::from_micros(200));
             assert!(!is_allowed(&instance, "acme", "").await);
-            assert_eq!(redis.calls_of("evalsha"), calls + 1, "the first after a second asks");
+            assert_eq!(
+                redis.calls_of("evalsha"),
+                calls + 1,
+                "the first request after a second is sent"
+            );
         }
-        // That there is room again is for Redis to say.
+        // Only Redis can decide that units are free again.
         clock.advance(HOUR);
         let calls = redis.calls_of("evalsha");
-        let ruling = ask(&instance, "acme", "").await;
+        let ruling = check(&instance, "acme", "").await;
         assert!(ruling.decision().is_allowed() && ruling.binding().is_some());
         assert_eq!(redis.calls_of("evalsha"), calls + 1);
     }
 }
 
 #[tokio::test]
-async fn who_costs_more_does_not_pass_unasked_where_less_is_denied() {
+async fn higher_cost_is_denied_after_sampled_denial() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let instance = instance(&policy(1_000), &redis.address(), &clock);
     exhaust(&instance).await;
@@ -164,30 +175,30 @@ async fn who_costs_more_does_not_pass_unasked_where_less_is_denied() {
 }
 
 #[tokio::test]
-async fn of_many_who_come_when_there_is_room_again_one_is_charged_for_others() {
+async fn one_probe_is_charged_after_sampled_denial() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let instance = instance(&policy(1_000), &redis.address(), &clock);
     exhaust(&instance).await;
     clock.advance(Duration::from_secs(120));
-    let asks = (0..200).map(|_| ask(&instance, "acme", ""));
-    let rulings = futures_util::future::join_all(asks).await;
+    let checks = (0..200).map(|_| check(&instance, "acme", ""));
+    let rulings = futures_util::future::join_all(checks).await;
     let allowed = rulings.iter().filter(|ruling| ruling.decision().is_allowed()).count();
     assert_eq!(allowed, 1);
     for denial in rulings.iter().filter(|ruling| !ruling.decision().is_allowed()) {
         let wait = denial.decision().retry_after().unwrap();
         assert!(Duration::ZERO < wait && wait < Duration::from_secs(1), "{wait:?}");
     }
-    assert_eq!(counted(&instance, "acme", 1_000).await, IN);
-    let mut unasked = 0;
-    // Each asks with a chance of one in IN.
+    assert_eq!(charged_units(&instance, "acme", 1_000).await, SAMPLE);
+    let mut unsampled = 0;
+    // Each is sent with a probability of 1/`SAMPLE`.
     for _ in 0..20 {
-        unasked += usize::from(ask(&instance, "acme", "").await.limits().count() == 0);
+        unsampled += usize::from(check(&instance, "acme", "").await.limits().count() == 0);
     }
-    assert!(unasked > 0, "others pass unasked");
+    assert!(unsampled > 0, "others pass without a call");
 }
 
 #[tokio::test]
-async fn while_redis_does_not_answer_the_policy_holds_for_all() {
+async fn store_error_policy_covers_unsampled_requests() {
     fastrand::seed(3);
     let mut redis = Redis::start();
     let rules = policy(1_000).replace("per:", "on_store_error: deny, per:");
@@ -195,7 +206,7 @@ async fn while_redis_does_not_answer_the_policy_holds_for_all() {
     let settings = Settings { timeout, ..Settings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
     let instance = Gate::new(Policy::from_yaml(&rules).unwrap(), store);
-    counted(&instance, "acme", 1_000).await;
+    charged_units(&instance, "acme", 1_000).await;
     redis.kill();
     while !instance.store().is_breaker_open() {
         instance.check(&request("acme", "")).await;

@@ -1,30 +1,30 @@
-//! Rules that count in one hash slot are one script call, and those in several are all-or-none as well.
+//! Rules with keys in one hash slot need one script call. Rules in several slots charge all or none, too.
 
 use futures_util::future::join_all;
 use slidegate::{ManualClock, Ruling};
 
-use super::instance::{Instance, ask, calls, instance, is_allowed, request};
+use super::instance::{Instance, calls, check, instance, is_allowed, request};
 use crate::server::cluster::Cluster;
 
-const OF_TENANT: u64 = 100;
-const OF_ROUTE: u64 = 40;
+const MAX_PER_TENANT: u64 = 100;
+const MAX_PER_ROUTE: u64 = 40;
 const ROUTES: [&str; 4] = ["/a", "/b", "/c", "/d"];
 
 const CALLERS: usize = 200;
 
-/// A rule for the tenant, and one for each of his routes.
+/// Returns a policy with a rule for the tenant, and one for each route of the tenant.
 fn policy(redis: &str) -> String {
     format!(
         "rules:
-        - {{ name: all, per: [tenant], limits: [{OF_TENANT}/h] }}
-        - {{ name: each, per: [tenant, route], limits: [{OF_ROUTE}/h], {redis} }}"
+        - {{ name: all, per: [tenant], limits: [{MAX_PER_TENANT}/h] }}
+        - {{ name: each, per: [tenant, route], limits: [{MAX_PER_ROUTE}/h], {redis} }}"
     )
 }
 
-const TOGETHER: &str = "redis: { slot_by: [tenant] }";
+const SLOT_BY_TENANT: &str = "redis: { slot_by: [tenant] }";
 
-/// What the calls of one request are, once everybody knows the scripts.
-async fn calls_of_a_request(cluster: &Cluster, instance: &Instance) -> u64 {
+/// Returns the number of calls for one request, after all scripts have been loaded.
+async fn calls_per_request(cluster: &Cluster, instance: &Instance) -> u64 {
     for _ in 0..2 {
         assert!(is_allowed(instance, "first", "/a").await);
     }
@@ -34,53 +34,54 @@ async fn calls_of_a_request(cluster: &Cluster, instance: &Instance) -> u64 {
 }
 
 fn remaining(ruling: &Ruling) -> [u64; 2] {
-    let mut limits = ruling.limits().map(|standing| standing.outcome.remaining());
+    let mut limits = ruling.limits().map(|status| status.outcome.remaining());
     [limits.next().unwrap(), limits.next().unwrap()]
 }
 
-/// Many at once, and what is counted afterwards is what was allowed. How many that were.
-async fn storm(instance: &Instance, tenant: &str) -> u64 {
-    let asks = (0..CALLERS).map(|nth| async move {
+/// Takes units concurrently and asserts that the counts equal the allowed units. Returns their number.
+async fn take_concurrently(instance: &Instance, tenant: &str) -> u64 {
+    let checks = (0..CALLERS).map(|nth| async move {
         let mut allowed = [0; ROUTES.len()];
         for turn in 0..3 {
-            let place = (nth + turn) % ROUTES.len();
-            allowed[place] += u64::from(is_allowed(instance, tenant, ROUTES[place]).await);
+            let route_index = (nth + turn) % ROUTES.len();
+            allowed[route_index] +=
+                u64::from(is_allowed(instance, tenant, ROUTES[route_index]).await);
         }
         allowed
     });
-    let each = join_all(asks).await;
-    let mut in_all = 0;
-    for (place, route) in ROUTES.iter().enumerate() {
-        let allowed: u64 = each.iter().map(|allowed| allowed[place]).sum();
+    let each = join_all(checks).await;
+    let mut total = 0;
+    for (route_index, route) in ROUTES.iter().enumerate() {
+        let allowed: u64 = each.iter().map(|allowed| allowed[route_index]).sum();
         let peeked = instance.peek(&request(tenant, route)).await;
-        assert_eq!(remaining(&peeked)[1], OF_ROUTE - allowed, "{route}");
-        in_all += allowed;
+        assert_eq!(remaining(&peeked)[1], MAX_PER_ROUTE - allowed, "{route}");
+        total += allowed;
     }
     let peeked = instance.peek(&request(tenant, ROUTES[0])).await;
-    assert_eq!(remaining(&peeked)[0], OF_TENANT - in_all);
-    in_all
+    assert_eq!(remaining(&peeked)[0], MAX_PER_TENANT - total);
+    total
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rules_with_a_slot_in_common_are_decided_by_one_call_all_or_none() {
+async fn rules_in_one_slot_share_one_call() {
     let (cluster, clock) = (Cluster::start(), ManualClock::default());
-    let instance = instance(&policy(TOGETHER), &cluster.address(), &clock);
-    assert_eq!(calls_of_a_request(&cluster, &instance).await, 1);
-    // 160 in all routes are more than the tenant has.
-    assert_eq!(storm(&instance, "acme").await, OF_TENANT);
+    let instance = instance(&policy(SLOT_BY_TENANT), &cluster.address(), &clock);
+    assert_eq!(calls_per_request(&cluster, &instance).await, 1);
+    // The limits of all routes add up to 160, more than the tenant has.
+    assert_eq!(take_concurrently(&instance, "acme").await, MAX_PER_TENANT);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rules_in_two_slots_are_looked_at_and_then_charged_all_or_none() {
+async fn rules_in_two_slots_charge_all_or_none() {
     let (cluster, clock) = (Cluster::start(), ManualClock::default());
     let [one, other] = [(); 2].map(|()| {
         instance(&policy("redis: {}").replace(", redis: {}", ""), &cluster.address(), &clock)
     });
     let slots = ["{tenant=first}", "{tenant=first,route=/a}"].map(|key| cluster.slot_of(key));
     assert_ne!(slots[0], slots[1]);
-    assert_eq!(calls_of_a_request(&cluster, &one).await, 4, "two look, and two charge");
-    let mut allowed = storm(&one, "acme").await;
-    // Some were denied for what others were charged in vain; that is there again.
+    assert_eq!(calls_per_request(&cluster, &one).await, 4, "two look, and two charge");
+    let mut allowed = take_concurrently(&one, "acme").await;
+    // Some requests were denied because of charges that were reverted later. These units are free again.
     for instance in [&other, &one] {
         for route in ROUTES {
             while is_allowed(instance, "acme", route).await {
@@ -88,11 +89,11 @@ async fn rules_in_two_slots_are_looked_at_and_then_charged_all_or_none() {
             }
         }
     }
-    assert_eq!(allowed, OF_TENANT);
+    assert_eq!(allowed, MAX_PER_TENANT);
 }
 
 #[tokio::test]
-async fn a_sampled_rule_in_another_slot_is_held_once_it_is_exhausted() {
+async fn exhausted_sampled_rule_denies_across_slots() {
     fastrand::seed(5);
     let (cluster, clock) = (Cluster::start(), ManualClock::default());
     let rules = "rules:
@@ -101,7 +102,7 @@ async fn a_sampled_rule_in_another_slot_is_held_once_it_is_exhausted() {
     let instance = instance(rules, &cluster.address(), &clock);
     while is_allowed(&instance, "acme", "/a").await {}
     for _ in 0..200 {
-        let denial = ask(&instance, "acme", "/a").await;
+        let denial = check(&instance, "acme", "/a").await;
         assert!(!denial.decision().is_allowed());
         assert_eq!(denial.binding().unwrap().rule.name(), "all");
     }

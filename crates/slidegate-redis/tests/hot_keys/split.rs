@@ -1,4 +1,4 @@
-//! A limit that is split over sub-keys: each has its share, and together they have all of it.
+//! Limits that are split over sub-keys: each sub-key has its share, and the shares add up to max.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Store};
 
-use super::instance::{Instance, ask, calls, instance, is_allowed, request};
+use super::instance::{Instance, calls, check, instance, is_allowed, request};
 use crate::server::Redis;
 use crate::server::cluster::Cluster;
 
 const MAX: u64 = 100;
-const INTO: u16 = 8;
+const PARTS: u16 = 8;
 
-/// 100 into 8 parts.
+/// Returns the share of a part: 100 units divided into 8 parts.
 fn share(part: u16) -> u64 {
     if part < 4 { 13 } else { 12 }
 }
@@ -21,30 +21,30 @@ fn share(part: u16) -> u64 {
 fn policy(algorithm: &str) -> String {
     format!(
         "rules: [{{ name: hot, per: [tenant], limits: [{MAX}/min], algorithm: {algorithm},
-        redis: {{ split: {{ by: [route], into: {INTO} }} }} }}]"
+        redis: {{ split: {{ by: [route], into: {PARTS} }} }} }}]"
     )
 }
 
-/// Names that lead to every sub-key.
+/// Returns route names that cover all sub-keys.
 fn routes() -> Vec<String> {
     let routes: Vec<String> = (0..64).map(|nth| format!("/route/{nth}")).collect();
     let policy = Policy::from_yaml(&policy("sliding_window")).unwrap();
     let parts: BTreeSet<u16> = routes.iter().map(|route| part(&policy, route)).collect();
-    assert_eq!(parts.len(), usize::from(INTO));
+    assert_eq!(parts.len(), usize::from(PARTS));
     routes
 }
 
-/// The sub-key that a policy chooses.
+/// Returns the sub-key that a policy chooses for a route.
 fn part(policy: &Policy, route: &str) -> u16 {
     policy.apply(&request("acme", route)).hits()[0].key.part().unwrap()
 }
 
-/// A route of each sub-key.
-fn one_of_each(policy: &Policy) -> BTreeMap<u16, String> {
+/// Returns a route for each sub-key.
+fn route_by_part(policy: &Policy) -> BTreeMap<u16, String> {
     routes().into_iter().map(|route| (part(policy, &route), route)).collect()
 }
 
-/// Empties a sub-key, and tells how many it allowed.
+/// Exhausts a sub-key. Returns the number of allowed requests.
 async fn exhaust(instance: &Instance, route: &str) -> u64 {
     let mut allowed = 0;
     while is_allowed(instance, "acme", route).await {
@@ -57,14 +57,14 @@ const ALGORITHMS: [&str; 5] =
     ["sliding_log", "sliding_buckets", "sliding_window", "fixed_window", "token_bucket"];
 
 #[tokio::test]
-async fn each_sub_key_allows_exactly_its_share_and_all_together_max_at_two_instances() {
+async fn sub_keys_allow_exactly_their_shares() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     for algorithm in ALGORITHMS {
         let policy = policy(algorithm).replace("hot", algorithm);
         let instances = [(); 2].map(|()| instance(&policy, &redis.address(), &clock));
         let routes = routes();
-        // At once: each route asks three times at each instance.
-        let asks = (0..6 * routes.len()).map(|nth| {
+        // Concurrently: each route is requested three times at each instance.
+        let checks = (0..6 * routes.len()).map(|nth| {
             let (instance, route) = (&instances[nth % 2], &routes[nth / 2 % routes.len()]);
             async move {
                 let allowed = is_allowed(instance, "acme", route).await;
@@ -72,43 +72,43 @@ async fn each_sub_key_allows_exactly_its_share_and_all_together_max_at_two_insta
             }
         });
         let mut allowed = BTreeMap::new();
-        for (part, passed) in join_all(asks).await {
+        for (part, passed) in join_all(checks).await {
             *allowed.entry(part).or_default() += passed;
         }
-        let expected: BTreeMap<u16, u64> = (0..INTO).map(|part| (part, share(part))).collect();
+        let expected: BTreeMap<u16, u64> = (0..PARTS).map(|part| (part, share(part))).collect();
         assert_eq!(allowed, expected, "{algorithm}");
         assert_eq!(allowed.values().sum::<u64>(), MAX);
     }
 }
 
 #[tokio::test]
-async fn the_same_attributes_choose_the_same_sub_key_at_every_instance() {
+async fn attributes_choose_sub_key_on_every_instance() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let policy = policy("sliding_window");
     let [one, other] = [(); 2].map(|()| instance(&policy, &redis.address(), &clock));
     for route in routes() {
         redis.command(&["FLUSHALL"]);
-        let left = ask(&one, "acme", &route).await.decision().remaining();
-        assert_eq!(ask(&other, "acme", &route).await.decision().remaining(), left - 1);
+        let remaining = check(&one, "acme", &route).await.decision().remaining();
+        assert_eq!(check(&other, "acme", &route).await.decision().remaining(), remaining - 1);
         let part = part(one.policy(), &route);
         assert_eq!(redis.keys(), [format!("slidegate:default:hot:{{tenant=acme#{part}}}")]);
     }
-    // An attribute that is absent chooses one, too.
+    // A missing attribute chooses a sub-key, too.
     redis.command(&["FLUSHALL"]);
     let request = Request::new("default", Descriptor::new([("tenant", "acme")]));
-    let mut lefts = Vec::new();
+    let mut remaining = Vec::new();
     for instance in [&one, &other, &one] {
-        lefts.push(instance.check(&request).await.decision().remaining());
+        remaining.push(instance.check(&request).await.decision().remaining());
     }
-    assert!(lefts[0] == lefts[1] + 1 && lefts[1] == lefts[2] + 1, "{lefts:?}");
+    assert!(remaining[0] == remaining[1] + 1 && remaining[1] == remaining[2] + 1, "{remaining:?}");
     assert_eq!(redis.keys().len(), 1);
 }
 
 #[tokio::test]
-async fn what_costs_more_than_a_share_never_fits() {
+async fn cost_above_share_never_fits() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let instance = instance(&policy("sliding_window"), &redis.address(), &clock);
-    for (part, route) in one_of_each(instance.policy()) {
+    for (part, route) in route_by_part(instance.policy()) {
         let at_cost = |cost| {
             let descriptor = Descriptor::new([("tenant", "acme"), ("route", route.as_str())]);
             Request::new("default", descriptor.cost(cost))
@@ -123,11 +123,11 @@ async fn what_costs_more_than_a_share_never_fits() {
 }
 
 #[tokio::test]
-async fn what_is_given_back_goes_to_the_sub_key_that_was_charged() {
+async fn revert_goes_to_charged_sub_key() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let instance = instance(&policy("sliding_log"), &redis.address(), &clock);
-    let routes = one_of_each(instance.policy());
-    let ruling = ask(&instance, "acme", &routes[&3]).await;
+    let routes = route_by_part(instance.policy());
+    let ruling = check(&instance, "acme", &routes[&3]).await;
     for (part, route) in &routes {
         assert_eq!(exhaust(&instance, route).await, share(*part) - u64::from(*part == 3));
     }
@@ -138,31 +138,31 @@ async fn what_is_given_back_goes_to_the_sub_key_that_was_charged() {
 }
 
 #[tokio::test]
-async fn what_is_given_back_without_a_receipt_goes_to_the_sub_key_that_the_request_chooses() {
+async fn refund_goes_to_chosen_sub_key() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let instance = instance(&policy("sliding_window"), &redis.address(), &clock);
-    let routes = one_of_each(instance.policy());
+    let routes = route_by_part(instance.policy());
     for (part, route) in &routes {
         assert_eq!(exhaust(&instance, route).await, share(*part));
     }
     let descriptor = Descriptor::new([("tenant", "acme"), ("route", &*routes[&3])]);
-    let back = Request::new("default", descriptor.cost(4).as_refund());
-    assert_eq!(instance.check(&back).await.limits().next().unwrap().outcome.remaining(), 4);
+    let refund = Request::new("default", descriptor.cost(4).as_refund());
+    assert_eq!(instance.check(&refund).await.limits().next().unwrap().outcome.remaining(), 4);
     for (part, route) in &routes {
         assert_eq!(exhaust(&instance, route).await, if *part == 3 { 4 } else { 0 }, "{part}");
     }
 }
 
 #[tokio::test]
-async fn the_sub_keys_of_a_cluster_are_spread_over_its_masters_and_reset_together() {
+async fn sub_keys_spread_over_masters_and_reset_together() {
     let (cluster, clock) = (Cluster::start(), ManualClock::default());
     let instance = instance(&policy("sliding_window"), &cluster.address(), &clock);
-    let routes = one_of_each(instance.policy());
+    let routes = route_by_part(instance.policy());
     let slot = |part: &u16| cluster.slot_of(&format!("{{tenant=acme#{part}}}"));
     let slots: BTreeSet<u16> = routes.keys().map(slot).collect();
-    assert_eq!(slots.len(), usize::from(INTO));
+    assert_eq!(slots.len(), usize::from(PARTS));
     for route in routes.values() {
-        // Everybody knows the script from now on.
+        // Loads the script on every master.
         assert!(is_allowed(&instance, "acme", route).await);
     }
     let before = calls(&cluster);
@@ -172,14 +172,22 @@ async fn the_sub_keys_of_a_cluster_are_spread_over_its_masters_and_reset_togethe
         }
     }
     let after = calls(&cluster);
-    let asked: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
-    assert_eq!(asked.iter().sum::<u64>(), 5 * u64::from(INTO), "each has asked once: {asked:?}");
-    assert!(asked.iter().all(|&asked| asked > 0), "{asked:?}");
+    let calls_per_master: Vec<u64> =
+        after.iter().zip(before).map(|(after, before)| after - before).collect();
+    assert_eq!(
+        calls_per_master.iter().sum::<u64>(),
+        5 * u64::from(PARTS),
+        "one call per request: {calls_per_master:?}"
+    );
+    assert!(
+        calls_per_master.iter().all(|&calls_per_master| calls_per_master > 0),
+        "{calls_per_master:?}"
+    );
 
     for (part, route) in &routes {
         assert_eq!(exhaust(&instance, route).await, share(*part) - 6);
     }
-    // Whatever the request says that the hits are of.
+    // A reset covers all sub-keys, regardless of the route of the request.
     let request = request("acme", &routes[&0]);
     let applied = instance.policy().apply(&request);
     instance.store().reset(&applied.hits()).await.unwrap();
@@ -194,10 +202,10 @@ fn memory_enforces_the_whole_limit() {
         let policy = Policy::from_yaml(&policy(algorithm)).unwrap();
         let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 1_000));
         let routes = routes();
-        let asks = (0..3 * MAX as usize).map(|nth| &routes[nth % 2]);
+        let checks = (0..3 * MAX as usize).map(|nth| &routes[nth % 2]);
         let passes =
             |route: &&String| gate.check_now(&request("acme", route)).decision().is_allowed();
-        assert_eq!(asks.filter(passes).count() as u64, MAX, "{algorithm}");
+        assert_eq!(checks.filter(passes).count() as u64, MAX, "{algorithm}");
         let descriptor = Descriptor::new([("tenant", "other")]).cost(MAX);
         let whole = gate.check_now(&Request::new("default", descriptor));
         assert!(whole.decision().is_allowed());

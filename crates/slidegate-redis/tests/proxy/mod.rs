@@ -1,5 +1,5 @@
-//! A proxy between a store and Redis that does to replies what networks do, and worse.
-#![allow(dead_code, reason = "not every test needs all of it")]
+//! A proxy between a store and Redis that injects network faults into replies.
+#![allow(dead_code, reason = "not every test uses all of it")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,29 +10,29 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// What becomes of replies.
+/// The fault that is injected into replies.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Mode {
+pub enum ReplyFault {
     Pass,
-    /// They come so much later.
+    /// Delay.
     Delay(Duration),
-    /// They never come.
-    Swallow,
-    /// The connection ends in the midst of one.
+    /// Loss of the reply.
+    Drop,
+    /// The connection is closed within a reply.
     Cut,
-    /// Some have one byte changed.
+    /// One bit of some replies is flipped.
     Flip,
-    /// This stands before every fourth.
+    /// These bytes are inserted before every fourth reply.
     Insert(&'static [u8]),
-    /// Some lack their end.
+    /// Some replies are truncated.
     Shorten,
 }
 
 pub struct Proxy {
     port: u16,
-    mode: Arc<Mutex<Mode>>,
-    /// How many bundles of replies were not passed as they came.
-    spoilt: Arc<AtomicU64>,
+    fault: Arc<Mutex<ReplyFault>>,
+    /// Number of chunks that were not forwarded unchanged.
+    corrupted: Arc<AtomicU64>,
     server: JoinHandle<()>,
 }
 
@@ -40,22 +40,22 @@ impl Proxy {
     pub async fn start(to: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let mode = Arc::new(Mutex::new(Mode::Pass));
-        let spoilt = Arc::default();
-        let server = tokio::spawn(serve(listener, to, Arc::clone(&mode), Arc::clone(&spoilt)));
-        Self { port, mode, spoilt, server }
+        let fault = Arc::new(Mutex::new(ReplyFault::Pass));
+        let corrupted = Arc::default();
+        let server = tokio::spawn(serve(listener, to, Arc::clone(&fault), Arc::clone(&corrupted)));
+        Self { port, fault, corrupted, server }
     }
 
     pub fn address(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    pub fn set(&self, mode: Mode) {
-        *self.mode.lock().unwrap() = mode;
+    pub fn set_fault(&self, fault: ReplyFault) {
+        *self.fault.lock().unwrap() = fault;
     }
 
-    pub fn spoilt(&self) -> u64 {
-        self.spoilt.load(Ordering::Relaxed)
+    pub fn corrupted(&self) -> u64 {
+        self.corrupted.load(Ordering::Relaxed)
     }
 }
 
@@ -65,7 +65,12 @@ impl Drop for Proxy {
     }
 }
 
-async fn serve(listener: TcpListener, to: u16, mode: Arc<Mutex<Mode>>, spoilt: Arc<AtomicU64>) {
+async fn serve(
+    listener: TcpListener,
+    to: u16,
+    fault: Arc<Mutex<ReplyFault>>,
+    corrupted: Arc<AtomicU64>,
+) {
     loop {
         let (client, _) = listener.accept().await.unwrap();
         let Ok(server) = TcpStream::connect(("127.0.0.1", to)).await else { continue };
@@ -74,42 +79,44 @@ async fn serve(listener: TcpListener, to: u16, mode: Arc<Mutex<Mode>>, spoilt: A
         tokio::spawn(async move {
             let _ = tokio::io::copy(&mut from_client, &mut to_server).await;
         });
-        tokio::spawn(replies(from_server, to_client, Arc::clone(&mode), Arc::clone(&spoilt)));
+        tokio::spawn(replies(from_server, to_client, Arc::clone(&fault), Arc::clone(&corrupted)));
     }
 }
 
 async fn replies(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    mode: Arc<Mutex<Mode>>,
-    spoilt: Arc<AtomicU64>,
+    fault: Arc<Mutex<ReplyFault>>,
+    corrupted: Arc<AtomicU64>,
 ) {
     let mut buffer = vec![0; 16_384];
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        let mode = *mode.lock().unwrap();
+        let fault = *fault.lock().unwrap();
         let mut bytes = buffer[..read].to_vec();
-        let is_hit = fastrand::u8(..4) == 0;
-        match mode {
-            Mode::Pass => {}
-            Mode::Delay(span) => tokio::time::sleep(span).await,
-            Mode::Swallow => bytes.clear(),
-            Mode::Cut => {
+        let is_selected = fastrand::u8(..4) == 0;
+        match fault {
+            ReplyFault::Pass => {}
+            ReplyFault::Delay(span) => tokio::time::sleep(span).await,
+            ReplyFault::Drop => bytes.clear(),
+            ReplyFault::Cut => {
                 bytes.truncate(fastrand::usize(..bytes.len()));
             }
-            Mode::Flip if is_hit => {
+            ReplyFault::Flip if is_selected => {
                 let at = fastrand::usize(..bytes.len());
                 bytes[at] ^= 1 << fastrand::u8(..8);
             }
-            Mode::Insert(what) if is_hit => drop(bytes.splice(..0, what.iter().copied())),
-            Mode::Shorten if is_hit => {
+            ReplyFault::Insert(bytes_before) if is_selected => {
+                drop(bytes.splice(..0, bytes_before.iter().copied()))
+            }
+            ReplyFault::Shorten if is_selected => {
                 bytes.truncate(bytes.len() - fastrand::usize(1..=bytes.len().min(3)))
             }
-            Mode::Flip | Mode::Insert(_) | Mode::Shorten => {}
+            ReplyFault::Flip | ReplyFault::Insert(_) | ReplyFault::Shorten => {}
         }
-        if bytes != buffer[..read] || matches!(mode, Mode::Delay(_)) {
-            spoilt.fetch_add(1, Ordering::Relaxed);
+        if bytes != buffer[..read] || matches!(fault, ReplyFault::Delay(_)) {
+            corrupted.fetch_add(1, Ordering::Relaxed);
         }
-        if to.write_all(&bytes).await.is_err() || mode == Mode::Cut {
+        if to.write_all(&bytes).await.is_err() || fault == ReplyFault::Cut {
             return;
         }
     }

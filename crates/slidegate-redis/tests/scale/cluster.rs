@@ -1,12 +1,12 @@
-//! A cluster.
+//! A Redis Cluster under load.
 
 use std::time::Duration;
 
 use slidegate::Timestamp;
 
 use super::crowd::{
-    AFTER_A_PROMOTION, Crowd, DENIED_LATER, Person, bytes_of_a_charge, calls, fall_behind, person,
-    room,
+    Crowd, DENIED_LATER, PROMOTION_RECOVERY, Person, bytes_per_charge, calls, crowd_permit,
+    fall_behind, person,
 };
 use super::ledger::Loss;
 use crate::server::Redis;
@@ -14,36 +14,37 @@ use crate::server::cluster::{Cluster, Shard};
 use crate::server::node::field;
 use crate::server::wait_until;
 
-const EVER: (Timestamp, Timestamp) = (Timestamp::from_micros(0), Timestamp::from_micros(u64::MAX));
+const ALL_TIME: (Timestamp, Timestamp) =
+    (Timestamp::from_micros(0), Timestamp::from_micros(u64::MAX));
 
-/// Who comes back at the place where nobody was any more is found by the next probe of a breaker, which may come five
-/// seconds later, and then takes what a promotion takes.
-const AFTER_A_RESTART: Duration = AFTER_A_PROMOTION.saturating_add(Duration::from_secs(5));
+/// Recovery time after the restart of a lost master: the next probe of its breaker may be five seconds later, and then
+/// the time after a promotion applies.
+const RESTART_RECOVERY: Duration = PROMOTION_RECOVERY.saturating_add(Duration::from_secs(5));
 
-/// How many people each shard counts.
-const EACH: usize = 4;
+/// Number of people whose keys are in each shard.
+const PEOPLE_PER_SHARD: usize = 4;
 
-/// A cluster under load.
+/// A Cluster under load.
 struct Trial {
     cluster: Cluster,
     crowd: Crowd,
-    bytes_of_a_charge: u64,
+    bytes_per_charge: u64,
 }
 
-/// The part of a person's keys that is hashed.
+/// Returns the hash tag of a person's keys.
 fn identity(name: &str) -> String {
-    format!("{{who={name}}}")
+    format!("{{client={name}}}")
 }
 
-/// So many names whose keys are in a shard, all as long.
+/// Returns names of equal length whose keys are in a shard.
 fn names(cluster: &Cluster, shard: Shard, many: usize) -> Vec<String> {
     let names = (0..).map(|nth| format!("{nth:05}"));
     let is_there = |name: &String| cluster.shard_of(cluster.slot_of(&identity(name))) == shard;
     names.filter(is_there).take(many).collect()
 }
 
-/// So many names whose keys are in one slot.
-fn names_of_a_slot(cluster: &Cluster, many: usize) -> Vec<String> {
+/// Returns names whose keys are in one slot.
+fn names_in_one_slot(cluster: &Cluster, many: usize) -> Vec<String> {
     let names: Vec<String> = (0..100_000).map(|nth| format!("{nth:05}")).collect();
     let mut pipeline = redis::pipe();
     for name in &names {
@@ -57,201 +58,200 @@ fn names_of_a_slot(cluster: &Cluster, many: usize) -> Vec<String> {
 }
 
 impl Trial {
-    /// Of each shard the same number of people, first those of the first. The stores know one node at first.
+    /// Starts the load, with equally many people for each shard, starting with the first. The stores know one node at
+    /// first.
     async fn begin() -> Self {
         let cluster = Cluster::start();
         let shards = cluster.shards();
         let (address, first) = (cluster.address_of(&[shards[0].master]), shards[0].master);
         let mut people = Vec::new();
         for &shard in &shards {
-            let names = names(&cluster, shard, EACH).into_iter().enumerate();
+            let names = names(&cluster, shard, PEOPLE_PER_SHARD).into_iter().enumerate();
             people.extend(names.map(|(nth, name)| person(name, nth)));
         }
-        // Somebody of the first shard for whom nobody asks later.
-        let other = names(&cluster, shards[0], EACH + 1).pop().unwrap();
-        let other = Person::new(other, 1_000_000);
-        let bytes_of_a_charge = bytes_of_a_charge(&address, &cluster.nodes[first], &other).await;
+        // A person of the first shard that takes part in no load.
+        let name = names(&cluster, shards[0], PEOPLE_PER_SHARD + 1).pop().unwrap();
+        let other = Person::new(name, 1_000_000);
+        let bytes_per_charge = bytes_per_charge(&address, &cluster.nodes[first], &other).await;
         let crowd = Crowd::begin(&address, people).await;
         for shard in shards {
-            assert_eq!(calls(&cluster.nodes[shard.replica]), 0, "replicas are not asked");
+            assert_eq!(calls(&cluster.nodes[shard.replica]), 0, "replicas are not called");
         }
-        Self { cluster, crowd, bytes_of_a_charge }
+        Self { cluster, crowd, bytes_per_charge }
     }
 
-    /// Waits until a replica is promoted and asked. All must be well when this is over.
-    async fn fails_over_to(&self, replica: usize, calls_before: u64) -> Timestamp {
-        let promoted = self.cluster.promoted(replica, &self.crowd.clock);
+    /// Waits until a replica has been promoted and called. Returns the time from which all requests must succeed.
+    async fn wait_for_failover_to(&self, replica: usize, calls_before: u64) -> Timestamp {
+        let promoted = self.cluster.wait_until_promoted(replica, &self.crowd.clock);
         let replica = &self.cluster.nodes[replica];
-        self.crowd.resumes(replica, calls_before, promoted, AFTER_A_PROMOTION).await
+        self.crowd.wait_for_recovery(replica, calls_before, promoted, PROMOTION_RECOVERY).await
     }
 
-    /// Bytes that one who lives on as a replica had written as a master and the new master did not have.
-    fn written_off(&self, old: Shard) -> u64 {
+    /// Returns the bytes that the old master, now a replica, had written and the new master had not received.
+    fn lost_bytes_of(&self, old: Shard) -> u64 {
         let [old, new] = [old.master, old.replica].map(|nth| &self.cluster.nodes[nth]);
         old.offset_at_demotion() - new.offset_at_promotion()
     }
 
-    /// Ends, once all replicas are in sync. The first shard has lost bytes and was well again at a moment; the
-    /// others have lost nothing and were always well.
-    async fn end(self, well: Timestamp, lost_bytes: u64) -> Loss {
+    /// Ends the load once all replicas are in sync. Asserts that the first shard lost at most these bytes and worked
+    /// again from that time on, and that the other shards lost nothing and always worked.
+    async fn end(self, recovered_at: Timestamp, lost_bytes: u64) -> Loss {
         self.cluster.wait_until_settled();
         let replicas: Vec<usize> =
             self.cluster.shards().iter().map(|shard| shard.replica).collect();
         let calls_of = |&nth: &usize| calls(&self.cluster.nodes[nth]);
         let calls_before: Vec<u64> = replicas.iter().map(calls_of).collect();
-        self.crowd.goes_on().await;
+        self.crowd.wait_for_decisions().await;
         let calls_now: Vec<u64> = replicas.iter().map(calls_of).collect();
-        assert_eq!(calls_now, calls_before, "replicas are not asked");
+        assert_eq!(calls_now, calls_before, "replicas are not called");
         let record = self.crowd.end().await;
         let (first, others): (Vec<_>, Vec<_>) =
-            record.all().into_iter().partition(|&who| who < EACH);
-        record.assert_answered(&first, well, EVER.1);
-        record.assert_answered(&others, EVER.0, EVER.1);
+            record.all().into_iter().partition(|&person| person < PEOPLE_PER_SHARD);
+        record.assert_available(&first, recovered_at, ALL_TIME.1);
+        record.assert_available(&others, ALL_TIME.0, ALL_TIME.1);
         record.assert_counts(&others, 0);
-        record.assert_counts(&first, lost_bytes / self.bytes_of_a_charge)
+        record.assert_counts(&first, lost_bytes / self.bytes_per_charge)
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failover_that_was_asked_for_and_back() {
-    let _room = room().await;
+async fn requested_failover_and_back_loses_nothing() {
+    let _permit = crowd_permit().await;
     let trial = Trial::begin().await;
     let mut shard = trial.cluster.shards()[0];
-    let mut well = EVER.0;
+    let mut recovered_at = ALL_TIME.0;
     for _ in 0..2 {
-        trial.cluster.nodes[shard.master].forget_log();
+        trial.cluster.nodes[shard.master].clear_log();
         let calls_before = calls(&trial.cluster.nodes[shard.replica]);
-        trial.cluster.ask_for_failover(shard.replica);
-        well = trial.fails_over_to(shard.replica, calls_before).await;
+        trial.cluster.request_failover(shard.replica);
+        recovered_at = trial.wait_for_failover_to(shard.replica, calls_before).await;
         trial.cluster.wait_until_settled();
-        assert_eq!(trial.written_off(shard), 0, "the replica waits until it has all");
+        assert_eq!(trial.lost_bytes_of(shard), 0, "the replica takes over only when in sync");
         shard = Shard { master: shard.replica, replica: shard.master };
     }
-    trial.end(well, 0).await;
+    trial.end(recovered_at, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_is_killed_and_started_again() {
-    let _room = room().await;
+async fn killed_master_loses_only_unreplicated_charges() {
+    let _permit = crowd_permit().await;
     let mut trial = Trial::begin().await;
     let shard = trial.cluster.shards()[0];
-    let end = trial.cluster.nodes[shard.master].kill_at_an_offset();
-    let well = trial.fails_over_to(shard.replica, 0).await;
+    let end = trial.cluster.nodes[shard.master].kill_at_known_offset();
+    let recovered_at = trial.wait_for_failover_to(shard.replica, 0).await;
     let lost = end - trial.cluster.nodes[shard.replica].offset_at_promotion();
-    trial.crowd.goes_on().await;
+    trial.crowd.wait_for_decisions().await;
     trial.cluster.nodes[shard.master].restart();
-    trial.end(well, lost).await;
+    trial.end(recovered_at, lost).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_is_paused() {
-    let _room = room().await;
+async fn paused_master_loses_only_unreplicated_charges() {
+    let _permit = crowd_permit().await;
     let trial = Trial::begin().await;
     let shard = trial.cluster.shards()[0];
-    trial.cluster.nodes[shard.master].forget_log();
+    trial.cluster.nodes[shard.master].clear_log();
     trial.cluster.nodes[shard.master].pause();
-    let well = trial.fails_over_to(shard.replica, 0).await;
-    trial.crowd.goes_on().await;
+    let recovered_at = trial.wait_for_failover_to(shard.replica, 0).await;
+    trial.crowd.wait_for_decisions().await;
     trial.cluster.nodes[shard.master].resume();
     trial.cluster.wait_until_settled();
-    let lost = trial.written_off(shard);
-    trial.end(well, lost).await;
+    let lost = trial.lost_bytes_of(shard);
+    trial.end(recovered_at, lost).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_is_killed_before_its_replica_has_read_all() {
-    let _room = room().await;
+async fn killed_master_with_lagging_replica_bounds_loss() {
+    let _permit = crowd_permit().await;
     let mut trial = Trial::begin().await;
     let shard = trial.cluster.shards()[0];
     let [master, replica] = [shard.master, shard.replica];
     let key = identity(&trial.crowd.people[0].name);
-    let much = fall_behind(&trial.cluster.nodes[master], &trial.cluster.nodes[replica], &key);
-    trial.crowd.is_denied(DENIED_LATER).await;
-    let end = trial.cluster.nodes[master].kill_at_an_offset();
+    let skipped_bytes =
+        fall_behind(&trial.cluster.nodes[master], &trial.cluster.nodes[replica], &key);
+    trial.crowd.wait_for_denial(DENIED_LATER).await;
+    let end = trial.cluster.nodes[master].kill_at_known_offset();
     trial.cluster.nodes[replica].resume();
-    let well = trial.fails_over_to(replica, 0).await;
-    let lost_bytes = end - trial.cluster.nodes[replica].offset_at_promotion() - much;
-    trial.crowd.is_denied(DENIED_LATER).await;
+    let recovered_at = trial.wait_for_failover_to(replica, 0).await;
+    let lost_bytes = end - trial.cluster.nodes[replica].offset_at_promotion() - skipped_bytes;
+    trial.crowd.wait_for_denial(DENIED_LATER).await;
     trial.cluster.nodes[master].restart();
-    let loss = trial.end(well, lost_bytes).await;
-    assert!(
-        loss.lost > 100 && loss.above > 10,
-        "a test that loses nothing shows nothing: {loss:?}"
-    );
+    let loss = trial.end(recovered_at, lost_bytes).await;
+    assert!(loss.lost > 100 && loss.above_max > 10, "the test must lose charges: {loss:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_is_stopped_and_started_is_not_missed() {
-    let _room = room().await;
+async fn restarted_replica_affects_no_request() {
+    let _permit = crowd_permit().await;
     let mut trial = Trial::begin().await;
     let shard = trial.cluster.shards()[0];
     trial.cluster.nodes[shard.replica].kill();
-    wait_until("the others miss it", || {
+    wait_until("the other nodes notice the failure", || {
         let known = trial.cluster.nodes[shard.master].try_command(&["CLUSTER", "NODES"]);
         known.is_ok_and(|known: String| known.contains("slave,fail "))
     });
-    trial.crowd.goes_on().await;
+    trial.crowd.wait_for_decisions().await;
     trial.cluster.nodes[shard.replica].restart();
-    trial.end(EVER.0, 0).await;
+    trial.end(ALL_TIME.0, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shard_that_is_lost_whole_and_comes_back_empty() {
-    let _room = room().await;
+async fn lost_shard_recovers_empty() {
+    let _permit = crowd_permit().await;
     let mut trial = Trial::begin().await;
     let shard = trial.cluster.shards()[0];
     let other = trial.cluster.shards()[1].master;
     trial.cluster.nodes[shard.replica].kill();
-    let lost_bytes = trial.cluster.nodes[shard.master].kill_at_an_offset();
-    wait_until("the others miss it", || {
+    let lost_bytes = trial.cluster.nodes[shard.master].kill_at_known_offset();
+    wait_until("the other nodes notice the failure", || {
         let known = trial.cluster.nodes[other].try_command(&["CLUSTER", "NODES"]);
         known.is_ok_and(|known: String| known.contains("master,fail "))
     });
     trial.cluster.nodes[shard.master].restart();
-    let back = trial.cluster.promoted(shard.master, &trial.crowd.clock);
+    let back = trial.cluster.wait_until_promoted(shard.master, &trial.crowd.clock);
     let master = &trial.cluster.nodes[shard.master];
-    let well = trial.crowd.resumes(master, 0, back, AFTER_A_RESTART).await;
+    let recovered_at = trial.crowd.wait_for_recovery(master, 0, back, RESTART_RECOVERY).await;
     trial.cluster.nodes[shard.replica].restart();
-    trial.end(well, lost_bytes).await;
+    trial.end(recovered_at, lost_bytes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_moves_and_back() {
-    let _room = room().await;
+async fn migrating_slot_loses_nothing() {
+    let _permit = crowd_permit().await;
     let cluster = Cluster::start();
-    let mut names = names_of_a_slot(&cluster, EACH + 2).into_iter();
+    let mut names = names_in_one_slot(&cluster, PEOPLE_PER_SHARD + 2).into_iter();
     let slot = cluster.slot_of(&identity(&names.as_slice()[0]));
-    let with_one_key = names.by_ref().take(EACH).enumerate();
+    let with_one_key = names.by_ref().take(PEOPLE_PER_SHARD).enumerate();
     let mut people: Vec<Person> = with_one_key.map(|(nth, name)| person(name, nth)).collect();
-    // With two keys, of which one may be here and one there: these may have to wait until both are.
-    people.extend(names.map(|name| Person::new(name, 1_000_000).with_a_log(1_000_000)));
+    // People with two keys: their requests may have to wait until both keys are on one node.
+    people.extend(names.map(|name| Person::new(name, 1_000_000).with_log(1_000_000)));
     let crowd = Crowd::begin(&cluster.address(), people).await;
     let here = cluster.shard_of(slot).master;
     let masters = cluster.shards().into_iter().map(|shard| shard.master);
     let there = masters.into_iter().find(|&nth| nth != here).unwrap();
     for (from, to) in [(here, there), (there, here)].repeat(2) {
-        let sent_away = |why| errors_of(&cluster.nodes[from], why);
-        let before = [sent_away("ASK"), sent_away("MOVED")];
-        cluster.begin_to_move(slot, from, to);
-        crowd.goes_on().await;
+        let redirections = |why| error_count(&cluster.nodes[from], why);
+        let before = [redirections("ASK"), redirections("MOVED")];
+        cluster.begin_slot_migration(slot, from, to);
+        crowd.wait_for_decisions().await;
         while cluster.move_keys(slot, from, to, 1) > 0 {
-            crowd.a_few_asks().await;
+            crowd.wait_for_a_few_calls().await;
         }
-        assert!(sent_away("ASK") > before[0], "asks are sent after the keys");
-        cluster.end_to_move(slot, from, to);
-        crowd.goes_on().await;
-        let told = sent_away("MOVED") - before[1];
-        assert!((1..100).contains(&told), "they have been told {told} times");
+        assert!(redirections("ASK") > before[0], "calls are redirected to the moved keys");
+        cluster.end_slot_migration(slot, from, to);
+        crowd.wait_for_decisions().await;
+        let moved = redirections("MOVED") - before[1];
+        assert!((1..100).contains(&moved), "{moved} MOVED redirections");
     }
     cluster.wait_until_settled();
     let record = crowd.end().await;
-    let with_one_key: Vec<usize> = (0..EACH).collect();
-    record.assert_answered(&with_one_key, EVER.0, EVER.1);
+    let with_one_key: Vec<usize> = (0..PEOPLE_PER_SHARD).collect();
+    record.assert_available(&with_one_key, ALL_TIME.0, ALL_TIME.1);
     record.assert_counts(&record.all(), 0);
 }
 
-/// How often a node has answered with an error of this kind.
-fn errors_of(node: &Redis, kind: &str) -> u64 {
+/// Returns the number of error responses of this kind by a node.
+fn error_count(node: &Redis, kind: &str) -> u64 {
     let info: String = node.try_command(&["INFO", "errorstats"]).unwrap();
     let count = field(&info, &format!("errorstat_{kind}"));
     count.map_or(0, |count| count.trim_start_matches("count=").parse().unwrap())

@@ -1,7 +1,7 @@
-//! Callers that ask without a pause, at two stores as of two instances, and notes of all that they were told.
+//! Callers that take units continuously from two stores, like two instances, and records of all results.
 //!
-//! For a person each store has one caller, who asks again only when he was told. So no two of a person's charges
-//! are ever in one call, and each is written for the replicas by itself.
+//! Each store has one caller per person, which waits for each result. So two charges of a person never share a call,
+//! and each is replicated separately.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -17,35 +17,35 @@ use tokio::task::JoinHandle;
 
 use super::ledger::Record;
 use crate::server::node::Node;
-use crate::server::{LONG, Redis, until};
+use crate::server::{LONG, Redis, poll_until};
 
-/// Longer than by default: the tests share a machine.
+/// Longer than the default, because the tests share a machine.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A wait that is longer than the time-out by this, and twice what the machine itself was late, is too long.
+/// Maximum time by which a request may exceed the timeout, in addition to twice the lateness of the machine.
 const SLACK: Duration = Duration::from_millis(100);
 
-/// From the moment of a promotion, it takes no longer than this until the new master is asked.
-pub const AFTER_A_PROMOTION: Duration = Duration::from_secs(2);
+/// Maximum time from a promotion until the stores call the new master.
+pub const PROMOTION_RECOVERY: Duration = Duration::from_secs(2);
 
 const STORES: usize = 2;
 
-/// Who is counted, and how far.
+/// An identity and its limits.
 #[derive(Clone, Debug)]
 pub struct Person {
     pub name: String,
-    /// The second has a key of its own, in the same slot.
+    /// The limits. The second one has its own key in the same slot.
     pub limits: Vec<Limit>,
 }
 
 impl Person {
-    /// A person whose counts only grow: the window is a day.
+    /// Creates a person with a limit per day, so that counts only grow.
     pub fn new(name: String, max: u64) -> Self {
         Self { name, limits: vec![a_day(max, Algorithm::SlidingWindow)] }
     }
 
-    /// The same, with a second key.
-    pub fn with_a_log(mut self, max: u64) -> Self {
+    /// Adds a limit with its own key.
+    pub fn with_log(mut self, max: u64) -> Self {
         self.limits.push(a_day(max, Algorithm::SlidingLog));
         self
     }
@@ -56,32 +56,32 @@ fn a_day(max: u64, algorithm: Algorithm) -> Limit {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum CallOutcome {
     Allowed,
     Denied,
-    /// Charged, or not: nobody knows.
+    /// Charged or not: the result is unknown.
     TimedOut,
     /// Certainly not charged.
     Unavailable,
     Open,
 }
 
-impl Answer {
+impl CallOutcome {
     pub fn is_error(self) -> bool {
         !matches!(self, Self::Allowed | Self::Denied)
     }
 }
 
-/// What a caller was told.
+/// The result of one call.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
-    pub who: usize,
+pub struct CallRecord {
+    pub person: usize,
     pub began: Timestamp,
     ended: Timestamp,
-    pub answer: Answer,
+    pub outcome: CallOutcome,
 }
 
-impl Told {
+impl CallRecord {
     fn waited(&self) -> Duration {
         Duration::from_micros(self.ended.as_micros() - self.began.as_micros())
     }
@@ -91,24 +91,24 @@ pub struct Crowd {
     pub people: Arc<[Person]>,
     pub clock: SystemClock,
     address: String,
-    told: Arc<Mutex<Vec<Told>>>,
+    records: Arc<Mutex<Vec<CallRecord>>>,
     stop: Arc<AtomicBool>,
     callers: Vec<JoinHandle<()>>,
-    /// The longest that a task slept beyond what it meant to.
-    late_us: Arc<AtomicU64>,
+    /// The maximum time by which a sleep was too long.
+    max_lateness_us: Arc<AtomicU64>,
 }
 
-/// Few crowds at once: more would only wait for each other.
-pub async fn room() -> SemaphorePermit<'static> {
+/// Returns a permit for a crowd. Only two run at a time: more would only wait for each other.
+pub async fn crowd_permit() -> SemaphorePermit<'static> {
     static ROOM: Semaphore = Semaphore::const_new(2);
     ROOM.acquire().await.unwrap()
 }
 
-/// A clock that showed noon when the first was asked for the time: no day ends while a test runs.
+/// A clock that starts at noon when it is first read, so that no day ends during a test.
 #[derive(Clone, Copy)]
-struct FromNoon;
+struct NoonClock;
 
-impl Clock for FromNoon {
+impl Clock for NoonClock {
     fn now(&self) -> Timestamp {
         static BEGAN: OnceLock<(SystemClock, Timestamp)> = OnceLock::new();
         let (clock, began) = BEGAN.get_or_init(|| {
@@ -120,34 +120,34 @@ impl Clock for FromNoon {
     }
 }
 
-/// A store by that clock.
+/// Creates a store with a [`NoonClock`].
 pub fn open(address: &str, timeout: Duration) -> RedisStore {
     let settings = Settings { timeout, ..Settings::default() };
-    RedisStore::open(address, settings).unwrap().with_clock(FromNoon)
+    RedisStore::open(address, settings).unwrap().with_clock(NoonClock)
 }
 
-/// One unit of each limit, or a look at how they stand.
-async fn with_hits<T>(person: &Person, ask: impl AsyncFnOnce(&[Hit<'_>]) -> T) -> T {
+/// Calls a function with a hit of one unit for each limit.
+async fn with_hits<T>(person: &Person, call: impl AsyncFnOnce(&[Hit<'_>]) -> T) -> T {
     let scopes: Vec<Scope> = (0..person.limits.len())
-        .map(|nth| Scope::new("scale", "rule", &nth.to_string(), &["who"]))
+        .map(|nth| Scope::new("scale", "rule", &nth.to_string(), &["client"]))
         .collect();
-    let who = [Value::Text(&person.name)];
-    let hit = |(scope, limit)| Hit::new(Key::new(scope, &who), limit, 1);
+    let values = [Value::Text(&person.name)];
+    let hit = |(scope, limit)| Hit::new(Key::new(scope, &values), limit, 1);
     let hits: Vec<Hit<'_>> = scopes.iter().zip(&person.limits).map(hit).collect();
-    ask(&hits).await
+    call(&hits).await
 }
 
-pub async fn take(store: &RedisStore, person: &Person) -> Answer {
+pub async fn take(store: &RedisStore, person: &Person) -> CallOutcome {
     match with_hits(person, async |hits| store.take(hits).await).await {
-        Ok(taken) if taken.allowed => Answer::Allowed,
-        Ok(_) => Answer::Denied,
-        Err(StoreError::TimedOut(_)) => Answer::TimedOut,
-        Err(StoreError::BreakerOpen) => Answer::Open,
-        Err(_) => Answer::Unavailable,
+        Ok(taken) if taken.allowed => CallOutcome::Allowed,
+        Ok(_) => CallOutcome::Denied,
+        Err(StoreError::TimedOut(_)) => CallOutcome::TimedOut,
+        Err(StoreError::BreakerOpen) => CallOutcome::Open,
+        Err(_) => CallOutcome::Unavailable,
     }
 }
 
-/// How much of each limit is used up.
+/// Returns the charged units of each limit.
 pub async fn counts(store: &RedisStore, person: &Person) -> Vec<u64> {
     let peeked = with_hits(person, async |hits| store.peek(hits).await).await.unwrap();
     let used =
@@ -156,115 +156,123 @@ pub async fn counts(store: &RedisStore, person: &Person) -> Vec<u64> {
 }
 
 impl Crowd {
-    /// Begins, and goes on until many were told something.
+    /// Starts the callers, and waits until each person has many results.
     pub async fn begin(address: &str, people: Vec<Person>) -> Self {
         let mut crowd = Self {
             people: people.into(),
             clock: SystemClock::new(),
             address: address.to_owned(),
-            told: Arc::default(),
+            records: Arc::default(),
             stop: Arc::default(),
             callers: Vec::new(),
-            late_us: Arc::default(),
+            max_lateness_us: Arc::default(),
         };
         for _ in 0..STORES {
             let store = Arc::new(open(address, TIMEOUT));
-            until("the store answers", LONG, async || !take(&store, &stranger()).await.is_error())
-                .await;
+            poll_until("the store responds", LONG, async || {
+                !take(&store, &uncounted_person()).await.is_error()
+            })
+            .await;
             let callers =
-                (0..crowd.people.len()).map(|who| tokio::spawn(crowd.caller(&store, who)));
+                (0..crowd.people.len()).map(|person| tokio::spawn(crowd.caller(&store, person)));
             let callers: Vec<_> = callers.collect();
             crowd.callers.extend(callers);
         }
-        crowd.callers.push(tokio::spawn(crowd.sleeper()));
-        crowd.goes_on().await;
+        crowd.callers.push(tokio::spawn(crowd.measure_lateness_task()));
+        crowd.wait_for_decisions().await;
         crowd
     }
 
     fn caller(
         &self,
         store: &Arc<RedisStore>,
-        who: usize,
+        person: usize,
     ) -> impl Future<Output = ()> + Send + 'static {
         let (store, people) = (store.clone(), self.people.clone());
-        let (clock, told, stop) = (self.clock.clone(), self.told.clone(), self.stop.clone());
+        let (clock, records, stop) = (self.clock.clone(), self.records.clone(), self.stop.clone());
         async move {
             while !stop.load(Ordering::Relaxed) {
                 let began = clock.now();
-                let answer = take(&store, &people[who]).await;
+                let outcome = take(&store, &people[person]).await;
                 let ended = clock.now();
-                told.lock().unwrap().push(Told { who, began, ended, answer });
+                records.lock().unwrap().push(CallRecord { person, began, ended, outcome });
                 tokio::time::sleep(Duration::from_millis(3)).await;
             }
         }
     }
 
-    /// Finds out how late the machine is.
-    fn sleeper(&self) -> impl Future<Output = ()> + Send + 'static {
-        crate::server::find_lateness(self.clock.clone(), self.stop.clone(), self.late_us.clone())
+    /// Measures the lateness of the machine.
+    fn measure_lateness_task(&self) -> impl Future<Output = ()> + Send + 'static {
+        crate::server::measure_lateness(
+            self.clock.clone(),
+            self.stop.clone(),
+            self.max_lateness_us.clone(),
+        )
     }
 
     fn late(&self) -> Duration {
-        Duration::from_micros(self.late_us.load(Ordering::Relaxed))
+        Duration::from_micros(self.max_lateness_us.load(Ordering::Relaxed))
     }
 
-    /// Goes on for a while: until each person was told many times, by the store, how he fares.
-    pub async fn goes_on(&self) {
-        const MANY: usize = 40;
-        let from = self.told.lock().unwrap().len();
+    /// Waits until each person has many decisions by the store.
+    pub async fn wait_for_decisions(&self) {
+        const DECISIONS_PER_PERSON: usize = 40;
+        let from = self.records.lock().unwrap().len();
         let is_done = || {
-            let mut answers = vec![0; self.people.len()];
-            for told in
-                self.told.lock().unwrap()[from..].iter().filter(|told| !told.answer.is_error())
+            let mut decisions = vec![0; self.people.len()];
+            for record in self.records.lock().unwrap()[from..]
+                .iter()
+                .filter(|record| !record.outcome.is_error())
             {
-                answers[told.who] += 1;
+                decisions[record.person] += 1;
             }
-            answers.iter().all(|&answers| answers >= MANY)
+            decisions.iter().all(|&count| count >= DECISIONS_PER_PERSON)
         };
-        until("everybody is answered", LONG, async || is_done()).await;
+        poll_until("each person has decisions", LONG, async || is_done()).await;
     }
 
-    /// Goes on until a person is denied.
-    pub async fn is_denied(&self, who: usize) {
-        let from = self.told.lock().unwrap().len();
-        let is = |told: &Told| told.who == who && told.answer == Answer::Denied;
-        until("a person is denied", LONG, async || {
-            self.told.lock().unwrap()[from..].iter().any(is)
+    /// Waits until a person is denied.
+    pub async fn wait_for_denial(&self, person: usize) {
+        let from = self.records.lock().unwrap().len();
+        let is_denial =
+            |record: &CallRecord| record.person == person && record.outcome == CallOutcome::Denied;
+        poll_until("a person is denied", LONG, async || {
+            self.records.lock().unwrap()[from..].iter().any(is_denial)
         })
         .await;
     }
 
-    /// Goes on until some were told anything.
-    pub async fn a_few_asks(&self) {
-        const FEW: usize = 100;
-        let from = self.told.lock().unwrap().len();
-        until("some are told something", LONG, async || {
-            self.told.lock().unwrap().len() >= from + FEW
+    /// Waits until there are some more results.
+    pub async fn wait_for_a_few_calls(&self) {
+        const CALLS: usize = 100;
+        let from = self.records.lock().unwrap().len();
+        poll_until("there are more results", LONG, async || {
+            self.records.lock().unwrap().len() >= from + CALLS
         })
         .await;
     }
 
-    /// Waits until a node that can be asked again since a moment is called by the stores, which it was so often
-    /// before. The promise is that this takes them no longer than a span; and that all is well from then on, which
-    /// is when this is over. The moment of that.
-    pub async fn resumes(
+    /// Waits until the stores call a node that is available `since` a time and had `calls_before` calls then. Asserts
+    /// that this takes no longer than `within`, and returns the time from which all requests must succeed, after it has
+    /// passed.
+    pub async fn wait_for_recovery(
         &self,
         node: &Redis,
         calls_before: u64,
         since: Timestamp,
         within: Duration,
     ) -> Timestamp {
-        until("the new master is asked", LONG, async || calls(node) > calls_before).await;
+        poll_until("the new master is called", LONG, async || calls(node) > calls_before).await;
         let took_us = self.clock.now().as_micros().saturating_sub(since.as_micros());
         let (took, late) = (Duration::from_micros(took_us), self.late());
-        println!("resumed after {took:?}, the machine {late:?} late");
+        println!("resumed after {took:?}, machine lateness {late:?}");
         assert!(took < within + 2 * late, "resumed only after {took:?}");
-        let well = since.after(within + 2 * late);
-        until("all must be well", LONG, async || self.clock.now() >= well).await;
-        well
+        let recovered_at = since.after(within + 2 * late);
+        poll_until("all must work", LONG, async || self.clock.now() >= recovered_at).await;
+        recovered_at
     }
 
-    /// Ends, and looks how all stand.
+    /// Stops the callers and reads the final charges.
     pub async fn end(self) -> Record {
         self.stop.store(true, Ordering::Relaxed);
         let late = self.late();
@@ -272,58 +280,60 @@ impl Crowd {
             // A caller that panicked has failed the test.
             caller.await.unwrap();
         }
-        let told = self.told.lock().unwrap().clone();
-        let longest = told.iter().map(Told::waited).max().unwrap();
-        println!("{} asks; the longest wait {longest:?}, the machine {late:?} late", told.len());
+        let records = self.records.lock().unwrap().clone();
+        let longest = records.iter().map(CallRecord::waited).max().unwrap();
+        println!("{} calls; longest wait {longest:?}, machine lateness {late:?}", records.len());
         assert!(longest < TIMEOUT + SLACK + 2 * late, "a caller waited for {longest:?}");
-        // A new store finds the master, too.
+        // A new store must find the master, too.
         let store = open(&self.address, LONG);
-        let mut stands = Vec::new();
+        let mut charged = Vec::new();
         for person in &*self.people {
-            stands.push(counts(&store, person).await);
+            charged.push(counts(&store, person).await);
         }
-        Record { people: self.people, told, stands }
+        Record { people: self.people, records, charged }
     }
 }
 
-/// Some are soon denied, some later, and some never.
+/// Creates a person. One in four is denied soon, one in four later, the others never.
 pub fn person(name: String, nth: usize) -> Person {
     Person::new(name, [150, 1_000, 1_000_000, 1_000_000][nth % 4])
 }
 
-/// The place of one who is denied later.
+/// The index of a person that is denied later.
 pub const DENIED_LATER: usize = 1;
 
-/// Pauses a replica, and has its master write so much that nothing later reaches it. Bytes of that.
+/// Pauses a replica and fills its socket buffers with a large write to its master: no later write reaches the replica.
+/// Returns the bytes of that write.
 pub fn fall_behind(master: &Node, replica: &Node, key: &str) -> u64 {
-    // More than fits into what the system keeps of a connection.
+    // More bytes than the socket buffers of a connection hold.
     const MUCH: usize = 32 << 20;
     replica.pause();
-    let much = "x".repeat(MUCH);
-    let set = redis::cmd("SET").arg(key).arg(&much).to_owned();
+    let skipped_bytes = "x".repeat(MUCH);
+    let set = redis::cmd("SET").arg(key).arg(&skipped_bytes).to_owned();
     set.exec(&mut master.connection()).unwrap();
     set.get_packed_command().len() as u64
 }
 
-/// How often a node has called a script.
+/// Returns the number of script calls at a node.
 pub fn calls(node: &Redis) -> u64 {
     node.calls_of("evalsha") + node.calls_of("eval")
 }
 
-/// Bytes that one charge takes on its way to a replica: no fewer for anybody of a name as long, at the same master.
-pub async fn bytes_of_a_charge(address: &str, master: &Node, person: &Person) -> u64 {
+/// Returns the bytes that one charge takes in the replication stream: a lower bound for people with names of this
+/// length at this master.
+pub async fn bytes_per_charge(address: &str, master: &Node, person: &Person) -> u64 {
     let store = open(address, LONG);
-    let mut least = u64::MAX;
+    let mut min_bytes = u64::MAX;
     for _ in 0..8 {
         let before = master.offset();
-        assert_eq!(take(&store, person).await, Answer::Allowed);
-        least = least.min(master.offset() - before);
+        assert_eq!(take(&store, person).await, CallOutcome::Allowed);
+        min_bytes = min_bytes.min(master.offset() - before);
     }
-    assert!(least > 50, "{least} bytes are no charge");
-    least
+    assert!(min_bytes > 50, "{min_bytes} bytes are too few for a charge");
+    min_bytes
 }
 
-/// Somebody who is not counted.
-fn stranger() -> Person {
+/// Creates a person that is in no record.
+fn uncounted_person() -> Person {
     Person::new("stranger".to_owned(), 1_000_000)
 }

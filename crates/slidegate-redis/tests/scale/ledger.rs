@@ -1,74 +1,84 @@
-//! What was told, held against what stands in Redis and what it admits to have lost.
+//! Compares the results of all calls with the final counters and the losses that Redis reports.
 
 use std::sync::Arc;
 
 use slidegate::Timestamp;
 
-use super::crowd::{Answer, Person, Told};
+use super::crowd::{CallOutcome, CallRecord, Person};
 
-/// All that callers were told, and how much of each limit of each person was used up in the end.
+/// The results of all calls, and the final charges of each limit of each person.
 pub struct Record {
     pub people: Arc<[Person]>,
-    pub told: Vec<Told>,
-    pub stands: Vec<Vec<u64>>,
+    pub records: Vec<CallRecord>,
+    pub charged: Vec<Vec<u64>>,
 }
 
-/// What became of charges.
+/// The lost charges of a trial.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss {
-    /// Charges that do not stand any more.
+    /// Number of charges that are missing in the end.
     pub lost: u64,
-    /// How many more than max were allowed, for they stood no more.
-    pub above: u64,
+    /// Number of units that were allowed above max because of lost charges.
+    pub above_max: u64,
 }
 
 impl Record {
-    fn times(&self, who: usize, is: impl Fn(Answer) -> bool) -> u64 {
-        self.told.iter().filter(|told| told.who == who && is(told.answer)).count() as u64
+    fn count_calls(&self, person: usize, is_match: impl Fn(CallOutcome) -> bool) -> u64 {
+        self.records
+            .iter()
+            .filter(|record| record.person == person && is_match(record.outcome))
+            .count() as u64
     }
 
-    /// Of these people, Redis admits to have lost so many charges at most.
+    /// Asserts that the counts of these people are consistent with the `admitted` number of charges that Redis lost:
     ///
-    /// - No more was allowed than max, and what was lost.
-    /// - No more was lost than it admits.
-    /// - Nothing was charged twice: what stands was allowed, or nobody knows of it.
-    pub fn assert_counts(&self, who: &[usize], admitted: u64) -> Loss {
-        let (mut lost, mut above) = (0, 0);
-        for &who in who {
-            let allowed = self.times(who, |answer| answer == Answer::Allowed);
-            let unknown = self.times(who, |answer| answer == Answer::TimedOut);
-            assert!(allowed > 0, "a test that allows nothing shows nothing");
-            let limits = &self.people[who].limits;
-            for (limit, &stands) in limits.iter().zip(&self.stands[who]) {
+    /// - The units allowed above max are at most the admitted ones.
+    /// - The lost charges are at most the admitted ones.
+    /// - No charge was repeated: each remaining charge was allowed, or its result is unknown.
+    pub fn assert_counts(&self, people: &[usize], admitted: u64) -> Loss {
+        let (mut lost, mut above_max) = (0, 0);
+        for &person in people {
+            let allowed = self.count_calls(person, |answer| answer == CallOutcome::Allowed);
+            let unknown = self.count_calls(person, |answer| answer == CallOutcome::TimedOut);
+            assert!(allowed > 0, "the test must allow units");
+            let limits = &self.people[person].limits;
+            for (limit, &charged) in limits.iter().zip(&self.charged[person]) {
                 assert!(
-                    stands <= allowed + unknown,
-                    "{stands} stand, {allowed} + {unknown} allowed"
+                    charged <= allowed + unknown,
+                    "{charged} charged, {allowed} allowed, {unknown} unknown"
                 );
-                above += allowed.saturating_sub(limit.capacity());
+                above_max += allowed.saturating_sub(limit.capacity());
             }
-            let least = self.stands[who].iter().min().unwrap();
-            lost += allowed.saturating_sub(*least);
+            let min_charged = self.charged[person].iter().min().unwrap();
+            lost += allowed.saturating_sub(*min_charged);
         }
-        println!("{lost} charges lost, {above} more allowed than max, {admitted} admitted");
+        println!("{lost} charges lost, {above_max} more allowed than max, {admitted} admitted");
         assert!(lost <= admitted, "{lost} charges lost, {admitted} admitted");
-        assert!(above <= admitted, "{above} more allowed than max, {admitted} admitted");
-        Loss { lost, above }
+        assert!(above_max <= admitted, "{above_max} more allowed than max, {admitted} admitted");
+        Loss { lost, above_max }
     }
 
-    /// These people's asks of a time were answered by the store, but for what a busy machine is to blame for.
-    pub fn assert_answered(&self, who: &[usize], from: Timestamp, to: Timestamp) {
-        let asked = |told: &&Told| who.contains(&told.who) && (from..to).contains(&told.began);
-        let (mut asks, mut errors) = (0_usize, Vec::new());
-        for told in self.told.iter().filter(asked) {
-            asks += 1;
-            errors.extend(told.answer.is_error().then_some(told.answer));
+    /// Asserts that the store decided the requests of these people within a time range, apart from 1 % for a slow
+    /// machine.
+    pub fn assert_available(&self, people: &[usize], from: Timestamp, to: Timestamp) {
+        let is_in_range = |record: &&CallRecord| {
+            people.contains(&record.person) && (from..to).contains(&record.began)
+        };
+        let (mut calls, mut errors) = (0_usize, Vec::new());
+        for record in self.records.iter().filter(is_in_range) {
+            calls += 1;
+            errors.extend(record.outcome.is_error().then_some(record.outcome));
         }
-        assert!(asks > 0, "nobody asked");
-        let some = &errors[..errors.len().min(10)];
-        assert!(errors.len() <= asks / 100, "of {asks} asks {}: {some:?}…", errors.len());
+        assert!(calls > 0, "no calls");
+        let first_errors = &errors[..errors.len().min(10)];
+        assert!(
+            errors.len() <= calls / 100,
+            "errors of {calls} calls: {}: {first_errors:?}…",
+            errors.len()
+        );
     }
 
-    /// All people, by their numbers.
+    /// Returns the indexes of all people.
     pub fn all(&self) -> Vec<usize> {
         (0..self.people.len()).collect()
     }

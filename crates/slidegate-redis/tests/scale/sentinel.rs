@@ -1,10 +1,10 @@
-//! A service that Sentinel guards.
+//! A Sentinel service under load.
 
 use slidegate::Timestamp;
 
 use super::crowd::{
-    AFTER_A_PROMOTION, Crowd, DENIED_LATER, Person, bytes_of_a_charge, calls, fall_behind, person,
-    room,
+    Crowd, DENIED_LATER, PROMOTION_RECOVERY, Person, bytes_per_charge, calls, crowd_permit,
+    fall_behind, person,
 };
 use super::ledger::Loss;
 use crate::server::sentinel::Service;
@@ -15,7 +15,7 @@ const FOREVER: Timestamp = Timestamp::from_micros(u64::MAX);
 struct Trial {
     service: Service,
     crowd: Crowd,
-    bytes_of_a_charge: u64,
+    bytes_per_charge: u64,
 }
 
 impl Trial {
@@ -23,100 +23,109 @@ impl Trial {
         let service = Service::start();
         let address = service.address();
         let other = Person::new("other".to_owned(), 1_000_000);
-        let bytes_of_a_charge = bytes_of_a_charge(&address, service.master(), &other).await;
+        let bytes_per_charge = bytes_per_charge(&address, service.master(), &other).await;
         let people = (0..12).map(|nth| person(format!("{nth:05}"), nth)).collect();
         let crowd = Crowd::begin(&address, people).await;
-        assert_eq!(calls(service.replica()), 0, "replicas are not asked");
-        Self { service, crowd, bytes_of_a_charge }
+        assert_eq!(calls(service.replica()), 0, "replicas are not called");
+        Self { service, crowd, bytes_per_charge }
     }
 
-    /// Waits until the replica is promoted and asked. All must be well when this is over.
-    async fn fails_over(&self) -> Timestamp {
+    /// Waits until the replica has been promoted and called. Returns the time from which all requests must succeed.
+    async fn wait_for_failover(&self) -> Timestamp {
         let replica = self.service.replica();
-        let promoted = replica.promoted(&self.crowd.clock);
-        self.crowd.resumes(replica, 0, promoted, AFTER_A_PROMOTION).await
+        let promoted = replica.wait_until_promoted(&self.crowd.clock);
+        self.crowd.wait_for_recovery(replica, 0, promoted, PROMOTION_RECOVERY).await
     }
 
-    /// Ends, once the old master is a replica. Of its bytes so many were lost.
-    async fn end(mut self, well: Timestamp, lost_bytes: impl FnOnce(&Service) -> u64) -> Loss {
-        self.service.change_places();
+    /// Ends the load once the old master is a replica. Asserts that at most these bytes were lost.
+    async fn end(
+        mut self,
+        recovered_at: Timestamp,
+        lost_bytes: impl FnOnce(&Service) -> u64,
+    ) -> Loss {
+        self.service.swap_roles();
         let calls_of_replica = calls(self.service.replica());
-        self.crowd.goes_on().await;
-        assert_eq!(calls(self.service.replica()), calls_of_replica, "replicas are not asked");
+        self.crowd.wait_for_decisions().await;
+        assert_eq!(calls(self.service.replica()), calls_of_replica, "replicas are not called");
         let record = self.crowd.end().await;
-        record.assert_answered(&record.all(), well, FOREVER);
+        record.assert_available(&record.all(), recovered_at, FOREVER);
         let bytes = lost_bytes(&self.service);
-        record.assert_counts(&record.all(), bytes / self.bytes_of_a_charge)
+        record.assert_counts(&record.all(), bytes / self.bytes_per_charge)
     }
 }
 
-/// Bytes that one who lives on as a replica had written as a master and the new master did not have.
-fn written_off(service: &Service) -> u64 {
+/// Returns the bytes that the old master, now a replica, had written and the new master had not received.
+fn lost_bytes_of(service: &Service) -> u64 {
     service.replica().offset_at_demotion() - service.master().offset_at_promotion()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failover_that_was_asked_for() {
-    let _room = room().await;
+async fn requested_failover_loses_only_unreplicated_charges() {
+    let _permit = crowd_permit().await;
     let trial = Trial::begin().await;
-    trial.service.master().forget_log();
-    trial.service.ask_for_failover();
-    let well = trial.fails_over().await;
-    // Sentinel lets the old master be one for a while, and whatever it is asked is lost.
+    trial.service.master().clear_log();
+    trial.service.request_failover();
+    let recovered_at = trial.wait_for_failover().await;
+    // Sentinel leaves the old master in its role for a while, and everything that is written to it is lost.
     let calls_of_old = calls(trial.service.master());
-    trial.crowd.goes_on().await;
-    assert_eq!(calls(trial.service.master()), calls_of_old, "the old master is asked no more");
-    trial.end(well, written_off).await;
+    trial.crowd.wait_for_decisions().await;
+    assert_eq!(
+        calls(trial.service.master()),
+        calls_of_old,
+        "the old master is not called any more"
+    );
+    trial.end(recovered_at, lost_bytes_of).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_is_killed_and_a_sentinel_with_it() {
-    let _room = room().await;
+async fn killed_master_and_sentinel_fail_over() {
+    let _permit = crowd_permit().await;
     let mut trial = Trial::begin().await;
     trial.service.sentinels[0].kill();
-    let end = trial.service.master_mut().kill_at_an_offset();
-    let well = trial.fails_over().await;
+    let end = trial.service.master_mut().kill_at_known_offset();
+    let recovered_at = trial.wait_for_failover().await;
     let lost = end - trial.service.replica().offset_at_promotion();
-    trial.crowd.goes_on().await;
+    trial.crowd.wait_for_decisions().await;
     trial.service.sentinels[0].restart();
     trial.service.master_mut().restart();
-    trial.end(well, |_| lost).await;
+    trial.end(recovered_at, |_| lost).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_is_paused_and_a_sentinel_with_it() {
-    let _room = room().await;
+async fn paused_master_and_sentinel_fail_over() {
+    let _permit = crowd_permit().await;
     let trial = Trial::begin().await;
-    trial.service.master().forget_log();
+    trial.service.master().clear_log();
     trial.service.sentinels[0].pause();
     trial.service.master().pause();
-    let well = trial.fails_over().await;
+    let recovered_at = trial.wait_for_failover().await;
     trial.service.sentinels[0].resume();
     trial.service.master().resume();
-    trial.crowd.goes_on().await;
-    // It is a master again for a while, and has done what it was asked before.
+    trial.crowd.wait_for_decisions().await;
+    // The old master is a master again for a while, and has run the calls that it had received before.
     let calls_of_old = calls(trial.service.master());
-    trial.crowd.goes_on().await;
-    assert_eq!(calls(trial.service.master()), calls_of_old, "the old master is asked no more");
-    trial.end(well, written_off).await;
+    trial.crowd.wait_for_decisions().await;
+    assert_eq!(
+        calls(trial.service.master()),
+        calls_of_old,
+        "the old master is not called any more"
+    );
+    trial.end(recovered_at, lost_bytes_of).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_is_killed_before_its_replica_has_read_all() {
-    let _room = room().await;
+async fn killed_master_with_lagging_replica_bounds_loss() {
+    let _permit = crowd_permit().await;
     let mut trial = Trial::begin().await;
     let [master, replica] = [trial.service.master(), trial.service.replica()];
-    let much = fall_behind(master, replica, "much");
-    trial.crowd.is_denied(DENIED_LATER).await;
-    let end = trial.service.master_mut().kill_at_an_offset();
+    let skipped_bytes = fall_behind(master, replica, "large");
+    trial.crowd.wait_for_denial(DENIED_LATER).await;
+    let end = trial.service.master_mut().kill_at_known_offset();
     trial.service.replica().resume();
-    let well = trial.fails_over().await;
-    let lost_bytes = end - trial.service.replica().offset_at_promotion() - much;
-    trial.crowd.is_denied(DENIED_LATER).await;
+    let recovered_at = trial.wait_for_failover().await;
+    let lost_bytes = end - trial.service.replica().offset_at_promotion() - skipped_bytes;
+    trial.crowd.wait_for_denial(DENIED_LATER).await;
     trial.service.master_mut().restart();
-    let loss = trial.end(well, |_| lost_bytes).await;
-    assert!(
-        loss.lost > 100 && loss.above > 10,
-        "a test that loses nothing shows nothing: {loss:?}"
-    );
+    let loss = trial.end(recovered_at, |_| lost_bytes).await;
+    assert!(loss.lost > 100 && loss.above_max > 10, "the test must lose charges: {loss:?}");
 }

@@ -1,4 +1,4 @@
-//! A cluster: three masters, and a replica for each.
+//! A Redis Cluster: three masters with one replica each.
 
 use redis::RedisResult;
 use slidegate::{SystemClock, Timestamp};
@@ -11,13 +11,13 @@ const NODES: usize = 2 * SHARDS;
 const SLOTS: u16 = 16_384;
 
 pub struct Cluster {
-    /// At first the masters of the shards, and then their replicas.
+    /// The nodes: first the initial masters of the shards, then their replicas.
     pub nodes: Vec<Node>,
     ids: Vec<String>,
     _folder: Folder,
 }
 
-/// The master and the replica of a shard, by their numbers.
+/// The indexes of the master and the replica of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     pub master: usize,
@@ -31,14 +31,14 @@ impl Cluster {
         let id = |node: &Node| node.try_command(&["CLUSTER", "MYID"]).unwrap();
         let ids = nodes.iter().map(id).collect();
         let cluster = Self { nodes, ids, _folder: folder };
-        cluster.divide();
-        cluster.introduce();
+        cluster.assign_slots();
+        cluster.connect_nodes();
         cluster.wait_until_settled();
         cluster
     }
 
-    /// Each master gets its part of the slots.
-    fn divide(&self) {
+    /// Assigns each master its part of the slots.
+    fn assign_slots(&self) {
         for (nth, node) in self.nodes.iter().enumerate() {
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(nth + 1).to_string()]);
         }
@@ -49,8 +49,8 @@ impl Cluster {
         }
     }
 
-    /// Each meets all others at once, and the replicas begin to copy.
-    fn introduce(&self) {
+    /// Connects all nodes to each other, and the replicas to their masters.
+    fn connect_nodes(&self) {
         for (nth, node) in self.nodes.iter().enumerate() {
             for other in &self.nodes[..nth] {
                 let bus: Vec<String> =
@@ -61,33 +61,34 @@ impl Cluster {
         }
         for nth in SHARDS..NODES {
             let replicate = ["CLUSTER", "REPLICATE", &self.ids[nth - SHARDS]];
-            wait_until("it knows its master", || {
+            wait_until("a replica knows its master", || {
                 self.nodes[nth].try_command::<()>(&replicate).is_ok()
             });
         }
     }
 
-    /// Waits until everybody knows everybody, all is well, and the replicas are in sync.
+    /// Waits until all nodes know each other, the Cluster is healthy, and the replicas are in sync.
     pub fn wait_until_settled(&self) {
         for nth in 0..NODES {
-            wait_until("a node knows everybody", || self.is_settled(nth).is_ok_and(|is| is));
+            wait_until("a node knows all others", || self.is_settled(nth).is_ok_and(|is_ok| is_ok));
         }
     }
 
     fn is_settled(&self, nth: usize) -> RedisResult<bool> {
         let node = &self.nodes[nth];
         let known: String = node.try_command(&["CLUSTER", "NODES"])?;
-        let with =
-            |flag: &str| known.lines().filter(|line| flags(line).any(|is| is == flag)).count();
+        let with = |flag: &str| {
+            known.lines().filter(|line| flags(line).any(|other| other == flag)).count()
+        };
         let is_bad = |line: &str| {
             flags(line).any(|flag| ["fail", "fail?", "handshake", "noaddr"].contains(&flag))
                 || !line.contains(" connected")
         };
         let is_complete = known.lines().count() == NODES && !known.lines().any(is_bad);
         let has_roles = with("master") == SHARDS && with("slave") == SHARDS;
-        // Who has just become a replica may still be known as that of whom it copied before.
+        // A new replica may still be known as the replica of its former master.
         let part = |line: &str, nth: usize| line.split(' ').nth(nth).map(str::to_owned);
-        let masters = known.lines().filter(|line| flags(line).any(|is| is == "master"));
+        let masters = known.lines().filter(|line| flags(line).any(|flag| flag == "master"));
         let mut masters = masters.filter_map(|line| part(line, 0));
         let has_replica =
             |id: &String| known.lines().any(|line| part(line, 3).as_ref() == Some(id));
@@ -96,29 +97,29 @@ impl Cluster {
         Ok(is_complete && has_roles && copies && self.is_ok(nth)?)
     }
 
-    /// Whether a node says that the cluster is well.
+    /// Returns whether a node considers the Cluster healthy.
     pub fn is_ok(&self, nth: usize) -> RedisResult<bool> {
         let info: String = self.nodes[nth].try_command(&["CLUSTER", "INFO"])?;
         Ok(field(&info, "cluster_state") == Some("ok"))
     }
 
-    /// Where a store finds it: these nodes.
+    /// Returns the address of the Cluster with these nodes.
     pub fn address_of(&self, nodes: &[usize]) -> String {
         let ports = nodes.iter().map(|&nth| format!("127.0.0.1:{}", self.nodes[nth].port()));
         format!("redis+cluster://{}", ports.collect::<Vec<_>>().join(","))
     }
 
-    /// Where a store finds it: all nodes.
+    /// Returns the address of the Cluster with all nodes.
     pub fn address(&self) -> String {
         self.address_of(&(0..NODES).collect::<Vec<_>>())
     }
 
-    /// The slot of a key, as this node counts.
+    /// Returns the slot of a key, as computed by a node.
     pub fn slot_of(&self, key: &str) -> u16 {
         self.nodes[0].try_command(&["CLUSTER", "KEYSLOT", key]).unwrap()
     }
 
-    /// Who has a slot, while nobody is away.
+    /// Returns the shard that has a slot. All nodes must be running.
     pub fn shard_of(&self, slot: u16) -> Shard {
         let known: String = self.nodes[0].try_command(&["CLUSTER", "NODES"]).unwrap();
         let has = |line: &&str| line.split(' ').skip(8).any(|range| is_in(range, slot));
@@ -129,43 +130,43 @@ impl Cluster {
         Shard { master: nth(id), replica: nth(replica) }
     }
 
-    /// All shards, while nobody is away.
+    /// Returns all shards. All nodes must be running.
     pub fn shards(&self) -> Vec<Shard> {
         let middle = |nth: usize| (2 * nth + 1) * usize::from(SLOTS) / NODES;
         (0..SHARDS).map(|nth| self.shard_of(middle(nth) as u16)).collect()
     }
 
-    /// Has a replica take its master's place, once it has done all that the master did.
-    pub fn ask_for_failover(&self, replica: usize) {
+    /// Requests a failover to a replica, which happens once it has applied all writes of its master.
+    pub fn request_failover(&self, replica: usize) {
         self.nodes[replica].command(&["CLUSTER", "FAILOVER"]);
     }
 
-    /// Waits until a node is a master and says that all is well: the moment of that.
-    pub fn promoted(&self, nth: usize, clock: &SystemClock) -> Timestamp {
-        let promoted = self.nodes[nth].promoted(clock);
+    /// Waits until a node is a master and considers the Cluster healthy. Returns the time of that.
+    pub fn wait_until_promoted(&self, nth: usize, clock: &SystemClock) -> Timestamp {
+        let promoted_at = self.nodes[nth].wait_until_promoted(clock);
         let mut waited = false;
         wait_until("the cluster is well", || {
-            let is_ok = self.is_ok(nth).is_ok_and(|is| is);
+            let is_ok = self.is_ok(nth).is_ok_and(|is_ok| is_ok);
             waited |= !is_ok;
             is_ok
         });
         match waited {
             true => slidegate::Clock::now(clock),
-            false => promoted,
+            false => promoted_at,
         }
     }
 
-    /// From now on a slot is on its way from a master to another, but none of its keys.
-    pub fn begin_to_move(&self, slot: u16, from: usize, to: usize) {
+    /// Starts the migration of a slot between masters, without moving keys.
+    pub fn begin_slot_migration(&self, slot: u16, from: usize, to: usize) {
         let (slot, ids) = (slot.to_string(), &self.ids);
         self.nodes[to].command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &ids[from]]);
         self.nodes[from].command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &ids[to]]);
     }
 
-    /// Moves so many keys of a slot that is on its way. How many there were.
-    pub fn move_keys(&self, slot: u16, from: usize, to: usize, most: usize) -> usize {
-        let (slot, most) = (slot.to_string(), most.to_string());
-        let keys = ["CLUSTER", "GETKEYSINSLOT", &slot, &most];
+    /// Moves up to `max_keys` keys of a slot that is being migrated. Returns their number.
+    pub fn move_keys(&self, slot: u16, from: usize, to: usize, max_keys: usize) -> usize {
+        let (slot, max_keys) = (slot.to_string(), max_keys.to_string());
+        let keys = ["CLUSTER", "GETKEYSINSLOT", &slot, &max_keys];
         let keys: Vec<String> = self.nodes[from].try_command(&keys).unwrap();
         if !keys.is_empty() {
             let port = self.nodes[to].port().to_string();
@@ -176,13 +177,12 @@ impl Cluster {
         keys.len()
     }
 
-    /// Moves what keys are left, and from now on the slot is the other's. All know it soon.
-    pub fn end_to_move(&self, slot: u16, from: usize, to: usize) {
+    /// Moves the remaining keys and assigns the slot to the new master. All nodes will know it soon.
+    pub fn end_slot_migration(&self, slot: u16, from: usize, to: usize) {
         while self.move_keys(slot, from, to, 10) > 0 {}
         let name = slot.to_string();
         let node = ["CLUSTER", "SETSLOT", &name, "NODE", &self.ids[to]];
-        // First who gets it: a moment at which nobody would want it could not be told from one at which all
-        // is settled.
+        // The new master first: otherwise no node would own the slot for a moment, which looks like a settled state.
         self.nodes[to].command(&node);
         self.nodes[from].command(&node);
     }
@@ -195,7 +195,7 @@ fn node(folder: &Folder, nth: usize) -> Node {
             ["--cluster-enabled", "yes"],
             ["--cluster-port", &bus],
             ["--cluster-node-timeout", "1000"],
-            // Who has lost a shard shall not lose all.
+            // The loss of one shard must not stop the others.
             ["--cluster-require-full-coverage", "no"],
             ["--cluster-allow-replica-migration", "no"],
         ];
@@ -203,12 +203,12 @@ fn node(folder: &Folder, nth: usize) -> Node {
     })
 }
 
-/// The flags in a line of `CLUSTER NODES`.
+/// Returns the flags in a line of `CLUSTER NODES`.
 fn flags(line: &str) -> impl Iterator<Item = &str> {
     line.split(' ').nth(2).unwrap_or_default().split(',')
 }
 
-/// Whether a slot is in `1-2` or is `1`.
+/// Returns whether a slot is in a range such as `1-2` or `1`.
 fn is_in(range: &str, slot: u16) -> bool {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     match (first.parse::<u16>(), last.parse::<u16>()) {

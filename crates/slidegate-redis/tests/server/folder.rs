@@ -1,4 +1,4 @@
-//! A folder of a test's own, gone when it is dropped.
+//! A temporary folder that is removed when it is dropped.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +9,7 @@ impl Folder {
     pub fn new() -> Self {
         static NTH: AtomicU32 = AtomicU32::new(0);
         let nth = NTH.fetch_add(1, Ordering::Relaxed);
-        // Left over from a process of the same number, one may be there already.
+        // A process with the same id may have left a folder.
         let name = |again: u32| format!("slidegate-{}-{nth}-{again}", std::process::id());
         let free = (0..100).map(|again| std::env::temp_dir().join(name(again)));
         let mut made = free.filter(|path| std::fs::create_dir(path).is_ok()).take(1);

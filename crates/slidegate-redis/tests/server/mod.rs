@@ -1,5 +1,5 @@
-//! A redis-server of a test's own, on a free port, gone when it is dropped.
-#![allow(dead_code, reason = "not every test needs all of it")]
+//! A redis-server for a test, on a free port, stopped when it is dropped.
+#![allow(dead_code, reason = "not every test uses all of it")]
 
 pub mod cluster;
 mod folder;
@@ -16,7 +16,7 @@ use slidegate::{Clock, SystemClock};
 
 pub use folder::Folder;
 
-/// Long enough for whatever a busy machine has to do.
+/// Timeout that is long enough for a busy machine.
 pub const LONG: Duration = Duration::from_secs(30);
 
 pub struct Redis {
@@ -28,22 +28,22 @@ pub struct Redis {
 
 impl Redis {
     pub fn start() -> Self {
-        Self::with(&[])
+        Self::with_args(&[])
     }
 
-    /// One with further arguments.
-    pub fn with(args: &[&str]) -> Self {
-        Self::by(None, || args.iter().map(|&arg| arg.to_owned()).collect())
+    /// Starts a server with additional arguments.
+    pub fn with_args(args: &[&str]) -> Self {
+        Self::with_config(None, || args.iter().map(|&arg| arg.to_owned()).collect())
     }
 
-    /// One with a file of its configuration, and arguments that are made anew for each attempt.
-    pub fn by(config: Option<&Path>, mut args: impl FnMut() -> Vec<String>) -> Self {
+    /// Starts a server with a configuration file, and arguments that are created for each attempt.
+    pub fn with_config(config: Option<&Path>, mut args: impl FnMut() -> Vec<String>) -> Self {
         let config = config.map(Path::to_owned);
-        // Somebody else may take the port first.
+        // Another process may take the port first.
         for _ in 0..10 {
             let (port, args) = (free_port(), args());
             let mut child = spawn(port, config.as_deref(), &args);
-            if answers(port, &mut child) {
+            if wait_for_listener(port, &mut child) {
                 return Self { port, child, config, args };
             }
             let _ = child.kill();
@@ -60,13 +60,13 @@ impl Redis {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// A command, by a connection of its own.
+    /// Runs a command on a new connection.
     #[allow(dead_code)] // Not every test commands.
     pub fn command(&self, words: &[&str]) -> redis::Value {
         self.try_command(words).unwrap()
     }
 
-    /// The same, if it is there and does so.
+    /// Runs a command on a new connection, which may fail.
     pub fn try_command<T: redis::FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
         redis::cmd(words[0]).arg(&words[1..]).query(&mut self.try_connection()?)
     }
@@ -79,19 +79,19 @@ impl Redis {
         redis::Client::open(self.address())?.get_connection_with_timeout(LONG)
     }
 
-    /// Ends it at once: what it held is lost.
+    /// Kills the server. Its data is lost.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Starts it again on the same port.
+    /// Starts the server again on the same port.
     pub fn restart(&mut self) {
         self.child = spawn(self.port, self.config.as_deref(), &self.args);
-        assert!(answers(self.port, &mut self.child), "redis-server does not start again");
+        assert!(wait_for_listener(self.port, &mut self.child), "redis-server does not start again");
     }
 
-    /// Stops it as it stands.
+    /// Suspends the process.
     pub fn pause(&self) {
         self.signal("-STOP");
     }
@@ -105,7 +105,7 @@ impl Redis {
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
-    /// How often a command was called.
+    /// Returns the number of calls of a command.
     pub fn calls_of(&self, command: &str) -> u64 {
         let text: String =
             redis::cmd("INFO").arg("commandstats").query(&mut self.connection()).unwrap();
@@ -116,23 +116,23 @@ impl Redis {
         line.unwrap_or(0)
     }
 
-    /// Every key that there is.
+    /// Returns all keys.
     pub fn keys(&self) -> Vec<String> {
         redis::cmd("KEYS").arg("*").query(&mut self.connection()).unwrap()
     }
 
-    /// Milliseconds that a key has left; below 0 if it stays or is gone.
-    pub fn lives(&self, key: &str) -> i64 {
+    /// Returns the remaining time to live of a key in milliseconds; negative if it has none or does not exist.
+    pub fn ttl_ms(&self, key: &str) -> i64 {
         redis::cmd("PTTL").arg(key).query(&mut self.connection()).unwrap()
     }
 
-    /// Every key goes by itself.
+    /// Asserts that every key has an expiry.
     pub fn assert_all_expire(&self) {
         let mut connection = self.connection();
         let keys = self.keys();
         for key in &keys {
-            let lives: i64 = redis::cmd("PTTL").arg(key).query(&mut connection).unwrap();
-            assert_ne!(lives, -1, "{key} stays for ever");
+            let ttl_ms: i64 = redis::cmd("PTTL").arg(key).query(&mut connection).unwrap();
+            assert_ne!(ttl_ms, -1, "{key} stays for ever");
         }
     }
 }
@@ -144,8 +144,8 @@ impl Drop for Redis {
     }
 }
 
-/// A port that nobody has, and that no process gets twice. None that the system would give away meanwhile: who
-/// stops and starts finds it free, and who knocks at one where nobody listens does not reach himself.
+/// Returns a free port, each only once per process. The ports are outside of the range from which the system assigns
+/// ports, so a port stays free while its server restarts, and a client cannot connect to itself.
 pub fn free_port() -> u16 {
     const PORTS: std::ops::Range<u16> = 20_000..32_000;
     static TURN: AtomicU16 = AtomicU16::new(0);
@@ -171,13 +171,13 @@ fn spawn(port: u16, config: Option<&Path>, args: &[String]) -> Child {
         .unwrap_or_else(|error| panic!("redis-server, which `make test` installs: {error}"))
 }
 
-/// Waits until it listens, and not somebody else.
-fn answers(port: u16, child: &mut Child) -> bool {
+/// Waits until this process listens on the port. Returns `false` if it has ended.
+fn wait_for_listener(port: u16, child: &mut Child) -> bool {
     let clock = SystemClock::new();
-    let until = clock.now().after(LONG);
-    while clock.now() < until && child.try_wait().unwrap().is_none() {
+    let deadline = clock.now().after(LONG);
+    while clock.now() < deadline && child.try_wait().unwrap().is_none() {
         if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
-            // Who could not bind the port ends soon.
+            // A process that could not bind the port ends soon.
             std::thread::sleep(Duration::from_millis(10));
             return child.try_wait().unwrap().is_none();
         }
@@ -186,38 +186,42 @@ fn answers(port: u16, child: &mut Child) -> bool {
     false
 }
 
-/// Waits until something holds, where nobody else is kept from his work by that.
-pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+/// Blocks until a condition holds.
+pub fn wait_until(context: &str, mut holds: impl FnMut() -> bool) {
     let clock = SystemClock::new();
     let end = clock.now().after(LONG);
     while !holds() {
-        assert!(clock.now() < end, "not within {LONG:?}: {what}");
+        assert!(clock.now() < end, "not within {LONG:?}: {context}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// Finds out how late the machine is, until it is to stop: by how much a millisecond was longer, at most.
-pub async fn find_lateness(
+/// Measures the maximum lateness of a sleep of one millisecond, until stopped.
+pub async fn measure_lateness(
     clock: SystemClock,
     stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
-    late_us: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    max_lateness_us: std::sync::Arc<std::sync::atomic::AtomicU64>,
 ) {
     use std::sync::atomic::Ordering::Relaxed;
     while !stop.load(Relaxed) {
         let began_us = clock.now().as_micros();
         tokio::time::sleep(Duration::from_millis(1)).await;
         let slept_us = clock.now().as_micros() - began_us;
-        late_us.fetch_max(slept_us.saturating_sub(1_000), Relaxed);
+        max_lateness_us.fetch_max(slept_us.saturating_sub(1_000), Relaxed);
     }
 }
 
-/// Waits until something holds.
-pub async fn until(what: &str, within: Duration, mut holds: impl AsyncFnMut() -> bool) -> Duration {
+/// Waits until a condition holds. Returns the time that this took.
+pub async fn poll_until(
+    context: &str,
+    within: Duration,
+    mut holds: impl AsyncFnMut() -> bool,
+) -> Duration {
     let clock = SystemClock::new();
     let began = clock.now();
     let end = began.after(within);
     while !holds().await {
-        assert!(clock.now() < end, "not within {within:?}: {what}");
+        assert!(clock.now() < end, "not within {within:?}: {context}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     Duration::from_micros(clock.now().as_micros() - began.as_micros())

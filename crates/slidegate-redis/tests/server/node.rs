@@ -1,4 +1,4 @@
-//! One of several servers that copy from each other, and what it says of how far it has come.
+//! One of several servers that replicate, and its replication offsets.
 
 use std::ops::{Deref, DerefMut};
 
@@ -6,24 +6,24 @@ use slidegate::{Clock, SystemClock, Timestamp};
 
 use super::{Folder, Redis, wait_until};
 
-/// A server with a log.
+/// A server with a log file.
 pub struct Node {
     redis: Redis,
     log: String,
 }
 
 impl Node {
-    /// One whose files are in a folder, under a name. Its arguments are made anew for each attempt.
+    /// Starts a server with its files in a folder. Its arguments are created for each attempt.
     pub fn start(folder: &Folder, name: &str, mut args: impl FnMut() -> Vec<String>) -> Self {
         let home = folder.file(name);
         std::fs::create_dir(&home).unwrap();
         let log = format!("{home}/log");
         let common = ["--dir", &home, "--logfile", &log, "--loglevel", "notice"]
-            // Nobody else will want the same copy soon.
+            // No other replica will need the same copy soon.
             .into_iter()
             .chain(["--repl-diskless-sync-delay", "0"]);
         let common: Vec<String> = common.map(str::to_owned).collect();
-        let redis = Redis::by(None, || [common.clone(), args()].concat());
+        let redis = Redis::with_config(None, || [common.clone(), args()].concat());
         Self { redis, log }
     }
 
@@ -31,12 +31,12 @@ impl Node {
         self.info("role").is_some_and(|role| role == "master")
     }
 
-    /// Whether it copies, and has begun with all that there was.
+    /// Returns whether the replica has received the initial copy and is connected.
     pub fn is_in_sync(&self) -> bool {
         self.info("master_link_status").is_some_and(|status| status == "up")
     }
 
-    /// A field of `INFO replication`, if it answers.
+    /// Returns a field of `INFO replication`, or `None` if the server does not respond.
     pub fn info(&self, name: &str) -> Option<String> {
         let mut connection = self.try_connection().ok()?;
         let info: String = redis::cmd("INFO").arg("replication").query(&mut connection).ok()?;
@@ -47,23 +47,23 @@ impl Node {
         self.info(name).and_then(|number| number.parse().ok()).unwrap()
     }
 
-    /// How many bytes it has written for its replicas, or as a replica has read and done.
+    /// Returns the replication offset: the bytes written for replicas, or, of a replica, applied.
     pub fn offset(&self) -> u64 {
         self.number("master_repl_offset")
     }
 
-    /// How many bytes it had done of its master when it took its place.
+    /// Returns the bytes of its master that the server had applied when it was promoted.
     pub fn offset_at_promotion(&self) -> u64 {
         self.number("second_repl_offset") - 1
     }
 
-    /// Waits until it is a master. The moment at which that was seen, and it is looked for all the time.
-    pub fn promoted(&self, clock: &SystemClock) -> Timestamp {
+    /// Waits until the server is a master, polling continuously. Returns the time at which this was seen.
+    pub fn wait_until_promoted(&self, clock: &SystemClock) -> Timestamp {
         let mut connection = self.try_connection();
-        wait_until("it is a master", || {
+        wait_until("the node is a master", || {
             let role = connection.as_mut().ok().and_then(|connection| role(connection).ok());
             if role.is_none() {
-                // Sentinel cuts all connections of whom it promotes.
+                // Sentinel closes all connections of a server that it promotes.
                 connection = self.try_connection();
             }
             role.is_some_and(|role| role == "master")
@@ -71,46 +71,47 @@ impl Node {
         clock.now()
     }
 
-    /// Ends it at once, like `kill`, at a known offset: nothing was done, written or answered after it.
-    pub fn kill_at_an_offset(&mut self) -> u64 {
-        const END: &str = "the end is at ";
+    /// Kills the server at a known offset: it runs, writes and responds to nothing after that offset.
+    pub fn kill_at_known_offset(&mut self) -> u64 {
+        const END: &str = "the final offset is ";
         let halt = format!(
             "local info = redis.call('INFO', 'replication')
             redis.log(redis.LOG_WARNING, '{END}' .. info:match('master_repl_offset:(%d+)'))
             while true do end"
         );
-        let ends = self.logged(END).len();
+        let entries_before = self.log_entries(END).len();
         let mut connection = self.connection();
         let halt = redis::cmd("EVAL").arg(halt).arg(0).get_packed_command();
         connection.send_packed_command(&halt).unwrap();
-        wait_until("it has said its offset", || self.logged(END).len() > ends);
+        wait_until("the offset is logged", || self.log_entries(END).len() > entries_before);
         self.kill();
-        self.logged(END).pop().unwrap().trim().parse().unwrap()
+        self.log_entries(END).pop().unwrap().trim().parse().unwrap()
     }
 
-    /// How far it had come as a master when, as a replica, it asked for the first time to go on from there.
+    /// Returns the offset at which the former master requested its new master to continue replication for the first
+    /// time.
     pub fn offset_at_demotion(&self) -> u64 {
         const REQUEST: &str = "Trying a partial resynchronization (request ";
-        wait_until("it copies from another", || !self.logged(REQUEST).is_empty());
-        let request = self.logged(REQUEST).remove(0);
-        // The next byte that it lacks: `id:offset).`
+        wait_until("the node replicates from another", || !self.log_entries(REQUEST).is_empty());
+        let request = self.log_entries(REQUEST).remove(0);
+        // The next missing byte: `id:offset).`
         let (_, next) = request.split_once(':').unwrap();
         next.trim_end_matches(").").parse::<u64>().unwrap() - 1
     }
 
-    /// What stands behind some words in the lines of the log.
-    fn logged(&self, words: &str) -> Vec<String> {
+    /// Returns the rest of each log line after some words.
+    fn log_entries(&self, words: &str) -> Vec<String> {
         let log = std::fs::read_to_string(&self.log).unwrap();
         let behind = log.lines().filter_map(|line| Some(line.split_once(words)?.1.to_owned()));
-        // What is only begun ends without a line's end.
+        // An incomplete line has no line end yet.
         match log.ends_with('\n') {
             true => behind.collect(),
             false => Vec::new(),
         }
     }
 
-    /// Forgets what it has logged.
-    pub fn forget_log(&self) {
+    /// Clears the log.
+    pub fn clear_log(&self) {
         std::fs::write(&self.log, "").unwrap();
     }
 }
@@ -135,7 +136,7 @@ fn role(connection: &mut redis::Connection) -> redis::RedisResult<String> {
         .map_err(Into::into)
 }
 
-/// A field of what INFO says.
+/// Returns a field of the response to `INFO`.
 pub fn field<'i>(info: &'i str, name: &str) -> Option<&'i str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }

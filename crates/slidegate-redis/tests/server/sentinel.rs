@@ -1,28 +1,27 @@
-//! A service that Sentinel guards: one master, one replica, three Sentinels.
+//! A Sentinel service: one master, one replica, three Sentinels.
 
 use std::collections::HashMap;
 
 use super::node::Node;
 use super::{Folder, Redis, wait_until};
 
-/// What the Sentinels call the service.
+/// The name of the service.
 pub const NAME: &str = "service";
 
-/// How often Sentinels look and talk, in milliseconds: by default, and while a test waits for what they do at
-/// leisure.
-const PERIODS: [&str; 4] = ["info-period", "10000", "publish-period", "2000"];
-const QUICK: [&str; 4] = ["info-period", "100", "publish-period", "100"];
+/// Intervals of the Sentinels in milliseconds: the defaults, and short ones for phases in which a test only waits.
+const DEFAULT_PERIODS: [&str; 4] = ["info-period", "10000", "publish-period", "2000"];
+const SHORT_PERIODS: [&str; 4] = ["info-period", "100", "publish-period", "100"];
 
 pub struct Service {
     nodes: [Node; 2],
-    /// Which of them is the master.
+    /// The index of the master in `nodes`.
     master: usize,
     pub sentinels: Vec<Redis>,
     _folder: Folder,
 }
 
 impl Service {
-    /// A service that is ready for a failover.
+    /// Starts a service and waits until it is ready for a failover.
     pub fn start() -> Self {
         let folder = Folder::new();
         let master = Node::start(&folder, "0", Vec::new);
@@ -35,13 +34,13 @@ impl Service {
         service
     }
 
-    /// Where a store finds it: every Sentinel, and the name.
+    /// Returns the address of the service, with all Sentinels.
     pub fn address(&self) -> String {
         let ports = self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port()));
         format!("redis+sentinel://{}/{NAME}", ports.collect::<Vec<_>>().join(","))
     }
 
-    /// The master, before the failover that a test is about.
+    /// Returns the master, before the failover of a test.
     pub fn master(&self) -> &Node {
         &self.nodes[self.master]
     }
@@ -54,7 +53,7 @@ impl Service {
         &self.nodes[1 - self.master]
     }
 
-    /// The master and the replica.
+    /// Returns the master and the replica.
     pub fn both_mut(&mut self) -> (&mut Node, &mut Node) {
         let [first, second] = &mut self.nodes;
         match self.master {
@@ -63,37 +62,37 @@ impl Service {
         }
     }
 
-    /// Has the Sentinels make the replica the master, though nothing is wrong with the old one.
-    pub fn ask_for_failover(&self) {
-        // It may still be busy with what was before.
+    /// Requests a failover although the master works.
+    pub fn request_failover(&self) {
+        // The Sentinel may still be busy with an earlier failover.
         wait_until("a Sentinel fails over", || {
             self.sentinels[0].try_command::<()>(&["SENTINEL", "FAILOVER", NAME]).is_ok()
         });
     }
 
-    /// After a failover the two have changed places: once all know it, and the new replica is in sync.
-    pub fn change_places(&mut self) {
+    /// Swaps master and replica after a failover, once all Sentinels know it and the new replica is in sync.
+    pub fn swap_roles(&mut self) {
         self.master = 1 - self.master;
         for sentinel in &self.sentinels {
-            // Not in haste: who does not know yet would make the new master a replica again.
+            // With the default intervals: an uninformed Sentinel would make the new master a replica again.
             wait_until("a Sentinel knows the new master", || {
-                master_by(sentinel) == Some(self.master().port())
+                master_named_by(sentinel) == Some(self.master().port())
             });
         }
         self.wait_until_settled();
     }
 
-    /// Waits until the replica copies, and all Sentinels know each other and both.
+    /// Waits until the replica is in sync and all Sentinels know each other and both servers.
     pub fn wait_until_settled(&self) {
-        self.debug(&QUICK);
+        self.set_periods(&SHORT_PERIODS);
         wait_until("the replica is in sync", || self.replica().is_in_sync());
         for sentinel in &self.sentinels {
-            wait_until("a Sentinel knows everybody", || self.is_known_to(sentinel).is_some());
+            wait_until("a Sentinel knows all others", || self.is_settled_at(sentinel).is_some());
         }
-        self.debug(&PERIODS);
+        self.set_periods(&DEFAULT_PERIODS);
     }
 
-    fn is_known_to(&self, sentinel: &Redis) -> Option<()> {
+    fn is_settled_at(&self, sentinel: &Redis) -> Option<()> {
         type Instance = HashMap<String, String>;
         let holds = |instance: &Instance, wanted: &[(&str, &str)]| {
             let is =
@@ -113,15 +112,15 @@ impl Service {
         holds(replicas.first()?, &[("master-link-status", "ok")])
     }
 
-    fn debug(&self, what: &[&str]) {
+    fn set_periods(&self, context: &[&str]) {
         for sentinel in &self.sentinels {
-            sentinel.command(&[&["SENTINEL", "DEBUG"], what].concat());
+            sentinel.command(&[&["SENTINEL", "DEBUG"], context].concat());
         }
     }
 }
 
-/// Where a Sentinel says that the master is.
-pub fn master_by(sentinel: &Redis) -> Option<u16> {
+/// Returns the port of the master that a Sentinel names.
+pub fn master_named_by(sentinel: &Redis) -> Option<u16> {
     let address = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME];
     let (_, port): (String, u16) = sentinel.try_command(&address).ok()?;
     Some(port)
@@ -135,8 +134,8 @@ fn sentinel(folder: &Folder, nth: usize, master: u16) -> Redis {
         sentinel failover-timeout {NAME} 2000"
     );
     std::fs::write(&name, config).unwrap();
-    let sentinel = Redis::by(Some(name.as_ref()), || vec!["--sentinel".to_owned()]);
-    // One that was kept from its work for two seconds would do nothing for half a minute.
+    let sentinel = Redis::with_config(Some(name.as_ref()), || vec!["--sentinel".to_owned()]);
+    // With the default, a Sentinel that is delayed for two seconds would do nothing for half a minute.
     sentinel.command(&["SENTINEL", "DEBUG", "tilt-trigger", "20000"]);
     sentinel
 }

@@ -10,24 +10,24 @@ use crate::words;
 /// Returns the reason why a rule does not apply.
 pub fn describe_no_match(reason: &NoMatchReason<'_>) -> String {
     match reason {
-        NoMatchReason::When { attribute, wanted, found } => match found {
-            Some(found) => format!("{attribute} is `{found}`, and {}", words::must(wanted)),
-            None => format!("{attribute} is missing, and {}", words::must(wanted)),
+        NoMatchReason::ConditionNotMet { attribute, expected, found } => match found {
+            Some(found) => format!("{attribute} is `{found}`, and {}", words::must(expected)),
+            None => format!("{attribute} is missing, and {}", words::must(expected)),
         },
-        NoMatchReason::Missing(entry) => {
+        NoMatchReason::MissingAttribute(entry) => {
             let names: Vec<&str> = entry.names().collect();
             format!("{}, listed in `per`, is missing", names.join(" or "))
         }
-        NoMatchReason::Unnamed(name) => {
+        NoMatchReason::UnnamedAttribute(name) => {
             format!("the descriptor has {name}, which the rule does not name")
         }
-        NoMatchReason::Descriptor(names) => {
+        NoMatchReason::OtherAttributeNames(names) => {
             format!(
                 "the rule applies only to descriptors with exactly {}, in this order",
                 names.join(", ")
             )
         }
-        NoMatchReason::NotRequested => {
+        NoMatchReason::RequestedLimitsOnly => {
             "the rule applies only to descriptors that contain a limit and match no other rule"
                 .into()
         }

@@ -428,6 +428,6 @@ fn the_same_files_make_the_same_text_which_a_terminal_can_show() {
     assert!(
         rule.when()
             .conditions()
-            .any(|(name, wanted)| name == "k\u{1}l" && wanted.holds(Some("'\"\\")))
+            .any(|(name, wanted)| name == "k\u{1}l" && wanted.matches(Some("'\"\\")))
     );
 }

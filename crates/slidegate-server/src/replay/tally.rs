@@ -93,7 +93,7 @@ impl Tally {
         let mut standings = ruling.limits();
         for one in applied.matches() {
             let of_rule = standings.by_ref().take(one.limits().len());
-            let nth = one.place();
+            let nth = one.rule_index();
             let key = self.keys.ask(nth, key_values(one));
             let (cost, required) = one.hits().next().map_or((1, 1), |hit| (hit.cost, hit.required));
             let decided = Decided { at, allowed, key, cost, required };

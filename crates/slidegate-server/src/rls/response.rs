@@ -115,7 +115,7 @@ fn build_descriptor_status(
     let (unit, units) = unit::unit_of_window(quota.window());
     let wait = match outcome.fits() {
         true => Some(outcome.reset_after()),
-        false => outcome.retry_after().map(|wait| jitter.of(wait)),
+        false => outcome.retry_after().map(|wait| jitter.extend(wait)),
     };
     DescriptorStatus {
         code: code(!outcome.fits()),

@@ -156,7 +156,7 @@ impl Gathered {
         let mut told = (usize::MAX, 0_u8);
         for standing in ruling.limits() {
             let Some(verdict) = Verdict::of(&standing, decision.is_allowed()) else { continue };
-            if let Some(counters) = tallies.limits.get(standing.limit.place()) {
+            if let Some(counters) = tallies.limits.get(standing.limit.index()) {
                 counters.count(verdict);
             }
             let Some(kind) = kind(verdict) else { continue };

@@ -87,13 +87,13 @@ fn a_store_that_was_never_reached_does_not_answer_and_the_log_says_so() {
     for (server, status) in [(&without, 200), (&needs, 503)] {
         let ready = Client::of(server).call("GET", "/readyz");
         assert_eq!((ready.status, &ready.json()["store"]["reachable"]), (status, &json!(false)));
-        if !server.starting().concat().contains("Redis was never reached so far") {
-            server.wait_for_log("Redis was never reached so far");
+        if !server.starting().concat().contains("Redis has not been reachable so far") {
+            server.wait_for_log("Redis has not been reachable so far");
         }
     }
     redis.restart();
     wait_until_ready(&needs);
-    needs.wait_for_log("Redis is reached for the first time");
+    needs.wait_for_log("connected to Redis for the first time");
     assert_eq!(Client::of(&needs).call("GET", "/readyz").json()["store"]["reachable"], true);
 }
 
@@ -119,7 +119,7 @@ fn a_lost_store_is_told_and_keeps_from_being_ready_only_who_needs_it() {
             }
         };
         assert_eq!((ready.status, ready.json()["ready"] == true), (status, status == 200));
-        server.wait_for_log("not asked any more");
+        server.wait_for_log("circuit breaker opened");
     }
     redis.resume();
     // Without any request: a server that is not ready gets none.

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use slidegate::policy::file::{
-    CLIENT_CHOSEN, MAX_COMBINATIONS, MAX_LIMITS, MAX_OVERRIDES, MAX_PER, MAX_POLICY_BYTES,
-    MAX_RULES, MAX_SPLIT_BY, schema,
+    CLIENT_CHOSEN, MAX_COMBINATIONS, MAX_LIMITS, MAX_OVERRIDES, MAX_PER_ENTRIES, MAX_POLICY_BYTES,
+    MAX_RULES, MAX_SPLIT_ATTRIBUTES, schema,
 };
 use slidegate::{MAX_UNITS, Policy, RedisOptions};
 
@@ -14,14 +14,14 @@ use crate::read;
 /// The heading of each table, and the schema definition whose fields it lists.
 const TABLES: [(&str, &str); 10] = [
     ("Of the policy", ""),
-    ("Of `defaults`", "DefaultsEntry"),
-    ("Of a rule", "RuleEntry"),
-    ("Of an override", "OverrideEntry"),
+    ("Of `defaults`", "DefaultsSpec"),
+    ("Of a rule", "RuleSpec"),
+    ("Of an override", "OverrideSpec"),
     ("Of a limit", "LimitMap"),
     ("Of a mode", "EnforceMap"),
-    ("Of `redis`", "RedisEntry"),
-    ("Of `split`", "SplitEntry"),
-    ("Of `cluster`", "ClusterEntry"),
+    ("Of `redis`", "RedisSpec"),
+    ("Of `split`", "SplitSpec"),
+    ("Of `cluster`", "ClusterSpec"),
     ("Of a condition", "ConditionMap"),
 ];
 
@@ -156,8 +156,8 @@ fn documented_bounds_match_the_program() {
         ("rules", MAX_RULES as u64),
         ("limits of a rule", MAX_LIMITS as u64),
         ("overrides of a rule", MAX_OVERRIDES as u64),
-        ("attributes in `per`", MAX_PER as u64),
-        ("attributes in `by`", MAX_SPLIT_BY as u64),
+        ("attributes in `per`", MAX_PER_ENTRIES as u64),
+        ("attributes in `by`", MAX_SPLIT_ATTRIBUTES as u64),
         ("parts of a split", RedisOptions::MAX_PARTS.into()),
         ("combinations of names", MAX_COMBINATIONS as u64),
         ("`max`, `burst`, `max_debt`, `cost`, `required`, `max_unsynced`", MAX_UNITS),

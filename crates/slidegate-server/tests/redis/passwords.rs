@@ -39,7 +39,7 @@ pub fn run_and_collect_output(store: &str) -> (bool, String) {
 
 #[test]
 fn valid_and_invalid_passwords_are_never_logged() {
-    let redis = Redis::with(&PASSWORD_CONFIG);
+    let redis = Redis::with_args(&PASSWORD_CONFIG);
     let host = format!("127.0.0.1:{}", redis.port());
     for (store, is_valid) in [
         (format!("redis://:{PASSWORD}@{host}"), true),

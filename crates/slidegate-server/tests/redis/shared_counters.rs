@@ -97,7 +97,7 @@ fn unix_socket_works() {
     let socket = TempFile::new(".sock", "");
     let path = socket.path().to_str().unwrap();
     std::fs::remove_file(path).unwrap();
-    let _redis = Redis::with(&["--unixsocket", path]);
+    let _redis = Redis::with_args(&["--unixsocket", path]);
     let policy = "rules: [{ name: a, limits: [3/h] }]";
     let server = start(policy, &format!("unix://{path}"), &[]);
     let response = Client::of(&server).check(&json!({"attributes": {}})).json();

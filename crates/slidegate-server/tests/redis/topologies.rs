@@ -110,8 +110,8 @@ fn server_starts_with_unreachable_redis_nodes() {
         let response = Client::of(&server).check(&request);
         assert_eq!((response.status, &response.json()["degraded"]), (200, &json!(true)));
         (0..6).for_each(|_| drop(Client::of(&server).check(&request)));
-        if !server.starting().concat().contains("not asked") {
-            server.wait_for_log("not asked");
+        if !server.starting().concat().contains("circuit breaker opened") {
+            server.wait_for_log("circuit breaker opened");
         }
         assert_eq!(Client::of(&server).call("GET", "/readyz").json()["store"]["reachable"], false);
         server.signal("TERM");

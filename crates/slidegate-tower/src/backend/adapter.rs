@@ -51,11 +51,11 @@ where
         + 'static,
     F: Future<Output = (Parts, BackendDecision)> + Send,
     G: Future<Output = ()> + Send,
-    <T::Kind as StoreKind>::Wait<F>: 'static,
-    <T::Kind as StoreKind>::Wait<G>: 'static,
+    <T::Kind as StoreKind>::Pending<F>: 'static,
+    <T::Kind as StoreKind>::Pending<G>: 'static,
 {
-    type DecideFuture = <T::Kind as StoreKind>::Wait<F>;
-    type SettleFuture = <T::Kind as StoreKind>::Wait<G>;
+    type DecideFuture = <T::Kind as StoreKind>::Pending<F>;
+    type SettleFuture = <T::Kind as StoreKind>::Pending<G>;
 
     #[inline]
     fn decide_now(

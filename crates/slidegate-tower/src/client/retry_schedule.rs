@@ -52,14 +52,14 @@ impl RetrySchedule {
         let wait = match parse_retry_delay(response.headers(), WallClock.now()) {
             // Retries without a pause are never intended, even if the response states a wait of zero.
             None | Some(Duration::ZERO) => self.backoff(attempt),
-            Some(stated) => self.jitter.draw().of(stated),
+            Some(stated) => self.jitter.draw().extend(stated),
         };
         (elapsed.saturating_add(wait) <= self.total_time).then_some(wait)
     }
 
     /// Draws a backoff with full jitter: between zero and a bound that doubles with each attempt.
     fn backoff(&self, attempt: u32) -> Duration {
-        Jitter::up_to(self.backoff_bound(attempt)).draw().of(Duration::ZERO)
+        Jitter::up_to(self.backoff_bound(attempt)).draw().extend(Duration::ZERO)
     }
 
     /// Returns the bound of the backoff after the given attempt.

@@ -1,17 +1,17 @@
-//! One count per window. Admits up to twice max around a window's edge, and reaches it.
+//! The fixed window algorithm: one count per window.
 //!
-//! Where the windows begin is decided outside: the moments that come in here are shifted by the key's
-//! phase, so that not everybody resets together.
+//! Admits up to twice max around a window boundary; this bound is reached. The caller shifts times by the phase of the
+//! key, so that the windows of different keys begin at different times.
 
-use super::additive::{Additive, Shape};
-use super::{Align, Charged, Counter, lasts_us, saturate};
+use super::additive::{Additive, BucketLayout};
+use super::{Align, ChargeEffect, Counter, micros_until_expiry, saturate};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 
-/// A quota, counted from the beginning of each window.
+/// A quota that is counted from the start of each window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
     max: u32,
@@ -19,10 +19,10 @@ pub struct FixedWindow {
     window_us: u64,
 }
 
-/// One count, as of the last charge.
+/// The count of one window, as of the last charge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// Moment of the last charge; it tells which window is the running one.
+    /// The time of the last charge, which also identifies the current window.
     last_us: u64,
     count: u32,
 }
@@ -35,7 +35,7 @@ impl FixedWindow {
     }
 
     pub(crate) fn quota(&self) -> Quota {
-        Quota::of_parts(self.max, self.window_us)
+        Quota::from_parts(self.max, self.window_us)
     }
 
     pub(crate) fn params(&self) -> LimitParams {
@@ -50,14 +50,14 @@ impl FixedWindow {
         self.align
     }
 
-    /// The end of the window in which the last charge was made.
-    fn end_us(&self, state: &State) -> u64 {
+    /// Returns the end of the window of the last charge.
+    fn window_end_us(&self, state: &State) -> u64 {
         state.last_us - state.last_us % self.window_us + self.window_us
     }
 
-    /// What has been counted in the window of `now`.
+    /// Returns the units counted in the window of `now`.
     fn count(&self, state: &State, now: Timestamp) -> u64 {
-        if now.as_micros() < self.end_us(state) { u64::from(state.count) } else { 0 }
+        if now.as_micros() < self.window_end_us(state) { u64::from(state.count) } else { 0 }
     }
 }
 
@@ -66,26 +66,26 @@ impl Counter for FixedWindow {
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let used = self.count(state, now);
-        let reset_after_us = lasts_us(self, state, now);
-        Outcome::judge((used, self.max()), required, reset_after_us, || reset_after_us)
+        let reset_after_us = micros_until_expiry(self, state, now);
+        Outcome::evaluate((used, self.max()), required, reset_after_us, || reset_after_us)
     }
 
-    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Charged {
+    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
         let count = saturate(self.count(state, now).saturating_add(cost));
         *state = State { last_us: now.as_micros().max(state.last_us), count };
-        let at = Timestamp::from_micros(state.last_us);
-        Charged { at, after: self.peek(state, now, 1) }
+        let charged_at = Timestamp::from_micros(state.last_us);
+        ChargeEffect { charged_at, outcome: self.peek(state, now, 1) }
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
-        let end_us = self.end_us(state);
+        let end_us = self.window_end_us(state);
         if charged_at.as_micros() + self.window_us >= end_us {
             state.count = state.count.saturating_sub(saturate(cost));
         }
     }
 
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
-        if now.as_micros() < self.end_us(state) {
+        if now.as_micros() < self.window_end_us(state) {
             state.count = state.count.saturating_sub(saturate(cost));
         }
     }
@@ -93,27 +93,27 @@ impl Counter for FixedWindow {
     fn expires_at(&self, state: &State) -> Timestamp {
         match state.count {
             0 => Timestamp::default(),
-            _ => Timestamp::from_micros(self.end_us(state)),
+            _ => Timestamp::from_micros(self.window_end_us(state)),
         }
     }
 }
 
 impl Additive for FixedWindow {
-    fn shape(&self) -> Shape {
-        Shape { bucket_us: self.window_us, buckets: 1 }
+    fn layout(&self) -> BucketLayout {
+        BucketLayout { bucket_us: self.window_us, buckets: 1 }
     }
 
     #[inline]
-    fn running(&self, state: &State) -> u64 {
+    fn current_bucket(&self, state: &State) -> u64 {
         state.last_us / self.window_us
     }
 
     fn units(&self, state: &State, bucket: u64) -> u64 {
-        if bucket == self.running(state) { state.count.into() } else { 0 }
+        if bucket == self.current_bucket(state) { state.count.into() } else { 0 }
     }
 
-    fn gather(&self, last: Timestamp, mut units: impl FnMut(u64) -> u64) -> State {
-        let last_us = last.as_micros();
+    fn gather(&self, last_charged_at: Timestamp, mut units: impl FnMut(u64) -> u64) -> State {
+        let last_us = last_charged_at.as_micros();
         State { last_us, count: saturate(units(last_us / self.window_us)) }
     }
 
@@ -121,7 +121,7 @@ impl Additive for FixedWindow {
         self.count(state, now)
     }
 
-    fn last(&self, state: &State) -> Timestamp {
+    fn last_charged_at(&self, state: &State) -> Timestamp {
         Timestamp::from_micros(state.last_us)
     }
 }

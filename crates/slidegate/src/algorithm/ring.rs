@@ -1,12 +1,12 @@
-//! A queue on the heap for what a state keeps of the past.
+//! A compact ring buffer on the heap, for states that keep a history.
 
 use crate::heap::{HeapSize, allocated_bytes};
 
-/// Items, first in, first out. Unlike a `VecDeque` it takes 24 bytes, so that a state's slot in a table is one cache
-/// line, and its capacity follows its length down as well as up.
+/// A first-in, first-out queue. It takes 24 bytes, less than a `VecDeque`, so that the slot of a state in a table fits
+/// into one cache line. Its capacity shrinks as well as grows with its length.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ring<T> {
-    room: Box<[T]>,
+    buffer: Box<[T]>,
     first: u32,
     len: u32,
 }
@@ -20,71 +20,71 @@ impl<T: Copy + Default> Ring<T> {
         self.len as usize
     }
 
-    /// Items from the oldest to the newest.
+    /// Iterates over the items from the oldest to the newest.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = T> + ExactSizeIterator + '_ {
-        (0..self.len()).map(|nth| self.room[self.place(nth)])
+        (0..self.len()).map(|index| self.buffer[self.position(index)])
     }
 
     #[inline]
-    pub(super) fn get(&self, nth: usize) -> Option<T> {
-        (nth < self.len()).then(|| self.room[self.place(nth)])
+    pub(super) fn get(&self, index: usize) -> Option<T> {
+        (index < self.len()).then(|| self.buffer[self.position(index)])
     }
 
-    /// Replaces the `nth` item, which exists.
-    pub(super) fn set(&mut self, nth: usize, item: T) {
-        let place = self.place(nth);
-        self.room[place] = item;
+    /// Replaces the item at `index`, which must exist.
+    pub(super) fn set(&mut self, index: usize, item: T) {
+        let position = self.position(index);
+        self.buffer[position] = item;
     }
 
-    /// Removes the first `count` items, which exist.
+    /// Removes the first `count` items, which must exist.
     #[inline(always)]
-    pub(super) fn drop_first(&mut self, count: usize) {
-        self.first = self.place(count) as u32;
+    pub(super) fn remove_first(&mut self, count: usize) {
+        self.first = self.position(count) as u32;
         self.len -= count as u32;
     }
 
-    /// Removes all but the first `count` items, which exist.
+    /// Keeps the first `count` items, which must exist, and removes the others.
     pub(super) fn truncate(&mut self, count: usize) {
         self.len = count as u32;
     }
 
-    /// Removes `count` items from the `nth` on, which exist.
-    pub(super) fn remove(&mut self, nth: usize, count: usize) {
-        if nth == 0 {
-            return self.drop_first(count);
+    /// Removes `count` items that begin at `index`; they must exist.
+    pub(super) fn remove(&mut self, index: usize, count: usize) {
+        if index == 0 {
+            return self.remove_first(count);
         }
-        for later in nth + count..self.len() {
-            let item = self.room[self.place(later)];
+        for later in index + count..self.len() {
+            let item = self.buffer[self.position(later)];
             self.set(later - count, item);
         }
         self.len -= count as u32;
     }
 
-    /// Where the `nth` item lies, or would.
+    /// Returns the position in the buffer of the item at `index`, which need not exist.
     #[inline(always)]
-    fn place(&self, nth: usize) -> usize {
-        let place = self.first as usize + nth;
-        if place < self.room.len() { place } else { place - self.room.len() }
+    fn position(&self, index: usize) -> usize {
+        let position = self.first as usize + index;
+        if position < self.buffer.len() { position } else { position - self.buffer.len() }
     }
 
-    /// Adds an item. The owner never holds more than `most` items, so the capacity does not exceed that either.
+    /// Appends an item. The owner never stores more than `max_len` items, which bounds the capacity.
     #[inline(always)]
-    pub(super) fn push(&mut self, item: T, most: usize) {
+    pub(super) fn push(&mut self, item: T, max_len: usize) {
         let len = self.len() + 1;
-        if len > self.room.len() || 4 * len < self.room.len() {
-            self.resize(len, most);
+        if len > self.buffer.len() || 4 * len < self.buffer.len() {
+            self.resize(len, max_len);
         }
-        self.room[self.place(self.len())] = item;
+        self.buffer[self.position(self.len())] = item;
         self.len += 1;
     }
 
-    /// Makes room for `len` items, and half as many again instead of doubling, so that a full ring is never half empty.
+    /// Sets the capacity to `len` items plus half as many. Doubling would leave half of the capacity unused.
     #[cold]
-    fn resize(&mut self, len: usize, most: usize) {
-        let mut room = Vec::with_capacity(capacity::<T>(len).min(most.max(len)));
-        room.extend(self.iter());
-        room.resize(room.capacity(), T::default());
-        self.room = room.into();
+    fn resize(&mut self, len: usize, max_len: usize) {
+        let mut buffer = Vec::with_capacity(capacity::<T>(len).min(max_len.max(len)));
+        buffer.extend(self.iter());
+        buffer.resize(buffer.capacity(), T::default());
+        self.buffer = buffer.into();
         self.first = 0;
     }
 }
@@ -92,20 +92,20 @@ impl<T: Copy + Default> Ring<T> {
 impl<T> HeapSize for Ring<T> {
     #[inline(always)]
     fn heap_bytes(&self) -> usize {
-        allocated_bytes(size_of_val(&*self.room))
+        allocated_bytes(size_of_val(&*self.buffer))
     }
 }
 
-/// Capacity of a ring that is resized to `len` items: whole steps of the allocator.
+/// Returns the capacity of a ring that is resized to `len` items, rounded up to the allocator's granularity.
 fn capacity<T>(len: usize) -> usize {
     let bytes = size_of::<T>() * (len + len / 2);
-    // An allocation of 24, 40, 56... bytes fits an allocator's step of 16 bytes, of which 8 are its own.
+    // Allocators round up to 16 bytes and add a header of 8, so allocations of 24, 40, 56... bytes waste nothing.
     (bytes.max(24) + 8).next_multiple_of(16).saturating_sub(8) / size_of::<T>()
 }
 
-/// Returns the heap bytes of a ring at worst, whose owner never holds more than `most` items.
-pub(super) fn max_heap_bytes<T>(most: usize) -> usize {
-    allocated_bytes(size_of::<T>() * most)
+/// Returns the largest number of heap bytes of a ring with at most `max_len` items.
+pub(super) fn max_heap_bytes<T>(max_len: usize) -> usize {
+    allocated_bytes(size_of::<T>() * max_len)
 }
 
 #[cfg(test)]
@@ -122,11 +122,11 @@ mod tests {
         #[test]
         fn ring_behaves_like_deque(steps in prop::collection::vec((0..8_u8, 0..60_usize), 1..400)) {
             let (mut ring, mut deque) = (Ring::default(), VecDeque::new());
-            for (nth, (what, number)) in steps.into_iter().enumerate() {
+            for (nth, (operation, number)) in steps.into_iter().enumerate() {
                 let at = number % deque.len().max(1);
-                match what {
+                match operation {
                     0 => {
-                        ring.drop_first(at);
+                        ring.remove_first(at);
                         deque.drain(..at);
                     }
                     1 => {
@@ -141,8 +141,8 @@ mod tests {
                     _ if deque.len() < MAX => {
                         ring.push(nth as u64, MAX);
                         deque.push_back(nth as u64);
-                        // A push leaves no more than three quarters of the capacity unused, beyond the smallest.
-                        prop_assert!(ring.room.len() <= (4 * deque.len()).max(4));
+                        // After a push at most three quarters of the capacity are unused, except at the smallest size.
+                        prop_assert!(ring.buffer.len() <= (4 * deque.len()).max(4));
                     }
                     _ => {}
                 }

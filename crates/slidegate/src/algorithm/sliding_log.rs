@@ -1,53 +1,53 @@
-//! Every charge in the window, exactly.
+//! The sliding log algorithm: records every charge in the window, so that the count is exact.
 //!
-//! The log is a ring of 32-bit words, oldest first. A word holds the tick of a charge modulo 2^31; a
-//! charge of more than one unit takes a second word for its cost, and both have their top bit set. So an
-//! entry takes four bytes, and a cost of 10,000 takes eight. A charge is entered at its tick rounded
-//! **up**, and the present is rounded down, so an entry never leaves before its window is over.
+//! The log is a ring of 32-bit words, oldest first. A word contains the tick of a charge modulo 2^31. A charge of more
+//! than one unit takes a second word for its cost, and both words have the top bit set. So an entry takes four bytes,
+//! and a cost of 10,000 takes eight. The tick of a charge is rounded **up** and the current time is rounded down, so an
+//! entry never expires before its window is over.
 //!
-//! The wrap is harmless: whatever is in the log lies within one window of the last charge, whose tick is
-//! kept whole, and a window is at most 2^30 ticks. Older entries leave before a new one is written.
+//! The wrap of ticks is harmless: all entries lie within one window of the last charge, whose tick is stored in full,
+//! and a window has at most 2^30 ticks. Expired entries are removed before a new one is written.
 
 use super::ring::{Ring, max_heap_bytes};
-use super::{Charged, Counter, Scale, lasts_us, saturate};
+use super::{ChargeEffect, Counter, TickScale, micros_until_expiry, saturate};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 
-/// A window is at most this many ticks: half of what a word can tell apart.
+/// The largest number of ticks in a window: half of the range of a word.
 const MAX_TICKS: u32 = 1 << 30;
 
-/// Set in both words of an entry that has a cost, so that it can be read from either end.
+/// The bit that is set in both words of an entry with a cost, so that the log can be read from either end.
 const HAS_COST: u32 = 1 << 31;
 
-/// The largest max of a log: a key that is full of single units then takes 4 MB.
+/// The largest max of a log. A key at this max takes 4 MB if all charges are single units.
 pub const MAX_ENTRIES: u64 = 1_000_000;
 
-/// A quota, held against a log.
+/// A quota that is compared with a log of charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingLog {
     max: u32,
-    scale: Scale,
+    scale: TickScale,
 }
 
-/// The charges of the last window, as of the last charge.
+/// The charges of one window, as of the last charge.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// Tick of the last charge, rounded down.
+    /// The tick of the last charge, rounded down.
     last: u64,
-    /// Sum of the costs in the log.
+    /// The sum of the costs in the log.
     total: u64,
     words: Ring<u32>,
-    /// The first words of the oldest and of the newest charge once more: all that a denial asks of the
-    /// log, without a wait for the ring's memory. They mean nothing while the log is empty.
+    /// Copies of the first words of the oldest and the newest charge. A denial needs no other words of the log, so it
+    /// does not have to load the memory of the ring. Not meaningful while the log is empty.
     oldest: u32,
     newest: u32,
 }
 
-/// How many words a charge takes whose first, or last, is this.
-fn words_of(word: u32) -> usize {
+/// Returns the number of words of a charge from its first or last word.
+fn word_count(word: u32) -> usize {
     if word & HAS_COST == 0 { 1 } else { 2 }
 }
 
@@ -65,13 +65,13 @@ impl HeapSize for State {
 }
 
 impl State {
-    /// The cost of the charge that begins at `at` with `word`.
-    fn cost(&self, at: usize, word: u32) -> u32 {
-        if word & HAS_COST == 0 { 1 } else { self.words.get(at + 1).unwrap_or(1) & !HAS_COST }
+    /// Returns the cost of the charge whose first word is `word`, at `index`.
+    fn cost(&self, index: usize, word: u32) -> u32 {
+        if word & HAS_COST == 0 { 1 } else { self.words.get(index + 1).unwrap_or(1) & !HAS_COST }
     }
 
-    /// How many ticks before `last + 1` the charge was made that begins with `word`. It is not after
-    /// that: `last` was rounded down, by less than a tick.
+    /// Returns the number of ticks between the charge whose first word is `word` and `last + 1`. No charge is later:
+    /// `last` was rounded down, by less than a tick.
     fn age(&self, word: u32) -> u64 {
         u64::from((self.last as u32).wrapping_add(1).wrapping_sub(word) & !HAS_COST)
     }
@@ -84,109 +84,110 @@ impl State {
         (!self.words.is_empty()).then(|| self.tick(self.newest))
     }
 
-    /// How many words the charges before `tick` take, and the sum of their costs.
+    /// Returns the number of words of the charges before `tick`, and the sum of their costs.
     #[inline(always)]
-    fn before(&self, tick: u64) -> (usize, u64) {
+    fn charges_before(&self, tick: u64) -> (usize, u64) {
         let Some(age) = (self.last + 1).checked_sub(tick) else {
             return (self.words.len(), self.total);
         };
         let is_before = |word: &u32| self.age(*word) > age;
-        let (mut at, mut units) = (0, 0);
+        let (mut index, mut units) = (0, 0);
         if self.words.is_empty() || !is_before(&self.oldest) {
-            return (at, units);
+            return (index, units);
         }
-        while let Some(word) = self.words.get(at).filter(is_before) {
-            units += u64::from(self.cost(at, word));
-            at += words_of(word);
+        while let Some(word) = self.words.get(index).filter(is_before) {
+            units += u64::from(self.cost(index, word));
+            index += word_count(word);
         }
-        (at, units)
+        (index, units)
     }
 
-    /// The tick of the charge with which `units` have left, of those from `at` on, one after the other.
-    fn frees(&self, mut at: usize, units: u64) -> u64 {
+    /// Returns the tick of the charge whose expiry frees `units` units, if the charges from `index` on expire in order.
+    fn tick_freeing(&self, mut index: usize, units: u64) -> u64 {
         let mut word = self.oldest;
-        if at == 0 && units == 1 {
+        if index == 0 && units == 1 {
             return self.tick(word);
         }
-        let mut left = 0;
-        while left < units {
-            word = self.words.get(at).unwrap_or(self.newest);
-            left += u64::from(self.cost(at, word));
-            at += words_of(word);
+        let mut freed = 0;
+        while freed < units {
+            word = self.words.get(index).unwrap_or(self.newest);
+            freed += u64::from(self.cost(index, word));
+            index += word_count(word);
         }
         self.tick(word)
     }
 
     #[inline(always)]
-    fn forget_before(&mut self, tick: u64) {
-        let (words, units) = self.before(tick);
+    fn remove_before(&mut self, tick: u64) {
+        let (words, units) = self.charges_before(tick);
         if words > 0 {
-            self.words.drop_first(words);
+            self.words.remove_first(words);
             self.total -= units;
             self.oldest = self.words.get(0).unwrap_or_default();
         }
     }
 
-    /// Removes the oldest units: so many, or all that there are.
-    fn forget_oldest(&mut self, units: u64) {
+    /// Removes the oldest `units` units, or all if there are fewer.
+    fn remove_oldest(&mut self, units: u64) {
         let units = units.min(self.total);
-        let (mut at, mut left) = (0, units);
-        let mut lessened = None;
+        let (mut index, mut left) = (0, units);
+        let mut reduced = None;
         while left > 0
-            && let Some(word) = self.words.get(at)
+            && let Some(word) = self.words.get(index)
         {
-            let cost = u64::from(self.cost(at, word));
+            let cost = u64::from(self.cost(index, word));
             if cost > left {
-                lessened = Some((word, (cost - left) as u32));
+                reduced = Some((word, (cost - left) as u32));
                 break;
             }
             left -= cost;
-            at += words_of(word);
+            index += word_count(word);
         }
-        self.words.drop_first(at);
+        self.words.remove_first(index);
         self.total -= units;
-        if let Some((word, cost)) = lessened {
-            self.lessen_oldest(word, cost);
+        if let Some((word, cost)) = reduced {
+            self.reduce_oldest(word, cost);
         }
         self.oldest = self.words.get(0).unwrap_or_default();
     }
 
-    /// Leaves so many units of the oldest charge, which has more and begins with `word`.
-    fn lessen_oldest(&mut self, word: u32, cost: u32) {
+    /// Reduces the cost of the oldest charge, whose first word is `word`, to `cost` units. `cost` must be smaller than
+    /// the present cost.
+    fn reduce_oldest(&mut self, word: u32, cost: u32) {
         if cost > 1 {
             self.words.set(1, cost | HAS_COST);
             return;
         }
         let is_newest = self.words.len() == 2;
-        self.words.drop_first(1);
+        self.words.remove_first(1);
         self.words.set(0, word & !HAS_COST);
         if is_newest {
             self.newest = word & !HAS_COST;
         }
     }
 
-    /// Removes the newest charge; its tick and cost.
-    fn forget_newest(&mut self) -> Option<(u64, u32)> {
-        let at = self.words.len().checked_sub(words_of(self.newest))?;
-        let (tick, cost) = (self.tick(self.newest), self.cost(at, self.newest));
-        self.words.truncate(at);
+    /// Removes the newest charge and returns its tick and cost.
+    fn pop_newest(&mut self) -> Option<(u64, u32)> {
+        let index = self.words.len().checked_sub(word_count(self.newest))?;
+        let (tick, cost) = (self.tick(self.newest), self.cost(index, self.newest));
+        self.words.truncate(index);
         self.total -= u64::from(cost);
-        let before = |words| self.words.get(at.checked_sub(words)?);
+        let before = |words| self.words.get(index.checked_sub(words)?);
         if let Some(last) = before(1) {
-            self.newest = before(words_of(last)).unwrap_or(last);
+            self.newest = before(word_count(last)).unwrap_or(last);
         }
         Some((tick, cost))
     }
 
-    fn push(&mut self, tick: u64, cost: u32, most: usize) {
+    fn push(&mut self, tick: u64, cost: u32, max_words: usize) {
         let has_cost = if cost == 1 { 0 } else { HAS_COST };
         self.newest = (tick as u32 & !HAS_COST) | has_cost;
         if self.words.is_empty() {
             self.oldest = self.newest;
         }
-        self.words.push(self.newest, most);
+        self.words.push(self.newest, max_words);
         if cost != 1 {
-            self.words.push(cost | HAS_COST, most);
+            self.words.push(cost | HAS_COST, max_words);
         }
         self.total += u64::from(cost);
     }
@@ -194,59 +195,62 @@ impl State {
 
 impl SlidingLog {
     pub(crate) fn new(quota: &Quota) -> Self {
-        Self { max: quota.max() as u32, scale: Scale::new(quota.window_us(), MAX_TICKS) }
+        Self { max: quota.max() as u32, scale: TickScale::new(quota.window_us(), MAX_TICKS) }
     }
 
     pub(crate) fn quota(&self) -> Quota {
-        Quota::of_parts(self.max, self.scale.window_us())
+        Quota::from_parts(self.max, self.scale.window_us())
     }
 
     pub(crate) fn params(&self) -> LimitParams {
         self.scale.params(self.max, 0)
     }
 
-    /// No log is longer than this. What fits in it never is; beyond, debts are merged into the newest
-    /// entry, which then leaves later than the oldest of them would have.
-    fn most_words(&self) -> usize {
+    /// Returns the largest length of the log. Charges that fit never exceed it. Beyond this length, charges without a
+    /// check are merged into the newest entry, which then expires later than they would have on their own.
+    fn max_words(&self) -> usize {
         2 * (self.max as usize + 32)
     }
 
-    /// Bound of the ring: a charge of two words may begin when one is left.
+    /// Returns the largest length of the ring: one word more, since a charge of two words may be added when one word is
+    /// free.
     #[inline(always)]
-    fn most_capacity(&self) -> usize {
-        self.most_words() + 1
+    fn max_capacity(&self) -> usize {
+        self.max_words() + 1
     }
 
-    /// Returns the heap bytes of a state at worst.
+    /// Returns the largest number of heap bytes of a state.
     pub(crate) fn max_heap_bytes(&self) -> usize {
-        max_heap_bytes::<u32>(self.most_capacity())
+        max_heap_bytes::<u32>(self.max_capacity())
     }
 
-    /// The first tick of the window that ends with `tick`.
-    fn window_begins(&self, tick: u64) -> u64 {
-        (tick + 1).saturating_sub(self.scale.window())
+    /// Returns the first tick of the window that ends with `tick`.
+    fn window_start(&self, tick: u64) -> u64 {
+        (tick + 1).saturating_sub(self.scale.window_ticks())
     }
 
-    /// The moment from which a charge at `tick` is outside of the window.
-    fn leaves_us(&self, tick: u64) -> u64 {
-        self.scale.begins_us(tick + self.scale.window())
+    /// Returns the time from which a charge at `tick` is outside of the window, in microseconds.
+    fn charge_expires_us(&self, tick: u64) -> u64 {
+        self.scale.tick_start_us(tick + self.scale.window_ticks())
     }
 
-    /// Returns whether `required` units are free, if of the log only the words from `at` on are in the window: `used` units.
+    /// Returns the outcome for `required` units. The words of the log from `index` on are in the window and count
+    /// `used` units.
     #[inline(always)]
     fn outcome(
         &self,
         state: &State,
-        at: usize,
+        index: usize,
         used: u64,
         now: Timestamp,
         required: u64,
     ) -> Outcome {
         let max = u64::from(self.max);
-        let reset_after_us = lasts_us(self, state, now);
-        Outcome::judge((used, max), required, reset_after_us, || {
-            // The oldest charges leave one by one, until enough units are free.
-            self.leaves_us(state.frees(at, used + required - max)) - now.as_micros()
+        let reset_after_us = micros_until_expiry(self, state, now);
+        Outcome::evaluate((used, max), required, reset_after_us, || {
+            // The oldest charges expire one by one, until enough units are free.
+            self.charge_expires_us(state.tick_freeing(index, used + required - max))
+                - now.as_micros()
         })
     }
 }
@@ -256,67 +260,66 @@ impl Counter for SlidingLog {
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let tick = self.scale.tick(now).max(state.last);
-        let (at, left) = state.before(self.window_begins(tick));
-        self.outcome(state, at, state.total - left, now, required)
+        let (index, expired_units) = state.charges_before(self.window_start(tick));
+        self.outcome(state, index, state.total - expired_units, now, required)
     }
 
-    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Charged {
+    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
         let last = self.scale.tick(now).max(state.last);
-        state.forget_before(self.window_begins(last));
+        state.remove_before(self.window_start(last));
         state.last = last;
-        let exact = self.scale.tick_us == 1 || now.as_micros() == self.scale.begins_us(last);
-        let mut at = if exact { last } else { last + 1 };
+        let is_exact = self.scale.tick_us == 1 || now.as_micros() == self.scale.tick_start_us(last);
+        let mut charge_tick = if is_exact { last } else { last + 1 };
         let mut cost = saturate(cost);
         if let Some(newest) = state.newest_tick() {
-            at = at.max(newest);
-            if at == newest || state.words.len() >= self.most_words() {
-                let merged = state.forget_newest().map_or(0, |(_, cost)| cost);
+            charge_tick = charge_tick.max(newest);
+            if charge_tick == newest || state.words.len() >= self.max_words() {
+                let merged = state.pop_newest().map_or(0, |(_, cost)| cost);
                 cost = saturate(u64::from(merged) + u64::from(cost));
             }
         }
         if cost > 0 {
-            state.push(at, cost, self.most_capacity());
+            state.push(charge_tick, cost, self.max_capacity());
         }
-        Charged {
-            at: Timestamp::from_micros(self.scale.begins_us(at)),
-            after: self.outcome(state, 0, state.total, now, 1),
+        ChargeEffect {
+            charged_at: Timestamp::from_micros(self.scale.tick_start_us(charge_tick)),
+            outcome: self.outcome(state, 0, state.total, now, 1),
         }
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
-        let charged_at = self.scale.tick(charged_at);
+        let charge_tick = self.scale.tick(charged_at);
         let mut later = Vec::new();
-        while state.newest_tick().is_some_and(|newest| newest > charged_at) {
-            later.extend(state.forget_newest());
+        while state.newest_tick().is_some_and(|newest| newest > charge_tick) {
+            later.extend(state.pop_newest());
         }
-        if state.newest_tick() == Some(charged_at)
-            && let Some((tick, charged)) = state.forget_newest()
+        if state.newest_tick() == Some(charge_tick)
+            && let Some((tick, charged)) = state.pop_newest()
         {
-            let kept = charged.saturating_sub(saturate(cost));
-            if kept > 0 {
-                state.push(tick, kept, self.most_capacity());
+            let rest = charged.saturating_sub(saturate(cost));
+            if rest > 0 {
+                state.push(tick, rest, self.max_capacity());
             }
         }
-        let put_back = |(tick, cost)| state.push(tick, cost, self.most_capacity());
-        later.into_iter().rev().for_each(put_back);
+        let restore = |(tick, cost)| state.push(tick, cost, self.max_capacity());
+        later.into_iter().rev().for_each(restore);
     }
 
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
         let tick = self.scale.tick(now).max(state.last);
-        let (_, units_left) = state.before(self.window_begins(tick));
-        if cost == 0 || units_left == state.total {
+        let (_, expired_units) = state.charges_before(self.window_start(tick));
+        if cost == 0 || expired_units == state.total {
             return;
         }
-        // What has left stands before the units that are taken off, and is forgotten with them: so time has moved
-        // on.
-        state.forget_before(self.window_begins(tick));
+        // Expired charges precede the refunded units in the log, so they are removed as well, and `last` advances.
+        state.remove_before(self.window_start(tick));
         state.last = tick;
-        state.forget_oldest(cost);
+        state.remove_oldest(cost);
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {
-        let leaves_us = state.newest_tick().map(|newest| self.leaves_us(newest));
-        Timestamp::from_micros(leaves_us.unwrap_or_default())
+        let expires_us = state.newest_tick().map(|newest| self.charge_expires_us(newest));
+        Timestamp::from_micros(expires_us.unwrap_or_default())
     }
 }
 
@@ -326,7 +329,7 @@ mod tests {
 
     use super::*;
 
-    fn forget_oldest_of(list: &mut Vec<(u64, u32)>, units: u64) {
+    fn remove_oldest_from(list: &mut Vec<(u64, u32)>, units: u64) {
         for _ in 0..units {
             match list.first_mut() {
                 Some((_, cost)) if *cost > 1 => *cost -= 1,
@@ -337,23 +340,23 @@ mod tests {
     }
 
     proptest! {
-        /// Pushes, and removals from either end, beside a plain list of ticks and costs.
+        /// Applies pushes and removals at both ends to a log and to a plain list of ticks and costs.
         #[test]
-        fn a_state_is_what_a_list_would_be(steps in prop::collection::vec((0..6, 1..50_u64, 1..4_u32), 1..400)) {
+        fn log_behaves_like_list(steps in prop::collection::vec((0..6, 1..50_u64, 1..4_u32), 1..400)) {
             let (mut state, mut list) = (State { last: 1 << 33, ..State::default() }, Vec::new());
-            for (what, ticks, cost) in steps {
-                match what {
+            for (operation, ticks, cost) in steps {
+                match operation {
                     4 => {
-                        state.forget_oldest(ticks / 4);
-                        forget_oldest_of(&mut list, ticks / 4);
+                        state.remove_oldest(ticks / 4);
+                        remove_oldest_from(&mut list, ticks / 4);
                     }
                     0 => {
-                        let begins = list.first().map_or(0, |&(tick, _)| tick + ticks * 20);
-                        state.forget_before(begins);
-                        list.retain(|&(tick, _)| tick >= begins);
+                        let start = list.first().map_or(0, |&(tick, _)| tick + ticks * 20);
+                        state.remove_before(start);
+                        list.retain(|&(tick, _)| tick >= start);
                     }
                     1 => {
-                        let newest = state.forget_newest();
+                        let newest = state.pop_newest();
                         prop_assert_eq!(newest, list.pop());
                     }
                     _ => {
@@ -367,9 +370,9 @@ mod tests {
                 prop_assert_eq!(state.newest_tick(), list.last().map(|&(tick, _)| tick));
                 let mut units = 0;
                 for &(tick, cost) in &list {
-                    prop_assert_eq!(state.before(tick).1, units);
+                    prop_assert_eq!(state.charges_before(tick).1, units);
                     units += u64::from(cost);
-                    prop_assert_eq!(state.frees(0, units), tick);
+                    prop_assert_eq!(state.tick_freeing(0, units), tick);
                 }
             }
         }

@@ -1,42 +1,42 @@
-//! GCRA, written as a level that leaks: max units per window run out, and `burst` units fit.
+//! The token bucket algorithm: GCRA as a level that leaks max units per window and has a capacity of `burst` units.
 //!
-//! The theoretical arrival time of GCRA is `last + level / max`. Keeping the level in `1/window` of a
-//! unit makes it an exact integer: it falls by `max` each tick, and a unit adds `window` to it. Admits at
-//! most burst + max in any window.
+//! The theoretical arrival time of GCRA is `last + level / max`. The level is an exact integer in units of `1/window`:
+//! it falls by `max` each tick, and each charged unit adds `window`. Admits at most burst + max in any window.
 //!
 //! Units that are charged without a check, such as reported ones, can raise the level above the burst. This debt leaks
-//! like the rest, so it denies for debt / max windows. It is at most `max_debt` units: what exceeds it is not charged.
+//! like the rest, so the limit denies for debt / max windows. The debt is at most `max_debt` units; units above that
+//! are not charged.
 //!
-//! A change of max keeps what was charged. Until the next charge it leaks at the rate of the last one, so
-//! that the moment at which a state expires is known when it is written.
+//! A change of max preserves the level. Until the next charge the level leaks at the rate of the last charge, so that
+//! the expiry of a state is known when it is written.
 
-use super::{Charged, Counter, Scale, lasts_us};
+use super::{ChargeEffect, Counter, TickScale, fits, micros_until_expiry};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, Quota};
 
-/// A window is at most this many ticks, so that a level stays within 2^53.
+/// The largest number of ticks in a window, so that a level is at most 2^53.
 const MAX_TICKS: u32 = 1 << 24;
 
-/// A quota, enforced as a steady rate with a burst.
+/// A quota that is enforced as a steady rate with a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
     max: u32,
     burst: u32,
     max_debt: u32,
-    scale: Scale,
+    scale: TickScale,
 }
 
 /// The level, as of the last charge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// Tick of the last charge.
+    /// The tick of the last charge.
     last: u64,
-    /// What has not leaked yet, in `1/window` of a unit.
+    /// The charged units that have not leaked yet, in `1/window` of a unit.
     level: u64,
-    /// What leaks each tick: max, as of the last charge.
+    /// The decrease of the level per tick: max, as of the last charge.
     rate: u32,
 }
 
@@ -48,12 +48,12 @@ impl TokenBucket {
             max: quota.max() as u32,
             burst: burst.min(MAX_UNITS) as u32,
             max_debt: max_debt.min(MAX_UNITS) as u32,
-            scale: Scale::new(quota.window_us(), MAX_TICKS),
+            scale: TickScale::new(quota.window_us(), MAX_TICKS),
         }
     }
 
     pub(crate) fn quota(&self) -> Quota {
-        Quota::of_parts(self.max, self.scale.window_us())
+        Quota::from_parts(self.max, self.scale.window_us())
     }
 
     pub(crate) fn params(&self) -> LimitParams {
@@ -68,17 +68,38 @@ impl TokenBucket {
         u64::from(self.max_debt)
     }
 
-    /// The level at `tick`, which is not before the last charge.
+    /// Returns the level at `tick`, which must not be before the last charge.
     fn level(&self, state: &State, tick: u64) -> u64 {
         let leaked = (tick - state.last).saturating_mul(u64::from(state.rate));
         state.level.saturating_sub(leaked)
     }
+
+    /// Returns the outcome for a hit that requires `required` units at `tick`, if the level is `level`.
+    #[inline(always)]
+    fn outcome(
+        &self,
+        state: &State,
+        (tick, level): (u64, u64),
+        now: Timestamp,
+        required: u64,
+    ) -> Outcome {
+        // With a max of 0 nothing fits, regardless of the burst.
+        let burst = if self.max == 0 { 0 } else { self.burst() };
+        let capacity = burst * self.scale.window_ticks();
+        let remaining = capacity.saturating_sub(level) / self.scale.window_ticks();
+        let fits = fits(required, remaining, level > capacity);
+        let reset_after_us = micros_until_expiry(self, state, now);
+        Outcome::with_fit((fits, remaining, burst), required, reset_after_us, || {
+            let excess = level - (burst - required) * self.scale.window_ticks();
+            self.scale.tick_start_us(tick + state.ticks_to_leak(excess)) - now.as_micros()
+        })
+    }
 }
 
 impl State {
-    /// Ticks until `excess` has leaked.
-    fn leaks_in(&self, excess: u64) -> u64 {
-        // Only a state that was never charged has no rate, and then there is nothing to leak.
+    /// Returns the number of ticks until `excess` has leaked.
+    fn ticks_to_leak(&self, excess: u64) -> u64 {
+        // The rate is 0 only in a state without charges, whose level is 0.
         excess.div_ceil(u64::from(self.rate.max(1)))
     }
 }
@@ -88,56 +109,45 @@ impl Counter for TokenBucket {
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let tick = self.scale.tick(now).max(state.last);
-        let level = self.level(state, tick);
-        // With a max of 0 nothing fits, whatever the burst.
-        let burst = if self.max == 0 { 0 } else { self.burst() };
-        let capacity = burst * self.scale.window();
-        let free = capacity.checked_sub(level);
-        let remaining = free.unwrap_or_default() / self.scale.window();
-        let fits = required <= remaining && free.is_some();
-        let reset_after_us = lasts_us(self, state, now);
-        Outcome::judge_fit((fits, remaining, burst), required, reset_after_us, || {
-            let excess = level - (burst - required) * self.scale.window();
-            self.scale.begins_us(tick + state.leaks_in(excess)) - now.as_micros()
-        })
+        self.outcome(state, (tick, self.level(state, tick)), now, required)
     }
 
-    fn chargeable(&self, state: &State, now: Timestamp, cost: u64) -> u64 {
+    fn chargeable_units(&self, state: &State, now: Timestamp, cost: u64) -> u64 {
         let level = self.level(state, self.scale.tick(now).max(state.last));
-        let max_level = (self.burst() + self.max_debt()).min(MAX_UNITS) * self.scale.window();
+        let max_level = (self.burst() + self.max_debt()).min(MAX_UNITS) * self.scale.window_ticks();
         let free = max_level.saturating_sub(level);
-        match cost.checked_mul(self.scale.window()) {
+        match cost.checked_mul(self.scale.window_ticks()) {
             Some(added) if added <= free => cost,
-            _ => free / self.scale.window(),
+            _ => free / self.scale.window_ticks(),
         }
     }
 
-    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> Charged {
+    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
         let tick = self.scale.tick(now).max(state.last);
-        let level = self.level(state, tick) + cost.min(MAX_UNITS) * self.scale.window();
+        let level = self.level(state, tick) + cost.min(MAX_UNITS) * self.scale.window_ticks();
         *state = State {
             last: tick,
-            level: level.min(MAX_UNITS * self.scale.window()),
+            level: level.min(MAX_UNITS * self.scale.window_ticks()),
             rate: self.max.max(1),
         };
-        Charged {
-            at: Timestamp::from_micros(self.scale.begins_us(tick)),
-            after: self.peek(state, now, 1),
+        ChargeEffect {
+            charged_at: Timestamp::from_micros(self.scale.tick_start_us(tick)),
+            outcome: self.outcome(state, (tick, state.level), now, 1),
         }
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
-        // A charge leaves by leaking: what of it may have leaked by the last charge has left.
+        // A charge expires by leaking. The part that may have leaked until the last charge is not reverted.
         let elapsed = state.last.saturating_sub(self.scale.tick(charged_at));
-        let charged = cost.min(MAX_UNITS) * self.scale.window();
+        let charged = cost.min(MAX_UNITS) * self.scale.window_ticks();
         let rate = u64::from(self.max.max(state.rate));
         let left = charged.saturating_sub(elapsed.saturating_mul(rate));
         state.level = state.level.saturating_sub(left);
     }
 
     fn refund(&self, state: &mut State, _: Timestamp, cost: u64) {
-        // The level leaks down to nothing and no further, so it is all one whether it is lowered before or after.
-        let units = cost.min(MAX_UNITS) * self.scale.window();
+        // The level stops at 0, so the result is the same whether it is lowered before or after it leaks.
+        let units = cost.min(MAX_UNITS) * self.scale.window_ticks();
         state.level = state.level.saturating_sub(units);
     }
 
@@ -145,7 +155,7 @@ impl Counter for TokenBucket {
         match state.level {
             0 => Timestamp::default(),
             level => Timestamp::from_micros(
-                self.scale.begins_us(state.last.saturating_add(state.leaks_in(level))),
+                self.scale.tick_start_us(state.last.saturating_add(state.ticks_to_leak(level))),
             ),
         }
     }

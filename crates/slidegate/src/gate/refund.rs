@@ -25,7 +25,7 @@ struct SplitHits<'h> {
 impl<'h> SplitHits<'h> {
     fn new(matched: &'h MatchedRules<'_>) -> Self {
         let all = matched.hits();
-        let is_refund: SmallVec<_> = matched.gives_back_each().collect();
+        let is_refund: SmallVec<_> = matched.refund_flags().collect();
         let select = |refunds: bool| {
             let pairs = all.iter().zip(&is_refund);
             pairs.filter(|(_, is_refund)| **is_refund == refunds).map(|(hit, _)| *hit).collect()
@@ -73,7 +73,7 @@ pub(super) fn take_now<S: SyncStore + ?Sized>(store: &S, matched: &MatchedRules<
 /// its counter.
 pub(super) fn peek_hits<'h>(matched: &'h MatchedRules<'_>) -> HitList<'h> {
     let mut hits = matched.hits();
-    let pairs = hits.iter_mut().zip(matched.gives_back_each());
+    let pairs = hits.iter_mut().zip(matched.refund_flags());
     for (hit, _) in pairs.filter(|(_, is_refund)| *is_refund) {
         (hit.cost, hit.required) = (0, 1);
     }
@@ -86,7 +86,7 @@ pub(super) fn decide_peek(
     hits: &[Hit<'_>],
     mut outcomes: Outcomes,
 ) -> Decision {
-    let pairs = outcomes.iter_mut().zip(matched.gives_back_each());
+    let pairs = outcomes.iter_mut().zip(matched.refund_flags());
     let refunds = pairs.filter(|(_, is_refund)| *is_refund);
     refunds.for_each(|(outcome, _)| *outcome = outcome.charged());
     Decision::from_peek(hits, outcomes)

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::decision::Decision;
 use crate::hit::Veto;
 use crate::outcome::Outcome;
-use crate::policy::{Chosen, Match, MatchedRules, Mode, Origin, Origins, Rule, RuleLimit};
+use crate::policy::{Match, MatchedRules, Mode, Origin, Origins, Rule, RuleLimit, SettingsSource};
 use crate::reason::Reason;
 
 /// A decision with the rules that led to it.
@@ -150,7 +150,7 @@ impl Ruling {
         let index = usize::from(origin.limit);
         let limit = match &self.origins.rare {
             Some(rare) if origin.is_requested => &rare.requested[index],
-            _ => &rule.limits(origin.chosen)[index],
+            _ => &rule.limits(origin.settings_source)[index],
         };
         let Origin { veto, matched: match_index, descriptor, is_refund, is_reported, .. } = *origin;
         LimitStatus { rule, limit, outcome, veto, match_index, descriptor, is_refund, is_reported }
@@ -181,8 +181,8 @@ impl Ruling {
         let Some((origin, binding)) = self.binding_with_origin() else {
             return Some(Reason::LimitExceeded);
         };
-        Some(match (origin.chosen, binding.outcome.retry_after()) {
-            (Chosen::Missing, _) => Reason::MissingAttribute,
+        Some(match (origin.settings_source, binding.outcome.retry_after()) {
+            (SettingsSource::Missing, _) => Reason::MissingAttribute,
             _ if binding.limit.limit().capacity() == 0 => Reason::Banned,
             (_, None) => Reason::CostExceedsMax,
             (_, Some(_)) => Reason::LimitExceeded,

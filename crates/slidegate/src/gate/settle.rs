@@ -46,7 +46,7 @@ impl<S: Store> Gate<S> {
             Settlement::Unchanged => Ok(()),
             Settlement::Revert { units, charged } => {
                 let matched = self.match_as_decided(request, decision);
-                let receipt = request_cost_receipt(&matched, decision).part(units, charged);
+                let receipt = request_cost_receipt(&matched, decision).fraction(units, charged);
                 self.revert_receipt(decision, &receipt).await
             }
             Settlement::Charge(extra) => {
@@ -76,7 +76,7 @@ impl<S: Store> Gate<S> {
     ) -> Result<(), StoreError> {
         let matched = self.match_as_decided(request, decision);
         let hits = matched.hits();
-        let all = hits.iter().zip(decision.outcomes()).zip(matched.has_request_cost_each());
+        let all = hits.iter().zip(decision.outcomes()).zip(matched.request_cost_flags());
         let charged = all.filter(|((hit, outcome), has_request_cost)| {
             *has_request_cost && was_charged(hit, outcome)
         });
@@ -135,7 +135,7 @@ impl<S: Store> Gate<S> {
 fn request_cost_receipt(matched: &MatchedRules<'_>, decision: &Decision) -> Receipt {
     let hits = matched.hits();
     let all = (hits.iter().zip(decision.outcomes()))
-        .zip(matched.has_request_cost_each().zip(matched.gives_back_each()));
+        .zip(matched.request_cost_flags().zip(matched.refund_flags()));
     let charged = all.filter(|((hit, outcome), (_, is_refund))| {
         !is_refund && outcome.is_known() && is_charged(hit, decision.is_allowed(), outcome)
     });

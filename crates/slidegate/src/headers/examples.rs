@@ -34,7 +34,7 @@ const fn denied(seconds: u64) -> ScriptedOutcome {
     ScriptedOutcome::Denied {
         remaining: 0,
         reset_us: 3_600_000_000,
-        wait_us: Some(seconds * 1_000_000),
+        retry_after_us: Some(seconds * 1_000_000),
     }
 }
 

@@ -6,7 +6,7 @@ use sfv::{BareItem, Item, List, ListEntry, Parser};
 
 use super::*;
 use crate::jitter::Jitter;
-use crate::outcome::LONGEST_US;
+use crate::outcome::MAX_DURATION_US;
 use crate::quota::{MAX_UNITS, MAX_WINDOW};
 use crate::test_util::{self, ScriptedOutcome};
 
@@ -31,8 +31,8 @@ fn any_micros() -> impl Strategy<Value = u64> {
         0..5_u64,
         0..4_000_000_u64,
         (0..400_000_000_u64).prop_map(|seconds| seconds * 1_000_000),
-        0..=LONGEST_US,
-        Just(LONGEST_US),
+        0..=MAX_DURATION_US,
+        Just(MAX_DURATION_US),
     ]
 }
 
@@ -47,7 +47,7 @@ fn any_outcome() -> impl Strategy<Value = ScriptedOutcome> {
         2 => (any_remaining(), any_micros())
             .prop_map(|(remaining, reset_us)| ScriptedOutcome::Fits { remaining, reset_us }),
         1 => (any_remaining(), any_micros(), prop::option::weighted(0.8, any_micros()))
-            .prop_map(|(remaining, reset_us, wait_us)| ScriptedOutcome::Denied { remaining, reset_us, wait_us }),
+            .prop_map(|(remaining, reset_us, retry_after_us)| ScriptedOutcome::Denied { remaining, reset_us, retry_after_us }),
     ]
 }
 
@@ -214,10 +214,10 @@ fn binding<'c>(case: &'c HeaderCase, ruling: &Ruling) -> (String, &'c CaseLimit)
 }
 
 /// Returns the wait that the headers contain, in microseconds.
-fn wait_us(outcome: ScriptedOutcome) -> Option<u64> {
+fn retry_after_us(outcome: ScriptedOutcome) -> Option<u64> {
     match outcome {
         ScriptedOutcome::Fits { reset_us, .. } => Some(reset_us),
-        ScriptedOutcome::Denied { wait_us, .. } => wait_us,
+        ScriptedOutcome::Denied { retry_after_us, .. } => retry_after_us,
     }
 }
 
@@ -260,11 +260,12 @@ fn large_integers_are_clamped_to_structured_field_maximum() {
 
 #[test]
 fn jitter_lengthens_wait_in_every_denial_header() {
-    let outcome = ScriptedOutcome::Denied { remaining: 0, reset_us: 1, wait_us: Some(60_000_000) };
+    let outcome =
+        ScriptedOutcome::Denied { remaining: 0, reset_us: 1, retry_after_us: Some(60_000_000) };
     let limit = CaseLimit { max: 100, window_ms: 60_000, outcome };
     let case =
         HeaderCase { rules: vec![("a".to_owned(), vec![limit])], now: Timestamp::from_secs(1_000) };
-    let jitter = Jitter::up_to_percent(10).drawn(u32::MAX);
+    let jitter = Jitter::up_to_percent(10).sample(u32::MAX);
     let waits = write_all(&case, jitter).map(|(_, _, parsed)| (parsed.reset, parsed.retry_after));
     let expected = [Some(66), Some(66), Some(1_066), None].map(|reset| (reset, Some(66)));
     assert_eq!(waits.collect::<Vec<_>>(), expected);
@@ -274,7 +275,7 @@ proptest! {
     #[test]
     fn every_style_writes_its_headers_in_order(case in any_case()) {
         for (style, ruling, parsed) in write_all(&case, JitterSample::NONE) {
-            let has_wait = wait_us(binding(&case, &ruling).1.outcome).is_some();
+            let has_wait = retry_after_us(binding(&case, &ruling).1.outcome).is_some();
             let denied = !ruling.decision().is_allowed();
             let expected = style.header_names().iter().filter(|name| match **name {
                 "retry-after" => denied && has_wait,
@@ -320,7 +321,7 @@ proptest! {
     #[test]
     fn reset_is_exact_wait_rounded_up(case in any_case()) {
         for (style, ruling, parsed) in write_all(&case, JitterSample::NONE) {
-            let wait = wait_us(binding(&case, &ruling).1.outcome);
+            let wait = retry_after_us(binding(&case, &ruling).1.outcome);
             let expected = match style {
                 Style::Ietf | Style::Draft03 => wait.map(|wait| ceil_to_seconds(wait.into())),
                 // The reset saturates at the largest timestamp.
@@ -340,7 +341,7 @@ proptest! {
     fn jitter_lengthens_denials_within_its_share(
         case in any_case(), percent in 0..=100_u8, lot: u32,
     ) {
-        let jitter = Jitter::up_to_percent(percent).drawn(lot);
+        let jitter = Jitter::up_to_percent(percent).sample(lot);
         let pairs = write_all(&case, JitterSample::NONE).zip(write_all(&case, jitter));
         for ((style, ruling, exact), (_, _, parsed)) in pairs {
             prop_assert_eq!(&parsed.names, &exact.names);
@@ -348,7 +349,7 @@ proptest! {
                 prop_assert_eq!(parsed.reset, exact.reset);
                 continue;
             }
-            let Some(wait) = wait_us(binding(&case, &ruling).1.outcome) else { continue };
+            let Some(wait) = retry_after_us(binding(&case, &ruling).1.outcome) else { continue };
             let max_wait = u128::from(wait) * u128::from(100 + percent) / 100;
             let retry_after = parsed.retry_after.unwrap();
             prop_assert!(retry_after >= ceil_to_seconds(wait.into()));

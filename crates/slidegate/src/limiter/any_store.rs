@@ -84,7 +84,7 @@ impl<S: Store> Limiter<S> {
         match Settlement::new(decision, decision.receipt().first_cost(), cost) {
             Settlement::Unchanged => Ok(()),
             Settlement::Revert { units, charged } => {
-                self.store.revert(&decision.receipt().part(units, charged)).await
+                self.store.revert(&decision.receipt().fraction(units, charged)).await
             }
             Settlement::Charge(extra) => {
                 let value = [Value::from(key)];

@@ -34,22 +34,22 @@ pub(crate) struct ChargeSettings {
     /// Units that must be free, also if the cost is lower.
     pub(crate) required: u64,
     /// Whether denied requests are charged too.
-    pub(crate) always: bool,
+    pub(crate) charges_always: bool,
 }
 
 impl Default for ChargeSettings {
     fn default() -> Self {
-        Self { cost: RuleCost::Request, required: 1, always: false }
+        Self { cost: RuleCost::Request, required: 1, charges_always: false }
     }
 }
 
 /// The costs of a descriptor.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Costs<'a> {
-    /// Of rules that name no cost; 1 if absent.
+    /// The cost for rules that name no cost; 1 if `None`.
     pub(crate) plain: Option<u64>,
     pub(crate) named: Vec<(&'a str, u64)>,
-    /// Of all rules whose cost is not a constant.
+    /// The cost for all rules whose cost is not a constant.
     pub(crate) any: Option<u64>,
     /// Whether the units have been consumed already. Then rules with a constant cost are checked and not charged, since
     /// the request itself has been charged before.
@@ -61,9 +61,9 @@ pub(crate) struct Costs<'a> {
 pub(crate) struct RuleCharge {
     pub(crate) cost: u64,
     pub(crate) required: u64,
-    pub(crate) always: bool,
+    pub(crate) charges_always: bool,
     /// Whether the descriptor has the cost, so that it can be reported.
-    pub(crate) is_carried: bool,
+    pub(crate) is_in_descriptor: bool,
 }
 
 impl ChargeSettings {
@@ -71,12 +71,12 @@ impl ChargeSettings {
     #[inline]
     pub(crate) fn charge(&self, descriptor: &Descriptor<'_>) -> RuleCharge {
         let costs = &descriptor.costs;
-        let carried = match &self.cost {
+        let own_cost = match &self.cost {
             RuleCost::Request => costs.any.or(costs.plain),
             RuleCost::Named(name) => costs.any.or_else(|| costs.get(name)),
             RuleCost::Constant(_) => None,
         };
-        let cost = carried.unwrap_or(match &self.cost {
+        let cost = own_cost.unwrap_or(match &self.cost {
             RuleCost::Request => 1,
             RuleCost::Named(_) => 0,
             RuleCost::Constant(_) if costs.is_consumed => 0,
@@ -85,8 +85,8 @@ impl ChargeSettings {
         RuleCharge {
             cost,
             required: cost.max(self.required),
-            always: self.always || costs.is_consumed,
-            is_carried: carried.is_some(),
+            charges_always: self.charges_always || costs.is_consumed,
+            is_in_descriptor: own_cost.is_some(),
         }
     }
 }

@@ -1,12 +1,10 @@
-//! The policy file: YAML, read with places.
+//! Reads policy files (YAML), with the source position of every value.
 //!
-//! Reading takes three steps: `node` makes a tree of the text, `deserialize` makes entries of the tree
-//! (what the file *says*, in the types of `spec`), and `compile` makes rules of the entries (what it
-//! *means*). The last two note every mistake, not the first only.
+//! Reading has three steps: `node` parses the text into a tree with positions, `deserialize` converts the tree into the
+//! types of `spec` (the syntax), and `compile` creates rules from them (the meaning). The last two report all errors,
+//! not only the first.
 
-mod advice;
 mod charge;
-mod cluster;
 mod compile;
 mod condition;
 mod descriptor;
@@ -15,10 +13,11 @@ mod error;
 mod limits;
 mod node;
 mod overrides;
-mod redis;
 mod rule_context;
 mod spec;
+mod store_options;
 mod suggest;
+mod warnings;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -27,55 +26,55 @@ use super::Policy;
 use crate::limit::Limit;
 use compile::Compiler;
 use error::{Diagnostics, SourceSpan};
-use node::{Kind, Node};
+use node::{Node, NodeKind};
 use spec::PolicySpec;
 
-pub use advice::CLIENT_CHOSEN;
 pub use error::{PolicyError, PolicyErrors, PolicyWarning};
+pub use warnings::CLIENT_CHOSEN;
 
-/// Bytes that a policy may have.
+/// The maximum size of a policy, in bytes.
 pub const MAX_POLICY_BYTES: usize = 8 << 20;
 
-/// Rules that a policy may have.
+/// The maximum number of rules in a policy.
 pub const MAX_RULES: usize = 10_000;
 
-/// Route templates that a policy may have.
+/// The maximum number of route templates in a policy.
 pub const MAX_ROUTES: usize = 10_000;
 
-/// Limits that a rule may have.
+/// The maximum number of limits in a rule.
 pub const MAX_LIMITS: usize = 16;
 
-/// Overrides that a rule may have.
+/// The maximum number of overrides in a rule.
 pub const MAX_OVERRIDES: usize = 1_000;
 
-/// Attributes that a rule may count per.
-pub const MAX_PER: usize = 16;
+/// The maximum number of entries in `per`.
+pub const MAX_PER_ENTRIES: usize = 16;
 
-/// Names that a rule's `descriptor` may have.
-pub const MAX_DESCRIPTOR: usize = 32;
+/// The maximum number of names in `descriptor`.
+pub const MAX_DESCRIPTOR_NAMES: usize = 32;
 
-/// Rules that a rule may replace.
-pub const MAX_REPLACES: usize = 1_000;
+/// The maximum number of rules in `replaces`.
+pub const MAX_REPLACED_RULES: usize = 1_000;
 
-/// Attributes that a rule's counts may be split by.
-pub const MAX_SPLIT_BY: usize = 16;
+/// The maximum number of attributes in `split.by`.
+pub const MAX_SPLIT_ATTRIBUTES: usize = 16;
 
-/// Combinations of the names of attributes that a rule may count per: `[a|b, c|d]` has four.
+/// The maximum number of combinations of attribute names in `per`: `[a|b, c|d]` has four.
 pub const MAX_COMBINATIONS: usize = 64;
 
-/// Counts that a policy may tell apart before it knows any value: for each limit of each rule and of each
-/// override, the combinations of names that the rule counts per.
+/// The maximum number of scopes in a policy: for each limit of each rule and override, the combinations of attribute
+/// names in `per`.
 pub const MAX_SCOPES: usize = 500_000;
 
-/// Limits that the rules of one domain may have together. Each rule counts with its own limits, or with those of its
-/// largest override. A call to Redis has 16 bits for the number of limits of a request.
-pub const MAX_HITS: usize = 65_535;
+/// The maximum number of limits in the rules of one domain. Each rule counts with its own limits or with the limits of
+/// its largest override. A call to Redis has 16 bits for the number of limits of a request.
+pub const MAX_DOMAIN_LIMITS: usize = 65_535;
 
-/// Says whether a store can count by a limit, or else why not.
+/// A check whether the store supports a limit. The error names the reason.
 type LimitCheck<'b> = dyn Fn(&Limit) -> Result<(), String> + 'b;
 
 impl Policy {
-    /// Reads a policy; `docs/POLICY.md` tells what it may say.
+    /// Reads a policy. `docs/POLICY.md` documents the format.
     ///
     /// ```
     /// use slidegate::Policy;
@@ -86,13 +85,14 @@ impl Policy {
     /// ```
     ///
     /// # Errors
-    /// If it is not YAML, or has mistakes: all of them.
+    /// Returns all errors if the text is not valid YAML or not a valid policy.
     pub fn from_yaml(text: &str) -> Result<Self, PolicyErrors> {
         Self::from_yaml_for(text, |_| Ok::<(), Infallible>(()))
     }
 
-    /// [`from_yaml`](Self::from_yaml), for a store that cannot count by every limit: `supports` says whether it can by this
-    /// one, or else why not and what it could. What it refuses is a mistake of the policy, at the place of the limit.
+    /// Reads a policy as [`from_yaml`](Self::from_yaml) does, for a store that supports only some limits. `supports`
+    /// returns an error, with the supported alternatives, for a limit that the store cannot enforce. This is reported as
+    /// an error of the policy, at the position of the limit.
     ///
     /// ```
     /// use slidegate::{Algorithm, Limit, Policy};
@@ -106,12 +106,12 @@ impl Policy {
     /// assert_eq!(errors.0.iter().map(|error| error.column).collect::<Vec<_>>(), [29, 37]);
     /// ```
     ///
-    /// Limits that descriptors bring along are not known here: of them only those for which a rule has `limits:
-    /// requested` are asked for, by their algorithm. A store that cannot count by another says so when it is asked
-    /// ([`StoreError::Unsupported`](crate::StoreError::Unsupported)).
+    /// Limits that descriptors carry are not known in advance. Of them, only the algorithm of rules with `limits:
+    /// requested` is checked. A store that does not support another one fails the request with
+    /// [`StoreError::Unsupported`](crate::StoreError::Unsupported).
     ///
     /// # Errors
-    /// If it is not YAML, or has mistakes: all of them.
+    /// Returns all errors if the text is not valid YAML or not a valid policy.
     pub fn from_yaml_for<E: fmt::Display>(
         text: &str,
         supports: impl Fn(&Limit) -> Result<(), E>,
@@ -123,29 +123,29 @@ impl Policy {
     }
 }
 
-/// The policy that a text says, with its warnings; none, or an incomplete one, only if something is wrong.
+/// Reads a policy and its warnings. Returns `None` or an incomplete policy only if errors were reported.
 fn read(text: &str, diagnostics: &Diagnostics<'_>, supports: &LimitCheck) -> Option<Policy> {
     if text.len() > MAX_POLICY_BYTES {
         let message = format_args!("a policy has at most {MAX_POLICY_BYTES} bytes");
-        diagnostics.note(SourceSpan::default(), message);
+        diagnostics.push(SourceSpan::default(), message);
         return None;
     }
     let node = Node::read(text, diagnostics)?;
-    if matches!(node.kind, Kind::Null) {
+    if matches!(node.kind, NodeKind::Null) {
         let message = "the policy is empty: it needs `rules:`, a list of rules";
-        diagnostics.note(SourceSpan::default(), message);
+        diagnostics.push(SourceSpan::default(), message);
         return None;
     }
-    let entry = deserialize::read::<PolicySpec>(&node, diagnostics)?;
-    let (rules, routes) = Compiler::new(diagnostics, supports).policy(&entry, node.place);
+    let spec = deserialize::read::<PolicySpec>(&node, diagnostics)?;
+    let (rules, routes) = Compiler::new(diagnostics, supports).compile_policy(&spec, node.span);
     let mut policy = Policy::new(rules, routes);
     if diagnostics.is_empty() {
-        policy.warnings = advice::warnings(text, &entry, &policy);
+        policy.warnings = warnings::find_warnings(text, &spec, &policy);
     }
     Some(policy)
 }
 
-/// The JSON Schema (draft 2020-12) of policy files: editors complete and check with it.
+/// Returns the JSON Schema (draft 2020-12) of policy files, for completion and validation in editors.
 #[cfg(feature = "schema")]
 pub fn schema() -> schemars::Schema {
     schemars::schema_for!(PolicySpec)

@@ -1,8 +1,8 @@
-//! Finds the few rules that may apply, so that a decision does not look at every rule of its domain.
+//! Index of the rules of a domain: finds the few rules that may apply to a request.
 //!
-//! Each rule hangs on one *anchor*: something that must be true of a request for the rule to apply, and
-//! that is true of as few other rules as possible. Who has the request's attributes has the anchors that
-//! they make true, by a look-up each, and so the rules to look at.
+//! Each rule has an *anchor*: a condition on one attribute that every request must meet for the rule to apply, and that
+//! as few other rules as possible share. One lookup for each attribute of a request finds the anchors that it meets,
+//! and so the rules to check.
 
 mod nested;
 
@@ -13,146 +13,158 @@ use foldhash::fast::FixedState;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
-use nested::Nested;
+use nested::NestedMap;
 
 use super::pattern::Condition;
 use super::rule::Rule;
 use super::{Attributes, WhenMissing};
-use crate::network::address;
+use crate::network::parse_address;
 
-/// So few rules are looked at as fast as they are looked up.
-const FEW: usize = 4;
+/// Up to this number of rules, checking each rule is as fast as a lookup.
+const MAX_UNINDEXED_RULES: usize = 4;
 
-/// The keys come from the policy, so nobody can choose them to collide.
+/// The keys come from the policy, so a client cannot choose them to collide.
 type Map<K, V> = HashMap<K, V, FixedState>;
 
 /// The rules of one domain, by their anchors.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Index {
-    /// Rules without an anchor.
-    everywhere: Vec<u32>,
-    by_attribute: Map<Box<str>, ByValue>,
+pub(crate) struct RuleIndex {
+    /// Rules without an anchor, which are always candidates.
+    unanchored: Vec<u32>,
+    by_attribute: Map<Box<str>, AttributeIndex>,
 }
 
-/// The rules whose anchor is an attribute, by what they want of it.
+/// The rules whose anchors are conditions on one attribute.
 #[derive(Clone, Debug, Default)]
-struct ByValue {
-    /// They want it to be there.
+struct AttributeIndex {
+    /// Rules that need the attribute with any value.
     present: Vec<u32>,
     literals: Map<Box<str>, Vec<u32>>,
-    /// What globs begin with.
-    prefixes: Nested<Box<str>>,
-    networks: Nested<IpNet>,
+    /// Rules with globs, by the text before the first `*`.
+    prefixes: NestedMap<Box<str>>,
+    networks: NestedMap<IpNet>,
 }
 
-/// Something that is true of every request that a rule applies to.
+/// A condition that every request meets that a rule applies to.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Anchor<'p> {
+struct RuleAnchor<'p> {
     attribute: &'p str,
-    wanted: Wanted<'p>,
+    condition: AnchorCondition<'p>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-enum Wanted<'p> {
+enum AnchorCondition<'p> {
     Present,
     Literal(&'p str),
     Prefix(&'p str),
     Network(IpNet),
 }
 
-impl Index {
-    /// Of rules with their places in the policy.
+impl RuleIndex {
+    /// Creates an index of rules. Each comes with its index in the policy.
     pub(crate) fn new(rules: &[(u32, &Rule)]) -> Self {
         let mut index = Self::default();
-        if rules.len() <= FEW {
-            index.everywhere = rules.iter().map(|(nth, _)| *nth).collect();
+        if rules.len() <= MAX_UNINDEXED_RULES {
+            index.unanchored = rules.iter().map(|(rule_index, _)| *rule_index).collect();
             return index;
         }
-        let choices: Vec<_> = rules.iter().map(|(_, rule)| choices(rule)).collect();
-        let mut shared: HashMap<&Anchor<'_>, usize> = HashMap::new();
+        let choices: Vec<_> = rules.iter().map(|(_, rule)| anchor_choices(rule)).collect();
+        let mut rules_per_anchor: HashMap<&RuleAnchor<'_>, usize> = HashMap::new();
         for anchor in choices.iter().flatten().flatten() {
-            *shared.entry(anchor).or_default() += 1;
+            *rules_per_anchor.entry(anchor).or_default() += 1;
         }
-        for ((nth, _), choices) in rules.iter().zip(&choices) {
-            let crowd = |anchors: &&Vec<Anchor<'_>>| anchors.iter().map(|a| shared[a]).max();
-            match choices.iter().min_by_key(crowd) {
-                Some(anchors) => anchors.iter().for_each(|anchor| index.add(anchor, *nth)),
-                None => index.everywhere.push(*nth),
+        for ((rule_index, _), choices) in rules.iter().zip(&choices) {
+            let max_sharing_rules = |anchors: &&Vec<RuleAnchor<'_>>| {
+                anchors.iter().map(|anchor| rules_per_anchor[anchor]).max()
+            };
+            match choices.iter().min_by_key(max_sharing_rules) {
+                Some(anchors) => {
+                    anchors.iter().for_each(|anchor| index.insert(anchor, *rule_index))
+                }
+                None => index.unanchored.push(*rule_index),
             }
         }
-        for by_value in index.by_attribute.values_mut() {
-            by_value.prefixes.settle::<str>();
-            by_value.networks.settle::<IpNet>();
+        for index in index.by_attribute.values_mut() {
+            index.prefixes.build::<str>();
+            index.networks.build::<IpNet>();
         }
         index
     }
 
-    fn add(&mut self, anchor: &Anchor<'_>, rule: u32) {
-        let by_value = self.by_attribute.entry(anchor.attribute.into()).or_default();
-        match anchor.wanted {
-            Wanted::Present => by_value.present.push(rule),
-            Wanted::Literal(text) => by_value.literals.entry(text.into()).or_default().push(rule),
-            Wanted::Prefix(text) => by_value.prefixes.add(text.into(), rule),
-            Wanted::Network(network) => by_value.networks.add(network, rule),
+    fn insert(&mut self, anchor: &RuleAnchor<'_>, rule: u32) {
+        let index = self.by_attribute.entry(anchor.attribute.into()).or_default();
+        match anchor.condition {
+            AnchorCondition::Present => index.present.push(rule),
+            AnchorCondition::Literal(text) => {
+                index.literals.entry(text.into()).or_default().push(rule)
+            }
+            AnchorCondition::Prefix(text) => index.prefixes.insert(text.into(), rule),
+            AnchorCondition::Network(network) => index.networks.insert(network, rule),
         }
     }
 
-    /// The rules that may apply, in the order of the policy.
+    /// Returns the indexes of the rules that may apply, in the order of the policy.
     pub(crate) fn candidates(&self, attributes: &Attributes<'_, '_>) -> SmallVec<[u32; 16]> {
-        let mut found = SmallVec::from_slice(&self.everywhere);
+        let mut found = SmallVec::from_slice(&self.unanchored);
         if self.by_attribute.is_empty() {
             return found;
         }
         for (name, value) in attributes.iter() {
-            if let Some(by_value) = self.by_attribute.get(name) {
-                by_value.collect(value, &mut found);
+            if let Some(index) = self.by_attribute.get(name) {
+                index.collect_rules(value, &mut found);
             }
         }
-        // One rule may have been found by several of its patterns.
+        // A rule is found several times if several of its patterns match.
         found.sort_unstable();
         found.dedup();
         found
     }
 }
 
-impl ByValue {
-    fn collect(&self, value: &str, found: &mut SmallVec<[u32; 16]>) {
+impl AttributeIndex {
+    fn collect_rules(&self, value: &str, found: &mut SmallVec<[u32; 16]>) {
         found.extend_from_slice(&self.present);
         found.extend_from_slice(self.literals.get(value).map_or(&[], |rules| rules));
-        self.prefixes.around(value, |rules| found.extend_from_slice(rules));
-        if let Some(address) = address(value).filter(|_| !self.networks.is_empty()) {
-            self.networks.around(&IpNet::from(address), |rules| found.extend_from_slice(rules));
+        self.prefixes.for_each_containing(value, |rules| found.extend_from_slice(rules));
+        if let Some(address) = parse_address(value).filter(|_| !self.networks.is_empty()) {
+            self.networks
+                .for_each_containing(&IpNet::from(address), |rules| found.extend_from_slice(rules));
         }
     }
 }
 
-/// What a rule could hang on: of each choice one anchor is true wherever the rule applies.
-fn choices(rule: &Rule) -> Vec<Vec<Anchor<'_>>> {
-    let wanted = rule.when().conditions().filter(|(_, condition)| !condition.is_negated());
-    let of_when = wanted.map(|(attribute, condition)| {
-        wants(condition).into_iter().map(|wanted| Anchor { attribute, wanted }).collect()
+/// Returns the possible anchors of a rule. In each choice, a request that the rule applies to meets at least one
+/// anchor.
+fn anchor_choices(rule: &Rule) -> Vec<Vec<RuleAnchor<'_>>> {
+    let conditions = rule.when().conditions().filter(|(_, condition)| !condition.is_negated());
+    let when_choices = conditions.map(|(attribute, condition)| {
+        anchor_conditions(condition)
+            .into_iter()
+            .map(|condition| RuleAnchor { attribute, condition })
+            .collect()
     });
-    let skips = rule.when_missing() == WhenMissing::Skip && rule.always_counts();
-    let per = rule.per().entries().iter().filter(|_| skips);
-    let of_per = per.map(|alternatives| {
+    let per_is_required = rule.when_missing() == WhenMissing::Skip && rule.always_counts();
+    let per = rule.per().entries().iter().filter(|_| per_is_required);
+    let per_choices = per.map(|alternatives| {
         alternatives
             .names()
-            .map(|attribute| Anchor { attribute, wanted: Wanted::Present })
+            .map(|attribute| RuleAnchor { attribute, condition: AnchorCondition::Present })
             .collect()
     });
     let names = rule.descriptor().into_iter().flatten();
-    let of_descriptor = names.map(|attribute| vec![Anchor { attribute, wanted: Wanted::Present }]);
-    of_when.chain(of_per).chain(of_descriptor).collect()
+    let descriptor_choices =
+        names.map(|attribute| vec![RuleAnchor { attribute, condition: AnchorCondition::Present }]);
+    when_choices.chain(per_choices).chain(descriptor_choices).collect()
 }
 
-fn wants(condition: &Condition) -> Vec<Wanted<'_>> {
+fn anchor_conditions(condition: &Condition) -> Vec<AnchorCondition<'_>> {
     let prefixes = || condition.globs().iter().map(|glob| glob.prefix());
     if prefixes().any(str::is_empty) {
-        return vec![Wanted::Present];
+        return vec![AnchorCondition::Present];
     }
-    let literals = condition.literals().iter().map(|literal| Wanted::Literal(literal));
-    let networks = condition.networks().iter().map(|network| Wanted::Network(*network));
-    literals.chain(prefixes().map(Wanted::Prefix)).chain(networks).collect()
+    let literals = condition.literals().iter().map(|literal| AnchorCondition::Literal(literal));
+    let networks = condition.networks().iter().map(|network| AnchorCondition::Network(*network));
+    literals.chain(prefixes().map(AnchorCondition::Prefix)).chain(networks).collect()
 }
 
 #[cfg(test)]
@@ -162,7 +174,7 @@ mod tests {
     use crate::policy::Policy;
     use crate::request::{Descriptor, Request};
 
-    /// A `when` or nothing.
+    /// Generates an optional `when`.
     fn when() -> impl Strategy<Value = String> {
         let value =
             "a|b|abc|a\\*|ab\\*|\\*c|10\\.0\\.0\\.0/8|10\\.1\\.0\\.0/16|10\\.1\\.0\\.1|::/16";
@@ -177,21 +189,21 @@ mod tests {
                 }
             };
             match entries.iter().map(entry).collect::<Vec<_>>().join(", ") {
-                none if none.is_empty() => none,
-                some => format!("when: {{ {some} }},"),
+                empty if empty.is_empty() => empty,
+                conditions => format!("when: {{ {conditions} }},"),
             }
         })
     }
 
     proptest! {
-        /// Each rule alone in a policy is looked at anyway.
+        /// Compares with policies of one rule, which do not use anchors.
         #[test]
-        fn no_rule_that_applies_is_overlooked(
+        fn index_finds_every_matching_rule(
             whens in proptest::collection::vec((when(), "(\\[\\])|(\\[x\\])|(\\['y\\|z'\\])"), 5..12),
             values in proptest::array::uniform3("|a|b|ab|abc|10\\.1\\.0\\.[12]|10\\.2\\.0\\.1|::1"),
         ) {
-            let rule = |(nth, (when, per)): (usize, &(String, String))| {
-                format!("  - {{ name: r{nth}, {when} per: {per}, limits: [1/s] }}\n")
+            let rule = |(rule_index, (when, per)): (usize, &(String, String))| {
+                format!("  - {{ name: r{rule_index}, {when} per: {per}, limits: [1/s] }}\n")
             };
             let rules: Vec<String> = whens.iter().enumerate().map(rule).collect();
             let all = Policy::from_yaml(&format!("rules:\n{}", rules.concat())).unwrap();
@@ -199,7 +211,7 @@ mod tests {
             let attributes = attributes.filter(|(_, value)| !value.is_empty());
             let request = Request::new("default", Descriptor::new(attributes));
             let names = |policy: &Policy| -> Vec<String> {
-                policy.apply(&request).matches().map(|one| one.rule().name().to_owned()).collect()
+                policy.apply(&request).matches().map(|matched| matched.rule().name().to_owned()).collect()
             };
             let alone = rules.iter().flat_map(|rule| {
                 names(&Policy::from_yaml(&format!("rules:\n{rule}")).unwrap())

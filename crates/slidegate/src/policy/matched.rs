@@ -1,4 +1,7 @@
-//! What applies to a request: rules with the terms that hold, and the hits that come of them.
+//! The rules that apply to a request, and the hits that result from them.
+//!
+//! Invariant: [`MatchedRules::hits`] and [`MatchedRules::origins`] have the same order, one entry for each limit of
+//! each rule.
 
 use std::iter::repeat_n;
 use std::num::NonZeroU32;
@@ -10,59 +13,59 @@ use smallvec::SmallVec;
 use super::cost::{RuleCharge, RuleCost};
 use super::mode::OnStoreError;
 use super::per::Identity;
-use super::rule::{Chosen, Fit, Override, Rule, RuleLimit};
+use super::rule::{MatchDetails, Override, Rule, RuleLimit, SettingsSource};
 use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::key::{Key, Value};
 use crate::request::Descriptor;
 
-/// The rules that apply to a request.
+/// The rules that apply to a request, in the order of the descriptors and then of the policy.
 #[derive(Clone, Debug)]
 pub struct MatchedRules<'r>(SmallVec<[Match<'r>; 2]>);
 
-/// A rule that applies to a request, and how.
+/// A rule that applies to a descriptor of a request.
 #[derive(Clone, Debug)]
 pub struct Match<'r> {
-    /// Its place among those that apply.
-    order: u32,
-    nth: u32,
+    /// Index in [`MatchedRules`].
+    match_index: u32,
+    rule_index: u32,
     rule: &'r Rule,
-    fit: Fit<'r>,
-    /// The descriptor's place in the request.
-    descriptor: u32,
+    details: MatchDetails<'r>,
+    /// Index of the descriptor in the request.
+    descriptor_index: u32,
     charge: RuleCharge,
     is_refund: bool,
-    /// Whether its cost has been consumed, and is only recorded.
+    /// Whether the cost has been consumed already and is only recorded.
     is_reported: bool,
 }
 
-/// Where the hits of a request come from.
+/// The origins of the hits of a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
     pub(crate) hits: SmallVec<[Origin; 3]>,
-    /// None if there is nothing of it, as for most requests.
+    /// `None` if the request has neither requested limits nor rules without limits, as most requests.
     pub(crate) rare: Option<Box<RareOrigins>>,
 }
 
-/// What hits seldom come from, and what makes none.
+/// The parts of [`Origins`] that most requests do not have.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RareOrigins {
-    /// Limits that descriptors brought along.
+    /// Limits that descriptors carried.
     pub(crate) requested: Vec<Arc<RuleLimit>>,
-    /// The descriptors to which a rule applies that lets all pass.
+    /// Indexes of the descriptors to which a rule without limits applies.
     pub(crate) unlimited: Vec<u32>,
 }
 
-/// Where a hit comes from.
+/// The rule and limit that a hit comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
-    /// The place of its match.
+    /// Index of the match in [`MatchedRules`].
     pub(crate) matched: u32,
-    /// The place of the descriptor.
+    /// Index of the descriptor in the request.
     pub(crate) descriptor: u32,
-    /// The rule's place in the policy.
+    /// Index of the rule in the policy.
     pub(crate) rule: u32,
-    pub(crate) chosen: Chosen,
-    /// The limit's place in the terms, or among those that were brought along.
+    pub(crate) settings_source: SettingsSource,
+    /// Index of the limit in the rule's settings, or in [`RareOrigins::requested`] if `is_requested`.
     pub(crate) limit: u16,
     pub(crate) is_requested: bool,
     pub(crate) is_refund: bool,
@@ -71,13 +74,13 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// A limit of the only rule that there is.
+    /// Creates the origin of a hit by the rule of a [`Limiter`](crate::Limiter), its only rule.
     pub(crate) fn fixed(limit: u16, veto: Veto) -> Self {
         Self {
             matched: 0,
             descriptor: 0,
             rule: 0,
-            chosen: Chosen::Base,
+            settings_source: SettingsSource::Base,
             limit,
             is_requested: false,
             is_refund: false,
@@ -86,9 +89,9 @@ impl Origin {
         }
     }
 
-    /// The limit that who has no key does not fit.
+    /// Creates the origin of the denial of a request without a key.
     pub(crate) fn without_key(veto: Veto) -> Self {
-        Self { chosen: Chosen::Missing, ..Self::fixed(0, veto) }
+        Self { settings_source: SettingsSource::Missing, ..Self::fixed(0, veto) }
     }
 }
 
@@ -104,29 +107,29 @@ impl<'r> MatchedRules<'r> {
         Self(SmallVec::new())
     }
 
-    /// One more, which comes behind the others.
-    #[inline]
+    /// Appends a match.
+    #[inline(always)]
     pub(super) fn push(
         &mut self,
-        nth: u32,
+        rule_index: u32,
         rule: &'r Rule,
-        fit: Fit<'r>,
-        descriptor: u32,
-        of: &Descriptor<'_>,
+        details: MatchDetails<'r>,
+        descriptor_index: u32,
+        descriptor: &Descriptor<'_>,
     ) {
-        let order = self.0.len() as u32;
-        self.0.push(Match::new(nth, rule, fit, descriptor, of));
-        self.0[order as usize].order = order;
+        let match_index = self.0.len() as u32;
+        self.0.push(Match::new(rule_index, rule, details, descriptor_index, descriptor));
+        self.0[match_index as usize].match_index = match_index;
     }
 
-    /// Leaves out the rules that others replace.
+    /// Removes the rules that other matching rules replace.
     #[cold]
-    pub(super) fn leave_out_replaced(&mut self) {
+    pub(super) fn remove_replaced(&mut self) {
         let replaced: Vec<u32> =
-            self.0.iter().flat_map(|one| &*one.rule.replaces).copied().collect();
-        self.0.retain(|one| !replaced.contains(&one.nth));
-        for (order, one) in (0..).zip(&mut self.0) {
-            one.order = order;
+            self.0.iter().flat_map(|rule_match| &*rule_match.rule.replaces).copied().collect();
+        self.0.retain(|rule_match| !replaced.contains(&rule_match.rule_index));
+        for (match_index, rule_match) in (0..).zip(&mut self.0) {
+            rule_match.match_index = match_index;
         }
     }
 
@@ -134,68 +137,77 @@ impl<'r> MatchedRules<'r> {
         self.0.len()
     }
 
-    /// Each rule that applies, in the order of the policy.
+    /// Returns each rule that applies, by descriptor and then in the order of the policy.
     pub fn matches(&self) -> impl Iterator<Item = &Match<'r>> {
         self.0.iter()
     }
 
-    /// Whether any of them [gives back](Match::is_refund).
+    /// Returns whether any match is a [refund](Match::is_refund).
     #[inline]
     pub(crate) fn is_refund(&self) -> bool {
-        self.0.iter().any(|one| one.is_refund)
+        self.0.iter().any(|rule_match| rule_match.is_refund)
     }
 
-    /// Of each hit, whether it gives back.
-    pub(crate) fn gives_back_each(&self) -> impl Iterator<Item = bool> {
-        self.0.iter().flat_map(|one| repeat_n(one.is_refund, one.limits().len()))
+    /// Returns for each hit whether it is a refund.
+    pub(crate) fn refund_flags(&self) -> impl Iterator<Item = bool> {
+        self.0
+            .iter()
+            .flat_map(|rule_match| repeat_n(rule_match.is_refund, rule_match.limits().len()))
     }
 
-    /// Those of them that give back.
+    /// Returns only the matches that are refunds.
     pub(crate) fn as_refund(&self) -> Self {
-        Self(self.0.iter().filter(|one| one.is_refund).cloned().collect())
+        Self(self.0.iter().filter(|rule_match| rule_match.is_refund).cloned().collect())
     }
 
-    /// Returns for each hit whether it charges the cost of the request: not one that the rule states, and not a refund.
-    pub(crate) fn has_request_cost_each(&self) -> impl Iterator<Item = bool> {
-        let has_request_cost =
-            |one: &Match<'_>| *one.rule.cost() == RuleCost::Request && !one.is_refund;
-        self.0.iter().flat_map(move |one| repeat_n(has_request_cost(one), one.limits().len()))
+    /// Returns for each hit whether it charges the cost of the request: not a cost that the rule states, and not a
+    /// refund.
+    pub(crate) fn request_cost_flags(&self) -> impl Iterator<Item = bool> {
+        let has_request_cost = |rule_match: &Match<'_>| {
+            *rule_match.rule.cost() == RuleCost::Request && !rule_match.is_refund
+        };
+        self.0.iter().flat_map(move |rule_match| {
+            repeat_n(has_request_cost(rule_match), rule_match.limits().len())
+        })
     }
 
     /// Returns the rules whose cost the descriptors carry, to record units that have been consumed. A rule that denies
-    /// everything has no counts.
+    /// everything has no counters.
     pub(crate) fn reported(mut self) -> Self {
-        self.0.retain(|one| {
-            let counts = one.limits().iter().all(|limit| limit.limit.capacity() > 0);
-            one.charge.is_carried && one.charge.cost > 0 && counts && !one.is_refund
+        self.0.retain(|rule_match| {
+            let has_counters = rule_match.limits().iter().all(|limit| limit.limit.capacity() > 0);
+            rule_match.charge.is_in_descriptor
+                && rule_match.charge.cost > 0
+                && has_counters
+                && !rule_match.is_refund
         });
-        for (order, one) in (0..).zip(&mut self.0) {
-            one.order = order;
-            one.fit.veto = Veto::Never;
-            one.is_reported = true;
+        for (match_index, rule_match) in (0..).zip(&mut self.0) {
+            rule_match.match_index = match_index;
+            rule_match.details.veto = Veto::Never;
+            rule_match.is_reported = true;
         }
         self
     }
 
-    /// Whether anything is counted.
+    /// Returns whether any rule has a limit.
     pub(crate) fn has_hits(&self) -> bool {
-        self.0.iter().any(|one| !one.limits().is_empty())
+        self.0.iter().any(|rule_match| !rule_match.limits().is_empty())
     }
 
-    /// One hit for each limit of each rule.
+    /// Returns one hit for each limit of each rule.
     pub fn hits(&self) -> SmallVec<[Hit<'_>; 3]> {
         self.0.iter().flat_map(Match::hits).collect()
     }
 
-    /// Where each hit comes from.
+    /// Returns the origin of each hit.
     pub(crate) fn origins(&self) -> Origins {
         let mut origins = Origins::default();
-        for one in &self.0 {
-            let mut origin = one.origin();
-            let limits = one.limits();
+        for rule_match in &self.0 {
+            let mut origin = rule_match.origin();
+            let limits = rule_match.limits();
             if limits.is_empty() {
-                origins.rare().unlimited.push(one.descriptor);
-            } else if let Some(limit) = &one.fit.requested {
+                origins.rare().unlimited.push(rule_match.descriptor_index);
+            } else if let Some(limit) = &rule_match.details.requested {
                 let requested = &mut origins.rare().requested;
                 origin.limit = requested.len() as u16;
                 requested.push(limit.clone());
@@ -208,157 +220,166 @@ impl<'r> MatchedRules<'r> {
         origins
     }
 
-    /// What to do while the store does not answer: what the strictest of the rules wants. A rule that
-    /// only observes has no say.
+    /// Returns the behavior while the store is unavailable: the strictest of all rules that can deny the request. Rules
+    /// in mode `observe` do not matter.
     pub(crate) fn on_store_error(&self) -> OnStoreError {
-        let strict = self.0.iter().filter(|one| one.is_enforced());
-        strict.map(|one| one.rule.on_store_error).max().unwrap_or_default()
+        let enforced = self.0.iter().filter(|rule_match| rule_match.is_enforced());
+        enforced.map(|rule_match| rule_match.rule.on_store_error).max().unwrap_or_default()
     }
 
-    /// Those that can do without the store: their rule wants its limits enforced locally, or nothing fits
-    /// whatever the counts are. They apply as they stand in `own`, the policy's rules as this instance
-    /// enforces them alone, being one of so many.
-    pub(crate) fn without_store(&self, own: &'r [Rule], instances: NonZeroU32) -> Self {
-        let can_do_without = |one: &Match<'_>| {
-            one.rule.on_store_error == OnStoreError::Local
-                || one.limits().iter().any(|limit| limit.limit.capacity() == 0)
+    /// Returns the matches that can be decided without the store: their rule has `on_store_error: local`, or a max of 0
+    /// denies everything. They refer to `local_rules`, the rules of the policy with limits divided by `instances`.
+    pub(crate) fn without_store(&self, local_rules: &'r [Rule], instances: NonZeroU32) -> Self {
+        let is_decidable = |rule_match: &Match<'_>| {
+            rule_match.rule.on_store_error == OnStoreError::Local
+                || rule_match.limits().iter().any(|limit| limit.limit.capacity() == 0)
         };
-        let matches = self.0.iter().filter(|one| can_do_without(one)).cloned();
-        Self(matches.map(|one| one.under(own, instances)).collect())
+        let matches = self.0.iter().filter(|rule_match| is_decidable(rule_match)).cloned();
+        Self(matches.map(|rule_match| rule_match.with_rules(local_rules, instances)).collect())
     }
 }
 
 impl<'r> Match<'r> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn new(
-        nth: u32,
+        rule_index: u32,
         rule: &'r Rule,
-        mut fit: Fit<'r>,
-        descriptor: u32,
-        of: &Descriptor<'_>,
+        mut details: MatchDetails<'r>,
+        descriptor_index: u32,
+        descriptor: &Descriptor<'_>,
     ) -> Self {
-        if of.is_refund {
-            // It denies nothing, and a decision does not hang on it.
-            fit.veto = Veto::Never;
+        if descriptor.is_refund {
+            // A refund denies nothing and does not affect the decision.
+            details.veto = Veto::Never;
         }
-        let (charge, is_refund) = (rule.charge.charge(of), of.is_refund);
-        Self { order: 0, nth, rule, fit, descriptor, charge, is_refund, is_reported: false }
+        let (charge, is_refund) = (rule.charge.charge(descriptor), descriptor.is_refund);
+        Self {
+            match_index: 0,
+            rule_index,
+            rule,
+            details,
+            descriptor_index,
+            charge,
+            is_refund,
+            is_reported: false,
+        }
     }
 
-    /// The same under a copy of the policy's rules, each as one of so many instances enforces it.
-    fn under(mut self, rules: &'r [Rule], instances: NonZeroU32) -> Self {
-        self.rule = &rules[self.nth as usize];
-        self.fit.limits = self.rule.limits(self.fit.chosen);
-        if let Some(limit) = &mut self.fit.requested {
-            let own = limit.limit.share_of(instances);
-            Arc::make_mut(limit).limit = own;
+    /// Returns the match with the limits of `rules`, a copy of the policy's rules with limits divided by `instances`.
+    fn with_rules(mut self, rules: &'r [Rule], instances: NonZeroU32) -> Self {
+        self.rule = &rules[self.rule_index as usize];
+        self.details.limits = self.rule.limits(self.details.settings_source);
+        if let Some(limit) = &mut self.details.requested {
+            let divided = limit.limit.instance_share(instances);
+            Arc::make_mut(limit).limit = divided;
         }
         self
     }
 
     fn origin(&self) -> Origin {
         Origin {
-            matched: self.order,
-            descriptor: self.descriptor,
-            rule: self.nth,
-            chosen: self.fit.chosen,
+            matched: self.match_index,
+            descriptor: self.descriptor_index,
+            rule: self.rule_index,
+            settings_source: self.details.settings_source,
             limit: 0,
-            is_requested: self.fit.requested.is_some(),
+            is_requested: self.details.requested.is_some(),
             is_refund: self.is_refund,
             is_reported: self.is_reported,
-            veto: self.fit.veto,
+            veto: self.details.veto,
         }
     }
 
-    pub(super) fn nth(&self) -> u32 {
-        self.nth
+    pub(super) fn rule_index_u32(&self) -> u32 {
+        self.rule_index
     }
 
-    /// The rule.
+    /// Returns the rule.
     pub fn rule(&self) -> &'r Rule {
         self.rule
     }
 
-    /// The rule's place in [`Policy::rules`](super::Policy::rules).
-    pub fn place(&self) -> usize {
-        self.nth as usize
+    /// Returns the index of the rule in [`Policy::rules`](super::Policy::rules).
+    pub fn rule_index(&self) -> usize {
+        self.rule_index as usize
     }
 
-    /// The place of the descriptor that it applies to, among those of the request.
-    pub fn descriptor(&self) -> usize {
-        self.descriptor as usize
+    /// Returns the index of the descriptor in the request.
+    pub fn descriptor_index(&self) -> usize {
+        self.descriptor_index as usize
     }
 
-    /// The override that holds, and its place in the rule; none if the rule's own terms do.
-    pub fn chosen_override(&self) -> Option<(usize, &'r Override)> {
-        match self.fit.chosen {
-            Chosen::Override(nth) => {
-                let nth = usize::from(nth);
-                Some((nth, &self.rule.overrides[nth]))
+    /// Returns the override that applies, with its index in the rule; `None` if the settings of the rule apply.
+    pub fn active_override(&self) -> Option<(usize, &'r Override)> {
+        match self.details.settings_source {
+            SettingsSource::Override(index) => {
+                let index = usize::from(index);
+                Some((index, &self.rule.overrides[index]))
             }
-            Chosen::Base | Chosen::Missing => None,
+            SettingsSource::Base | SettingsSource::Missing => None,
         }
     }
 
-    /// Whether it denies because an attribute of `per` is absent.
-    pub fn lacks_attribute(&self) -> bool {
-        self.fit.chosen == Chosen::Missing
+    /// Returns whether the rule denies the request because an attribute of `per` is absent.
+    pub fn is_attribute_missing(&self) -> bool {
+        self.details.settings_source == SettingsSource::Missing
     }
 
-    /// Whether a limit that does not fit denies the request.
+    /// Returns whether a limit that does not fit denies the request.
     pub fn is_enforced(&self) -> bool {
-        !self.limits().is_empty() && self.fit.veto != Veto::Never
+        !self.limits().is_empty() && self.details.veto != Veto::Never
     }
 
-    /// Whether its cost is taken off the counts: see [`Descriptor::as_refund`].
+    /// Returns whether the cost is subtracted from the counters; see [`Descriptor::as_refund`].
     pub fn is_refund(&self) -> bool {
         self.is_refund
     }
 
-    /// The limits that hold; none if all pass.
+    /// Returns the limits that apply; empty if every request passes.
     pub fn limits(&self) -> &[RuleLimit] {
-        match &self.fit.requested {
+        match &self.details.requested {
             Some(limit) => slice::from_ref(limit),
-            None => self.fit.limits,
+            None => self.details.limits,
         }
     }
 
-    /// Whose counts it asks for: the names and values of `per`, in order.
+    /// Returns the names and values of the attributes in `per` that identify the key, in the order of the rule.
     pub fn identity(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
-        let Identity { values, combination, .. } = &self.fit.identity;
-        let scope = match &self.fit.requested {
+        let Identity { values, combination, .. } = &self.details.identity;
+        let scope = match &self.details.requested {
             Some(limit) => &limit.scopes[0],
-            None => &self.rule.identities[usize::from(*combination)],
+            None => &self.rule.identity_scopes[usize::from(*combination)],
         };
         scope.names().zip(values.iter().copied())
     }
 
-    /// One hit for each limit. What [gives back](Self::is_refund) is for [`Store::refund`](crate::Store::refund).
+    /// Returns one hit for each limit. The hits of a [refund](Self::is_refund) are for
+    /// [`Store::refund`](crate::Store::refund).
     pub fn hits(&self) -> impl Iterator<Item = Hit<'_>> {
-        let Identity { values, combination, part } = &self.fit.identity;
+        let Identity { values, combination, part } = &self.details.identity;
         self.limits().iter().map(|limit| Hit {
             key: Key::with_optional_part(&limit.scopes[usize::from(*combination)], values, *part),
             limit: &limit.limit,
             cost: self.charge.cost,
             required: self.required(limit),
-            veto: self.fit.veto,
+            veto: self.details.veto,
             charge: self.charge_when(limit),
         })
     }
 
     fn required(&self, limit: &RuleLimit) -> u64 {
-        match limit.limit.capacity() {
+        match self.charge.required {
             _ if self.is_reported => 0,
             // A max of 0 denies everything.
-            0 => self.charge.required.max(1),
-            _ => self.charge.required,
+            0 if limit.limit.capacity() == 0 => 1,
+            required => required,
         }
     }
 
     fn charge_when(&self, limit: &RuleLimit) -> ChargeWhen {
-        // A max of 0 has no counts.
-        let always = self.charge.always || self.is_reported;
-        match self.fit.veto {
+        // A max of 0 has no counter.
+        let always = self.charge.charges_always || self.is_reported;
+        match self.details.veto {
             _ if always && !self.is_refund && limit.limit.capacity() > 0 => ChargeWhen::Always,
             Veto::Alone => ChargeWhen::IfAdmitted,
             Veto::Jointly | Veto::Never => ChargeWhen::IfAdmittedAndFits,

@@ -1,4 +1,4 @@
-//! What a rule does with what it finds.
+//! Modes of a rule, percentages, and the treatment of missing attributes and store errors.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,95 +9,101 @@ use thiserror::Error;
 use crate::hit::Veto;
 use crate::key::Key;
 
-/// What a rule does with what it finds.
+/// The effect of a rule on requests that do not fit its limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// It denies what does not fit.
+    /// Denies requests that do not fit.
     #[default]
     Enforce,
     /// Denies a request if none of the limits in this mode fits.
     Jointly,
-    /// It decides and counts, and never denies.
+    /// Decides and counts, and never denies.
     Observe,
-    /// It does not apply.
+    /// Does not apply.
     Off,
-    /// It enforces for a share of the keys, always the same ones, and observes the rest.
-    EnforceFor(Share),
+    /// Enforces the limits for a percentage of the keys, always the same keys, and observes the others.
+    EnforceFor(Percentage),
 }
 
-/// A share of all keys, in hundredths of a percent.
+/// A percentage with two decimals, stored as hundredths of a percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share(u16);
+pub struct Percentage(u16);
 
-/// Why a text is no share.
+/// The reason why a text is not a percentage.
 #[derive(Debug, PartialEq, Eq, Error)]
-pub enum ShareError {
-    /// It does not end with `%`.
+pub enum PercentageError {
+    /// The text does not end with `%`.
     #[error("`{0}` is not a share: did you mean `{0}%`?")]
     NoPercent(String),
-    /// It is no number from 0 to 100 with at most two decimals.
+    /// The text is not a number from 0 to 100 with at most two decimals.
     #[error(
         "`{0}` is not a share: write a number from 0% to 100%, with two decimals at most, for example 5% or 0.25%"
     )]
     Form(String),
 }
 
-impl Share {
-    /// A share of one.
-    const WHOLE: u64 = 10_000;
+impl Percentage {
+    /// 100% in hundredths of a percent.
+    const HUNDRED_PERCENT: u64 = 10_000;
 
-    /// One in how many it is, from 2 to so many, with its decimals rounded; else the nearest that is.
-    pub(crate) fn one_in(self, most: u32) -> Result<u32, (Self, u32)> {
-        let of_one_in = |many: u32| Self(((Self::WHOLE as u32 + many / 2) / many) as u16);
-        let nearest = (2..=most).min_by_key(|&many| of_one_in(many).0.abs_diff(self.0));
+    /// Returns `n` if the percentage is 1/n for an `n` from 2 to `max_ratio`, rounded to two decimals. Otherwise
+    /// returns the nearest such percentage and its `n`.
+    pub(crate) fn to_one_in(self, max_ratio: u32) -> Result<u32, (Self, u32)> {
+        let percentage_of =
+            |ratio: u32| Self(((Self::HUNDRED_PERCENT as u32 + ratio / 2) / ratio) as u16);
+        let nearest = (2..=max_ratio).min_by_key(|&ratio| percentage_of(ratio).0.abs_diff(self.0));
         let nearest = nearest.unwrap_or(2);
-        match of_one_in(nearest) {
-            share if share == self => Ok(nearest),
-            share => Err((share, nearest)),
+        match percentage_of(nearest) {
+            percentage if percentage == self => Ok(nearest),
+            percentage => Err((percentage, nearest)),
         }
     }
 
-    /// Whether it has no key at all.
-    pub(crate) fn is_none(self) -> bool {
+    /// Returns whether the percentage is 0%.
+    pub(crate) fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether it has every key.
-    pub(crate) fn is_whole(self) -> bool {
-        u64::from(self.0) == Self::WHOLE
+    /// Returns whether the percentage is 100%.
+    pub(crate) fn is_full(self) -> bool {
+        u64::from(self.0) == Self::HUNDRED_PERCENT
     }
 
-    /// Whether a key is of the share: its stable hash, modulo 10,000, is below the share's hundredths of
-    /// a percent. A larger share has all the keys of a smaller one.
-    fn has(self, key: &Key<'_>) -> bool {
-        key.stable_hash() % Self::WHOLE < u64::from(self.0)
+    /// Returns whether a key belongs to this percentage of the keys: its stable hash modulo 10,000 is below the
+    /// hundredths of a percent. A larger percentage includes all keys of a smaller one.
+    fn includes(self, key: &Key<'_>) -> bool {
+        key.stable_hash() % Self::HUNDRED_PERCENT < u64::from(self.0)
     }
 }
 
-impl FromStr for Share {
-    type Err = ShareError;
+impl FromStr for Percentage {
+    type Err = PercentageError;
 
-    fn from_str(text: &str) -> Result<Self, ShareError> {
-        let wrong = || ShareError::Form(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, PercentageError> {
+        let invalid = || PercentageError::Form(text.to_owned());
         let Some(number) = text.strip_suffix('%').map(str::trim_end) else {
             let number = text.parse::<f64>().is_ok_and(|number| (0.0..=100.0).contains(&number));
-            return Err(if number { ShareError::NoPercent(text.to_owned()) } else { wrong() });
+            return Err(if number {
+                PercentageError::NoPercent(text.to_owned())
+            } else {
+                invalid()
+            });
         };
         let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         if !digits(whole) || !digits(decimals) || whole.len() > 3 || decimals.len() > 2 {
-            return Err(wrong());
+            return Err(invalid());
         }
-        let hundredths = format!("{whole}{decimals:0<2}").parse().map_err(|_| wrong())?;
-        if u64::from(hundredths) > Self::WHOLE {
-            return Err(wrong());
+        let hundredths = format!("{whole}{decimals:0<2}").parse().map_err(|_| invalid())?;
+        if u64::from(hundredths) > Self::HUNDRED_PERCENT {
+            return Err(invalid());
         }
         Ok(Self(hundredths))
     }
 }
 
-/// `5%`, `0.25%`
-impl fmt::Display for Share {
+/// Formats as `5%` or `0.25%`.
+impl fmt::Display for Percentage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0 / 100, self.0 % 100) {
             (whole, 0) => write!(f, "{whole}%"),
@@ -108,7 +114,7 @@ impl fmt::Display for Share {
 }
 
 impl Mode {
-    /// The same without denials.
+    /// Returns the mode without denials: `Observe`, or `Off` if the rule is off.
     pub(crate) fn observing(self) -> Self {
         match self {
             Self::Off => Self::Off,
@@ -120,7 +126,7 @@ impl Mode {
     pub(crate) fn veto(self, key: &Key<'_>) -> Option<Veto> {
         match self {
             Self::Enforce => Some(Veto::Alone),
-            Self::EnforceFor(share) if share.has(key) => Some(Veto::Alone),
+            Self::EnforceFor(percentage) if percentage.includes(key) => Some(Veto::Alone),
             Self::Jointly => Some(Veto::Jointly),
             Self::Observe | Self::EnforceFor(_) => Some(Veto::Never),
             Self::Off => None,
@@ -128,7 +134,7 @@ impl Mode {
     }
 }
 
-/// What becomes of a request that lacks an attribute that a rule counts per.
+/// The treatment of a request without an attribute of `per`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -136,19 +142,19 @@ pub enum WhenMissing {
     /// The rule does not apply.
     #[default]
     Skip,
-    /// The rule denies it.
+    /// The rule denies the request.
     Deny,
 }
 
-/// What a rule wants while the store does not answer; from the laxest to the strictest, which wins.
+/// The behavior of a rule while the store is unavailable, from the least to the most strict. The strictest rule wins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnStoreError {
-    /// Its limits are not asked.
+    /// The limits of the rule are not checked.
     Allow,
-    /// Its limits are enforced in memory meanwhile, by each instance with max(1, max / expected instances),
-    /// so that in any window across an outage at most 2*max pass.
+    /// Each instance enforces the limits in memory with max(1, max / expected instances). In any window across an
+    /// outage at most 2*max requests pass.
     #[default]
     Local,
     /// The request is denied.
@@ -160,32 +166,34 @@ mod tests {
     use super::*;
     use crate::key::{Scope, Value};
 
-    /// How many of 10,000 tenants are of a share.
-    fn of_10_000(share: &str) -> Vec<String> {
-        let share: Share = share.parse().unwrap();
+    /// Returns the tenants, out of 10,000, that a percentage includes.
+    fn included_tenants(percentage: &str) -> Vec<String> {
+        let percentage: Percentage = percentage.parse().unwrap();
         let scope = Scope::new("default", "canary", "", &["tenant"]);
-        let tenants = (0..10_000).map(|nth| format!("tenant-{nth}"));
-        tenants.filter(|name| share.has(&Key::new(&scope, &[Value::Text(name)]))).collect()
+        let tenants = (0..10_000).map(|index| format!("tenant-{index}"));
+        tenants
+            .filter(|name| percentage.includes(&Key::new(&scope, &[Value::Text(name)])))
+            .collect()
     }
 
     #[test]
-    fn a_share_has_about_its_part_of_the_keys_and_a_larger_one_has_them_too() {
-        let (few, more) = (of_10_000("5%"), of_10_000("50%"));
-        assert!((430..570).contains(&few.len()), "{}", few.len());
-        assert!((4_850..5_150).contains(&more.len()), "{}", more.len());
-        assert!(few.iter().all(|tenant| more.contains(tenant)));
-        assert_eq!((of_10_000("0%").len(), of_10_000("100%").len()), (0, 10_000));
+    fn percentage_includes_keys_of_smaller_percentage() {
+        let (small, large) = (included_tenants("5%"), included_tenants("50%"));
+        assert!((430..570).contains(&small.len()), "{}", small.len());
+        assert!((4_850..5_150).contains(&large.len()), "{}", large.len());
+        assert!(small.iter().all(|tenant| large.contains(tenant)));
+        assert_eq!((included_tenants("0%").len(), included_tenants("100%").len()), (0, 10_000));
     }
 
     #[test]
-    fn a_share_is_one_in_a_whole_number_or_has_a_neighbour_that_is() {
-        let one_in = |text: &str| text.parse::<Share>().unwrap().one_in(100);
-        for (text, many) in
+    fn percentage_converts_to_nearest_one_in_n() {
+        let one_in = |text: &str| text.parse::<Percentage>().unwrap().to_one_in(100);
+        for (text, ratio) in
             [("50%", 2), ("33.33%", 3), ("12.5%", 8), ("10%", 10), ("1.01%", 99), ("1%", 100)]
         {
-            assert_eq!(one_in(text), Ok(many), "{text}");
+            assert_eq!(one_in(text), Ok(ratio), "{text}");
         }
-        for (text, nearest, many) in [
+        for (text, nearest, ratio) in [
             ("100%", "50%", 2),
             ("41%", "33.33%", 3),
             ("30%", "33.33%", 3),
@@ -194,23 +202,23 @@ mod tests {
             ("0.5%", "1%", 100),
             ("0%", "1%", 100),
         ] {
-            assert_eq!(one_in(text), Err((nearest.parse().unwrap(), many)), "{text}");
-            assert_eq!(one_in(nearest), Ok(many), "{nearest}");
+            assert_eq!(one_in(text), Err((nearest.parse().unwrap(), ratio)), "{text}");
+            assert_eq!(one_in(nearest), Ok(ratio), "{nearest}");
         }
     }
 
     #[test]
-    fn a_share_is_written_as_it_is_read() {
+    fn percentage_display_round_trips() {
         for text in ["0%", "5%", "0.25%", "0.05%", "99.9%", "100%"] {
-            assert_eq!(text.parse::<Share>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<Percentage>().unwrap().to_string(), text);
         }
-        assert_eq!("12.50 %".parse::<Share>().unwrap().to_string(), "12.5%");
+        assert_eq!("12.50 %".parse::<Percentage>().unwrap().to_string(), "12.5%");
         for text in
             ["", "%", "101%", "100.01%", "-1%", "+5%", "1.234%", ".5%", "5.%", "a%", "5 per cent"]
         {
-            assert!(matches!(text.parse::<Share>(), Err(ShareError::Form(_))), "{text}");
+            assert!(matches!(text.parse::<Percentage>(), Err(PercentageError::Form(_))), "{text}");
         }
-        let error = "5".parse::<Share>().unwrap_err();
+        let error = "5".parse::<Percentage>().unwrap_err();
         assert_eq!(error.to_string(), "`5` is not a share: did you mean `5%`?");
     }
 }

@@ -1,4 +1,4 @@
-//! What a rule says to stores that count in Redis, and to which sub-key a request goes.
+//! Options of a rule for stores that count in Redis, and the choice of the sub-key of a request.
 
 use std::hash::Hasher;
 use std::num::NonZeroU32;
@@ -8,41 +8,41 @@ use fnv::FnvHasher;
 use super::Attributes;
 use crate::redis_options::RedisOptions;
 
-/// What a rule says to stores that count in Redis; other stores ignore it.
+/// The `redis` options of a rule; other stores ignore them.
 #[derive(Clone, Debug)]
-pub struct RuleRedis {
-    /// Whatever the limit: the scopes of each limit have their own.
-    pub(super) settings: RedisOptions,
+pub struct RuleRedisOptions {
+    /// The options of the rule, independent of a limit. The scopes of each limit have their own copy.
+    pub(super) options: RedisOptions,
     pub(super) split_by: Box<[Box<str>]>,
 }
 
-impl RuleRedis {
-    /// The entries of `per` that choose the hash slot, by their places; none: all do.
+impl RuleRedisOptions {
+    /// Returns the indexes of the entries of `per` that choose the hash slot; empty if all do.
     pub fn slot_by(&self) -> &[usize] {
-        self.settings.slot_by()
+        self.options.slot_by()
     }
 
-    /// The attributes whose values choose the sub-key.
+    /// Returns the attributes whose values choose the sub-key.
     pub fn split_by(&self) -> impl Iterator<Item = &str> {
         self.split_by.iter().map(|name| &**name)
     }
 
-    /// Over how many sub-keys each identity is spread.
+    /// Returns the number of sub-keys of each key; `None` if the counters are not split.
     pub fn split_into(&self) -> Option<NonZeroU32> {
-        self.settings.split_into()
+        self.options.split_into()
     }
 
-    /// One request in so many asks; 1: all do.
+    /// Returns `n` if one in `n` requests is sent to Redis; 1 if all are.
     pub fn sample(&self) -> NonZeroU32 {
-        self.settings.sample()
+        self.options.sample()
     }
 
-    /// The sub-key of a request: the same in every process.
+    /// Returns the index of the sub-key of a request: the same in every process.
     pub(super) fn part(&self, attributes: &Attributes<'_, '_>) -> Option<u16> {
-        let into = self.split_into()?;
+        let part_count = self.split_into()?;
         let mut hasher = FnvHasher::default();
         for name in self.split_by() {
-            // Neither byte stands in any text.
+            // Neither byte occurs in UTF-8 text.
             match attributes.get(name) {
                 Some(value) => {
                     hasher.write(value.as_bytes());
@@ -52,7 +52,7 @@ impl RuleRedis {
             }
         }
         let hash = hasher.finish();
-        // The lowest bits of FNV alone are too much alike.
-        Some(((hash ^ (hash >> 32)) as u32 % into) as u16)
+        // The lowest bits of FNV alone are not distributed evenly enough.
+        Some(((hash ^ (hash >> 32)) as u32 % part_count) as u16)
     }
 }

@@ -1,18 +1,17 @@
-//! Counts in the memory of this process.
+//! The memory store: counters in the memory of this process.
 //!
-//! Keys are spread over many shards, each behind a lock of its own; nothing is global on the way of a
-//! decision but a count of keys, and that moves only when keys come and go. A request that touches
-//! several shards locks them all, so that it is one step; it waits for none while it holds another,
-//! unless it locks them in ascending order, so no two requests wait for each other in a circle.
+//! Keys are distributed over many shards, each with its own lock. The only global state on the decision path is the
+//! number of keys, which changes only when a key is inserted or removed. A request that affects several shards locks
+//! all of them, so that it is atomic. It waits for a lock while holding another only if it locks them in ascending
+//! order, so there are no deadlocks.
 //!
-//! Keys are known by a 64-bit fingerprint under a secret drawn at start, so a long key costs no more
-//! than a short one, and nobody can look for keys that collide. `docs/ALGORITHMS.md` has the odds.
+//! Keys are identified by a 64-bit fingerprint with a secret that is drawn at start, so a long key takes no more memory
+//! than a short one, and collisions cannot be constructed. `docs/ALGORITHMS.md` has the probabilities.
 //!
-//! Idle keys leave as others come: each new key and every 64th decision in a shard looks at one
-//! block of it. When there are more than `max_keys`, a key goes for each that comes: of a few the one
-//! that expires soonest, and never one that is being denied while another can go. Keys go by the same rule when they
-//! take more memory than they may. What they take is counted: each change of a size, under its shard's lock, moves one
-//! atomic figure of the whole store.
+//! Expired keys are removed incrementally: each new key and every 64th decision in a shard sweep one block of the
+//! shard. Above `max_keys`, each new key evicts another: the one of a small sample that expires first, and a key that
+//! is being denied only if there is no other. The same rule applies when the keys exceed the memory budget. Each change
+//! of memory use is made under the lock of its shard and added to one atomic counter of the store.
 
 mod eviction;
 mod locked_shards;
@@ -20,7 +19,7 @@ mod shard;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{AnyCounter, Charged, with_counter};
+use crate::algorithm::{AnyCounter, ChargeEffect, with_counter};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::hit::{Hit, Veto};
 use crate::limit::Limit;
@@ -28,76 +27,76 @@ use crate::outcome::Outcome;
 use crate::store::table::{CoarseTime, slot_bytes};
 use crate::store::{
     Charge, ChargeResult, CounterId, Outcomes, Receipt, SingleChargeResult, SyncStore, admits,
-    is_charged, pending,
+    is_charged, pending_units,
 };
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering};
 
 use locked_shards::LockedShards;
 use shard::{HasTable, Shard};
 
-/// Keys that a store holds unless told otherwise.
+/// The default maximum number of keys.
 pub const DEFAULT_MAX_KEYS: usize = 10_000_000;
 
-/// Bytes that the keys of a store take unless told otherwise: 1 GiB.
+/// The default memory budget for keys in bytes: 1 GiB.
 pub const DEFAULT_MAX_MEMORY: usize = 1 << 30;
 
-/// The smallest budget of memory: 1 MiB. Less counts as this much.
+/// The smallest memory budget in bytes: 1 MiB. Smaller values are raised to it.
 pub const MIN_MAX_MEMORY: usize = 1 << 20;
 
-/// A shard has at least this part of the budget, so that it has a few tables' worth of keys.
+/// The minimum memory budget per shard in bytes, so that a shard has memory for its tables.
 const MIN_SHARD_MEMORY: usize = 64 << 10;
 
-/// At most so many shards: their locks then fit into the first cache, and a shard of ten million keys
-/// grows within a tenth of a millisecond.
+/// The largest number of shards. Their locks fit into the first-level cache, and with ten million keys a shard grows
+/// within 0.1 ms.
 const MAX_SHARDS: usize = 1024;
 
-/// Requests of a batch whose states are loaded together.
-const BATCH: usize = 16;
+/// The number of requests of a batch whose states are loaded together.
+const BATCH_SIZE: usize = 16;
 
-/// Counts in the memory of this process. See the [module](self).
+/// A store that counts in the memory of this process. See the [module documentation](self).
 ///
 /// ```
 /// use slidegate::{ManualClock, MemoryStore};
 ///
-/// let store = MemoryStore::new();                       // 10 million keys, 1 GiB, the system's clock
+/// let store = MemoryStore::new();                       // 10 million keys, 1 GiB, system clock
 /// let small = MemoryStore::with_clock(ManualClock::default(), 1_000).with_max_memory(16 << 20);
 /// assert_eq!((store.keys(), small.keys()), (0, 0));
 /// ```
 pub struct MemoryStore<C = SystemClock> {
     clock: C,
-    /// Coarse time begins here.
-    began_us: u64,
+    /// The start of coarse time, in microseconds.
+    started_us: u64,
     secret: foldhash::quality::RandomState,
     shards: Box<[PaddedShard]>,
     max_keys: usize,
     keys: AtomicUsize,
     max_memory: usize,
-    /// Bytes of all shards. Each changes it by what its own bytes change, under its lock.
+    /// The bytes of all shards. Changes of a shard are added under its lock.
     memory: AtomicUsize,
-    /// The shard from which memory is taken next.
-    shed_at: AtomicUsize,
+    /// The next shard from which keys are evicted to free memory.
+    next_shard_to_evict: AtomicUsize,
     evicted: AtomicU64,
 }
 
-/// A shard in its place, alone on its cache line.
+/// A shard that has a cache line of its own.
 #[repr(align(64))]
 struct PaddedShard {
     shard: Mutex<Shard>,
-    /// Until then every key of the shard is being denied, unless one is charged.
-    saturated_until: AtomicU32,
+    /// The time until which all keys of the shard are denied, unless one of them is charged.
+    all_denied_until: AtomicU32,
 }
 
-/// A hit on its way through the store.
+/// The location of a hit's counter in the store.
 #[derive(Clone, Copy, Default)]
 struct HitLocation {
     shard: usize,
     fingerprint: u64,
-    /// What the counter's clock is ahead of the store's.
+    /// The offset of the counter's clock from the store's clock.
     phase_us: u64,
 }
 
 impl MemoryStore {
-    /// A store of at most [`DEFAULT_MAX_KEYS`] keys and [`DEFAULT_MAX_MEMORY`] bytes on the system's clock.
+    /// Creates a store of at most [`DEFAULT_MAX_KEYS`] keys and [`DEFAULT_MAX_MEMORY`] bytes with the system clock.
     pub fn new() -> Self {
         Self::with_clock(SystemClock::new(), DEFAULT_MAX_KEYS)
     }
@@ -110,98 +109,98 @@ impl Default for MemoryStore {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// A store of at most `max_keys` keys on the given clock.
+    /// Creates a store of at most `max_keys` keys with the given clock.
     ///
-    /// Threads that bring new keys at the same instant may each exceed the bound by one, and by the hits of
-    /// a request where nearly all keys are its own.
+    /// Threads that insert keys at the same time may each exceed the bound by one key, or by the number of hits of a
+    /// request if nearly all keys belong to this request.
     pub fn with_clock(clock: C, max_keys: usize) -> Self {
         Self {
-            began_us: clock.now().as_micros(),
+            started_us: clock.now().as_micros(),
             clock,
             secret: foldhash::quality::RandomState::default(),
-            shards: shards(max_keys, DEFAULT_MAX_MEMORY),
+            shards: new_shards(max_keys, DEFAULT_MAX_MEMORY),
             max_keys,
             keys: AtomicUsize::new(0),
             max_memory: DEFAULT_MAX_MEMORY,
             memory: AtomicUsize::new(0),
-            shed_at: AtomicUsize::new(0),
+            next_shard_to_evict: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
         }
     }
 
-    /// Sets the memory of the keys, in bytes; 1 MiB at least. [`memory_bytes`](Self::memory_bytes) is held against it.
+    /// Sets the memory budget for keys in bytes, at least 1 MiB. It bounds [`memory_bytes`](Self::memory_bytes).
     ///
-    /// When it is exceeded, keys are evicted by the same rule as above the largest number of keys. It is exceeded for
-    /// moments, while a table or a state moves to a larger allocation, and by the allocations of other threads at the
-    /// same instant. It is exceeded for longer in two cases: if nearly all keys are being denied, by up to an eighth;
-    /// and by a single state that is larger ([`Limit::max_state_bytes`](crate::Limit::max_state_bytes)).
+    /// Above the budget, keys are evicted by the same rule as above the maximum number of keys. The budget is exceeded
+    /// briefly while a table or a state moves to a larger allocation, and by concurrent allocations of other threads.
+    /// It is exceeded for longer in two cases: by up to an eighth if nearly all keys are being denied, and by a single
+    /// state that is larger than the budget ([`Limit::max_state_bytes`](crate::Limit::max_state_bytes)).
     ///
-    /// Call it before the store is used: keys that it has already are lost.
+    /// Call this before the store is used: existing keys are lost.
     #[must_use]
     pub fn with_max_memory(self, bytes: usize) -> Self {
         let max_memory = bytes.max(MIN_MAX_MEMORY);
-        let shards = shards(self.max_keys, max_memory);
+        let shards = new_shards(self.max_keys, max_memory);
         let (keys, memory) = (AtomicUsize::new(0), AtomicUsize::new(0));
         Self { max_memory, shards, keys, memory, ..self }
     }
 
-    /// Returns the bytes that the keys take: tables with their free slots, heap allocations of states, and the
-    /// allocator's overhead. The shards themselves are left out: 200 bytes each, at most 1024.
+    /// Returns the bytes used by keys: tables with their free slots, heap allocations of states, and the allocator's
+    /// overhead. The shards themselves, at most 1024 with 200 bytes each, are not included.
     pub fn memory_bytes(&self) -> usize {
         self.memory.load(Ordering::Relaxed)
     }
 
-    /// Keys in the store; those that have expired count until they are swept.
+    /// Returns the number of keys, including expired keys that have not been swept.
     pub fn keys(&self) -> usize {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// Forgets every key that has expired. Never needed: keys leave as others come. It gives memory back
-    /// at once, shard by shard.
+    /// Removes all expired keys and frees their memory, shard by shard. Calling this is optional, since expired keys
+    /// are also removed as new keys are inserted.
     pub fn sweep(&self) {
-        let now = self.coarse(self.clock.now());
-        for place in &self.shards {
-            let mut shard = place.shard.lock();
-            // A table that shrinks on the way begins anew, so until there is nothing left.
+        let now = self.coarse_time(self.clock.now());
+        for padded in &self.shards {
+            let mut shard = padded.shard.lock();
+            // A table that shrinks during the sweep reorders its blocks, so repeat until nothing is removed.
             loop {
-                let swept = self.change(&mut shard, |shard| shard.sweep_all(now));
+                let swept = self.update_shard(&mut shard, |shard| shard.sweep_all(now));
                 self.keys.fetch_sub(swept, Ordering::Relaxed);
                 if swept == 0 {
                     break;
                 }
             }
-            self.change(&mut shard, Shard::trim);
+            self.update_shard(&mut shard, Shard::trim);
         }
     }
 
-    /// Keys that had to go before they expired, because there were more than `max_keys`, or they took more memory than
-    /// they may.
+    /// Returns the number of keys that were evicted before they expired, because the store exceeded `max_keys` or its
+    /// memory budget.
     pub fn evicted_keys(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }
 
     #[inline(always)]
     fn location(&self, hit: &Hit<'_>) -> HitLocation {
-        // 0 stands for an empty slot.
+        // A fingerprint of 0 marks an empty slot.
         let fingerprint = hit.key.fingerprint(&self.secret, hit.limit.shape()).max(1);
         let phase_us = match hit.limit.has_phase() {
             true => hit.key.stable_hash() % hit.limit.quota().window_us(),
             false => 0,
         };
-        HitLocation { shard: self.shard_of(fingerprint), fingerprint, phase_us }
+        HitLocation { shard: self.shard_index(fingerprint), fingerprint, phase_us }
     }
 
-    fn shard_of(&self, fingerprint: u64) -> usize {
+    fn shard_index(&self, fingerprint: u64) -> usize {
         (((fingerprint >> 32) * self.shards.len() as u64) >> 32) as usize
     }
 
-    /// The coarse time in which a moment lies.
-    fn coarse(&self, moment: Timestamp) -> CoarseTime {
-        let coarse = moment.as_micros().saturating_sub(self.began_us) >> 16;
+    /// Converts a time to coarse time, rounded down.
+    fn coarse_time(&self, time: Timestamp) -> CoarseTime {
+        let coarse = time.as_micros().saturating_sub(self.started_us) >> 16;
         CoarseTime::try_from(coarse).unwrap_or(CoarseTime::MAX)
     }
 
-    /// Decides one request whose shards are held.
+    /// Decides one request whose shards are locked.
     fn decide(
         &self,
         locked_shards: &mut LockedShards<'_>,
@@ -211,14 +210,14 @@ impl<C: Clock> MemoryStore<C> {
     ) -> ChargeResult {
         let mut outcomes = self.peek_all(locked_shards, hits, locations, now);
         let allowed = admits(hits, &outcomes);
-        let most = if allowed { hits.len() } else { 0 };
-        let mut receipt = Receipt { charges: SmallVec::with_capacity(most) };
+        let capacity = if allowed { hits.len() } else { 0 };
+        let mut receipt = Receipt { charges: SmallVec::with_capacity(capacity) };
         for (nth, ((hit, location), outcome)) in
             hits.iter().zip(locations).zip(&mut outcomes).enumerate()
         {
             if is_charged(hit, allowed, outcome) {
                 let (charge, after) =
-                    self.charge(locked_shards.of(nth), hit, outcome, *location, now);
+                    self.charge(locked_shards.shard(nth), hit, outcome, *location, now);
                 *outcome = after.charged_after(outcome);
                 receipt.charges.push(charge);
             }
@@ -226,7 +225,7 @@ impl<C: Clock> MemoryStore<C> {
         ChargeResult { allowed, outcomes, receipt }
     }
 
-    /// How each hit would fare, if those before it were charged.
+    /// Returns the outcome of each hit under the assumption that the hits before it are charged.
     fn peek_all(
         &self,
         locked_shards: &mut LockedShards<'_>,
@@ -237,19 +236,19 @@ impl<C: Clock> MemoryStore<C> {
         let mut outcomes = Outcomes::with_capacity(hits.len());
         for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
             let is_same = |earlier: usize| locations[earlier].fingerprint == location.fingerprint;
-            let pending = pending(&hits[..nth], &outcomes, is_same);
+            let pending = pending_units(&hits[..nth], &outcomes, is_same);
             let required = hit.required.saturating_add(pending);
-            let at = shifted(now, location);
-            let shard = locked_shards.of(nth);
+            let counter_now = shift_by_phase(now, location);
+            let shard = locked_shards.shard(nth);
             outcomes.push(with_counter!(hit.limit.counter(), counter => {
                 let slot = shard.find(counter, location.fingerprint);
-                shard.peek_slot(counter, slot, at, required)
+                shard.peek_slot(counter, slot, counter_now, required)
             }));
         }
         outcomes
     }
 
-    /// Charges one hit. Returns the charge and the state of the counter after it.
+    /// Charges one hit. Returns the charge and the outcome of the counter after it.
     #[inline]
     fn charge(
         &self,
@@ -259,48 +258,48 @@ impl<C: Clock> MemoryStore<C> {
         location: HitLocation,
         now: Timestamp,
     ) -> (Charge, Outcome) {
-        let (charged, units) = with_counter!(hit.limit.counter(), counter => {
+        let (effect, units) = with_counter!(hit.limit.counter(), counter => {
             let slot = shard.find(counter, location.fingerprint);
             self.charge_slot(shard, counter, slot, (hit, before), location, now)
         });
-        (charge_of(hit, location, charged.at, units), charged.after)
+        (new_charge(hit, location, effect.charged_at, units), effect.outcome)
     }
 
-    /// Charges the state in a slot; without one it is a new key. Returns the units that were charged, too.
+    /// Charges the state in a slot, or inserts a new key if there is no slot. Also returns the units that were charged.
     #[inline(always)]
-    fn charge_slot<C2: HasTable>(
+    fn charge_slot<K: HasTable>(
         &self,
         shard: &mut Shard,
-        counter: C2,
+        counter: K,
         slot: Option<usize>,
         (hit, before): (&Hit<'_>, &Outcome),
         location: HitLocation,
         now: Timestamp,
-    ) -> (Charged, u64) {
+    ) -> (ChargeEffect, u64) {
         let is_new = slot.is_none();
         let slot = slot.unwrap_or_else(|| self.insert(shard, counter, location, now));
-        // It may be a key that is not denied: a new one, or one whose max was raised.
-        self.shards[location.shard].saturated_until.store(0, Ordering::Relaxed);
-        let coarse = |moment: Timestamp| {
-            // One step more, for callers whose clocks are a little behind.
-            let moment_us = moment.as_micros().saturating_sub(location.phase_us);
-            self.coarse(Timestamp::from_micros(moment_us)).saturating_add(1)
+        // The key is possibly not denied: it may be new, or its max may have been raised.
+        self.shards[location.shard].all_denied_until.store(0, Ordering::Relaxed);
+        let coarse = |time: Timestamp| {
+            // One step is added for threads that have read the clock slightly earlier.
+            let time_us = time.as_micros().saturating_sub(location.phase_us);
+            self.coarse_time(Timestamp::from_micros(time_us)).saturating_add(1)
         };
-        let now_there = shifted(now, &location);
-        // Units that are free are no debt.
+        let counter_now = shift_by_phase(now, &location);
+        // A cost that fits causes no debt, so it need not be limited.
         let units = match before.fits() && hit.cost <= hit.required {
             true => hit.cost,
-            false => shard.chargeable(counter, slot, now_there, hit.cost),
+            false => shard.chargeable_units(counter, slot, counter_now, hit.cost),
         };
         let mut grown = 0;
-        let charged = shard.charge(counter, slot, now_there, units, coarse, &mut grown);
+        let effect = shard.charge(counter, slot, counter_now, units, coarse, &mut grown);
         if is_new || grown != 0 {
-            self.count_growth(shard, counter, location, now, grown);
+            self.record_growth(shard, counter, location, now, grown);
         }
-        (charged, units)
+        (effect, units)
     }
 
-    /// [`decide`](Self::decide) for the commonest request, of one hit: one look-up.
+    /// Decides a request with one hit, the most common request, with a single lookup.
     #[inline(always)]
     fn decide_one(
         &self,
@@ -309,25 +308,25 @@ impl<C: Clock> MemoryStore<C> {
         location: HitLocation,
         now: Timestamp,
     ) -> SingleChargeResult {
-        self.sweep_now_and_then(shard, now);
+        self.sweep_if_due(shard, now);
         with_counter!(hit.limit.counter(), counter => {
             let slot = shard.find(counter, location.fingerprint);
-            let outcome = shard.peek_slot(counter, slot, shifted(now, &location), hit.required);
+            let outcome = shard.peek_slot(counter, slot, shift_by_phase(now, &location), hit.required);
             let allowed = outcome.fits() || hit.veto == Veto::Never;
             if !is_charged(hit, allowed, &outcome) {
                 return SingleChargeResult { outcome, charge: None };
             }
-            let (charged, units) = self.charge_slot(shard, counter, slot, (hit, &outcome), location, now);
+            let (effect, units) = self.charge_slot(shard, counter, slot, (hit, &outcome), location, now);
             SingleChargeResult {
-                outcome: charged.after.charged_after(&outcome),
-                charge: Some(charge_of(hit, location, charged.at, units)),
+                outcome: effect.outcome.charged_after(&outcome),
+                charge: Some(new_charge(hit, location, effect.charged_at, units)),
             }
         })
     }
 
-    /// Takes the hits of one request.
+    /// Decides one request whose counters have been located.
     #[inline]
-    fn take_aimed(
+    fn take_located(
         &self,
         hits: &[Hit<'_>],
         locations: &[HitLocation],
@@ -335,11 +334,11 @@ impl<C: Clock> MemoryStore<C> {
     ) -> ChargeResult {
         if let ([hit], [location]) = (hits, locations) {
             let shard = &mut *self.shards[location.shard].shard.lock();
-            return self.decide_one(shard, hit, *location, now).into_taken(hit);
+            return self.decide_one(shard, hit, *location, now).into_charge_result(hit);
         }
-        let mut locked_shards = self.hold(locations);
+        let mut locked_shards = self.lock_shards(locations);
         for shard in locked_shards.shards() {
-            self.sweep_now_and_then(shard, now);
+            self.sweep_if_due(shard, now);
         }
         self.decide(&mut locked_shards, hits, locations, now)
     }
@@ -348,11 +347,11 @@ impl<C: Clock> MemoryStore<C> {
         hits.iter().map(|hit| self.location(hit)).collect()
     }
 
-    /// Every 64th decision in a shard sweeps a little.
+    /// Counts a decision in a shard, and sweeps a part of the shard on every 64th.
     #[inline]
-    fn sweep_now_and_then(&self, shard: &mut Shard, now: Timestamp) {
-        if shard.is_due() {
-            let swept = self.change(shard, |shard| shard.sweep(self.coarse(now)));
+    fn sweep_if_due(&self, shard: &mut Shard, now: Timestamp) {
+        if shard.count_decision() {
+            let swept = self.update_shard(shard, |shard| shard.sweep(self.coarse_time(now)));
             if swept > 0 {
                 self.keys.fetch_sub(swept, Ordering::Relaxed);
             }
@@ -360,20 +359,21 @@ impl<C: Clock> MemoryStore<C> {
     }
 }
 
-fn shards(max_keys: usize, max_memory: usize) -> Box<[PaddedShard]> {
+fn new_shards(max_keys: usize, max_memory: usize) -> Box<[PaddedShard]> {
     let shards = (max_keys / 1024).min(max_memory / MIN_SHARD_MEMORY);
-    let place =
-        || PaddedShard { shard: Mutex::new(Shard::default()), saturated_until: AtomicU32::new(0) };
-    (0..shards.next_power_of_two().clamp(64, MAX_SHARDS)).map(|_| place()).collect()
+    let new_shard =
+        || PaddedShard { shard: Mutex::new(Shard::default()), all_denied_until: AtomicU32::new(0) };
+    (0..shards.next_power_of_two().clamp(64, MAX_SHARDS)).map(|_| new_shard()).collect()
 }
 
 impl Limit {
-    /// Returns how many bytes one key of this limit takes at most in a [`MemoryStore`]: its slot, with the free ones
-    /// that a growing table has for it (at most a quarter, in tables of some hundred keys), and what its state holds on
-    /// the heap at worst.
+    /// Returns the largest number of bytes that one key of this limit takes in a [`MemoryStore`]: its slot, its part of
+    /// the free slots of a growing table (at most a quarter of a slot in tables with several hundred keys), and the
+    /// largest heap allocation of its state.
     ///
-    /// For `sliding_buckets` that is when every bucket has units; for `sliding_log` when charges that are made without
-    /// a check, such as reported ones, have filled the log to twice its max. Most keys take far less.
+    /// The largest allocation is reached with `sliding_buckets` when every bucket has units, and with `sliding_log`
+    /// when charges without a check, such as reported ones, have filled the log to twice its max. Most keys take far
+    /// less.
     ///
     /// ```
     /// use slidegate::{Algorithm, Limit};
@@ -394,21 +394,22 @@ impl Limit {
             | AnyCounter::FixedWindow(_)
             | AnyCounter::TokenBucket(_) => 0,
         };
-        let slot_bytes = with_counter!(self.counter(), counter => slot_bytes_of(counter));
+        let slot_bytes = with_counter!(self.counter(), counter => table_slot_bytes(counter));
         slot_bytes + slot_bytes / 4 + heap_bytes
     }
 }
 
-fn slot_bytes_of<C: HasTable>(_: C) -> usize {
+fn table_slot_bytes<C: HasTable>(_: C) -> usize {
     slot_bytes::<C::State>()
 }
 
-fn charge_of(hit: &Hit<'_>, location: HitLocation, charged_at: Timestamp, cost: u64) -> Charge {
+fn new_charge(hit: &Hit<'_>, location: HitLocation, charged_at: Timestamp, cost: u64) -> Charge {
     let counter = CounterId::Fingerprint(location.fingerprint);
     Charge { counter, limit: *hit.limit, charged_at, cost }
 }
 
-fn shifted(now: Timestamp, location: &HitLocation) -> Timestamp {
+/// Returns the time on the clock of a counter.
+fn shift_by_phase(now: Timestamp, location: &HitLocation) -> Timestamp {
     Timestamp::from_micros(now.as_micros() + location.phase_us)
 }
 
@@ -416,8 +417,8 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
     #[inline]
     fn take_now(&self, hits: &[Hit<'_>]) -> ChargeResult {
         match hits {
-            [hit] => self.take_aimed(hits, &[self.location(hit)], self.clock.now()),
-            _ => self.take_aimed(hits, &self.locations(hits), self.clock.now()),
+            [hit] => self.take_located(hits, &[self.location(hit)], self.clock.now()),
+            _ => self.take_located(hits, &self.locations(hits), self.clock.now()),
         }
     }
 
@@ -429,37 +430,38 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
         self.decide_one(shard, hit, location, now)
     }
 
-    /// Holds the shards of some hits and loads all their states first, so that the waits for memory
-    /// overlap.
-    fn take_each_now(&self, hits: &[Hit<'_>], mut answer: impl FnMut(SingleChargeResult)) {
+    /// Locks the shards of a batch of hits and loads all states before deciding, so that the memory accesses overlap.
+    fn take_each_now(&self, hits: &[Hit<'_>], mut on_result: impl FnMut(SingleChargeResult)) {
         let now = self.clock.now();
-        for hits in hits.chunks(BATCH) {
-            let mut locations = [HitLocation::default(); BATCH];
+        for hits in hits.chunks(BATCH_SIZE) {
+            let mut locations = [HitLocation::default(); BATCH_SIZE];
             for (location, hit) in locations.iter_mut().zip(hits) {
                 *location = self.location(hit);
             }
             let locations = &locations[..hits.len()];
-            let mut locked_shards = self.hold(locations);
+            let mut locked_shards = self.lock_shards(locations);
             for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
                 with_counter!(hit.limit.counter(), counter => {
-                    locked_shards.of(nth).touch(counter, location.fingerprint)
+                    locked_shards.shard(nth).prefetch(counter, location.fingerprint)
                 });
             }
             for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
-                answer(self.decide_one(locked_shards.of(nth), hit, *location, now));
+                on_result(self.decide_one(locked_shards.shard(nth), hit, *location, now));
             }
         }
     }
 
-    fn take_many_now(&self, asks: &[&[Hit<'_>]], mut answer: impl FnMut(ChargeResult)) {
+    fn take_many_now(&self, requests: &[&[Hit<'_>]], mut on_result: impl FnMut(ChargeResult)) {
         let now = self.clock.now();
-        asks.iter().for_each(|hits| answer(self.take_aimed(hits, &self.locations(hits), now)));
+        for hits in requests {
+            on_result(self.take_located(hits, &self.locations(hits), now));
+        }
     }
 
     fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes {
         let now = self.clock.now();
         let locations = self.locations(hits);
-        let mut locked_shards = self.hold(&locations);
+        let mut locked_shards = self.lock_shards(&locations);
         self.peek_all(&mut locked_shards, hits, &locations, now)
     }
 
@@ -468,14 +470,14 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
             let CounterId::Fingerprint(fingerprint) = charge.counter else {
                 continue;
             };
-            let place = &self.shards[self.shard_of(fingerprint)];
-            let shard = &mut *place.shard.lock();
-            // Not every key of the shard is being denied any more.
-            place.saturated_until.store(0, Ordering::Relaxed);
+            let padded = &self.shards[self.shard_index(fingerprint)];
+            let shard = &mut *padded.shard.lock();
+            // The key is possibly not denied any more.
+            padded.all_denied_until.store(0, Ordering::Relaxed);
             let grown = with_counter!(charge.limit.counter(), counter => {
                 shard.revert(counter, fingerprint, charge.charged_at, charge.cost)
             });
-            self.count_bytes(grown);
+            self.add_bytes(grown);
         }
     }
 
@@ -483,14 +485,14 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
         let now = self.clock.now();
         let refund = |hit: &Hit<'_>| {
             let location = self.location(hit);
-            let place = &self.shards[location.shard];
-            let shard = &mut *place.shard.lock();
-            // Not every key of the shard is being denied any more.
-            place.saturated_until.store(0, Ordering::Relaxed);
+            let padded = &self.shards[location.shard];
+            let shard = &mut *padded.shard.lock();
+            // The key is possibly not denied any more.
+            padded.all_denied_until.store(0, Ordering::Relaxed);
             let (outcome, grown) = with_counter!(hit.limit.counter(), counter => {
-                shard.refund(counter, location.fingerprint, shifted(now, &location), hit.cost)
+                shard.refund(counter, location.fingerprint, shift_by_phase(now, &location), hit.cost)
             });
-            self.count_bytes(grown);
+            self.add_bytes(grown);
             outcome
         };
         hits.iter().map(refund).collect()
@@ -500,10 +502,10 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
         for hit in hits {
             let location = self.location(hit);
             let shard = &mut *self.shards[location.shard].shard.lock();
-            let forgot = with_counter!(hit.limit.counter(), counter => {
-                self.change(shard, |shard| shard.forget(counter, location.fingerprint))
+            let was_removed = with_counter!(hit.limit.counter(), counter => {
+                self.update_shard(shard, |shard| shard.remove(counter, location.fingerprint))
             });
-            if forgot {
+            if was_removed {
                 self.keys.fetch_sub(1, Ordering::Relaxed);
             }
         }
@@ -515,7 +517,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_one_cache_line() {
+    fn padded_shard_is_one_cache_line() {
         assert_eq!(size_of::<PaddedShard>(), 64);
     }
 }

@@ -1,35 +1,36 @@
-//! How a store answers, known to the compiler: what never waits needs no room for waiting.
+//! The kinds of stores, synchronous and asynchronous, known to the compiler: a middleware over a synchronous store
+//! needs no memory for pending futures.
 
 use std::convert::Infallible;
 use std::marker::PhantomData;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
-/// How a store answers: [`Synchronous`] or [`Asynchronous`].
+/// The kind of a store: [`Synchronous`] or [`Asynchronous`].
 pub trait StoreKind: sealed::Sealed + 'static {
-    /// What is left to wait for of a future.
-    type Wait<F: Future + Send>: Future<Output = F::Output> + Send;
+    /// The future that remains to be awaited after [`begin`](Self::begin).
+    type Pending<F: Future + Send>: Future<Output = F::Output> + Send;
 
-    /// Begins what waits for nothing but a store of this pace.
+    /// Starts a future that awaits only stores of this kind. Returns its output if the stores are synchronous.
     ///
     /// # Errors
-    /// If it has to be waited for.
-    fn begin<F: Future + Send>(future: F) -> Result<F::Output, Self::Wait<F>>;
+    /// Returns the future if it has to be awaited.
+    fn begin<F: Future + Send>(future: F) -> Result<F::Output, Self::Pending<F>>;
 }
 
-/// Each of its futures is ready when it is first polled.
+/// The kind of stores whose futures are ready when they are first polled.
 #[derive(Debug)]
 pub enum Synchronous {}
 
-/// Its futures have to be awaited.
+/// The kind of stores whose futures have to be awaited.
 #[derive(Debug)]
 pub enum Asynchronous {}
 
-/// What never waits. There is none.
+/// A future that does not exist: nothing remains to be awaited with a synchronous store.
 #[derive(Debug)]
-pub struct Never<T>(Infallible, PhantomData<fn() -> T>);
+pub struct NeverFuture<T>(Infallible, PhantomData<fn() -> T>);
 
-impl<T> Future for Never<T> {
+impl<T> Future for NeverFuture<T> {
     type Output = T;
 
     fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<T> {
@@ -38,19 +39,19 @@ impl<T> Future for Never<T> {
 }
 
 impl StoreKind for Synchronous {
-    type Wait<F: Future + Send> = Never<F::Output>;
+    type Pending<F: Future + Send> = NeverFuture<F::Output>;
 
     #[inline]
-    fn begin<F: Future + Send>(future: F) -> Result<F::Output, Never<F::Output>> {
+    fn begin<F: Future + Send>(future: F) -> Result<F::Output, NeverFuture<F::Output>> {
         match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(output) => Ok(output),
-            Poll::Pending => unreachable!("it waits for nothing but a store that answers at once"),
+            Poll::Pending => unreachable!("a future over synchronous stores is pending"),
         }
     }
 }
 
 impl StoreKind for Asynchronous {
-    type Wait<F: Future + Send> = F;
+    type Pending<F: Future + Send> = F;
 
     #[inline]
     fn begin<F: Future + Send>(future: F) -> Result<F::Output, F> {

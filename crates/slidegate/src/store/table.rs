@@ -1,47 +1,47 @@
-//! A table of states by fingerprint: open addressing over blocks of four slots. Stores in memory are made of many,
-//! each behind a lock of its own.
+//! A hash table of states by fingerprint, with open addressing over blocks of four slots. Stores in memory consist of
+//! many tables, each behind its own lock.
 //!
-//! A slot of a two-count state is 32 bytes, so a block is a pair of cache lines that the processor
-//! fetches together, and most look-ups end in their first block, even at fifteen sixteenths full. Growing
-//! by a sixteenth, not by doubling, keeps the memory close to what is needed. Nothing is ever marked as
-//! deleted: what was pushed on by a full block moves back when that has room again.
+//! A slot with a state of two counts takes 32 bytes, so a block is a pair of cache lines that the processor fetches
+//! together, and most lookups end in their first block, even if fifteen sixteenths of the slots are used. A table grows
+//! by a sixteenth instead of doubling, so that little memory is unused. There are no tombstones: a slot that a full
+//! block has displaced moves back when that block has a free slot.
 //!
-//! Blocks are allocated in chunks, which a growing table keeps. If a table were one allocation, each size that it had
-//! would leave a hole among the small allocations of states: four times as much memory as is in use.
+//! Blocks are allocated in chunks, which are kept when a table grows. If a table were one allocation, each former size
+//! would leave a gap between the small allocations of states, and the process would take four times the memory in use.
 
 use std::hint::black_box;
 
 use crate::heap::HeapSize;
 
-/// Blocks in a chunk.
-const CHUNK: usize = 16;
+/// The number of blocks in a chunk.
+const BLOCKS_PER_CHUNK: usize = 16;
 
-/// Bytes that an aligned chunk takes beyond its size.
-const CHUNK_EXTRA: usize = align_of::<Block<()>>();
+/// The allocation overhead of an aligned chunk in bytes.
+const CHUNK_OVERHEAD: usize = align_of::<Block<()>>();
 
-/// Time in steps of 2^16 microseconds since the store began: enough to forget by.
+/// A time in steps of 2^16 microseconds since the start of the store, precise enough for expiry.
 pub type CoarseTime = u32;
 
-/// Slots in a block.
-pub const WIDTH: usize = 4;
+/// The number of slots in a block.
+pub const SLOTS_PER_BLOCK: usize = 4;
 
-/// A slot that is denied until then is not evicted at all.
+/// The `denied_until` of a slot that must not be evicted.
 pub const PINNED: CoarseTime = CoarseTime::MAX;
 
 /// The fingerprint of an empty slot.
 const EMPTY: u64 = 0;
 
-/// Blocks that a search for a key to evict looks at, at least.
-const SAMPLE: usize = 4;
+/// The minimum number of blocks that a search for an eviction candidate examines.
+const MIN_SAMPLE_BLOCKS: usize = 4;
 
-/// One key's state, and what is needed to forget it without knowing its limit.
+/// The state of one key, with the data that is needed to evict it without knowing its limit.
 pub struct Slot<S> {
     fingerprint: u64,
-    /// From here on the state is as if never seen.
+    /// The time from which the state is equivalent to a new state.
     pub expires: CoarseTime,
-    /// Until here not one unit fits.
+    /// The time until which no unit fits.
     pub denied_until: CoarseTime,
-    /// What is kept.
+    /// The state of the key.
     pub state: S,
 }
 
@@ -53,19 +53,19 @@ impl<S: Default> Default for Slot<S> {
 
 #[derive(Default)]
 #[repr(align(128))]
-struct Block<S>([Slot<S>; WIDTH]);
+struct Block<S>([Slot<S>; SLOTS_PER_BLOCK]);
 
 #[derive(Default)]
-struct Chunk<S>([Block<S>; CHUNK]);
+struct Chunk<S>([Block<S>; BLOCKS_PER_CHUNK]);
 
-/// Returns the bytes of a slot in a table of such states, with its part of what a chunk takes beyond its slots.
+/// Returns the bytes of a slot in a table with states `S`, including its part of the overhead of a chunk.
 pub const fn slot_bytes<S>() -> usize {
-    chunk_bytes::<S>() / (CHUNK * WIDTH)
+    chunk_bytes::<S>() / (BLOCKS_PER_CHUNK * SLOTS_PER_BLOCK)
 }
 
-/// Returns the bytes of a chunk, with its place in the list of chunks and with what the allocator adds.
+/// Returns the bytes of a chunk, including its pointer in the list of chunks and the allocator's overhead.
 const fn chunk_bytes<S>() -> usize {
-    size_of::<Chunk<S>>() + CHUNK_EXTRA + size_of::<Box<Chunk<S>>>()
+    size_of::<Chunk<S>>() + CHUNK_OVERHEAD + size_of::<Box<Chunk<S>>>()
 }
 
 impl<S> Block<S> {
@@ -74,128 +74,135 @@ impl<S> Block<S> {
     }
 }
 
-/// A key that may be forgotten for another.
+/// A key that may be evicted in favour of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvictionCandidate {
-    /// Where it is.
-    pub at: usize,
-    /// When it would have expired, or, of those that are being denied, when it will not be any more.
+    /// The index of its slot.
+    pub slot: usize,
+    /// The time at which it expires, or, for a key that is being denied, the time at which its denial ends.
     pub expires: CoarseTime,
 }
 
-/// The part of a table that knows nothing of its states: what forgets.
+/// A table from which keys can be evicted: the operations that do not depend on the type of the states.
 pub trait Evict {
-    /// Blocks in the table.
+    /// Returns the number of blocks in the table.
     fn blocks(&self) -> usize;
 
-    /// Forgets what has expired in the next block; says how many.
+    /// Removes the expired keys in the next block, and returns their number.
     fn sweep(&mut self, now: CoarseTime) -> usize;
 
-    /// Of the next few keys the one that goes first: that which expires the soonest, but none that is
-    /// being denied. Looks further only while it finds none.
-    fn victim(&mut self, now: CoarseTime) -> Option<EvictionCandidate>;
+    /// Returns the key that expires first in a sample of the next blocks, but no key that is being denied. Examines
+    /// further blocks only until it finds one.
+    fn eviction_candidate(&mut self, now: CoarseTime) -> Option<EvictionCandidate>;
 
-    /// The key that is the soonest not to be denied any more.
-    fn soonest_freed(&self) -> Option<EvictionCandidate>;
+    /// Returns the key whose denial ends first.
+    fn first_undenied(&self) -> Option<EvictionCandidate>;
 
-    /// Removes the slot at `at`.
-    fn remove(&mut self, at: usize);
+    /// Removes the key in the slot at this index.
+    fn remove(&mut self, slot: usize);
 
-    /// Returns the bytes of the blocks and of what the states hold on the heap.
+    /// Returns the bytes of the blocks and of the heap allocations of states.
     fn bytes(&self) -> usize;
 
-    /// Gives blocks back, if enough slots are free.
+    /// Frees blocks if enough slots are free.
     fn trim(&mut self);
 }
 
-/// States by fingerprint.
+/// A hash table of states by fingerprint.
 pub struct Table<S> {
     chunks: Box<[Box<Chunk<S>>]>,
     len: u32,
-    /// The block that the next sweep looks at.
-    hand: u32,
-    /// Bytes that the states hold on the heap.
+    /// The next block to sweep.
+    next_block: u32,
+    /// The bytes of the heap allocations of states.
     heap_bytes: usize,
 }
 
 impl<S> Default for Table<S> {
     fn default() -> Self {
-        Self { chunks: Box::default(), len: 0, hand: 0, heap_bytes: 0 }
+        Self { chunks: Box::default(), len: 0, next_block: 0, heap_bytes: 0 }
     }
 }
 
 impl<S: Default + HeapSize> Table<S> {
-    /// Whether it has no states.
+    /// Returns whether the table has no keys.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The block in which a fingerprint belongs. The shard is chosen by the upper half of the
-    /// fingerprint, the block by the lower.
+    /// Returns the first block in the probe sequence of a fingerprint. It depends on the lower half of the fingerprint;
+    /// the upper half selects the shard.
     #[inline]
-    fn home(&self, fingerprint: u64) -> usize {
+    fn home_block(&self, fingerprint: u64) -> usize {
         (((fingerprint & u64::from(u32::MAX)) * self.blocks() as u64) >> 32) as usize
     }
 
     #[inline(always)]
     fn block(&self, block: usize) -> &Block<S> {
-        &self.chunks[block / CHUNK].0[block % CHUNK]
+        &self.chunks[block / BLOCKS_PER_CHUNK].0[block % BLOCKS_PER_CHUNK]
     }
 
-    fn next(&self, block: usize) -> usize {
+    /// Returns the block that follows in the probe sequence.
+    fn block_after(&self, block: usize) -> usize {
         if block + 1 == self.blocks() { 0 } else { block + 1 }
     }
 
-    /// Loads where a fingerprint belongs, so that the loads of several may overlap.
+    /// Loads the home block of a fingerprint into the cache, so that the loads of several fingerprints overlap.
     #[inline]
-    pub fn touch(&self, fingerprint: u64) {
-        let home = self.home(fingerprint);
-        if let Some(chunk) = self.chunks.get(home / CHUNK) {
-            let block = &chunk.0[home % CHUNK];
-            black_box(block.0[0].fingerprint ^ block.0[WIDTH / 2].fingerprint);
+    pub fn prefetch(&self, fingerprint: u64) {
+        let home = self.home_block(fingerprint);
+        if let Some(chunk) = self.chunks.get(home / BLOCKS_PER_CHUNK) {
+            let block = &chunk.0[home % BLOCKS_PER_CHUNK];
+            black_box(block.0[0].fingerprint ^ block.0[SLOTS_PER_BLOCK / 2].fingerprint);
         }
     }
 
-    /// Where the slot of a fingerprint is.
+    /// Returns the index of the slot of a fingerprint.
     #[inline]
     pub fn find(&self, fingerprint: u64) -> Option<usize> {
-        let mut block = self.home(fingerprint);
+        let mut block = self.home_block(fingerprint);
         for _ in 0..self.blocks() {
-            // All four at once: which of them it is, is no branch to guess.
-            let found_in = self.block(block);
-            let slots = &found_in.0;
-            let at = |nth: usize| u32::from(slots[nth].fingerprint == fingerprint) << nth;
-            let found = at(0) | at(1) | at(2) | at(3);
-            if found != 0 {
-                return Some(block * WIDTH + found.trailing_zeros() as usize);
+            // Compares all four slots without branches, which could be mispredicted.
+            let current = self.block(block);
+            let slots = &current.0;
+            let bit = |nth: usize| u32::from(slots[nth].fingerprint == fingerprint) << nth;
+            let matches = bit(0) | bit(1) | bit(2) | bit(3);
+            if matches != 0 {
+                return Some(block * SLOTS_PER_BLOCK + matches.trailing_zeros() as usize);
             }
-            if !found_in.is_full() {
+            if !current.is_full() {
                 return None;
             }
-            block = self.next(block);
+            block = self.block_after(block);
         }
         None
     }
 
-    /// The slot at a place that [`find`](Self::find) or [`insert`](Self::insert) has told.
+    /// Returns the slot at an index that [`find`](Self::find) or [`insert`](Self::insert) has returned.
     #[inline(always)]
-    pub fn slot(&self, at: usize) -> &Slot<S> {
-        &self.block(at / WIDTH).0[at % WIDTH]
+    pub fn slot(&self, index: usize) -> &Slot<S> {
+        &self.block(index / SLOTS_PER_BLOCK).0[index % SLOTS_PER_BLOCK]
     }
 
-    /// Changes the state in a slot. Also returns by how many bytes the state has grown on the heap.
+    /// Updates the state in a slot. Returns the result of `update`, and the bytes by which the heap allocations of the
+    /// state have grown.
     #[inline(always)]
-    pub fn change<R>(&mut self, at: usize, change: impl FnOnce(&mut Slot<S>) -> R) -> (R, isize) {
-        let slot = self.slot_mut(at);
+    pub fn update<R>(
+        &mut self,
+        index: usize,
+        update: impl FnOnce(&mut Slot<S>) -> R,
+    ) -> (R, isize) {
+        let slot = self.slot_mut(index);
         let before = slot.state.heap_bytes();
-        let result = change(slot);
+        let result = update(slot);
         let after = slot.state.heap_bytes();
-        (result, self.count_heap(before, after))
+        (result, self.record_heap_change(before, after))
     }
 
-    /// Counts that a state took `before` bytes on the heap, and takes `after` now. Returns by how many it has grown.
+    /// Records that the heap allocations of a state have changed from `before` to `after` bytes. Returns the growth in
+    /// bytes.
     #[inline(always)]
-    pub fn count_heap(&mut self, before: usize, after: usize) -> isize {
+    pub fn record_heap_change(&mut self, before: usize, after: usize) -> isize {
         if before == after {
             return 0;
         }
@@ -203,58 +210,61 @@ impl<S: Default + HeapSize> Table<S> {
         after as isize - before as isize
     }
 
-    /// [`slot`](Self::slot), to change anything that does not change the size of its state on the heap.
+    /// Returns the slot at an index for changes that do not affect the heap allocations of its state.
     #[inline(always)]
-    pub fn slot_mut(&mut self, at: usize) -> &mut Slot<S> {
-        let block = at / WIDTH;
-        &mut self.chunks[block / CHUNK].0[block % CHUNK].0[at % WIDTH]
+    pub fn slot_mut(&mut self, index: usize) -> &mut Slot<S> {
+        let block = index / SLOTS_PER_BLOCK;
+        &mut self.chunks[block / BLOCKS_PER_CHUNK].0[block % BLOCKS_PER_CHUNK].0
+            [index % SLOTS_PER_BLOCK]
     }
 
-    /// Gives a fingerprint that is not in the table an empty state, and says where.
+    /// Inserts a fingerprint that is not in the table, with a default state. Returns the index of its slot.
     pub fn insert(&mut self, fingerprint: u64) -> usize {
         debug_assert_ne!(fingerprint, EMPTY);
-        let step = self.chunks_to_add(fingerprint);
-        if step > 0 {
-            self.rebuild(self.chunks.len() + step);
+        let chunks = self.chunks_to_add(fingerprint);
+        if chunks > 0 {
+            self.rebuild(self.chunks.len() + chunks);
         }
-        self.place(Slot { fingerprint, ..Slot::default() })
+        self.place_slot(Slot { fingerprint, ..Slot::default() })
     }
 
-    /// Chunks that the table needs more for one more fingerprint.
+    /// Returns the number of chunks that must be added to insert a fingerprint.
     #[inline]
     fn chunks_to_add(&self, fingerprint: u64) -> usize {
-        if (self.len as usize + 1) * 16 <= self.blocks() * WIDTH * 15 {
+        if (self.len as usize + 1) * 16 <= self.blocks() * SLOTS_PER_BLOCK * 15 {
             return 0;
         }
-        // By a sixteenth or a little more: if all shards grew by the same steps, they would all grow
-        // at the same time, and none could use the room that another has left.
+        // Grows by a sixteenth or slightly more, depending on the fingerprint. If all shards grew by the same steps,
+        // they would grow at the same time, and none could reuse the memory that another has freed.
         let chunks = self.chunks.len();
         (chunks / 16).max(1) + fingerprint as usize % (chunks / 16 + 1)
     }
 
-    /// Returns by how many bytes the table grows if that fingerprint is inserted.
-    pub fn growth(&self, fingerprint: u64) -> usize {
+    /// Returns the bytes by which the table grows when the fingerprint is inserted.
+    pub fn growth_bytes(&self, fingerprint: u64) -> usize {
         self.chunks_to_add(fingerprint) * chunk_bytes::<S>()
     }
 
-    /// Puts a slot into the first free place from its home on. There is one: the table is never full.
-    fn place(&mut self, slot: Slot<S>) -> usize {
-        let mut block = self.home(slot.fingerprint);
+    /// Moves a slot into the first free slot of its probe sequence, which exists since the table is never full. Returns
+    /// the index.
+    fn place_slot(&mut self, slot: Slot<S>) -> usize {
+        let mut block = self.home_block(slot.fingerprint);
         loop {
             let slots = &self.block(block).0;
             if let Some(nth) = slots.iter().position(|slot| slot.fingerprint == EMPTY) {
-                let at = block * WIDTH + nth;
-                *self.slot_mut(at) = slot;
+                let index = block * SLOTS_PER_BLOCK + nth;
+                *self.slot_mut(index) = slot;
                 self.len += 1;
-                return at;
+                return index;
             }
-            block = self.next(block);
+            block = self.block_after(block);
         }
     }
 
+    /// Rebuilds the table with the given number of chunks.
     fn rebuild(&mut self, chunks: usize) {
-        // It stays where it was among the homes, so that a table that keeps growing is swept to its end.
-        self.hand = (self.hand as usize * chunks / self.chunks.len().max(1)) as u32;
+        // The relative position of the sweep is kept, so that a table that keeps growing is swept to its end.
+        self.next_block = (self.next_block as usize * chunks / self.chunks.len().max(1)) as u32;
         let mut slots = Vec::with_capacity(self.len as usize);
         let blocks = self.chunks.iter_mut().flat_map(|chunk| &mut chunk.0);
         for slot in blocks.flat_map(|block| &mut block.0) {
@@ -268,18 +278,18 @@ impl<S: Default + HeapSize> Table<S> {
         self.chunks = list.into();
         self.len = 0;
         for slot in slots {
-            self.place(slot);
+            self.place_slot(slot);
         }
     }
 
-    /// Blocks from one to another, going round.
+    /// Returns the number of blocks from one block to another in the direction of the probe sequence.
     fn distance(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.blocks() - from }
     }
 }
 
 impl<S> Table<S> {
-    /// All states with their fingerprints, in no order.
+    /// Iterates over all fingerprints and slots in arbitrary order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Slot<S>)> {
         let blocks = self.chunks.iter_mut().flat_map(|chunk| &mut chunk.0);
         let slots = blocks.flat_map(|block| &mut block.0);
@@ -290,7 +300,7 @@ impl<S> Table<S> {
 impl<S: Default + HeapSize> Evict for Table<S> {
     #[inline(always)]
     fn blocks(&self) -> usize {
-        self.chunks.len() * CHUNK
+        self.chunks.len() * BLOCKS_PER_CHUNK
     }
 
     fn sweep(&mut self, now: CoarseTime) -> usize {
@@ -298,71 +308,76 @@ impl<S: Default + HeapSize> Evict for Table<S> {
             return 0;
         }
         let mut swept = 0;
-        let first = self.hand as usize * WIDTH;
-        while let Some(at) = (first..first + WIDTH).find(|&at| {
-            let slot = self.slot(at);
+        let first = self.next_block as usize * SLOTS_PER_BLOCK;
+        while let Some(index) = (first..first + SLOTS_PER_BLOCK).find(|&index| {
+            let slot = self.slot(index);
             slot.fingerprint != EMPTY && slot.expires < now
         }) {
-            self.remove(at);
+            self.remove(index);
             swept += 1;
         }
-        self.hand = self.next(self.hand as usize) as u32;
-        let slots = self.blocks() * WIDTH;
+        self.next_block = self.block_after(self.next_block as usize) as u32;
+        let slots = self.blocks() * SLOTS_PER_BLOCK;
         if self.chunks.len() > 1 && (self.len as usize) * 10 < slots * 4 {
-            self.rebuild((self.len as usize * 5).div_ceil(CHUNK * WIDTH * 4).max(1));
+            self.rebuild(
+                (self.len as usize * 5).div_ceil(BLOCKS_PER_CHUNK * SLOTS_PER_BLOCK * 4).max(1),
+            );
         }
         swept
     }
 
-    fn victim(&mut self, now: CoarseTime) -> Option<EvictionCandidate> {
+    fn eviction_candidate(&mut self, now: CoarseTime) -> Option<EvictionCandidate> {
         let mut soonest: Option<EvictionCandidate> = None;
-        for looked_at in 0..self.blocks() {
-            if looked_at >= SAMPLE && soonest.is_some() {
+        for examined in 0..self.blocks() {
+            if examined >= MIN_SAMPLE_BLOCKS && soonest.is_some() {
                 break;
             }
-            let first = self.hand as usize * WIDTH;
-            for at in first..first + WIDTH {
-                let slot = self.slot(at);
-                let may_go = slot.fingerprint != EMPTY && slot.denied_until <= now;
-                if may_go && soonest.is_none_or(|soonest| slot.expires < soonest.expires) {
-                    soonest = Some(EvictionCandidate { at, expires: slot.expires });
+            let first = self.next_block as usize * SLOTS_PER_BLOCK;
+            for index in first..first + SLOTS_PER_BLOCK {
+                let slot = self.slot(index);
+                let is_evictable = slot.fingerprint != EMPTY && slot.denied_until <= now;
+                if is_evictable && soonest.is_none_or(|soonest| slot.expires < soonest.expires) {
+                    soonest = Some(EvictionCandidate { slot: index, expires: slot.expires });
                 }
             }
-            self.hand = self.next(self.hand as usize) as u32;
+            self.next_block = self.block_after(self.next_block as usize) as u32;
         }
         soonest
     }
 
-    fn soonest_freed(&self) -> Option<EvictionCandidate> {
-        let may_go = |slot: &Slot<S>| slot.fingerprint != EMPTY && slot.denied_until != PINNED;
-        let slots = (0..self.blocks() * WIDTH).filter(|&at| may_go(self.slot(at)));
+    fn first_undenied(&self) -> Option<EvictionCandidate> {
+        let is_evictable =
+            |slot: &Slot<S>| slot.fingerprint != EMPTY && slot.denied_until != PINNED;
+        let slots =
+            (0..self.blocks() * SLOTS_PER_BLOCK).filter(|&index| is_evictable(self.slot(index)));
         slots
-            .min_by_key(|&at| self.slot(at).denied_until)
-            .map(|at| EvictionCandidate { at, expires: self.slot(at).denied_until })
+            .min_by_key(|&index| self.slot(index).denied_until)
+            .map(|slot| EvictionCandidate { slot, expires: self.slot(slot).denied_until })
     }
 
-    /// Lets what was pushed on by its full block move back.
-    fn remove(&mut self, at: usize) {
-        let mut block = at / WIDTH;
-        let mut hole = at;
+    /// Removes the key, and moves slots back that a full block had displaced.
+    fn remove(&mut self, slot: usize) {
+        let mut block = slot / SLOTS_PER_BLOCK;
+        let mut hole = slot;
         let mut was_full = self.block(block).is_full();
         let removed = std::mem::take(self.slot_mut(hole));
         self.heap_bytes -= removed.state.heap_bytes();
         self.len -= 1;
         while was_full {
-            block = self.next(block);
-            if block == at / WIDTH {
+            block = self.block_after(block);
+            if block == slot / SLOTS_PER_BLOCK {
                 return;
             }
             was_full = self.block(block).is_full();
-            let hole_block = hole / WIDTH;
-            let pushed_on = (0..WIDTH).map(|nth| block * WIDTH + nth).find(|&at| {
-                let slot = self.slot(at);
-                slot.fingerprint != EMPTY
-                    && self.distance(self.home(slot.fingerprint), block)
-                        >= self.distance(hole_block, block)
-            });
-            if let Some(from) = pushed_on {
+            let hole_block = hole / SLOTS_PER_BLOCK;
+            let displaced =
+                (0..SLOTS_PER_BLOCK).map(|nth| block * SLOTS_PER_BLOCK + nth).find(|&index| {
+                    let slot = self.slot(index);
+                    slot.fingerprint != EMPTY
+                        && self.distance(self.home_block(slot.fingerprint), block)
+                            >= self.distance(hole_block, block)
+                });
+            if let Some(from) = displaced {
                 *self.slot_mut(hole) = std::mem::take(self.slot_mut(from));
                 hole = from;
             }
@@ -374,11 +389,11 @@ impl<S: Default + HeapSize> Evict for Table<S> {
         self.chunks.len() * chunk_bytes::<S>() + self.heap_bytes
     }
 
-    /// Below thirteen sixteenths full it is rebuilt at fourteen, so that it neither grows again at the next key nor is
-    /// rebuilt for each that goes.
+    /// Rebuilds the table with fourteen sixteenths of the slots used if less than thirteen sixteenths are used, so that
+    /// it neither grows again at the next insertion nor is rebuilt at each removal.
     fn trim(&mut self) {
-        let chunks = (self.len as usize * 16).div_ceil(CHUNK * WIDTH * 14);
-        let is_sparse = (self.len as usize) * 16 < self.blocks() * WIDTH * 13;
+        let chunks = (self.len as usize * 16).div_ceil(BLOCKS_PER_CHUNK * SLOTS_PER_BLOCK * 14);
+        let is_sparse = (self.len as usize) * 16 < self.blocks() * SLOTS_PER_BLOCK * 13;
         if is_sparse && chunks < self.chunks.len() {
             self.rebuild(chunks);
         }
@@ -400,47 +415,47 @@ mod tests {
     }
 
     proptest! {
-        /// Few homes, so that blocks overflow, wrap around and move back.
+        /// Uses few home blocks, so that blocks overflow, wrap around and are moved back.
         #[test]
-        fn holds_what_a_map_holds(
+        fn table_behaves_like_map(
             steps in proptest::collection::vec((any::<bool>(), 0u64..40, any::<u32>()), 1..400),
         ) {
             let mut table = Table::default();
             let mut map = HashMap::new();
-            for (put, key, state) in steps {
+            for (is_insert, key, state) in steps {
                 let fingerprint = ((key << 32) | ((key % 5) * 0x3fff_ffff)) + 1;
-                match (put, table.find(fingerprint)) {
+                match (is_insert, table.find(fingerprint)) {
                     (true, found) => {
-                        let at = found.unwrap_or_else(|| table.insert(fingerprint));
-                        table.slot_mut(at).state = state;
+                        let index = found.unwrap_or_else(|| table.insert(fingerprint));
+                        table.slot_mut(index).state = state;
                         map.insert(fingerprint, state);
                     }
-                    (false, Some(at)) => {
-                        table.remove(at);
+                    (false, Some(index)) => {
+                        table.remove(index);
                         map.remove(&fingerprint);
                     }
                     (false, None) => prop_assert!(!map.contains_key(&fingerprint)),
                 }
                 prop_assert_eq!(&states(&table), &map);
                 for (&fingerprint, &state) in &map {
-                    let at = table.find(fingerprint);
-                    prop_assert_eq!(at.map(|at| table.slot(at).state), Some(state));
+                    let found = table.find(fingerprint).map(|index| table.slot(index).state);
+                    prop_assert_eq!(found, Some(state));
                 }
             }
         }
 
         #[test]
-        fn a_sweep_takes_the_expired_and_nothing_else(
+        fn sweep_removes_only_expired_keys(
             expires in proptest::collection::vec(0u32..10, 1..300),
             now in 0u32..10,
         ) {
             let mut table = Table::<u32>::default();
             for (key, &expires) in expires.iter().enumerate() {
-                let at = table.insert((key as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-                table.slot_mut(at).expires = expires;
+                let index = table.insert((key as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                table.slot_mut(index).expires = expires;
             }
             let mut swept = 0;
-            for _ in 0..2 * expires.len() + CHUNK {
+            for _ in 0..2 * expires.len() + BLOCKS_PER_CHUNK {
                 swept += table.sweep(now);
             }
             let expired = expires.iter().filter(|&&expires| expires < now).count();
@@ -450,27 +465,27 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_of_two_counts_is_half_a_cache_line() {
+    fn sliding_window_slot_is_half_cache_line() {
         type State = crate::algorithm::sliding_window::State;
         assert_eq!(size_of::<Slot<State>>(), 32);
         assert_eq!(size_of::<Block<State>>(), 128);
     }
 
     #[test]
-    fn the_victim_expires_soonest_and_is_not_being_denied() {
+    fn eviction_candidate_expires_first_among_undenied() {
         let mut table = Table::<u32>::default();
         for (key, expires, denied_until) in [(1, 9, 0), (2, 5, 0), (3, 1, 8)] {
-            let at = table.insert(key << 8);
-            table.slot_mut(at).expires = expires;
-            table.slot_mut(at).denied_until = denied_until;
+            let index = table.insert(key << 8);
+            table.slot_mut(index).expires = expires;
+            table.slot_mut(index).denied_until = denied_until;
         }
-        let victim = table.victim(7).unwrap();
-        assert_eq!(table.slot(victim.at).fingerprint, 2 << 8);
-        table.remove(victim.at);
-        let victim = table.victim(7).unwrap();
-        assert_eq!(table.slot(victim.at).fingerprint, 1 << 8);
-        table.remove(victim.at);
-        assert_eq!(table.victim(7), None);
-        assert!(table.victim(8).is_some(), "no longer denied");
+        let candidate = table.eviction_candidate(7).unwrap();
+        assert_eq!(table.slot(candidate.slot).fingerprint, 2 << 8);
+        table.remove(candidate.slot);
+        let candidate = table.eviction_candidate(7).unwrap();
+        assert_eq!(table.slot(candidate.slot).fingerprint, 1 << 8);
+        table.remove(candidate.slot);
+        assert_eq!(table.eviction_candidate(7), None);
+        assert!(table.eviction_candidate(8).is_some(), "no longer denied");
     }
 }

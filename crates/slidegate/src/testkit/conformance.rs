@@ -257,7 +257,7 @@ impl<S: Store> TraceRun<'_, S> {
         };
         let (store, model) = self.receipts.swap_remove(index);
         let part = |receipt: Receipt| match tenths {
-            Some(tenths) => receipt.part(tenths, 10),
+            Some(tenths) => receipt.fraction(tenths, 10),
             None => receipt,
         };
         let (store, model) = (part(store), part(model));

@@ -276,7 +276,7 @@ fn charge_denied(
     for (&index, hit) in part.indices.iter().zip(&part.hits) {
         if is_charged(hit, false, &outcomes[index]) {
             let result = slot.take_now(&[*hit]);
-            let after = slot.peek_now(&[hit.requiring(1)])[0];
+            let after = slot.peek_now(&[hit.with_required(1)])[0];
             outcomes[index] = after.charged_after(&outcomes[index]);
             charges.extend(result.receipt.charges.into_iter().map(|charge| (index, charge)));
         }

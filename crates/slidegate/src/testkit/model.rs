@@ -69,8 +69,8 @@ fn charge(
 ) -> (Timestamp, u64) {
     with_counter!(counter, counter => {
         let state = state_of(&counter, states, name);
-        let units = counter.chargeable(state, now, cost);
-        (counter.charge(state, now, units).at, units)
+        let units = counter.chargeable_units(state, now, cost);
+        (counter.charge(state, now, units).charged_at, units)
     })
 }
 

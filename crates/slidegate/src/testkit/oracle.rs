@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::{Timestamp, micros_up};
+use crate::clock::{Timestamp, ceil_micros};
 
 /// All charges of one key: time in microseconds, and cost.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +34,7 @@ impl Oracle {
     /// Returns the units charged in the window `(now - window, now]`.
     pub fn in_window(&self, now: Timestamp, window: Duration) -> u64 {
         let now_us = now.as_micros();
-        let is_inside = |at: u64| at <= now_us && now_us < at.saturating_add(micros_up(window));
+        let is_inside = |at: u64| at <= now_us && now_us < at.saturating_add(ceil_micros(window));
         self.charges.iter().filter(|(at, _)| is_inside(*at)).map(|(_, cost)| cost).sum()
     }
 

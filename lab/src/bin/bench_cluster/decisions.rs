@@ -20,10 +20,10 @@ use slidegate::{
 };
 use slidegate_cluster::ClusterStore;
 use slidegate_cluster::counters::{CounterSettings, Counters};
-use slidegate_cluster::counts::{Incarnation, Told};
-use slidegate_cluster::ledger::Ledger;
-use slidegate_cluster::progress::{Member, Progress};
-use slidegate_cluster::store::Sync;
+use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation};
+use slidegate_cluster::progress::{MemberProgress, Progress};
+use slidegate_cluster::replicated_counters::ReplicatedCounters;
+use slidegate_cluster::store::ReplicationHandle;
 
 /// Decisions of a thread in a round.
 const DECISIONS: usize = 1_000_000;
@@ -43,7 +43,7 @@ impl Node {
     fn new(me: u64, max_keys: usize) -> Self {
         let clock = Arc::new(DriftCorrectedClock::new());
         let settings = CounterSettings {
-            me: Incarnation(me),
+            incarnation: Incarnation(me),
             secret: [7; 16].into(),
             max_clock_skew_us: 2_000_000,
             sync_interval: INTERVAL,
@@ -51,7 +51,9 @@ impl Node {
             max_memory: 1 << 30,
         };
         let counters = Arc::new(Counters::new(settings, clock.now()));
-        Self { store: ClusterStore::new(clock, counters, Sync::default(), Duration::ZERO) }
+        Self {
+            store: ClusterStore::new(clock, counters, ReplicationHandle::default(), Duration::ZERO),
+        }
     }
 
     fn counters(&self) -> &Counters {
@@ -60,8 +62,11 @@ impl Node {
 
     /// Two others have acknowledged all up to a flush.
     fn acknowledge(&self, flush: u64) {
-        let member =
-            |of| Member { incarnation: Incarnation(of), acknowledged: flush, silent_since: None };
+        let member = |of| MemberProgress {
+            incarnation: Incarnation(of),
+            acknowledged_flush: flush,
+            silent_since: None,
+        };
         let members = vec![member(101), member(102)];
         self.counters().progress().store(Arc::new(Progress {
             members,
@@ -175,8 +180,9 @@ fn with_telling(node: &Node, decide: impl FnOnce() -> usize) -> usize {
                 thread::park_timeout(INTERVAL);
                 flush += 1;
                 let mut told = Vec::new();
-                node.counters().take_changed(flush, usize::MAX, &mut told);
-                told.iter_mut().for_each(|told: &mut Told| told.incarnation = Incarnation(101));
+                node.counters().drain_changed(flush, usize::MAX, &mut told);
+                told.iter_mut()
+                    .for_each(|told: &mut CounterUpdate| told.incarnation = Incarnation(101));
                 node.counters().merge(&told, DriftCorrectedClock::new().now());
                 node.acknowledge(flush);
             }

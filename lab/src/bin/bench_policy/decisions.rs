@@ -4,7 +4,7 @@ use std::error::Error;
 
 use lab::measure::{Plan, interleaved};
 use lab::part::{Effort, Part};
-use lab::policies::{REQUESTS, SHAPES, Shape, WITHOUT_A_BEGINNING, Workload};
+use lab::policies::{BucketLayout, REQUESTS, SHAPES, WITHOUT_A_BEGINNING, Workload};
 use lab::table::Table;
 use lab::targets::{Aim, Bound};
 use slidegate::SystemClock;
@@ -57,7 +57,7 @@ pub fn run(effort: Effort, part: &mut Part) -> Result<(), Box<dyn Error>> {
 }
 
 /// Nanoseconds under few rules and under many, and allocations under many.
-fn measure(effort: Effort, shape: Shape) -> Result<[f64; 3], Box<dyn Error>> {
+fn measure(effort: Effort, shape: BucketLayout) -> Result<[f64; 3], Box<dyn Error>> {
     let (few, many) = (Workload::new(shape, FEW)?, Workload::new(shape, MANY)?);
     // Every key is known from here on.
     let allocations = [&few, &many].map(allocations);

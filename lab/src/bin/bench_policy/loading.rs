@@ -4,7 +4,7 @@ use std::error::Error;
 use std::hint::black_box;
 
 use lab::part::{Effort, Part};
-use lab::policies::{SHAPES, Shape};
+use lab::policies::{BucketLayout, SHAPES};
 use lab::table::Table;
 use lab::targets::{Aim, Bound};
 use slidegate::Policy;
@@ -39,7 +39,7 @@ pub fn run(effort: Effort, part: &mut Part) -> Result<(), Box<dyn Error>> {
 }
 
 /// Milliseconds, the median of the rounds.
-fn load(effort: Effort, shape: Shape, rules: usize) -> Result<f64, Box<dyn Error>> {
+fn load(effort: Effort, shape: BucketLayout, rules: usize) -> Result<f64, Box<dyn Error>> {
     let text = shape.policy(rules);
     let mut rounds = Vec::with_capacity(effort.rounds());
     for _ in 0..effort.rounds() {

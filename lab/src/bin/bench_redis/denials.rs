@@ -103,8 +103,8 @@ impl Seat {
 
 /// So long that a busy machine breaks nothing, and that nothing expires while a manual clock stands nearly still.
 fn patient() -> Settings {
-    let (timeout, keep) = (Duration::from_secs(5), Duration::from_secs(86_400));
-    Settings { timeout, keep, ..Settings::default() }
+    let (timeout, expiry_margin) = (Duration::from_secs(5), Duration::from_secs(86_400));
+    Settings { timeout, expiry_margin, ..Settings::default() }
 }
 
 fn one_caller(

@@ -6,7 +6,7 @@ use redis::{Cmd, Value};
 use slidegate::{
     Algorithm, Hit, Key, Limit, Scope, Store, StoreError, Timestamp, Value as Attribute,
 };
-use slidegate_redis::sent::Caller;
+use slidegate_redis::bench_api::ScriptCaller;
 use slidegate_redis::{RedisStore, Settings};
 
 use crate::course::Ask;
@@ -25,7 +25,7 @@ pub trait Side: Send + Sync {
 
 /// slidegate with the limits of one rule.
 pub struct Slidegate {
-    caller: Caller,
+    caller: ScriptCaller,
     limits: Vec<(Scope, Limit)>,
 }
 
@@ -48,7 +48,7 @@ impl Slidegate {
             let id = id.split('/').next_back().unwrap_or_default();
             limits.push((Scope::new("api", "per-user", id, &["user"]), limit));
         }
-        Ok(Self { caller: Caller::new(settings), limits })
+        Ok(Self { caller: ScriptCaller::new(settings), limits })
     }
 
     /// Charges units of one of the limits at some time, whether they fit or not.
@@ -94,7 +94,7 @@ impl Side for Slidegate {
 
     fn admits(&self, answer: &Value) -> bool {
         let Value::BulkString(reply) = answer else { panic!("slidegate's script: {answer:?}") };
-        match self.with_hits(0, |hits| self.caller.admits(hits, reply)) {
+        match self.with_hits(0, |hits| self.caller.is_admitted(hits, reply)) {
             Some(admitted) => admitted,
             None => panic!("no answer to so many hits: {reply:?}"),
         }

@@ -11,7 +11,7 @@ fn start() -> Timestamp {
     Timestamp::from_secs(1_000_000)
 }
 
-fn seconds_on(seconds: u64) -> Timestamp {
+fn secs_after_start(seconds: u64) -> Timestamp {
     start().after(Duration::from_secs(seconds))
 }
 
@@ -29,146 +29,154 @@ fn sealed(payload: &[u8]) -> Vec<u8> {
     seal_at(&mut DatagramSealer::new(&key(), ALICE), start(), payload)
 }
 
-fn refusal(opener: &mut DatagramOpener, now: Timestamp, datagram: &[u8]) -> Option<Refusal> {
+fn rejection(opener: &mut DatagramOpener, now: Timestamp, datagram: &[u8]) -> Option<RejectReason> {
     opener.open(now, datagram).err()
 }
 
 #[test]
-fn a_datagram_is_opened_and_says_who_sealed_it() {
+fn opened_datagram_has_sender_and_payload() {
     let datagram = sealed(b"hello");
-    let opened = Opened { from: ALICE, payload: b"hello" };
+    let opened = OpenedDatagram { from: ALICE, payload: b"hello" };
     assert_eq!(opener().open(start(), &datagram), Ok(opened));
     assert_eq!(datagram.len(), 5 + DATAGRAM_OVERHEAD);
 }
 
 #[test]
-fn a_seal_does_not_hold_what_was_sealed_before() {
+fn seal_replaces_previous_content() {
     let (mut sealer, mut sealed) = (DatagramSealer::new(&key(), ALICE), b"rest".to_vec());
     sealer.seal(start(), b"hello", &mut sealed).unwrap();
     assert_eq!(opener().open(start(), &sealed).unwrap().payload, b"hello");
 }
 
 #[test]
-fn a_payload_that_fits_no_datagram_is_not_sealed() {
+fn payload_above_datagram_size_is_rejected() {
     let (mut sealer, mut sealed) = (DatagramSealer::new(&key(), ALICE), Vec::new());
     let longest = vec![7; MAX_DATAGRAM - DATAGRAM_OVERHEAD];
     assert_eq!(sealer.seal(start(), &longest, &mut sealed), Ok(()));
     assert_eq!(sealed.len(), MAX_DATAGRAM);
     assert_eq!(opener().open(start(), &sealed).unwrap().payload, longest);
     let longer = [&longest[..], &[7]].concat();
-    assert_eq!(sealer.seal(start(), &longer, &mut sealed), Err(Refusal::TooLong));
+    assert_eq!(sealer.seal(start(), &longer, &mut sealed), Err(RejectReason::TooLong));
     assert_eq!(
-        refusal(&mut opener(), start(), &vec![VERSION; MAX_DATAGRAM + 1]),
-        Some(Refusal::TooLong)
+        rejection(&mut opener(), start(), &vec![VERSION; MAX_DATAGRAM + 1]),
+        Some(RejectReason::TooLong)
     );
 }
 
 #[test]
-fn whoever_has_another_key_is_not_heard() {
-    let datagram = seal_at(&mut DatagramSealer::new(&stranger(), ALICE), start(), b"hello");
+fn datagram_with_other_key_is_rejected() {
+    let datagram = seal_at(&mut DatagramSealer::new(&other_key(), ALICE), start(), b"hello");
     let mut opener = opener();
-    assert_eq!(refusal(&mut opener, start(), &datagram), Some(Refusal::WrongMac));
-    assert_eq!(opener.senders(), 0, "strangers take no memory");
+    assert_eq!(rejection(&mut opener, start(), &datagram), Some(RejectReason::WrongMac));
+    assert_eq!(opener.senders(), 0, "unauthenticated senders are not remembered");
 }
 
 #[test]
-fn another_version_is_not_heard() {
+fn datagram_of_other_version_is_rejected() {
     let mut datagram = sealed(b"hello");
     datagram[0] += 1;
-    assert_eq!(refusal(&mut opener(), start(), &datagram), Some(Refusal::WrongVersion));
+    assert_eq!(rejection(&mut opener(), start(), &datagram), Some(RejectReason::WrongVersion));
 }
 
 #[test]
-fn ones_own_words_are_not_heard() {
+fn reflected_datagram_is_rejected() {
     let datagram = seal_at(&mut DatagramSealer::new(&key(), BOB), start(), b"hello");
-    assert_eq!(refusal(&mut opener(), start(), &datagram), Some(Refusal::Reflected));
+    assert_eq!(rejection(&mut opener(), start(), &datagram), Some(RejectReason::Reflected));
 }
 
 #[test]
-fn a_datagram_is_opened_once() {
+fn datagram_is_opened_once() {
     let (datagram, mut opener) = (sealed(b"hello"), opener());
-    assert_eq!(refusal(&mut opener, start(), &datagram), None);
-    assert_eq!(refusal(&mut opener, start(), &datagram), Some(Refusal::Replayed));
-    assert_eq!(refusal(&mut opener, seconds_on(61), &datagram), Some(Refusal::Replayed));
+    assert_eq!(rejection(&mut opener, start(), &datagram), None);
+    assert_eq!(rejection(&mut opener, start(), &datagram), Some(RejectReason::Replayed));
+    assert_eq!(
+        rejection(&mut opener, secs_after_start(61), &datagram),
+        Some(RejectReason::Replayed)
+    );
 }
 
 #[test]
-fn late_datagrams_are_opened_but_no_later_than_many_others() {
+fn late_datagrams_open_within_replay_window() {
     let mut sealer = DatagramSealer::new(&key(), ALICE);
     let all: Vec<_> = (0..100).map(|_| seal_at(&mut sealer, start(), b"hello")).collect();
     let mut opener = opener();
     for (late, datagram) in all[30..].iter().rev().enumerate() {
-        assert_eq!(refusal(&mut opener, start(), datagram).is_some(), late > 64);
+        assert_eq!(rejection(&mut opener, start(), datagram).is_some(), late > 64);
     }
     assert!(
         all.iter()
-            .all(|datagram| refusal(&mut opener, start(), datagram) == Some(Refusal::Replayed))
+            .all(|datagram| rejection(&mut opener, start(), datagram)
+                == Some(RejectReason::Replayed))
     );
 }
 
 #[test]
-fn a_node_that_has_just_started_knows_an_old_datagram() {
+fn new_opener_rejects_stale_datagram() {
     let datagram = sealed(b"hello");
-    assert_eq!(refusal(&mut opener(), seconds_on(62), &datagram), None);
+    assert_eq!(rejection(&mut opener(), secs_after_start(62), &datagram), None);
     assert_eq!(
-        refusal(&mut opener(), Timestamp::from_micros(seconds_on(62).as_micros() + 1), &datagram),
-        Some(Refusal::Stale)
+        rejection(
+            &mut opener(),
+            Timestamp::from_micros(secs_after_start(62).as_micros() + 1),
+            &datagram
+        ),
+        Some(RejectReason::Stale)
     );
     let early = Timestamp::from_micros(start().as_micros() - 62_000_000);
-    assert_eq!(refusal(&mut opener(), early, &datagram), None);
+    assert_eq!(rejection(&mut opener(), early, &datagram), None);
     assert_eq!(
-        refusal(&mut opener(), Timestamp::from_micros(early.as_micros() - 1), &datagram),
-        Some(Refusal::Early)
+        rejection(&mut opener(), Timestamp::from_micros(early.as_micros() - 1), &datagram),
+        Some(RejectReason::Early)
     );
 }
 
 #[test]
-fn a_sender_that_is_forgotten_has_nothing_left_that_could_be_opened_again() {
+fn removed_sender_cannot_be_replayed() {
     let mut opener = opener();
     let old = seal_at(&mut DatagramSealer::new(&key(), Incarnation(1)), start(), b"old");
     opener.open(start(), &old).unwrap();
     let seal =
         |sender, now| seal_at(&mut DatagramSealer::new(&key(), Incarnation(sender)), now, b"new");
-    let then = seconds_on(30);
+    let then = secs_after_start(30);
     for sender in 2..=MAX_SENDERS as u64 {
         opener.open(then, &seal(sender, then)).unwrap();
     }
     assert_eq!(
-        refusal(&mut opener, then, &seal(5_000, then)),
-        Some(Refusal::Crowded),
-        "none can be forgotten yet"
+        rejection(&mut opener, then, &seal(5_000, then)),
+        Some(RejectReason::Crowded),
+        "no sender is stale yet"
     );
-    let later = Timestamp::from_micros(seconds_on(62).as_micros() + 1);
-    assert_eq!(refusal(&mut opener, later, &seal(5_000, later)), None);
-    assert_eq!(opener.senders(), MAX_SENDERS, "the old one is forgotten");
-    assert_eq!(refusal(&mut opener, later, &old), Some(Refusal::Stale));
+    let later = Timestamp::from_micros(secs_after_start(62).as_micros() + 1);
+    assert_eq!(rejection(&mut opener, later, &seal(5_000, later)), None);
+    assert_eq!(opener.senders(), MAX_SENDERS, "the stale sender is removed");
+    assert_eq!(rejection(&mut opener, later, &old), Some(RejectReason::Stale));
 }
 
 #[test]
-fn a_clock_that_is_put_back_does_not_make_datagrams_alike() {
+fn clock_set_back_keeps_counters_unique() {
     let (mut sealer, mut opener) = (DatagramSealer::new(&key(), ALICE), opener());
-    let first = seal_at(&mut sealer, seconds_on(10), b"hello");
+    let first = seal_at(&mut sealer, secs_after_start(10), b"hello");
     let second = seal_at(&mut sealer, start(), b"hello");
-    assert_eq!(refusal(&mut opener, seconds_on(10), &first), None);
-    assert_eq!(refusal(&mut opener, seconds_on(10), &second), None);
-    assert_eq!(refusal(&mut opener, seconds_on(10), &second), Some(Refusal::Replayed));
+    assert_eq!(rejection(&mut opener, secs_after_start(10), &first), None);
+    assert_eq!(rejection(&mut opener, secs_after_start(10), &second), None);
+    assert_eq!(rejection(&mut opener, secs_after_start(10), &second), Some(RejectReason::Replayed));
 }
 
 #[test]
-fn clocks_that_were_far_ahead_and_are_put_right_find_each_other_again() {
+fn corrected_clocks_can_communicate_again() {
     let (mut sealer, mut opener) = (DatagramSealer::new(&key(), ALICE), opener());
     for _ in 0..100 {
-        let datagram = seal_at(&mut sealer, seconds_on(3_600), b"ahead");
-        assert_eq!(refusal(&mut opener, seconds_on(3_600), &datagram), None);
+        let datagram = seal_at(&mut sealer, secs_after_start(3_600), b"ahead");
+        assert_eq!(rejection(&mut opener, secs_after_start(3_600), &datagram), None);
     }
     let datagram = seal_at(&mut sealer, start(), b"right");
-    assert_eq!(refusal(&mut opener, start(), &datagram), None);
-    assert_eq!(refusal(&mut opener, start(), &datagram), Some(Refusal::Replayed));
+    assert_eq!(rejection(&mut opener, start(), &datagram), None);
+    assert_eq!(rejection(&mut opener, start(), &datagram), Some(RejectReason::Replayed));
 }
 
 proptest! {
     #[test]
-    fn a_datagram_of_which_any_bit_is_flipped_is_refused(payload: Vec<u8>, bit: prop::sample::Index) {
+    fn datagram_with_flipped_bit_is_rejected(payload: Vec<u8>, bit: prop::sample::Index) {
         let mut datagram = sealed(&payload);
         let bit = bit.index(datagram.len() * 8);
         datagram[bit / 8] ^= 1 << (bit % 8);
@@ -176,7 +184,7 @@ proptest! {
     }
 
     #[test]
-    fn a_datagram_that_is_cut_or_lengthened_is_refused(payload: Vec<u8>, cut: prop::sample::Index, more in prop::collection::vec(any::<u8>(), 1..50)) {
+    fn datagram_of_changed_length_is_rejected(payload: Vec<u8>, cut: prop::sample::Index, more in prop::collection::vec(any::<u8>(), 1..50)) {
         let datagram = sealed(&payload);
         prop_assert!(opener().open(start(), &datagram[..cut.index(datagram.len())]).is_err());
         prop_assert!(opener().open(start(), &datagram[1..]).is_err());
@@ -184,7 +192,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_refused(bytes: Vec<u8>) {
+    fn arbitrary_datagram_is_rejected(bytes: Vec<u8>) {
         let mut opener = opener();
         prop_assert!(opener.open(start(), &bytes).is_err());
         prop_assert!(opener.open(start(), &[&[VERSION], &bytes[..]].concat()).is_err());
@@ -192,7 +200,7 @@ proptest! {
     }
 
     #[test]
-    fn in_any_order_and_however_often_each_is_opened_once_at_most(
+    fn reordered_and_repeated_datagrams_open_once(
         comes in prop::collection::vec(0..200_usize, 1..600),
         steps in prop::collection::vec(0..3_000_u64, 200),
     ) {

@@ -3,32 +3,32 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn introduction(incarnation: Incarnation) -> Introduction {
-    Introduction { incarnation, name: format!("node-{}", incarnation.0) }
+fn identity(incarnation: Incarnation) -> PeerIdentity {
+    PeerIdentity { incarnation, name: format!("node-{}", incarnation.0) }
 }
 
 fn nonces(seed: u8) -> [Nonce; 2] {
     [[seed; 32], [seed ^ 0xFF; 32]]
 }
 
-/// What both sides say in a handshake, and what they then have.
-struct Shaken {
-    greeting: Vec<u8>,
-    answer: Vec<u8>,
-    confirmation: [u8; CONFIRMATION],
+/// The messages of a completed handshake, and the sessions of both sides.
+struct CompletedHandshake {
+    hello: Vec<u8>,
+    response: Vec<u8>,
+    confirmation: [u8; CONFIRMATION_BYTES],
     alice: Session,
     bob: Session,
 }
 
-fn shake(seed: u8) -> Shaken {
+fn complete_handshake(seed: u8) -> CompletedHandshake {
     let (key, [one, two]) = (key(), nonces(seed));
-    let dialling = dial(&key, &introduction(ALICE), &one);
-    let greeting = dialling.greeting().to_vec();
-    let answering = super::answer(&key, &introduction(BOB), &two, &greeting).unwrap();
-    let answer = answering.answer().to_vec();
-    let (alice, confirmation) = dialling.answered(&answer).unwrap();
-    let bob = answering.confirmed(&confirmation).unwrap();
-    Shaken { greeting, answer, confirmation, alice, bob }
+    let client = start_handshake(&key, &identity(ALICE), &one);
+    let hello = client.hello().to_vec();
+    let server = super::accept_handshake(&key, &identity(BOB), &two, &hello).unwrap();
+    let response = server.response().to_vec();
+    let (alice, confirmation) = client.on_response(&response).unwrap();
+    let bob = server.on_confirmation(&confirmation).unwrap();
+    CompletedHandshake { hello, response, confirmation, alice, bob }
 }
 
 fn seal(sealer: &mut FrameSealer, payload: &[u8]) -> Vec<u8> {
@@ -37,31 +37,36 @@ fn seal(sealer: &mut FrameSealer, payload: &[u8]) -> Vec<u8> {
     sealed
 }
 
-fn open(opener: &mut FrameOpener, arrived: &[u8]) -> Result<Option<Bytes>, Refusal> {
+fn open(opener: &mut FrameOpener, arrived: &[u8]) -> Result<Option<Bytes>, RejectReason> {
     opener.open(&mut BytesMut::from(arrived))
 }
 
-/// Bob, who has just answered this greeting, or refused it.
-fn greet_bob(greeting: &[u8]) -> Option<Refusal> {
-    super::answer(&key(), &introduction(BOB), &nonces(9)[1], greeting).err()
+/// Sends a hello to Bob, and returns his reason for rejecting it.
+fn hello_rejection(hello: &[u8]) -> Option<RejectReason> {
+    super::accept_handshake(&key(), &identity(BOB), &nonces(9)[1], hello).err()
 }
 
-/// Alice, who has greeted with the first nonce of this seed, and hears this answer.
-fn answer_alice(seed: u8, answer: &[u8]) -> Option<Refusal> {
-    dial(&key(), &introduction(ALICE), &nonces(seed)[0]).answered(answer).err()
+/// Sends a response to Alice after her hello with the first nonce of this seed. Returns her reason for rejecting it.
+fn response_rejection(seed: u8, response: &[u8]) -> Option<RejectReason> {
+    start_handshake(&key(), &identity(ALICE), &nonces(seed)[0]).on_response(response).err()
 }
 
-/// Bob, who has answered Alice's greeting with the second nonce of this seed, and hears this confirmation.
-fn confirm_to_bob(seed: u8, greeting: &[u8], confirmation: &[u8; CONFIRMATION]) -> Option<Refusal> {
+/// Sends a confirmation to Bob after his response to `hello` with the second nonce of this seed. Returns his reason for
+/// rejecting it.
+fn confirmation_rejection(
+    seed: u8,
+    hello: &[u8],
+    confirmation: &[u8; CONFIRMATION_BYTES],
+) -> Option<RejectReason> {
     let key = key();
-    let answering = super::answer(&key, &introduction(BOB), &nonces(seed)[1], greeting).unwrap();
-    answering.confirmed(confirmation).err()
+    let server = super::accept_handshake(&key, &identity(BOB), &nonces(seed)[1], hello).unwrap();
+    server.on_confirmation(confirmation).err()
 }
 
 #[test]
-fn both_sides_know_each_other_and_understand_what_follows() {
-    let Shaken { mut alice, mut bob, .. } = shake(1);
-    assert_eq!((alice.peer, bob.peer), (introduction(BOB), introduction(ALICE)));
+fn handshake_authenticates_both_sides() {
+    let CompletedHandshake { mut alice, mut bob, .. } = complete_handshake(1);
+    assert_eq!((alice.peer, bob.peer), (identity(BOB), identity(ALICE)));
     for payload in [&b"one"[..], b"", b"three"] {
         let frame = seal(&mut alice.sealer, payload);
         assert_eq!(frame.len(), payload.len() + FRAME_OVERHEAD);
@@ -72,134 +77,166 @@ fn both_sides_know_each_other_and_understand_what_follows() {
 }
 
 #[test]
-fn a_greeting_tells_its_length_and_another_version_by_its_head() {
-    let greeting = shake(1).greeting;
-    let mut head = *greeting.first_chunk::<GREETING_HEAD>().unwrap();
-    assert_eq!(greeting_length(&head), Ok(greeting.len()));
-    head[0] += 1;
-    assert_eq!(greeting_length(&head), Err(Refusal::WrongVersion));
+fn hello_header_has_length_and_version() {
+    let hello = complete_handshake(1).hello;
+    let mut header = *hello.first_chunk::<HELLO_HEADER_BYTES>().unwrap();
+    assert_eq!(hello_length(&header), Ok(hello.len()));
+    header[0] += 1;
+    assert_eq!(hello_length(&header), Err(RejectReason::WrongVersion));
 }
 
 #[test]
-fn a_long_name_is_cut_between_letters() {
+fn long_name_is_truncated_at_character() {
     let (key, [one, two]) = (key(), nonces(1));
-    let long = Introduction { incarnation: ALICE, name: "é".repeat(200) };
-    let dialling = dial(&key, &long, &one);
-    let answering = super::answer(&key, &introduction(BOB), &two, dialling.greeting()).unwrap();
-    let (_, confirmation) = dialling.answered(answering.answer()).unwrap();
-    assert_eq!(answering.confirmed(&confirmation).unwrap().peer.name, "é".repeat(127));
+    let long = PeerIdentity { incarnation: ALICE, name: "é".repeat(200) };
+    let client = start_handshake(&key, &long, &one);
+    let server = super::accept_handshake(&key, &identity(BOB), &two, client.hello()).unwrap();
+    let (_, confirmation) = client.on_response(server.response()).unwrap();
+    assert_eq!(server.on_confirmation(&confirmation).unwrap().peer.name, "é".repeat(127));
 }
 
 #[test]
-fn whoever_has_another_key_shakes_no_hands() {
-    let (own, strange, [one, two]) = (key(), stranger(), nonces(1));
-    let dialling = dial(&strange, &introduction(ALICE), &one);
-    assert_eq!(greet_bob(dialling.greeting()), Some(Refusal::WrongMac));
-    let answering = super::answer(&strange, &introduction(BOB), &two, dialling.greeting()).unwrap();
-    assert_eq!(answer_alice(1, answering.answer()), Some(Refusal::WrongMac));
-    let dialling = dial(&own, &introduction(ALICE), &one);
-    let answering = super::answer(&own, &introduction(BOB), &two, dialling.greeting()).unwrap();
-    assert_eq!(answering.confirmed(&[0; CONFIRMATION]).err(), Some(Refusal::WrongMac));
-}
-
-#[test]
-fn a_repeated_handshake_ends_at_the_confirmation() {
-    let heard = shake(1);
-    assert_eq!(greet_bob(&heard.greeting), None, "Bob cannot know yet");
-    assert_eq!(confirm_to_bob(2, &heard.greeting, &heard.confirmation), Some(Refusal::WrongMac));
-    assert_eq!(confirm_to_bob(1, &heard.greeting, &heard.confirmation), None, "that was his nonce");
-}
-
-#[test]
-fn a_repeated_answer_is_none_to_another_greeting() {
-    assert_eq!(answer_alice(1, &shake(1).answer), None);
-    assert_eq!(answer_alice(2, &shake(1).answer), Some(Refusal::WrongMac));
-}
-
-#[test]
-fn parts_of_two_handshakes_do_not_make_one() {
-    let (one, other) = (shake(1), shake(2));
-    assert_eq!(answer_alice(1, &other.answer), Some(Refusal::WrongMac));
-    assert_eq!(confirm_to_bob(1, &one.greeting, &other.confirmation), Some(Refusal::WrongMac));
-    assert_eq!(confirm_to_bob(1, &other.greeting, &one.confirmation), Some(Refusal::WrongMac));
-}
-
-#[test]
-fn ones_own_words_are_no_handshake() {
-    let greeting = shake(1).greeting;
-    let (key, [one, two]) = (key(), nonces(1));
-    let to_herself = super::answer(&key, &introduction(ALICE), &two, &greeting);
-    assert_eq!(to_herself.err(), Some(Refusal::Reflected));
-    assert_eq!(answer_alice(1, &greeting), Some(Refusal::WrongMac), "a greeting is no answer");
-    // Somebody of the same incarnation as Alice, if there could be one.
-    let twin = super::answer(&key, &introduction(BOB), &two, &greeting).unwrap();
-    let answer = twin.answer().to_vec();
-    let dialling = dial(&key, &introduction(BOB), &one);
-    assert!(dialling.answered(&answer).is_err());
-    assert_eq!(greet_bob(&answer), Some(Refusal::WrongMac), "an answer is no greeting");
-}
-
-#[test]
-fn a_name_that_is_no_text_is_refused_even_from_a_node() {
-    let (key, mut greeting) = (key(), shake(1).greeting);
-    greeting.truncate(greeting.len() - MAC);
-    greeting[GREETING_HEAD] = 0xFF;
-    let mac = key::sign(key.handshakes(), &[b"who dials greets", &greeting]);
-    greeting.extend_from_slice(mac.as_ref());
-    assert_eq!(greet_bob(&greeting), Some(Refusal::Malformed));
-}
-
-#[test]
-fn a_frame_is_opened_once_and_in_its_place() {
-    let Shaken { mut alice, bob: Session { mut opener, .. }, .. } = shake(1);
-    let [one, two] = [b"one", b"two"].map(|payload| seal(&mut alice.sealer, payload));
-    assert!(open(&mut opener, &one).is_ok());
-    assert_eq!(open(&mut opener, &one), Err(Refusal::Replayed));
-    assert_eq!(open(&mut opener, &two), Err(Refusal::Replayed), "the stream is over");
+fn handshake_with_other_key_is_rejected() {
+    let (own, other, [one, two]) = (key(), other_key(), nonces(1));
+    let client = start_handshake(&other, &identity(ALICE), &one);
+    assert_eq!(hello_rejection(client.hello()), Some(RejectReason::WrongMac));
+    let server = super::accept_handshake(&other, &identity(BOB), &two, client.hello()).unwrap();
+    assert_eq!(response_rejection(1, server.response()), Some(RejectReason::WrongMac));
+    let client = start_handshake(&own, &identity(ALICE), &one);
+    let server = super::accept_handshake(&own, &identity(BOB), &two, client.hello()).unwrap();
     assert_eq!(
-        open(&mut shake(1).bob.opener, &two),
-        Err(Refusal::Replayed),
-        "the first one is missing"
+        server.on_confirmation(&[0; CONFIRMATION_BYTES]).err(),
+        Some(RejectReason::WrongMac)
     );
 }
 
 #[test]
-fn ones_own_frames_are_not_heard() {
-    let mut alice = shake(1).alice;
+fn replayed_handshake_fails_at_confirmation() {
+    let recorded = complete_handshake(1);
+    assert_eq!(hello_rejection(&recorded.hello), None, "Bob cannot detect the replay yet");
+    assert_eq!(
+        confirmation_rejection(2, &recorded.hello, &recorded.confirmation),
+        Some(RejectReason::WrongMac)
+    );
+    assert_eq!(
+        confirmation_rejection(1, &recorded.hello, &recorded.confirmation),
+        None,
+        "the same nonce"
+    );
+}
+
+#[test]
+fn response_is_bound_to_hello() {
+    assert_eq!(response_rejection(1, &complete_handshake(1).response), None);
+    assert_eq!(
+        response_rejection(2, &complete_handshake(1).response),
+        Some(RejectReason::WrongMac)
+    );
+}
+
+#[test]
+fn handshakes_cannot_be_mixed() {
+    let (one, other) = (complete_handshake(1), complete_handshake(2));
+    assert_eq!(response_rejection(1, &other.response), Some(RejectReason::WrongMac));
+    assert_eq!(
+        confirmation_rejection(1, &one.hello, &other.confirmation),
+        Some(RejectReason::WrongMac)
+    );
+    assert_eq!(
+        confirmation_rejection(1, &other.hello, &one.confirmation),
+        Some(RejectReason::WrongMac)
+    );
+}
+
+#[test]
+fn reflected_handshake_is_rejected() {
+    let hello = complete_handshake(1).hello;
+    let (key, [one, two]) = (key(), nonces(1));
+    let reflected = super::accept_handshake(&key, &identity(ALICE), &two, &hello);
+    assert_eq!(reflected.err(), Some(RejectReason::Reflected));
+    assert_eq!(
+        response_rejection(1, &hello),
+        Some(RejectReason::WrongMac),
+        "a hello is not a response"
+    );
+    // A node with the same incarnation as Alice, if that were possible.
+    let twin = super::accept_handshake(&key, &identity(BOB), &two, &hello).unwrap();
+    let response = twin.response().to_vec();
+    let client = start_handshake(&key, &identity(BOB), &one);
+    assert!(client.on_response(&response).is_err());
+    assert_eq!(
+        hello_rejection(&response),
+        Some(RejectReason::WrongMac),
+        "a response is not a hello"
+    );
+}
+
+#[test]
+fn non_utf8_name_is_rejected() {
+    let (key, mut hello) = (key(), complete_handshake(1).hello);
+    hello.truncate(hello.len() - MAC_BYTES);
+    hello[HELLO_HEADER_BYTES] = 0xFF;
+    let mac = key::sign(key.handshakes(), &[b"who dials greets", &hello]);
+    hello.extend_from_slice(mac.as_ref());
+    assert_eq!(hello_rejection(&hello), Some(RejectReason::Malformed));
+}
+
+#[test]
+fn frame_is_opened_once_in_order() {
+    let CompletedHandshake { mut alice, bob: Session { mut opener, .. }, .. } =
+        complete_handshake(1);
+    let [one, two] = [b"one", b"two"].map(|payload| seal(&mut alice.sealer, payload));
+    assert!(open(&mut opener, &one).is_ok());
+    assert_eq!(open(&mut opener, &one), Err(RejectReason::Replayed));
+    assert_eq!(open(&mut opener, &two), Err(RejectReason::Replayed), "the stream has failed");
+    assert_eq!(
+        open(&mut complete_handshake(1).bob.opener, &two),
+        Err(RejectReason::Replayed),
+        "the first frame is missing"
+    );
+}
+
+#[test]
+fn reflected_frame_is_rejected() {
+    let mut alice = complete_handshake(1).alice;
     let frame = seal(&mut alice.sealer, b"one");
-    assert_eq!(open(&mut alice.opener, &frame), Err(Refusal::WrongMac));
+    assert_eq!(open(&mut alice.opener, &frame), Err(RejectReason::WrongMac));
 }
 
 #[test]
-fn frames_of_one_session_are_nothing_in_another() {
-    let (mut one, mut other) = (shake(1), shake(2));
+fn frame_of_other_session_is_rejected() {
+    let (mut one, mut other) = (complete_handshake(1), complete_handshake(2));
     let frames = [&mut one, &mut other].map(|shaken| seal(&mut shaken.alice.sealer, b"one"));
-    assert_eq!(open(&mut one.bob.opener, &frames[1]), Err(Refusal::WrongMac));
-    assert_eq!(open(&mut other.bob.opener, &frames[0]), Err(Refusal::WrongMac));
+    assert_eq!(open(&mut one.bob.opener, &frames[1]), Err(RejectReason::WrongMac));
+    assert_eq!(open(&mut other.bob.opener, &frames[0]), Err(RejectReason::WrongMac));
 }
 
 #[test]
-fn a_frame_that_is_too_long_is_neither_sealed_nor_waited_for() {
-    let Shaken { mut alice, mut bob, .. } = shake(1);
+fn long_frame_is_rejected_by_both_sides() {
+    let CompletedHandshake { mut alice, mut bob, .. } = complete_handshake(1);
     let mut sealed = b"before".to_vec();
-    assert_eq!(alice.sealer.seal(&vec![7; MAX_FRAME + 1], &mut sealed), Err(Refusal::TooLong));
+    assert_eq!(alice.sealer.seal(&vec![7; MAX_FRAME + 1], &mut sealed), Err(RejectReason::TooLong));
     assert_eq!(sealed, b"before");
     let longest = seal(&mut alice.sealer, &[7; MAX_FRAME]);
     assert_eq!(open(&mut bob.opener, &longest).unwrap().unwrap().len(), MAX_FRAME);
     let length = u32::try_from(MAX_FRAME + 1).unwrap().to_be_bytes();
-    assert_eq!(open(&mut bob.opener, &length), Err(Refusal::TooLong), "by its length alone");
+    assert_eq!(
+        open(&mut bob.opener, &length),
+        Err(RejectReason::TooLong),
+        "rejected by its length"
+    );
 }
 
 #[test]
-fn a_stream_may_end_between_frames_only() {
-    let Shaken { mut alice, mut bob, .. } = shake(1);
+fn stream_end_inside_frame_is_rejected() {
+    let CompletedHandshake { mut alice, mut bob, .. } = complete_handshake(1);
     let frame = seal(&mut alice.sealer, b"one");
     let mut arrived = BytesMut::from(&frame[..frame.len() - 1]);
     assert_eq!(bob.opener.open(&mut arrived), Ok(None));
-    assert_eq!(bob.opener.end(&arrived), Err(Refusal::Truncated));
+    assert_eq!(bob.opener.check_end(&arrived), Err(RejectReason::Truncated));
     arrived.extend_from_slice(&frame[frame.len() - 1..]);
     assert_eq!(bob.opener.open(&mut arrived).unwrap().unwrap(), &b"one"[..]);
-    assert_eq!(bob.opener.end(&arrived), Ok(()));
+    assert_eq!(bob.opener.check_end(&arrived), Ok(()));
 }
 
 fn flip(bytes: &[u8], bit: prop::sample::Index) -> Vec<u8> {
@@ -210,29 +247,29 @@ fn flip(bytes: &[u8], bit: prop::sample::Index) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn a_handshake_of_which_any_bit_is_flipped_is_refused(bit: prop::sample::Index) {
-        let Shaken { greeting, answer, confirmation, .. } = shake(1);
-        prop_assert!(greet_bob(&flip(&greeting, bit)).is_some());
-        prop_assert!(answer_alice(1, &flip(&answer, bit)).is_some());
+    fn handshake_with_flipped_bit_is_rejected(bit: prop::sample::Index) {
+        let CompletedHandshake { hello, response, confirmation, .. } = complete_handshake(1);
+        prop_assert!(hello_rejection(&flip(&hello, bit)).is_some());
+        prop_assert!(response_rejection(1, &flip(&response, bit)).is_some());
         let flipped = flip(&confirmation, bit).try_into().unwrap();
-        prop_assert_eq!(confirm_to_bob(1, &greeting, &flipped), Some(Refusal::WrongMac));
+        prop_assert_eq!(confirmation_rejection(1, &hello, &flipped), Some(RejectReason::WrongMac));
     }
 
     #[test]
-    fn a_handshake_that_is_cut_or_lengthened_is_refused(cut: prop::sample::Index, more: u8) {
-        let Shaken { greeting, answer, .. } = shake(1);
-        prop_assert!(greet_bob(&greeting[..cut.index(greeting.len())]).is_some());
-        prop_assert!(answer_alice(1, &answer[..cut.index(answer.len())]).is_some());
-        prop_assert_eq!(greet_bob(&[&greeting[..], &[more]].concat()), Some(Refusal::TooLong));
-        prop_assert_eq!(answer_alice(1, &[&answer[..], &[more]].concat()), Some(Refusal::TooLong));
+    fn handshake_of_changed_length_is_rejected(cut: prop::sample::Index, more: u8) {
+        let CompletedHandshake { hello, response, .. } = complete_handshake(1);
+        prop_assert!(hello_rejection(&hello[..cut.index(hello.len())]).is_some());
+        prop_assert!(response_rejection(1, &response[..cut.index(response.len())]).is_some());
+        prop_assert_eq!(hello_rejection(&[&hello[..], &[more]].concat()), Some(RejectReason::TooLong));
+        prop_assert_eq!(response_rejection(1, &[&response[..], &[more]].concat()), Some(RejectReason::TooLong));
     }
 
     #[test]
-    fn frames_come_out_as_they_went_in_however_they_are_cut(
+    fn frames_round_trip_in_any_pieces(
         payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..20),
         pieces in prop::collection::vec(1..200_usize, 1..20),
     ) {
-        let Shaken { mut alice, mut bob, .. } = shake(1);
+        let CompletedHandshake { mut alice, mut bob, .. } = complete_handshake(1);
         let stream: Vec<u8> = payloads.iter().flat_map(|payload| seal(&mut alice.sealer, payload)).collect();
         let (mut arrived, mut opened, mut rest) = (BytesMut::new(), Vec::new(), &stream[..]);
         for piece in pieces.into_iter().cycle() {
@@ -247,15 +284,15 @@ proptest! {
             }
         }
         prop_assert_eq!(opened, payloads);
-        prop_assert_eq!(bob.opener.end(&arrived), Ok(()));
+        prop_assert_eq!(bob.opener.check_end(&arrived), Ok(()));
     }
 
     #[test]
-    fn a_stream_of_which_any_bit_is_flipped_tells_nothing_from_there_on(
+    fn flipped_bit_ends_stream(
         payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 1..10),
         bit: prop::sample::Index,
     ) {
-        let Shaken { mut alice, mut bob, .. } = shake(1);
+        let CompletedHandshake { mut alice, mut bob, .. } = complete_handshake(1);
         let frames: Vec<_> = payloads.iter().map(|payload| seal(&mut alice.sealer, payload)).collect();
         let stream = frames.concat();
         let mut arrived = BytesMut::from(&flip(&stream, bit)[..]);
@@ -264,15 +301,15 @@ proptest! {
         let whole = ends.by_ref().take_while(|end| *end <= flipped_byte).count();
         let opened: Vec<_> = std::iter::from_fn(|| bob.opener.open(&mut arrived).ok().flatten()).collect();
         prop_assert_eq!(opened, &payloads[..whole]);
-        prop_assert!(bob.opener.open(&mut arrived).is_err() || bob.opener.end(&arrived).is_err());
+        prop_assert!(bob.opener.open(&mut arrived).is_err() || bob.opener.check_end(&arrived).is_err());
     }
 
     #[test]
-    fn any_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let mut bob = shake(1).bob;
+    fn arbitrary_stream_is_rejected(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let mut bob = complete_handshake(1).bob;
         let mut arrived = BytesMut::from(&bytes[..]);
         prop_assert!(!matches!(bob.opener.open(&mut arrived), Ok(Some(_))));
-        prop_assert!(greet_bob(&bytes).is_some());
-        prop_assert!(answer_alice(1, &bytes).is_some());
+        prop_assert!(hello_rejection(&bytes).is_some());
+        prop_assert!(response_rejection(1, &bytes).is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! Streams from peers, and strangers who are none.
+//! Incoming connections: handshakes and streams from peers.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,152 +10,160 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{debug, warn};
 
-use super::pipe::{self, Broken, Frames};
-use super::{MAX_STRANGERS, MAX_STREAMS, News, Shared};
-use crate::counts::Incarnation;
-use crate::seal::{Refusal, Session};
+use super::stream::{self, FrameReader, StreamError};
+use super::{MAX_PENDING_HANDSHAKES, MAX_STREAMS, TaskEvent, TransportContext};
+use crate::pn_counter::Incarnation;
+use crate::seal::{RejectReason, Session};
 
-/// After an error of the listener (most often too many open files), so long nothing is accepted.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Pause after an error of the listener, most often too many open files.
+const ERROR_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts connections until it is aborted, and all of them with it.
-pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>, tell: mpsc::Sender<News>) {
-    let mut door = Door {
-        shared,
-        tell,
-        strangers: JoinSet::new(),
-        waiting: VecDeque::new(),
+/// Accepts connections until the task is aborted, which closes all of them.
+pub(super) async fn accept(
+    listener: TcpListener,
+    context: Arc<TransportContext>,
+    event_sender: mpsc::Sender<TaskEvent>,
+) {
+    let mut acceptor = Acceptor {
+        context,
+        event_sender,
+        handshakes: JoinSet::new(),
+        pending: VecDeque::new(),
         streams: Streams::default(),
     };
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => door.meet(stream),
+                Ok((stream, _)) => acceptor.start_handshake(stream),
                 Err(error) => {
-                    warn!(%error, "connections of other nodes cannot be accepted");
-                    sleep(PAUSE).await;
+                    warn!(%error, "cannot accept connections of other nodes");
+                    sleep(ERROR_PAUSE).await;
                 }
             },
-            Some(met) = door.strangers.join_next() => {
-                if let Ok(Some((stream, session))) = met {
-                    door.let_in(stream, session);
+            Some(completed) = acceptor.handshakes.join_next() => {
+                if let Ok(Some((stream, session))) = completed {
+                    acceptor.start_stream(stream, session);
                 }
             },
-            Some(ended) = door.streams.tasks.join_next_with_id() => door.streams.forget(&ended),
+            Some(ended) = acceptor.streams.tasks.join_next_with_id() => acceptor.streams.remove_ended(&ended),
         }
     }
 }
 
-struct Door {
-    shared: Arc<Shared>,
-    tell: mpsc::Sender<News>,
-    strangers: JoinSet<Option<(TcpStream, Session)>>,
-    /// Who came first is first.
-    waiting: VecDeque<AbortHandle>,
+struct Acceptor {
+    context: Arc<TransportContext>,
+    event_sender: mpsc::Sender<TaskEvent>,
+    handshakes: JoinSet<Option<(TcpStream, Session)>>,
+    /// Pending handshakes, oldest first.
+    pending: VecDeque<AbortHandle>,
     streams: Streams,
 }
 
-impl Door {
-    /// Somebody new. If too many are, the one who has been for the longest goes: nodes are quick.
-    fn meet(&mut self, mut stream: TcpStream) {
-        self.waiting.retain(|stranger| !stranger.is_finished());
-        if self.waiting.len() >= MAX_STRANGERS
-            && let Some(oldest) = self.waiting.pop_front()
+impl Acceptor {
+    /// Starts the handshake of a new connection. If too many are pending, aborts the oldest one, since nodes complete
+    /// theirs quickly.
+    fn start_handshake(&mut self, mut stream: TcpStream) {
+        self.pending.retain(|handshake| !handshake.is_finished());
+        if self.pending.len() >= MAX_PENDING_HANDSHAKES
+            && let Some(oldest) = self.pending.pop_front()
         {
             oldest.abort();
-            self.shared.refusals.count(Refusal::Crowded);
+            self.context.reject_counters.count(RejectReason::Crowded);
         }
-        let shared = Arc::clone(&self.shared);
-        let stranger = self.strangers.spawn(async move {
-            let shaken = pipe::answer(&mut stream, &shared).await;
-            shaken.inspect_err(|broken| note(&shared, broken)).ok().map(|session| (stream, session))
+        let context = Arc::clone(&self.context);
+        let handshake = self.handshakes.spawn(async move {
+            let result = stream::server_handshake(&mut stream, &context).await;
+            result
+                .inspect_err(|error| log_stream_error(&context, error))
+                .ok()
+                .map(|session| (stream, session))
         });
-        self.waiting.push_back(stranger);
+        self.pending.push_back(handshake);
     }
 
-    /// A stranger has become a peer. An older stream of the same incarnation is one that it has given up.
-    fn let_in(&mut self, stream: TcpStream, session: Session) {
+    /// Starts to receive from an authenticated peer. Replaces an older stream of the same incarnation.
+    fn start_stream(&mut self, stream: TcpStream, session: Session) {
         let peer = session.peer.incarnation;
         self.streams.close(peer);
-        if self.streams.of.len() >= MAX_STREAMS {
-            return self.shared.refusals.count(Refusal::Crowded);
+        if self.streams.by_peer.len() >= MAX_STREAMS {
+            return self.context.reject_counters.count(RejectReason::Crowded);
         }
-        debug!(peer = peer.0, name = session.peer.name, "a node has dialled");
-        let (shared, tell) = (Arc::clone(&self.shared), self.tell.clone());
-        let hearing = async move {
-            if let Err(broken) = hear(stream, session, &shared, &tell).await {
-                note(&shared, &broken);
+        debug!(peer = peer.0, name = session.peer.name, "cluster node connected");
+        let (context, event_sender) = (Arc::clone(&self.context), self.event_sender.clone());
+        let receive = async move {
+            if let Err(error) = receive_frames(stream, session, &context, &event_sender).await {
+                log_stream_error(&context, &error);
             }
         };
-        let task = self.streams.tasks.spawn(hearing);
-        self.streams.of.insert(peer, task);
+        let task = self.streams.tasks.spawn(receive);
+        self.streams.by_peer.insert(peer, task);
     }
 }
 
-/// The streams that peers have dialled.
+/// Streams opened by peers.
 #[derive(Default)]
 struct Streams {
     tasks: JoinSet<()>,
-    of: HashMap<Incarnation, AbortHandle>,
+    by_peer: HashMap<Incarnation, AbortHandle>,
 }
 
 impl Streams {
     fn close(&mut self, peer: Incarnation) {
-        if let Some(task) = self.of.remove(&peer) {
+        if let Some(task) = self.by_peer.remove(&peer) {
             task.abort();
         }
     }
 
-    fn forget(&mut self, ended: &Result<(Id, ()), JoinError>) {
+    fn remove_ended(&mut self, ended: &Result<(Id, ()), JoinError>) {
         let id = match ended {
             Ok((id, ())) => *id,
             Err(error) => error.id(),
         };
-        self.of.retain(|_, task| task.id() != id);
+        self.by_peer.retain(|_, task| task.id() != id);
     }
 }
 
-/// Takes in the frames of a peer, and gives signs of life.
-async fn hear(
+/// Receives the frames of a peer and sends keepalives.
+async fn receive_frames(
     stream: TcpStream,
     session: Session,
-    shared: &Shared,
-    tell: &mpsc::Sender<News>,
-) -> Result<(), Broken> {
+    context: &TransportContext,
+    event_sender: &mpsc::Sender<TaskEvent>,
+) -> Result<(), StreamError> {
     stream.set_nodelay(true)?;
     let (read, mut write) = stream.into_split();
     let Session { peer, mut sealer, opener } = session;
     let from = peer.incarnation;
-    let counters = shared.counters.of(from);
-    let mut frames = Frames::new(read, opener);
-    let mut alive = interval(shared.timing.alive);
-    alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut heard = Instant::now();
+    let counters = context.counters.get_or_create(from);
+    let mut frames = FrameReader::new(read, opener);
+    let mut keepalive_interval = interval(context.timing.keepalive_interval);
+    keepalive_interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last_received_at = Instant::now();
     loop {
-        while let Some(frame) = frames.arrived(&counters)? {
-            // It can only fail if the transport is gone, and this task with it.
-            let _ = tell.send(News::Frame { from, frame }).await;
-            heard = Instant::now();
+        while let Some(frame) = frames.next_frame(&counters)? {
+            // Fails only if the transport is dropped, and then this task is aborted.
+            let _ = event_sender.send(TaskEvent::Frame { from, frame }).await;
+            last_received_at = Instant::now();
         }
         tokio::select! {
             biased;
-            _ = alive.tick() => {
-                let mut sign = Vec::new();
-                sealer.seal(&[], &mut sign)?;
-                pipe::write(&mut write, &sign, shared, &counters).await?;
+            _ = keepalive_interval.tick() => {
+                let mut keepalive = Vec::new();
+                sealer.seal(&[], &mut keepalive)?;
+                stream::write(&mut write, &keepalive, context, &counters).await?;
             }
-            waited = frames.wait(&counters) => {
-                waited?;
-                heard = Instant::now();
+            read = frames.fill_buffer(&counters) => {
+                read?;
+                last_received_at = Instant::now();
             }
-            () = sleep_until(heard + shared.timing.silence) => return Err(Broken::Silent),
+            () = sleep_until(last_received_at + context.timing.idle_timeout) => return Err(StreamError::IdleTimeout),
         }
     }
 }
 
-fn note(shared: &Shared, broken: &Broken) {
-    if let Broken::Refused(refusal) = broken {
-        shared.refusals.count(*refusal);
+fn log_stream_error(context: &TransportContext, error: &StreamError) {
+    if let StreamError::Rejected(reason) = error {
+        context.reject_counters.count(*reason);
     }
-    debug!(%broken, "a connection has ended");
+    debug!(%error, "cluster connection closed");
 }

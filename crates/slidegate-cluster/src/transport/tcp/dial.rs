@@ -1,4 +1,4 @@
-//! The stream to one peer: dialled, and dialled again.
+//! Outgoing connection to one peer, with reconnects.
 
 use std::io;
 use std::sync::Arc;
@@ -9,64 +9,64 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tracing::debug;
 
-use super::pipe::{self, Broken, Frames};
-use super::queue::{self, Outgoing};
-use super::{News, Peer, Shared};
-use crate::seal::{FrameSealer, Refusal, Session};
-use crate::transport::counters::Counters;
+use super::queue::{self, FrameReceiver};
+use super::stream::{self, FrameReader, StreamError};
+use super::{PeerAddress, TaskEvent, TransportContext};
+use crate::seal::{FrameSealer, RejectReason, Session};
+use crate::transport::link_counters::LinkCounters;
 
-/// Frames are written together until they are so many bytes.
-const WRITE: usize = 64 * 1024;
+/// Maximum number of bytes that are combined into one write.
+const MAX_WRITE_BYTES: usize = 64 * 1024;
 
-/// Keeps a stream to one peer.
-pub(super) struct Dialler {
-    pub(super) shared: Arc<Shared>,
-    pub(super) peer: Peer,
+/// A task that keeps a stream to one peer.
+pub(super) struct Dialer {
+    pub(super) context: Arc<TransportContext>,
+    pub(super) peer: PeerAddress,
     pub(super) link: u64,
-    pub(super) counters: Arc<Counters>,
-    pub(super) tell: mpsc::Sender<News>,
+    pub(super) counters: Arc<LinkCounters>,
+    pub(super) event_sender: mpsc::Sender<TaskEvent>,
 }
 
-impl Dialler {
-    /// Until it is aborted.
+impl Dialer {
+    /// Connects and reconnects until the task is aborted.
     pub(super) async fn run(self) {
-        let mut wait = self.shared.timing.first_wait;
+        let mut backoff = self.context.timing.initial_backoff;
         loop {
-            let up = self.keep_up().await;
-            wait = if up { self.shared.timing.first_wait } else { wait };
-            // A part at random, so that nodes that lost each other at once do not all dial at once.
-            sleep(wait.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-            wait = (wait * 2).min(self.shared.timing.longest_wait);
+            let was_up = self.connect_and_send().await;
+            backoff = if was_up { self.context.timing.initial_backoff } else { backoff };
+            // Jitter, so that nodes that lost each other at the same time do not all reconnect at once.
+            sleep(backoff.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+            backoff = (backoff * 2).min(self.context.timing.max_backoff);
         }
     }
 
-    /// Dials once, and carries frames for as long as the link is up. Says whether it was.
-    async fn keep_up(&self) -> bool {
-        let (stream, session) = match self.dial().await {
-            Ok(dialled) => dialled,
-            Err(broken) => {
-                self.note(&broken);
+    /// Connects once and sends frames until the link fails. Returns whether the link was up.
+    async fn connect_and_send(&self) -> bool {
+        let (stream, session) = match self.connect_and_handshake().await {
+            Ok(connected) => connected,
+            Err(error) => {
+                self.log_stream_error(&error);
                 return false;
             }
         };
-        let (queue, queued) = queue::queue();
+        let (queue, frames) = queue::frame_queue();
         let (to, link) = (self.peer.incarnation, self.link);
-        // It can only fail if the transport is gone, and this task with it.
-        let _ = self.tell.send(News::Up { to, link, queue }).await;
-        if let Err(broken) = self.carry(stream, session, queued).await {
-            self.note(&broken);
+        // Fails only if the transport is dropped, and then this task is aborted.
+        let _ = self.event_sender.send(TaskEvent::LinkUp { to, link, queue }).await;
+        if let Err(error) = self.send_frames(stream, session, frames).await {
+            self.log_stream_error(&error);
         }
-        let _ = self.tell.send(News::Down { to, link }).await;
+        let _ = self.event_sender.send(TaskEvent::LinkDown { to, link }).await;
         true
     }
 
-    async fn dial(&self) -> Result<(TcpStream, Session), Broken> {
-        let connected = timeout(self.shared.timing.connect, self.connect()).await;
+    async fn connect_and_handshake(&self) -> Result<(TcpStream, Session), StreamError> {
+        let connected = timeout(self.context.timing.connect_timeout, self.connect()).await;
         let mut stream = connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         stream.set_nodelay(true)?;
-        let session = pipe::dial(&mut stream, &self.shared).await?;
+        let session = stream::client_handshake(&mut stream, &self.context).await?;
         if session.peer.incarnation != self.peer.incarnation {
-            return Err(Refusal::WrongNode.into());
+            return Err(RejectReason::WrongNode.into());
         }
         Ok((stream, session))
     }
@@ -74,70 +74,70 @@ impl Dialler {
     async fn connect(&self) -> io::Result<TcpStream> {
         let address = self.peer.address;
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        if let Some(ip) = self.shared.dial_from.filter(|ip| ip.is_ipv4() == address.is_ipv4()) {
+        if let Some(ip) = self.context.source_ip.filter(|ip| ip.is_ipv4() == address.is_ipv4()) {
             socket.bind((ip, 0).into())?;
         }
         socket.connect(address).await
     }
 
-    /// Writes what is queued, and a sign of life every now and then; hears those of the other side.
-    async fn carry(
+    /// Sends queued frames and keepalives, and receives the keepalives of the peer.
+    async fn send_frames(
         &self,
         stream: TcpStream,
         session: Session,
-        mut queued: Outgoing,
-    ) -> Result<(), Broken> {
+        mut frames: FrameReceiver,
+    ) -> Result<(), StreamError> {
         let (read, mut write) = stream.into_split();
         let Session { mut sealer, opener, .. } = session;
-        let mut signs = Frames::new(read, opener);
-        let timing = self.shared.timing;
-        let mut alive = interval(timing.alive);
-        alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut heard = Instant::now();
+        let mut reader = FrameReader::new(read, opener);
+        let timing = self.context.timing;
+        let mut keepalive_interval = interval(timing.keepalive_interval);
+        keepalive_interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut last_received_at = Instant::now();
         let mut sealed = Vec::new();
         loop {
             sealed.clear();
             tokio::select! {
-                // What has been heard comes before the silence: a write may have taken long.
+                // Reads before checking the idle timeout, since a write may have taken long.
                 biased;
-                waited = signs.wait(&self.counters) => {
-                    waited?;
-                    heard = Instant::now();
-                    // Whoever answers has nothing else to say.
-                    if signs.arrived(&self.counters)?.is_some() {
-                        return Err(Refusal::Malformed.into());
+                read = reader.fill_buffer(&self.counters) => {
+                    read?;
+                    last_received_at = Instant::now();
+                    // The accepting side sends only keepalives.
+                    if reader.next_frame(&self.counters)?.is_some() {
+                        return Err(RejectReason::Malformed.into());
                     }
                     continue;
                 }
-                () = sleep_until(heard + timing.silence) => return Err(Broken::Silent),
-                Some(frame) = queued.next() => self.seal(&mut sealer, frame, &mut queued, &mut sealed)?,
-                _ = alive.tick() => sealer.seal(&[], &mut sealed)?,
+                () = sleep_until(last_received_at + timing.idle_timeout) => return Err(StreamError::IdleTimeout),
+                Some(frame) = frames.next() => self.seal(&mut sealer, frame, &mut frames, &mut sealed)?,
+                _ = keepalive_interval.tick() => sealer.seal(&[], &mut sealed)?,
             }
-            pipe::write(&mut write, &sealed, &self.shared, &self.counters).await?;
+            stream::write(&mut write, &sealed, &self.context, &self.counters).await?;
         }
     }
 
-    /// Seals a frame, and those that wait behind it, up to what is written at once.
+    /// Seals a frame and further queued frames, up to [`MAX_WRITE_BYTES`].
     fn seal(
         &self,
         sealer: &mut FrameSealer,
         first: Bytes,
-        queued: &mut Outgoing,
+        frames: &mut FrameReceiver,
         sealed: &mut Vec<u8>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RejectReason> {
         let mut next = Some(first);
         while let Some(frame) = next {
             sealer.seal(&frame, sealed)?;
             self.counters.sent_frames.add(1);
-            next = if sealed.len() < WRITE { queued.next_now() } else { None };
+            next = if sealed.len() < MAX_WRITE_BYTES { frames.try_next() } else { None };
         }
         Ok(())
     }
 
-    fn note(&self, broken: &Broken) {
-        if let Broken::Refused(refusal) = broken {
-            self.shared.refusals.count(*refusal);
+    fn log_stream_error(&self, error: &StreamError) {
+        if let StreamError::Rejected(reason) = error {
+            self.context.reject_counters.count(*reason);
         }
-        debug!(peer = self.peer.incarnation.0, address = %self.peer.address, %broken, "no link to a node");
+        debug!(peer = self.peer.incarnation.0, address = %self.peer.address, %error, "link to cluster node down");
     }
 }

@@ -1,4 +1,4 @@
-//! Frames that wait to be written to one peer: bounded in number and in bytes.
+//! Queue of frames for one peer, bounded by frames and bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,57 +8,60 @@ use tokio::sync::mpsc;
 
 use super::{MAX_QUEUED_BYTES, MAX_QUEUED_FRAMES};
 
-/// An empty queue.
-pub(super) fn queue() -> (Incoming, Outgoing) {
+/// Creates an empty queue.
+pub(super) fn frame_queue() -> (FrameSender, FrameReceiver) {
     let bytes = Arc::new(AtomicUsize::new(0));
-    let (incoming, outgoing) = mpsc::channel(MAX_QUEUED_FRAMES);
-    (Incoming { frames: incoming, bytes: Arc::clone(&bytes) }, Outgoing { frames: outgoing, bytes })
+    let (sender, receiver) = mpsc::channel(MAX_QUEUED_FRAMES);
+    (
+        FrameSender { frames: sender, bytes: Arc::clone(&bytes) },
+        FrameReceiver { frames: receiver, bytes },
+    )
 }
 
-/// Where frames go in. There is one of it.
+/// The only sender of a frame queue.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(super) struct FrameSender {
     frames: mpsc::Sender<Bytes>,
     bytes: Arc<AtomicUsize>,
 }
 
-impl Incoming {
-    /// Says whether there was room.
-    pub(super) fn put(&self, frame: Bytes) -> bool {
+impl FrameSender {
+    /// Queues a frame. Returns `false` if the queue is full or closed.
+    pub(super) fn push(&self, frame: Bytes) -> bool {
         let length = frame.len();
         if self.bytes.load(Ordering::Relaxed) + length > MAX_QUEUED_BYTES {
             return false;
         }
         self.bytes.fetch_add(length, Ordering::Relaxed);
-        let put = self.frames.try_send(frame).is_ok();
-        if !put {
+        let is_queued = self.frames.try_send(frame).is_ok();
+        if !is_queued {
             self.bytes.fetch_sub(length, Ordering::Relaxed);
         }
-        put
+        is_queued
     }
 }
 
-/// Where they come out.
+/// The receiver of a frame queue.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct FrameReceiver {
     frames: mpsc::Receiver<Bytes>,
     bytes: Arc<AtomicUsize>,
 }
 
-impl Outgoing {
-    /// The next one; none if no more can come. Nothing is lost if the future is dropped.
+impl FrameReceiver {
+    /// Waits for the next frame; `None` if the queue is closed. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         let frame = self.frames.recv().await;
-        self.note(frame)
+        self.release_bytes(frame)
     }
 
-    /// The next one, if it is there.
-    pub(super) fn next_now(&mut self) -> Option<Bytes> {
+    /// Returns the next frame if one is queued.
+    pub(super) fn try_next(&mut self) -> Option<Bytes> {
         let frame = self.frames.try_recv().ok();
-        self.note(frame)
+        self.release_bytes(frame)
     }
 
-    fn note(&self, frame: Option<Bytes>) -> Option<Bytes> {
+    fn release_bytes(&self, frame: Option<Bytes>) -> Option<Bytes> {
         frame.inspect(|frame| _ = self.bytes.fetch_sub(frame.len(), Ordering::Relaxed))
     }
 }
@@ -67,28 +70,28 @@ impl Outgoing {
 mod tests {
     use super::*;
 
-    fn fill(incoming: &Incoming, frame: &Bytes) -> usize {
-        (0..).take_while(|_| incoming.put(frame.clone())).count()
+    fn fill(sender: &FrameSender, frame: &Bytes) -> usize {
+        (0..).take_while(|_| sender.push(frame.clone())).count()
     }
 
     #[tokio::test]
-    async fn a_queue_is_bounded_in_bytes_and_in_frames_and_has_room_again() {
-        let (incoming, mut outgoing) = queue();
+    async fn queue_is_bounded_in_bytes_and_frames() {
+        let (sender, mut receiver) = frame_queue();
         for (length, room) in [(0, MAX_QUEUED_FRAMES), (65_536, MAX_QUEUED_BYTES / 65_536)] {
             let frame = Bytes::from(vec![7; length]);
-            assert_eq!(fill(&incoming, &frame), room);
-            assert_eq!(outgoing.next().await, Some(frame.clone()));
-            assert_eq!(fill(&incoming, &frame), 1);
-            while let Some(left) = outgoing.next_now() {
+            assert_eq!(fill(&sender, &frame), room);
+            assert_eq!(receiver.next().await, Some(frame.clone()));
+            assert_eq!(fill(&sender, &frame), 1);
+            while let Some(left) = receiver.try_next() {
                 assert_eq!(left, frame);
             }
         }
     }
 
     #[test]
-    fn who_has_no_reader_is_told() {
-        let (incoming, outgoing) = queue();
-        drop(outgoing);
-        assert!(!incoming.put(Bytes::from_static(b"hello")));
+    fn push_fails_without_receiver() {
+        let (sender, receiver) = frame_queue();
+        drop(receiver);
+        assert!(!sender.push(Bytes::from_static(b"hello")));
     }
 }

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use serde::Serialize;
-use slidegate_cluster::{Overshoot, SHARES, Status};
+use slidegate_cluster::{ClusterStatus, OVERSHOOT_BOUNDS_PERMILLE, OvershootHistogram};
 
 use crate::http::problem::{Problem, not_found_with_hint};
 use crate::service::Service;
@@ -14,9 +14,9 @@ use crate::wire::Node;
 
 /// The state of the cluster from the view of this node.
 #[derive(Serialize)]
-pub struct ClusterStatus {
+pub struct ClusterStatusBody {
     #[serde(flatten)]
-    status: Status,
+    status: ClusterStatus,
     /// Requests that were denied because other nodes had not acknowledged enough updates.
     capped: u64,
     /// Counters that exceeded max, by their excess as a share of max.
@@ -36,27 +36,28 @@ struct OvershootBucket {
 pub async fn cluster(
     State(service): State<Arc<Service>>,
     uri: Uri,
-) -> Result<Json<ClusterStatus>, Problem> {
+) -> Result<Json<ClusterStatusBody>, Problem> {
     let policy = service.active_policy();
     let store = policy.store();
     store
         .node()
-        .and_then(ClusterStatus::from_node)
+        .and_then(ClusterStatusBody::from_node)
         .map(Json)
         .ok_or_else(|| not_clustered(&uri, store.kind()))
 }
 
-impl ClusterStatus {
+impl ClusterStatusBody {
     fn from_node(node: &Node) -> Option<Self> {
-        let status = Status::clone(&*node.status()?);
+        let status = ClusterStatus::clone(&*node.status()?);
         let overshoot = overshoot_buckets(node.counters().overshoot());
-        Some(Self { status, capped: node.capped(), overshoot })
+        Some(Self { status, capped: node.unsynced_denials(), overshoot })
     }
 }
 
-fn overshoot_buckets(overshoot: &Overshoot) -> Vec<OvershootBucket> {
-    let upper_bounds = SHARES.iter().map(|share| Some(*share as f64 / 1e3)).chain([None]);
-    let (counts, _) = overshoot.read();
+fn overshoot_buckets(overshoot: &OvershootHistogram) -> Vec<OvershootBucket> {
+    let upper_bounds =
+        OVERSHOOT_BOUNDS_PERMILLE.iter().map(|share| Some(*share as f64 / 1e3)).chain([None]);
+    let (counts, _) = overshoot.snapshot();
     upper_bounds.zip(counts).map(|(le, count)| OvershootBucket { le, count }).collect()
 }
 
@@ -73,9 +74,12 @@ mod tests {
 
     #[test]
     fn overshoot_last_bucket_is_unbounded() {
-        let buckets = overshoot_buckets(&Overshoot::default());
-        assert_eq!(buckets.len(), SHARES.len() + 1);
+        let buckets = overshoot_buckets(&OvershootHistogram::default());
+        assert_eq!(buckets.len(), OVERSHOOT_BOUNDS_PERMILLE.len() + 1);
         assert_eq!(buckets[0], OvershootBucket { le: Some(0.001), count: 0 });
-        assert_eq!(buckets[SHARES.len()], OvershootBucket { le: None, count: 0 });
+        assert_eq!(
+            buckets[OVERSHOOT_BOUNDS_PERMILLE.len()],
+            OvershootBucket { le: None, count: 0 }
+        );
     }
 }

@@ -12,8 +12,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
-use slidegate_cluster::seal::Refusal;
-use slidegate_cluster::{SHARES, Status};
+use slidegate_cluster::seal::RejectReason;
+use slidegate_cluster::{ClusterStatus, OVERSHOOT_BOUNDS_PERMILLE};
 
 /// How a cluster stands, to be told as metrics. All zero where there is none.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -38,7 +38,7 @@ pub struct ClusterFigures {
 
 impl ClusterFigures {
     /// What a node tells of itself and the others.
-    pub fn of(status: &Status, capped: u64, overshoot: Shares) -> Self {
+    pub fn of(status: &ClusterStatus, capped: u64, overshoot: Shares) -> Self {
         let silent = status.members.iter().filter(|member| member.silent_for_ms.is_some()).count();
         let lag_ms = status.members.iter().map(|member| member.lag_ms).max();
         Self {
@@ -54,7 +54,7 @@ impl ClusterFigures {
     }
 }
 
-/// Shares of max beyond max, how often each was seen: as [`SHARES`] tells them apart, and one more beyond.
+/// Shares of max beyond max, how often each was seen: as [`OVERSHOOT_BOUNDS_PERMILLE`] tells them apart, and one more beyond.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shares {
     pub counts: Vec<u64>,
@@ -103,7 +103,7 @@ impl ClusterGauges {
             lag.clone(),
         );
         let refused: Family<RefusedLabels, Counter> = Family::default();
-        for reason in Refusal::ALL.map(Refusal::name) {
+        for reason in RejectReason::ALL.map(RejectReason::name) {
             drop(refused.get_or_create(&RefusedLabels { reason }));
         }
         registry.register(
@@ -165,7 +165,10 @@ impl TypedMetric for Told {
 impl EncodeMetric for Told {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
         let Shares { counts, sum } = self.0.lock().clone();
-        let bounds = SHARES.iter().map(|share| *share as f64 / 1e3).chain([f64::INFINITY]);
+        let bounds = OVERSHOOT_BOUNDS_PERMILLE
+            .iter()
+            .map(|share| *share as f64 / 1e3)
+            .chain([f64::INFINITY]);
         let counts = counts.into_iter().chain(std::iter::repeat(0));
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
         let count = buckets.iter().map(|(_, count)| count).sum();

@@ -1,18 +1,20 @@
-//! Makes rules of what a policy file says, and notes every mistake.
+//! Compiles the specs of a policy file into rules, and reports every error.
+//!
+//! The other files of this folder add methods to [`Compiler`] for parts of a rule.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use super::descriptor::Naming;
+use super::descriptor::AttributeNames;
 use super::deserialize::Field;
-use super::limits::Counted;
+use super::limits::NamedLimit;
 use super::rule_context::RuleContext;
 use super::spec::{AlgorithmName, DefaultsSpec, ModeSpec, PolicySpec, RuleSpec};
 use super::suggest::did_you_mean;
 use super::{
-    Diagnostics, LimitCheck, MAX_COMBINATIONS, MAX_HITS, MAX_PER, MAX_ROUTES, MAX_RULES,
-    MAX_SCOPES, SourceSpan,
+    Diagnostics, LimitCheck, MAX_COMBINATIONS, MAX_DOMAIN_LIMITS, MAX_PER_ENTRIES, MAX_ROUTES,
+    MAX_RULES, MAX_SCOPES, SourceSpan,
 };
 use crate::algorithm::Algorithm;
 use crate::limit::Limit;
@@ -23,30 +25,30 @@ use crate::policy::route::Routes;
 use crate::policy::rule::{Rule, RuleLimit, RuleSettings};
 use crate::request::DEFAULT_DOMAIN;
 
-/// The version of the language.
-const VERSION: u64 = 1;
+/// The version of the policy language.
+const POLICY_VERSION: u64 = 1;
 
-/// The prefix by which IPv6 addresses are counted: what one site commonly has.
-const IPV6_PREFIX: u8 = 64;
+/// The default prefix length by which IPv6 addresses are counted: a common size of the network of one site.
+const DEFAULT_IPV6_PREFIX: u8 = 64;
 
-/// Steps of comparing things with each other that are made to find what can never be, and what was meant
-/// instead: a second or so. In a policy that would need more, some of that is not found.
-const PATIENCE: usize = 200_000_000;
+/// The maximum number of comparison steps for finding conditions that can never be met and for suggesting corrections,
+/// about one second. In a policy that needs more, some of these errors are not found.
+const MAX_COMPARISON_STEPS: usize = 200_000_000;
 
-/// Makes rules of entries, and collects what is wrong with them.
+/// Compiles specs into rules and collects their errors.
 pub(super) struct Compiler<'s> {
     diagnostics: &'s Diagnostics<'s>,
     supports: &'s LimitCheck<'s>,
     routes: Routes,
-    /// How many the rules have.
-    scopes: usize,
-    /// Steps of comparing that may still be made.
-    patience: usize,
-    /// Whether the rule is for descriptors, which have attributes of their own making.
-    pub(super) is_of_descriptors: bool,
+    /// Number of scopes of the rules so far.
+    scope_count: usize,
+    /// Comparison steps that may still be made.
+    remaining_steps: usize,
+    /// Whether the current rule has `descriptor`. Its attributes may have any names and values.
+    pub(super) has_descriptor: bool,
 }
 
-/// What holds where a rule says nothing.
+/// The settings of rules that do not set them.
 #[derive(Clone, Copy, Default)]
 struct Defaults {
     algorithm: Algorithm,
@@ -58,130 +60,146 @@ struct Defaults {
 }
 
 impl<'s> Compiler<'s> {
-    /// Goes on where the reading of the entries ended.
+    /// Creates a compiler that adds its errors to the errors of the deserialization.
     pub(super) fn new(diagnostics: &'s Diagnostics<'s>, supports: &'s LimitCheck<'s>) -> Self {
         Self {
             diagnostics,
             supports,
             routes: Routes::default(),
-            scopes: 0,
-            patience: PATIENCE,
-            is_of_descriptors: false,
+            scope_count: 0,
+            remaining_steps: MAX_COMPARISON_STEPS,
+            has_descriptor: false,
         }
     }
 
-    pub(super) fn wrong(&mut self, at: SourceSpan, message: impl fmt::Display) {
-        self.diagnostics.note(at, message);
+    pub(super) fn report(&mut self, at: SourceSpan, message: impl fmt::Display) {
+        self.diagnostics.push(at, message);
     }
 
-    /// The value, if there is one; else its error is noted.
-    pub(super) fn or_wrong<T>(
+    /// Returns the value of a result, or reports its error.
+    pub(super) fn ok_or_report<T>(
         &mut self,
         at: SourceSpan,
         result: Result<T, impl fmt::Display>,
     ) -> Option<T> {
-        result.map_err(|error| self.wrong(at, error)).ok()
+        result.map_err(|error| self.report(at, error)).ok()
     }
 
-    /// Sees that the store can count by a limit.
-    pub(super) fn supports(&mut self, limit: &Limit, at: SourceSpan) {
-        self.or_wrong(at, (self.supports)(limit));
+    /// Reports a limit that the store does not support.
+    pub(super) fn check_supported(&mut self, limit: &Limit, at: SourceSpan) {
+        self.ok_or_report(at, (self.supports)(limit));
     }
 
-    /// Whether so many steps of comparing may be made. They then are.
-    pub(super) fn has_patience(&mut self, steps: usize) -> bool {
-        let left = self.patience.checked_sub(steps);
-        self.patience = left.unwrap_or(self.patience);
-        left.is_some()
+    /// Subtracts `steps` from the remaining comparison steps. Returns `false` and subtracts nothing if fewer remain.
+    pub(super) fn take_steps(&mut self, steps: usize) -> bool {
+        let remaining = self.remaining_steps.checked_sub(steps);
+        self.remaining_steps = remaining.unwrap_or(self.remaining_steps);
+        remaining.is_some()
     }
 
-    /// The rules and routes; true only if nothing was wrong.
-    pub(super) fn policy(&mut self, entry: &PolicySpec, at: SourceSpan) -> (Vec<Rule>, Routes) {
+    /// Compiles the rules and the routes. They are valid only if no error was reported.
+    pub(super) fn compile_policy(
+        &mut self,
+        spec: &PolicySpec,
+        at: SourceSpan,
+    ) -> (Vec<Rule>, Routes) {
         if let Some((version, at)) =
-            entry.version.given().filter(|(version, _)| **version != VERSION)
+            spec.version.spanned().filter(|(version, _)| **version != POLICY_VERSION)
         {
             let message =
-                format_args!("version {version} is not known: write `version: {VERSION}`");
-            self.wrong(at, message);
+                format_args!("version {version} is not known: write `version: {POLICY_VERSION}`");
+            self.report(at, message);
         }
-        let templates = entry.routes.get().map_or(&[][..], |routes| routes);
+        let templates = spec.routes.get().map_or(&[][..], |routes| routes);
         if templates.len() > MAX_ROUTES {
             let message =
                 format_args!("{} routes are too many: at most {MAX_ROUTES}", templates.len());
-            self.wrong(entry.routes.place(), message);
+            self.report(spec.routes.span(), message);
         }
         for route in templates.iter().take(MAX_ROUTES) {
-            if let Some((template, at)) = route.given() {
+            if let Some((template, at)) = route.spanned() {
                 let added = self.routes.add(template);
-                self.or_wrong(at, added);
+                self.ok_or_report(at, added);
             }
         }
-        let defaults = entry.defaults.get().map_or_else(Defaults::default, |e| self.defaults(e));
-        if entry.rules.is_absent() {
-            self.wrong(at, "a policy needs `rules:`, a list of rules");
+        let defaults = spec
+            .defaults
+            .get()
+            .map_or_else(Defaults::default, |defaults| self.compile_defaults(defaults));
+        if spec.rules.is_absent() {
+            self.report(at, "a policy needs `rules:`, a list of rules");
         }
-        let entries = entry.rules.get().map_or(&[][..], |rules| rules);
-        if entries.len() > MAX_RULES {
-            let message = format_args!("{} rules are too many: at most {MAX_RULES}", entries.len());
-            self.wrong(entry.rules.place(), message);
+        let rule_specs = spec.rules.get().map_or(&[][..], |rules| rules);
+        if rule_specs.len() > MAX_RULES {
+            let message =
+                format_args!("{} rules are too many: at most {MAX_RULES}", rule_specs.len());
+            self.report(spec.rules.span(), message);
         }
-        let (mut names, mut hits) = (HashMap::new(), HashMap::new());
-        let rules = entries.iter().take(MAX_RULES).filter_map(|rule| {
-            let (entry, at) = rule.given()?;
-            let rule = self.rule(entry, at, &defaults, &mut names);
-            self.count_hits(&rule, at, &mut hits);
+        let (mut names, mut domain_limits) = (HashMap::new(), HashMap::new());
+        let rules = rule_specs.iter().take(MAX_RULES).filter_map(|rule| {
+            let (spec, at) = rule.spanned()?;
+            let rule = self.compile_rule(spec, at, &defaults, &mut names);
+            self.check_domain_limits(&rule, at, &mut domain_limits);
             Some(rule)
         });
         let mut rules: Vec<Rule> = rules.collect();
-        self.replaces(entry, &mut rules);
-        self.one_for_requested(entry, &rules);
+        self.resolve_replaces(spec, &mut rules);
+        self.check_single_requested(spec, &rules);
         (rules, std::mem::take(&mut self.routes))
     }
 
     /// Reports the first rule of a domain with which a request could have too many limits.
-    fn count_hits(&mut self, rule: &Rule, at: SourceSpan, hits: &mut HashMap<Box<str>, usize>) {
-        let overrides = rule.overrides().iter().map(|other| other.settings().limits().len());
-        let most = overrides.chain([rule.settings().limits().len()]).max().unwrap_or_default();
-        let sum = hits.entry(rule.domain().into()).or_default();
-        let before = *sum;
-        *sum += most;
-        if before <= MAX_HITS && *sum > MAX_HITS {
+    fn check_domain_limits(
+        &mut self,
+        rule: &Rule,
+        at: SourceSpan,
+        domain_limits: &mut HashMap<Box<str>, usize>,
+    ) {
+        let overrides =
+            rule.overrides().iter().map(|rule_override| rule_override.settings().limits().len());
+        let max_limits =
+            overrides.chain([rule.settings().limits().len()]).max().unwrap_or_default();
+        let sum = domain_limits.entry(rule.domain().into()).or_default();
+        let previous = *sum;
+        *sum += max_limits;
+        if previous <= MAX_DOMAIN_LIMITS && *sum > MAX_DOMAIN_LIMITS {
             let message = format_args!(
-                "the rules of domain `{}` have too many limits together: a request is held against at most {MAX_HITS}, so give some of the rules another `domain`",
+                "the rules of domain `{}` have too many limits together: a request is checked against at most {MAX_DOMAIN_LIMITS}, so move some of the rules to another `domain`",
                 rule.domain()
             );
-            self.wrong(at, message);
+            self.report(at, message);
         }
     }
 
-    fn defaults(&mut self, entry: &DefaultsSpec) -> Defaults {
+    fn compile_defaults(&mut self, spec: &DefaultsSpec) -> Defaults {
         Defaults {
-            algorithm: algorithm(&entry.algorithm).unwrap_or_default(),
-            when_missing: entry.when_missing.get().copied().unwrap_or_default(),
-            mode: self.mode(&entry.mode).unwrap_or_default(),
-            required: self.units(&entry.required),
-            on_store_error: entry.on_store_error.get().copied().unwrap_or_default(),
-            ipv6_prefix: self.ipv6_prefix(&entry.ipv6_prefix),
+            algorithm: algorithm_from_name(&spec.algorithm).unwrap_or_default(),
+            when_missing: spec.when_missing.get().copied().unwrap_or_default(),
+            mode: self.compile_mode(&spec.mode).unwrap_or_default(),
+            required: self.compile_units(&spec.required),
+            on_store_error: spec.on_store_error.get().copied().unwrap_or_default(),
+            ipv6_prefix: self.compile_ipv6_prefix(&spec.ipv6_prefix),
         }
     }
 
-    fn rule<'f>(
+    fn compile_rule<'f>(
         &mut self,
-        entry: &'f RuleSpec,
+        spec: &'f RuleSpec,
         at: SourceSpan,
         defaults: &Defaults,
         names: &mut HashMap<(&'f str, &'f str), SourceSpan>,
     ) -> Rule {
-        self.is_of_descriptors = !entry.descriptor.is_absent();
-        let domain = self.domain(&entry.domain);
-        let name = self.rule_name(&entry.name, at, domain, names);
-        let per = self.per(entry, defaults);
-        let when = self.when(&entry.when);
-        let mode = self.mode(&entry.mode).unwrap_or(defaults.mode);
-        let by_default = algorithm(&entry.algorithm).unwrap_or(defaults.algorithm);
-        let combinations = per.entries().iter().map(|entry| entry.names().count()).product();
-        let redis = self.redis(entry, &per);
-        let cluster = self.cluster(entry);
+        self.has_descriptor = !spec.descriptor.is_absent();
+        let domain = self.compile_domain(&spec.domain);
+        let name = self.compile_rule_name(&spec.name, at, domain, names);
+        let per = self.compile_per(spec, defaults);
+        let when = self.compile_when(&spec.when);
+        let mode = self.compile_mode(&spec.mode).unwrap_or(defaults.mode);
+        let default_algorithm = algorithm_from_name(&spec.algorithm).unwrap_or(defaults.algorithm);
+        let combinations =
+            per.entries().iter().map(|alternatives| alternatives.names().count()).product();
+        let redis = self.compile_redis(spec, &per);
+        let cluster = self.compile_cluster(spec);
         let context = RuleContext {
             domain,
             rule: name,
@@ -190,34 +208,37 @@ impl<'s> Compiler<'s> {
             redis: redis.as_ref(),
             cluster,
         };
-        if entry.limits.is_absent() {
-            self.wrong(at, "a rule needs `limits`, for example `limits: [100/min]`");
+        if spec.limits.is_absent() {
+            self.report(at, "a rule needs `limits`, for example `limits: [100/min]`");
         }
-        let charge = self.charge(entry, defaults.required);
-        let limits = self.limits(&entry.limits, by_default);
-        self.supported(&limits, None);
-        self.charge_fits(&charge, &limits);
-        let settings = RuleSettings { mode, limits: self.rule_limits(limits, &context, at) };
-        let overrides = self.overrides(entry, (by_default, mode, &charge), &when, &context);
-        let modes = [mode].into_iter().chain(overrides.iter().map(|other| other.settings.mode));
-        self.share_of_keys(entry, at, modes, &per);
-        let missing = self.missing(entry, defaults, &context);
-        let descriptor = self.descriptor(entry);
-        let naming =
-            Naming { when: &when, per: &per, overrides: &overrides, redis: redis.as_ref() };
+        let charge = self.compile_charge(spec, defaults.required);
+        let limits = self.compile_limits(&spec.limits, default_algorithm);
+        self.check_all_supported(&limits, None);
+        self.check_charge_fits(&charge, &limits);
+        let settings = RuleSettings { mode, limits: self.add_scopes(limits, &context, at) };
+        let overrides =
+            self.compile_overrides(spec, (default_algorithm, mode, &charge), &when, &context);
+        let modes = [mode]
+            .into_iter()
+            .chain(overrides.iter().map(|rule_override| rule_override.settings.mode));
+        self.check_key_percentage(spec, at, modes, &per);
+        let missing = self.compile_missing(spec, defaults, &context);
+        let descriptor = self.compile_descriptor(spec);
+        let named =
+            AttributeNames { when: &when, per: &per, overrides: &overrides, redis: redis.as_ref() };
         Rule {
-            named: naming.names(descriptor.as_deref()),
+            attribute_names: named.names(descriptor.as_deref()),
             descriptor,
             replaces: Box::default(),
-            requested: self.requested(entry, by_default, at),
-            algorithm: by_default,
-            identities: context.scopes("", None),
+            is_for_requested_limits: self.check_requested(spec, default_algorithm, at),
+            algorithm: default_algorithm,
+            identity_scopes: context.scopes("", None),
             name: name.into(),
             domain: domain.into(),
             when,
-            on_store_error: entry.on_store_error.get().copied().unwrap_or(defaults.on_store_error),
+            on_store_error: spec.on_store_error.get().copied().unwrap_or(defaults.on_store_error),
             charge,
-            deny_status: self.deny_status(&entry.deny_status),
+            deny_status: self.compile_deny_status(&spec.deny_status),
             settings,
             overrides: overrides.into(),
             missing,
@@ -227,106 +248,112 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    fn domain<'f>(&mut self, domain: &'f Field<String>) -> &'f str {
-        match domain.given() {
+    fn compile_domain<'f>(&mut self, domain: &'f Field<String>) -> &'f str {
+        match domain.spanned() {
             None => DEFAULT_DOMAIN,
             Some((name, at)) => {
                 if name.is_empty() || name.len() > 128 {
-                    self.wrong(at, "the name of a domain has 1 to 128 bytes");
+                    self.report(at, "the name of a domain has 1 to 128 bytes");
                 }
                 name
             }
         }
     }
 
-    fn rule_name<'f>(
+    fn compile_rule_name<'f>(
         &mut self,
         name: &'f Field<String>,
         rule_at: SourceSpan,
         domain: &'f str,
         names: &mut HashMap<(&'f str, &'f str), SourceSpan>,
     ) -> &'f str {
-        let Some((text, at)) = name.given() else {
+        let Some((text, at)) = name.spanned() else {
             if name.is_absent() {
-                self.wrong(rule_at, "a rule needs a `name`, for example `name: per-client`");
+                self.report(rule_at, "a rule needs a `name`, for example `name: per-client`");
             }
             return "";
         };
-        self.name("rule", text, at);
+        self.check_name("rule", text, at);
         if let Some(other) = names.insert((domain, text), at) {
             let message = format_args!(
-                "a rule `{text}` stands in domain `{domain}` already, in line {}: give it another name",
+                "domain `{domain}` already has a rule `{text}`, in line {}: choose another name",
                 other.line
             );
-            self.wrong(at, message);
+            self.report(at, message);
         }
         text
     }
 
-    /// Names stand in headers, metrics and keys.
-    pub(super) fn name(&mut self, what: &str, name: &str, at: SourceSpan) {
-        let plain =
+    /// Reports a name with characters that are not allowed in headers, metrics and keys.
+    pub(super) fn check_name(&mut self, kind: &str, name: &str, at: SourceSpan) {
+        let is_allowed =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
-        if name.is_empty() || name.len() > 128 || !name.bytes().all(plain) {
-            let plainer: String = (name.to_lowercase().chars())
-                .map(|char| if char.is_ascii() && plain(char as u8) { char } else { '-' })
+        if name.is_empty() || name.len() > 128 || !name.bytes().all(is_allowed) {
+            let suggestion: String = (name.to_lowercase().chars())
+                .map(|char| if char.is_ascii() && is_allowed(char as u8) { char } else { '-' })
                 .take(128)
                 .collect();
-            let closest_match = match plainer.trim_matches('-') {
+            let example = match suggestion.trim_matches('-') {
                 "" => String::new(),
-                _ => format!(", for example `{plainer}`"),
+                _ => format!(", for example `{suggestion}`"),
             };
             let message = format_args!(
-                "`{name}` cannot name a {what}: use 1 to 128 of a-z, 0-9, `.`, `_` and `-`{closest_match}"
+                "`{name}` cannot name a {kind}: use 1 to 128 of a-z, 0-9, `.`, `_` and `-`{example}"
             );
-            self.wrong(at, message);
+            self.report(at, message);
         }
     }
 
-    fn per(&mut self, entry: &RuleSpec, defaults: &Defaults) -> Per {
+    fn compile_per(&mut self, spec: &RuleSpec, defaults: &Defaults) -> Per {
         let mut entries: Vec<Vec<Box<str>>> = Vec::new();
-        let mut known = HashSet::new();
-        for entry in entry.per.get().into_iter().flatten() {
-            let Some((text, at)) = entry.given() else { continue };
+        let mut seen = HashSet::new();
+        for entry in spec.per.get().into_iter().flatten() {
+            let Some((text, at)) = entry.spanned() else { continue };
             let names = text.split('|').map(str::trim);
             for name in names.clone() {
-                self.attribute_name(name, at);
-                if !known.insert(name) {
-                    self.wrong(at, format_args!("`{name}` stands in `per` twice: take one away"));
+                self.check_attribute_name(name, at);
+                if !seen.insert(name) {
+                    self.report(at, format_args!("`{name}` is listed in `per` twice: remove one"));
                 }
             }
             entries.push(names.map(Into::into).collect());
         }
         let combinations =
             entries.iter().try_fold(1usize, |all, names| all.checked_mul(names.len()));
-        if entries.len() > MAX_PER {
-            self.wrong(entry.per.place(), format_args!("at most {MAX_PER} attributes in `per`"));
+        if entries.len() > MAX_PER_ENTRIES {
+            self.report(
+                spec.per.span(),
+                format_args!("at most {MAX_PER_ENTRIES} attributes in `per`"),
+            );
             entries.clear();
         } else if combinations.is_none_or(|all| all > MAX_COMBINATIONS) {
             let message = format_args!(
                 "too many combinations of names in `per`: at most {MAX_COMBINATIONS}, and `[a|b, c|d]` has four"
             );
-            self.wrong(entry.per.place(), message);
+            self.report(spec.per.span(), message);
             entries.clear();
         }
-        let prefix = self.ipv6_prefix(&entry.ipv6_prefix).or(defaults.ipv6_prefix);
-        Per::new(entries, prefix.unwrap_or(IPV6_PREFIX))
+        let prefix = self.compile_ipv6_prefix(&spec.ipv6_prefix).or(defaults.ipv6_prefix);
+        Per::new(entries, prefix.unwrap_or(DEFAULT_IPV6_PREFIX))
     }
 
-    fn ipv6_prefix(&mut self, prefix: &Field<u64>) -> Option<u8> {
-        let (&bits, at) = prefix.given()?;
-        let valid = u8::try_from(bits).ok().filter(|bits| (1..=128).contains(bits));
-        self.or_wrong(at, valid.ok_or("an IPv6 prefix has 1 to 128 bits"))
+    fn compile_ipv6_prefix(&mut self, prefix: &Field<u64>) -> Option<u8> {
+        let (&bits, at) = prefix.spanned()?;
+        let valid_bits = u8::try_from(bits).ok().filter(|bits| (1..=128).contains(bits));
+        self.ok_or_report(at, valid_bits.ok_or("an IPv6 prefix has 1 to 128 bits"))
     }
 
-    /// A status below 400 would make proxies allow the request.
-    fn deny_status(&mut self, status: &Field<u64>) -> Option<u16> {
-        let (&status, at) = status.given()?;
-        let valid = u16::try_from(status).ok().filter(|status| (400..=599).contains(status));
-        self.or_wrong(at, valid.ok_or("the status of a denial is an error, from 400 to 599"))
+    /// Compiles the status of denials. A status below 400 would make proxies allow the request.
+    fn compile_deny_status(&mut self, status: &Field<u64>) -> Option<u16> {
+        let (&status, at) = status.spanned()?;
+        let valid_status = u16::try_from(status).ok().filter(|status| (400..=599).contains(status));
+        self.ok_or_report(
+            at,
+            valid_status.ok_or("the status of a denial is an error, from 400 to 599"),
+        )
     }
 
-    pub(super) fn mode(&mut self, mode: &Field<ModeSpec>) -> Option<Mode> {
+    pub(super) fn compile_mode(&mut self, mode: &Field<ModeSpec>) -> Option<Mode> {
         Some(match mode.get()? {
             ModeSpec::Enforce => Mode::Enforce,
             ModeSpec::Jointly => Mode::Jointly,
@@ -334,110 +361,109 @@ impl<'s> Compiler<'s> {
             ModeSpec::Off => Mode::Off,
             ModeSpec::For(map) => {
                 if map.enforce.is_absent() {
-                    self.wrong(mode.place(), "write the share of the keys: { enforce: 5% }");
+                    self.report(mode.span(), "write the share of the keys: { enforce: 5% }");
                 }
-                let (share, at) = map.enforce.given()?;
-                Mode::EnforceFor(self.or_wrong(at, share.parse())?)
+                let (share, at) = map.enforce.spanned()?;
+                Mode::EnforceFor(self.ok_or_report(at, share.parse())?)
             }
         })
     }
 
-    /// A share of the keys needs keys to share out.
-    fn share_of_keys(
+    /// Reports `mode: { enforce: … }` in a rule without `per`, which has only one key.
+    fn check_key_percentage(
         &mut self,
-        entry: &RuleSpec,
+        spec: &RuleSpec,
         at: SourceSpan,
         mut modes: impl Iterator<Item = Mode>,
         per: &Per,
     ) {
-        let none = per.entries().is_empty() && entry.per.get().is_none_or(Vec::is_empty);
-        if none && modes.any(|mode| matches!(mode, Mode::EnforceFor(_))) {
-            let at = if entry.mode.is_absent() { at } else { entry.mode.place() };
-            self.wrong(
+        let has_no_key = per.entries().is_empty() && spec.per.get().is_none_or(Vec::is_empty);
+        if has_no_key && modes.any(|mode| matches!(mode, Mode::EnforceFor(_))) {
+            let at = if spec.mode.is_absent() { at } else { spec.mode.span() };
+            self.report(
                 at,
                 "{ enforce: … } picks some of the keys, but without `per` a rule has only one: give it a `per`",
             );
         }
     }
 
-    fn missing(
+    fn compile_missing(
         &mut self,
-        entry: &RuleSpec,
+        spec: &RuleSpec,
         defaults: &Defaults,
         context: &RuleContext<'_>,
     ) -> Option<RuleLimit> {
-        let when_missing = entry.when_missing.get().copied().unwrap_or(defaults.when_missing);
-        let nothing = context.per.entries().is_empty() && entry.per.is_absent();
-        if nothing && entry.when_missing.get() == Some(&WhenMissing::Deny) {
-            let message =
-                "without `per` nothing can be missing: say per which attribute, or leave it out";
-            self.wrong(entry.when_missing.place(), message);
+        let when_missing = spec.when_missing.get().copied().unwrap_or(defaults.when_missing);
+        let has_no_per = context.per.entries().is_empty() && spec.per.is_absent();
+        if has_no_per && spec.when_missing.get() == Some(&WhenMissing::Deny) {
+            let message = "without `per` nothing can be missing: add `per`, or leave it out";
+            self.report(spec.when_missing.span(), message);
         }
-        (when_missing == WhenMissing::Deny && !nothing).then(|| context.missing())
+        (when_missing == WhenMissing::Deny && !has_no_per).then(|| context.missing_limit())
     }
 
-    /// The limits with their scopes, unless these are too many for the memory.
-    pub(super) fn rule_limits(
+    /// Creates the limits with their scopes, unless the policy has too many scopes.
+    pub(super) fn add_scopes(
         &mut self,
-        limits: Vec<Counted>,
+        limits: Vec<NamedLimit>,
         context: &RuleContext<'_>,
         at: SourceSpan,
     ) -> Box<[RuleLimit]> {
-        let before = self.scopes;
-        self.scopes += limits.len() * context.combinations;
-        if self.scopes > MAX_SCOPES {
-            if before <= MAX_SCOPES {
+        let previous = self.scope_count;
+        self.scope_count += limits.len() * context.combinations;
+        if self.scope_count > MAX_SCOPES {
+            if previous <= MAX_SCOPES {
                 let message = format_args!(
                     "too much to count: the limits of all rules and overrides, each times the combinations of names in `per`, are at most {MAX_SCOPES}"
                 );
-                self.wrong(at, message);
+                self.report(at, message);
             }
             return Box::default();
         }
-        let limits = limits.into_iter().map(|counted| {
-            let settings = context.redis.map(|redis| redis.settings.for_limit(&counted.limit));
-            let settings = settings.and_then(|settings| self.or_wrong(counted.at, settings));
-            (counted, settings.map(Arc::new))
+        let limits = limits.into_iter().map(|limit| {
+            let options = context.redis.map(|redis| redis.options.for_limit(&limit.limit));
+            let options = options.and_then(|options| self.ok_or_report(limit.at, options));
+            (limit, options.map(Arc::new))
         });
-        context.limits(limits.collect())
+        context.rule_limits(limits.collect())
     }
 
-    pub(super) fn attribute_name(&mut self, name: &str, at: SourceSpan) {
+    pub(super) fn check_attribute_name(&mut self, name: &str, at: SourceSpan) {
         if name.is_empty() || name.len() > 128 {
-            self.wrong(at, "the name of an attribute has 1 to 128 bytes");
+            self.report(at, "the name of an attribute has 1 to 128 bytes");
         } else if name.starts_with("header.") && name.bytes().any(|b| b.is_ascii_uppercase()) {
             let closest_match = name.to_ascii_lowercase();
             let message = format_args!(
                 "names of headers are lower-case here: did you mean `{closest_match}`?"
             );
-            self.wrong(at, message);
+            self.report(at, message);
         }
     }
 
-    /// A route that no path can have is a mistake, if paths get their routes here.
-    pub(super) fn route(&mut self, text: &str, pattern: &Pattern, at: SourceSpan) {
-        let known = self.routes.templates().len();
+    /// Reports a route that no path can have, if the policy has `routes`.
+    pub(super) fn check_route(&mut self, text: &str, pattern: &Pattern, at: SourceSpan) {
+        let route_count = self.routes.templates().len();
         let bytes: usize = self.routes.templates().map(str::len).sum();
-        let (is_one, steps): (&dyn Fn(&str) -> bool, _) = match pattern {
+        let (matches_route, steps): (&dyn Fn(&str) -> bool, _) = match pattern {
             Pattern::Glob(glob) => (&|route| glob.matches(route), bytes),
-            _ => (&|route| route == text, known),
+            _ => (&|route| route == text, route_count),
         };
-        if known == 0 || !self.has_patience(steps) {
+        if route_count == 0 || !self.take_steps(steps) {
             return;
         }
-        if self.routes.templates().any(is_one) {
+        if self.routes.templates().any(matches_route) {
             return;
         }
-        // To find further mistakes is worth more than to guess.
-        let can_guess = self.patience > PATIENCE / 2;
-        let hint = match can_guess && self.has_patience(text.len().saturating_mul(bytes)) {
+        // Finding more errors is worth more than a suggestion.
+        let can_suggest = self.remaining_steps > MAX_COMPARISON_STEPS / 2;
+        let hint = match can_suggest && self.take_steps(text.len().saturating_mul(bytes)) {
             true => did_you_mean(text, self.routes.templates()),
             false => String::new(),
         };
-        self.wrong(at, format_args!("`{text}` is none of `routes`{hint}"));
+        self.report(at, format_args!("`{text}` is none of `routes`{hint}"));
     }
 }
 
-pub(super) fn algorithm(name: &Field<AlgorithmName>) -> Option<Algorithm> {
+pub(super) fn algorithm_from_name(name: &Field<AlgorithmName>) -> Option<Algorithm> {
     name.get().map(|AlgorithmName(algorithm)| *algorithm)
 }

@@ -1,36 +1,38 @@
-//! Makes what a policy file says for descriptors of Envoy: which names they have, which rules stand in for
-//! others, and limits that they bring along.
+//! Compiles the fields for Envoy descriptors: `descriptor`, `replaces` and `limits: requested`.
 
 use std::collections::{HashMap, HashSet};
 
 use super::compile::Compiler;
 use super::deserialize::Field;
-use super::limits::Counted;
+use super::limits::NamedLimit;
 use super::spec::{LimitsSpec, PolicySpec, RuleSpec};
 use super::suggest::did_you_mean;
-use super::{MAX_DESCRIPTOR, MAX_REPLACES, SourceSpan};
+use super::{MAX_DESCRIPTOR_NAMES, MAX_REPLACED_RULES, SourceSpan};
 use crate::algorithm::Algorithm;
 use crate::limit::Limit;
 use crate::policy::per::Per;
-use crate::policy::redis::RuleRedis;
+use crate::policy::redis::RuleRedisOptions;
 use crate::policy::rule::{Override, Rule, When};
 use crate::quota::Quota;
 
-/// What a rule's fields say that name attributes.
-pub(super) struct Naming<'n> {
+/// The fields of a rule that name attributes.
+pub(super) struct AttributeNames<'n> {
     pub(super) when: &'n When,
     pub(super) per: &'n Per,
     pub(super) overrides: &'n [Override],
-    pub(super) redis: Option<&'n RuleRedis>,
+    pub(super) redis: Option<&'n RuleRedisOptions>,
 }
 
-impl Naming<'_> {
-    /// Every attribute that the rule names, in order.
+impl AttributeNames<'_> {
+    /// Returns the names of all attributes that the rule uses, sorted.
     pub(super) fn names(&self, descriptor: Option<&[Box<str>]>) -> Box<[Box<str>]> {
-        let of_when = |when: &When| when.0.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
-        let mut names = of_when(self.when);
-        names.extend(self.overrides.iter().flat_map(|other| of_when(&other.when)));
-        names.extend(self.per.entries().iter().flat_map(|one| one.names()).map(Into::into));
+        let when_names =
+            |when: &When| when.0.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+        let mut names = when_names(self.when);
+        names.extend(
+            self.overrides.iter().flat_map(|rule_override| when_names(&rule_override.when)),
+        );
+        names.extend(self.per.entries().iter().flat_map(|entry| entry.names()).map(Into::into));
         names.extend(self.redis.iter().flat_map(|redis| redis.split_by.iter().cloned()));
         names.extend(descriptor.iter().flat_map(|names| names.iter().cloned()));
         names.sort_unstable();
@@ -40,142 +42,149 @@ impl Naming<'_> {
 }
 
 impl Compiler<'_> {
-    /// The names that a descriptor must have, if the rule says so.
-    pub(super) fn descriptor(&mut self, entry: &RuleSpec) -> Option<Box<[Box<str>]>> {
-        let (names, at) = entry.descriptor.given()?;
-        if names.is_empty() || names.len() > MAX_DESCRIPTOR {
-            self.wrong(at, format_args!("a descriptor has 1 to {MAX_DESCRIPTOR} attributes"));
+    /// Compiles the names that the attributes of a descriptor must have.
+    pub(super) fn compile_descriptor(&mut self, spec: &RuleSpec) -> Option<Box<[Box<str>]>> {
+        let (names, at) = spec.descriptor.spanned()?;
+        if names.is_empty() || names.len() > MAX_DESCRIPTOR_NAMES {
+            self.report(
+                at,
+                format_args!("a descriptor has 1 to {MAX_DESCRIPTOR_NAMES} attributes"),
+            );
             return None;
         }
-        let mut known: HashMap<&str, usize> = HashMap::new();
-        for (name, at) in names.iter().filter_map(Field::given) {
-            self.attribute_name(name, at);
-            let times = known.entry(name).or_default();
-            *times += 1;
-            if *times > 1 {
+        let mut occurrences: HashMap<&str, usize> = HashMap::new();
+        for (name, at) in names.iter().filter_map(Field::spanned) {
+            self.check_attribute_name(name, at);
+            let count = occurrences.entry(name).or_default();
+            *count += 1;
+            if *count > 1 {
                 let message = format_args!(
-                    "`{name}` stands in `descriptor` twice: its second time is called `{name}#2`"
+                    "`{name}` is listed in `descriptor` twice: write `{name}#2` for the second one"
                 );
-                self.wrong(at, message);
+                self.report(at, message);
             }
         }
-        self.named_in_descriptor(entry, &known.into_keys().collect());
+        self.check_descriptor_has(spec, &occurrences.into_keys().collect());
         Some(names.iter().filter_map(Field::get).map(|name| name.as_str().into()).collect())
     }
 
-    /// A rule that needs an attribute which its descriptors do not have would never apply.
-    fn named_in_descriptor(&mut self, entry: &RuleSpec, known: &HashSet<&str>) {
-        let of_when = entry.when.get().into_iter().flat_map(|when| &when.0);
-        let of_per = entry.per.get().into_iter().flatten().filter_map(Field::given);
-        let single = of_per.filter(|(text, _)| !text.contains('|'));
-        let wanted = of_when.filter_map(|(name, _)| name.given()).chain(single);
-        for (name, at) in wanted {
-            let routed = name == "route" && known.contains("path");
-            if !known.contains(name.trim()) && !routed {
+    /// Reports attributes of `when` and `per` that the descriptor does not have: the rule would never apply.
+    fn check_descriptor_has(&mut self, spec: &RuleSpec, known: &HashSet<&str>) {
+        let when_names = spec.when.get().into_iter().flat_map(|when| &when.0);
+        let per_entries = spec.per.get().into_iter().flatten().filter_map(Field::spanned);
+        let single_names = per_entries.filter(|(text, _)| !text.contains('|'));
+        let required = when_names.filter_map(|(name, _)| name.spanned()).chain(single_names);
+        for (name, at) in required {
+            let is_route_of_path = name == "route" && known.contains("path");
+            if !known.contains(name.trim()) && !is_route_of_path {
                 let hint = did_you_mean(name, known.iter().copied());
                 let message =
-                    format_args!("never applies: `{name}` does not stand in `descriptor`{hint}");
-                self.wrong(at, message);
+                    format_args!("never applies: `{name}` is not listed in `descriptor`{hint}");
+                self.report(at, message);
             }
         }
     }
 
-    /// Whether the rule is for limits that descriptors bring along. Such a rule says nothing of attributes.
-    pub(super) fn requested(
+    /// Returns whether the rule is for limits that descriptors carry, and reports fields that such a rule cannot
+    /// have.
+    pub(super) fn check_requested(
         &mut self,
-        entry: &RuleSpec,
+        spec: &RuleSpec,
         algorithm: Algorithm,
         at: SourceSpan,
     ) -> bool {
-        let requested = matches!(entry.limits.get(), Some(LimitsSpec::Requested));
-        let given = [
-            ("when", entry.when.is_absent()),
-            ("per", entry.per.is_absent()),
-            ("descriptor", entry.descriptor.is_absent()),
-            ("overrides", entry.overrides.is_absent()),
-            ("redis", entry.redis.is_absent()),
+        let is_requested = matches!(spec.limits.get(), Some(LimitsSpec::Requested));
+        let fields = [
+            ("when", spec.when.is_absent()),
+            ("per", spec.per.is_absent()),
+            ("descriptor", spec.descriptor.is_absent()),
+            ("overrides", spec.overrides.is_absent()),
+            ("redis", spec.redis.is_absent()),
         ];
-        if requested && let Some((field, _)) = given.iter().find(|(_, absent)| !absent) {
+        if is_requested && let Some((field, _)) = fields.iter().find(|(_, is_absent)| !is_absent) {
             let message = format_args!(
                 "`limits: requested` is for every descriptor that brings a limit along and that no other rule applies to, and counts per all its attributes: leave `{field}` out"
             );
-            self.wrong(at, message);
+            self.report(at, message);
         }
-        // Any quota shows whether the store can count so.
-        if requested && let Ok(limit) = Limit::new(Quota::of_parts(1, 1_000_000), algorithm) {
-            let at = match entry.algorithm.is_absent() {
-                true => entry.limits.place(),
-                false => entry.algorithm.place(),
+        // Any quota shows whether the store supports the algorithm.
+        if is_requested && let Ok(limit) = Limit::new(Quota::from_parts(1, 1_000_000), algorithm) {
+            let at = match spec.algorithm.is_absent() {
+                true => spec.limits.span(),
+                false => spec.algorithm.span(),
             };
-            self.supports(&limit, at);
+            self.check_supported(&limit, at);
         }
-        requested
+        is_requested
     }
 
-    /// Gives each rule the places of those that it replaces.
-    pub(super) fn replaces(&mut self, entry: &PolicySpec, rules: &mut [Rule]) {
-        let entries = entry.rules.get().into_iter().flatten().filter_map(Field::get);
-        if entries.clone().all(|rule| rule.replaces.is_absent()) {
+    /// Sets the indexes of the rules that each rule replaces.
+    pub(super) fn resolve_replaces(&mut self, spec: &PolicySpec, rules: &mut [Rule]) {
+        let rule_specs = spec.rules.get().into_iter().flatten().filter_map(Field::get);
+        if rule_specs.clone().all(|rule| rule.replaces.is_absent()) {
             return;
         }
-        let places: HashMap<(Box<str>, Box<str>), u32> = (0..)
+        let index_by_name: HashMap<(Box<str>, Box<str>), u32> = (0..)
             .zip(&*rules)
-            .map(|(nth, rule)| ((rule.domain.clone(), rule.name.clone()), nth))
+            .map(|(index, rule)| ((rule.domain.clone(), rule.name.clone()), index))
             .collect();
-        for (nth, (rule, entry)) in (0..).zip(rules.iter_mut().zip(entries)) {
-            let Some((names, at)) = entry.replaces.given() else { continue };
-            if names.is_empty() || names.len() > MAX_REPLACES {
-                self.wrong(at, format_args!("a rule replaces 1 to {MAX_REPLACES} others"));
+        for (rule_index, (rule, spec)) in (0..).zip(rules.iter_mut().zip(rule_specs)) {
+            let Some((names, at)) = spec.replaces.spanned() else { continue };
+            if names.is_empty() || names.len() > MAX_REPLACED_RULES {
+                self.report(at, format_args!("a rule replaces 1 to {MAX_REPLACED_RULES} others"));
                 continue;
             }
-            let names = names.iter().filter_map(Field::given);
-            let places = names.filter_map(|(name, at)| {
-                let place = places.get(&(rule.domain.clone(), name.as_str().into()));
-                match place {
-                    Some(&place) if place == nth => self.wrong(at, "a rule cannot replace itself"),
-                    Some(&place) => return Some(place),
-                    None => self.no_rule(name, &rule.domain, at, places.keys()),
+            let names = names.iter().filter_map(Field::spanned);
+            let replaced = names.filter_map(|(name, at)| {
+                let index = index_by_name.get(&(rule.domain.clone(), name.as_str().into()));
+                match index {
+                    Some(&index) if index == rule_index => {
+                        self.report(at, "a rule cannot replace itself")
+                    }
+                    Some(&index) => return Some(index),
+                    None => self.report_unknown_rule(name, &rule.domain, at, index_by_name.keys()),
                 }
                 None
             });
-            rule.replaces = places.collect();
+            rule.replaces = replaced.collect();
         }
     }
 
-    fn no_rule<'k>(
+    fn report_unknown_rule<'k>(
         &mut self,
         name: &str,
         domain: &str,
         at: SourceSpan,
         known: impl ExactSizeIterator<Item = &'k (Box<str>, Box<str>)>,
     ) {
-        let others = known.len();
-        let names = known.filter(|(of, _)| **of == *domain).map(|(_, name)| &**name);
-        let hint = match self.has_patience(others.saturating_mul(name.len())) {
+        let rule_count = known.len();
+        let names =
+            known.filter(|(other_domain, _)| **other_domain == *domain).map(|(_, name)| &**name);
+        let hint = match self.take_steps(rule_count.saturating_mul(name.len())) {
             true => did_you_mean(name, names),
             false => String::new(),
         };
-        self.wrong(at, format_args!("there is no rule `{name}` in domain `{domain}`{hint}"));
+        self.report(at, format_args!("there is no rule `{name}` in domain `{domain}`{hint}"));
     }
 
-    /// A domain has one rule for limits that are brought along.
-    pub(super) fn one_for_requested(&mut self, entry: &PolicySpec, rules: &[Rule]) {
-        let entries = entry.rules.get().into_iter().flatten().filter_map(Field::given);
-        let mut known = HashSet::new();
-        for (rule, (entry, _)) in rules.iter().zip(entries) {
-            if rule.requested && !known.insert(&rule.domain) {
+    /// Reports a second rule with `limits: requested` in a domain.
+    pub(super) fn check_single_requested(&mut self, spec: &PolicySpec, rules: &[Rule]) {
+        let rule_specs = spec.rules.get().into_iter().flatten().filter_map(Field::spanned);
+        let mut seen_domains = HashSet::new();
+        for (rule, (spec, _)) in rules.iter().zip(rule_specs) {
+            if rule.is_for_requested_limits && !seen_domains.insert(&rule.domain) {
                 let message = format_args!(
                     "domain `{}` has a rule with `limits: requested` already, and one is enough",
                     rule.domain
                 );
-                self.wrong(entry.limits.place(), message);
+                self.report(spec.limits.span(), message);
             }
         }
     }
 }
 
-impl Counted {
-    /// Stands for what is brought along.
+impl NamedLimit {
+    /// Creates a placeholder for limits that descriptors carry.
     pub(super) fn requested(at: SourceSpan) -> Self {
         Self { id: "requested".into(), limit: Limit::denied(), at }
     }

@@ -1,6 +1,7 @@
-//! Serde's way through a tree: every mistake is noted where it stands, and reading goes on beside it.
+//! Deserializes a tree of nodes with serde. Every error is reported at its position, and reading continues after it.
 //!
-//! What may be wrong on its own is a [`Field`]: it takes any value, and says later whether it was right.
+//! A value that may be invalid without affecting its neighbors is a [`Field`]: its deserialization never fails, and the
+//! field is empty after an error.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,53 +14,53 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
-use super::node::{Kind, Node};
+use super::node::{Node, NodeKind};
 use super::{Diagnostics, SourceSpan, suggest};
 
-/// The name by which a [`Field`] asks for its place.
-const FIELD: &str = "slidegate::Field";
+/// The newtype name by which a [`Field`] requests the span of its value.
+const FIELD_MARKER: &str = "slidegate::Field";
 
-/// Reads a tree as a `T`, and notes all mistakes in it.
+/// Deserializes a tree as a `T` and reports all errors in it.
 pub(super) fn read<'n, T: Deserialize<'n>>(
     node: &'n Node,
     diagnostics: &Diagnostics<'_>,
 ) -> Option<T> {
-    let reading = Reading { node, diagnostics };
-    reading.told(T::deserialize(reading)).ok()
+    let deserializer = NodeDeserializer { node, diagnostics };
+    deserializer.report_err(T::deserialize(deserializer)).ok()
 }
 
-/// A value that may be absent or wrong, and its place.
+/// A value that may be absent or invalid, with its source span.
 #[derive(Debug)]
 pub(super) struct Field<T> {
-    /// None: it is absent.
-    place: Option<SourceSpan>,
-    /// None: it is absent, or wrong and told.
+    /// `None` if the field is absent.
+    span: Option<SourceSpan>,
+    /// `None` if the field is absent or invalid. Errors have been reported.
     value: Option<T>,
 }
 
 impl<T> Field<T> {
-    /// The value, unless it is absent, or wrong and told.
+    /// Returns the value; `None` if it is absent or invalid.
     pub(super) fn get(&self) -> Option<&T> {
         self.value.as_ref()
     }
 
-    /// The value and its place.
-    pub(super) fn given(&self) -> Option<(&T, SourceSpan)> {
-        Some((self.value.as_ref()?, self.place?))
+    /// Returns the value and its span.
+    pub(super) fn spanned(&self) -> Option<(&T, SourceSpan)> {
+        Some((self.value.as_ref()?, self.span?))
     }
 
-    pub(super) fn place(&self) -> SourceSpan {
-        self.place.unwrap_or_default()
+    pub(super) fn span(&self) -> SourceSpan {
+        self.span.unwrap_or_default()
     }
 
     pub(super) fn is_absent(&self) -> bool {
-        self.place.is_none()
+        self.span.is_none()
     }
 }
 
 impl<T> Default for Field<T> {
     fn default() -> Self {
-        Self { place: None, value: None }
+        Self { span: None, value: None }
     }
 }
 
@@ -71,19 +72,19 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Field<T> {
             type Value = Field<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a value with its place")
+                f.write_str("a value and its source span")
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Field<T>, A::Error> {
                 let mut number = || Ok(parts.next_element::<u64>()?.unwrap_or_default());
-                let place = SourceSpan { line: number()?, column: number()?, width: number()? };
-                // A value that is wrong has been told: what stands beside it is still read.
+                let span = SourceSpan { line: number()?, column: number()?, width: number()? };
+                // An invalid value has been reported. The fields after it are still read.
                 let value = parts.next_element::<T>().ok().flatten();
-                Ok(Field { place: Some(place), value })
+                Ok(Field { span: Some(span), value })
             }
         }
 
-        deserializer.deserialize_newtype_struct(FIELD, Parts(PhantomData))
+        deserializer.deserialize_newtype_struct(FIELD_MARKER, Parts(PhantomData))
     }
 }
 
@@ -106,29 +107,31 @@ impl<T: schemars::JsonSchema> schemars::JsonSchema for Field<T> {
     }
 }
 
-/// Why a value could not be read.
+/// The reason why a value could not be deserialized.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum DeserializeError {
     Message(String),
-    /// What was meant is sought only if it is told.
-    NotOneOf(String, &'static [&'static str]),
-    /// It has been noted.
-    Told,
+    /// A name that is none of the known names. The closest match is searched only if the error is reported.
+    UnknownName(String, &'static [&'static str]),
+    /// The error has been reported.
+    AlreadyReported,
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for DeserializeError {}
 
-impl fmt::Display for Fault {
+impl fmt::Display for DeserializeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Message(message) => f.write_str(message),
-            Self::NotOneOf(word, known) => f.write_str(&suggest::not_one_of(word, known)),
-            Self::Told => f.write_str("told already"),
+            Self::UnknownName(word, known) => {
+                f.write_str(&suggest::unknown_name_message(word, known))
+            }
+            Self::AlreadyReported => f.write_str("already reported"),
         }
     }
 }
 
-impl Error for Fault {
+impl Error for DeserializeError {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self::Message(message.to_string())
     }
@@ -138,134 +141,145 @@ impl Error for Fault {
     }
 
     fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
-        Self::NotOneOf(variant.to_owned(), expected)
+        Self::UnknownName(variant.to_owned(), expected)
     }
 }
 
-/// A node, as serde reads it.
+/// A serde deserializer for a node.
 #[derive(Clone, Copy)]
-struct Reading<'n, 'm> {
+struct NodeDeserializer<'n, 'm> {
     node: &'n Node,
     diagnostics: &'m Diagnostics<'m>,
 }
 
-impl<'n, 'm> Reading<'n, 'm> {
-    fn of(self, node: &'n Node) -> Self {
+impl<'n, 'm> NodeDeserializer<'n, 'm> {
+    fn with_node(self, node: &'n Node) -> Self {
         Self { node, ..self }
     }
 
-    fn note(&self, message: impl fmt::Display) {
-        self.diagnostics.note(self.node.place, message);
+    fn report(&self, message: impl fmt::Display) {
+        self.diagnostics.push(self.node.span, message);
     }
 
-    /// The result, with its fault noted: whoever hands out a value sees to it.
-    fn told<T>(self, result: Result<T, Fault>) -> Result<T, Fault> {
-        result.map_err(|fault| {
-            if !matches!(fault, Fault::Told) {
-                self.note(fault);
+    /// Reports the error of a result. Each access to a value calls this, so no error is lost or reported twice.
+    fn report_err<T>(self, result: Result<T, DeserializeError>) -> Result<T, DeserializeError> {
+        result.map_err(|error| {
+            if !matches!(error, DeserializeError::AlreadyReported) {
+                self.report(error);
             }
-            Fault::Told
+            DeserializeError::AlreadyReported
         })
     }
 
-    /// Not what is expected here.
-    fn found<T>(self, expected: &dyn Expected) -> Result<T, Fault> {
+    /// Returns the error of a node whose type is not the expected one.
+    fn type_mismatch<T>(self, expected: &dyn Expected) -> Result<T, DeserializeError> {
         Err(match &self.node.kind {
-            Kind::Null => Fault::custom(format_args!(
-                "nothing stands where {expected} should be: write it, or leave the field out"
+            NodeKind::Null => DeserializeError::custom(format_args!(
+                "no value where {expected} should be: write one, or leave the field out"
             )),
-            Kind::Text(text) => {
-                Fault::custom(format_args!("found `{text}` where {expected} should be"))
+            NodeKind::Text(text) => {
+                DeserializeError::custom(format_args!("found `{text}` where {expected} should be"))
             }
-            Kind::List(_) => Fault::invalid_type(Unexpected::Other("a list"), expected),
-            Kind::Map(_) => Fault::invalid_type(Unexpected::Other("a map"), expected),
+            NodeKind::List(_) => {
+                DeserializeError::invalid_type(Unexpected::Other("a list"), expected)
+            }
+            NodeKind::Map(_) => {
+                DeserializeError::invalid_type(Unexpected::Other("a map"), expected)
+            }
         })
     }
 
-    /// Notes the entries that are none of the fields; the others.
+    /// Returns the entries of known fields and reports the others.
     fn known_entries(
         self,
         entries: &'n [(Node, Node)],
         fields: &'static [&'static str],
     ) -> Vec<&'n (Node, Node)> {
-        let known = |(key, _): &&(Node, Node)| match &key.kind {
-            Kind::Text(name) if fields.contains(&&**name) => true,
-            Kind::Text(name) => {
-                let told = fmt::from_fn(|f| f.write_str(&suggest::no_field(name, fields)));
-                self.of(key).note(told);
+        let is_known = |(key, _): &&(Node, Node)| match &key.kind {
+            NodeKind::Text(name) if fields.contains(&&**name) => true,
+            NodeKind::Text(name) => {
+                let message =
+                    fmt::from_fn(|f| f.write_str(&suggest::unknown_field_message(name, fields)));
+                self.with_node(key).report(message);
                 false
             }
             _ => false,
         };
-        entries.iter().filter(known).collect()
+        entries.iter().filter(is_known).collect()
     }
 }
 
-impl<'n> Deserializer<'n> for Reading<'n, '_> {
-    type Error = Fault;
+impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
+    type Error = DeserializeError;
 
-    /// For what may be text, a list or a map. A map comes as a newtype, so that it can then be read as a
-    /// struct whose fields are known.
-    fn deserialize_any<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Fault> {
+    /// Deserializes text, a list or a map. A map is passed as a newtype, so that the visitor can deserialize it as a
+    /// struct with known fields.
+    fn deserialize_any<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, DeserializeError> {
         match &self.node.kind {
-            Kind::Null => self.found(&visitor),
-            Kind::Text(text) => visitor.visit_str(text),
-            Kind::List(_) => self.deserialize_seq(visitor),
-            Kind::Map(_) => visitor.visit_newtype_struct(self),
+            NodeKind::Null => self.type_mismatch(&visitor),
+            NodeKind::Text(text) => visitor.visit_str(text),
+            NodeKind::List(_) => self.deserialize_seq(visitor),
+            NodeKind::Map(_) => visitor.visit_newtype_struct(self),
         }
     }
 
-    fn deserialize_u64<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_u64<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, DeserializeError> {
         match &self.node.kind {
-            // `parse` would also take a plus sign.
-            Kind::Text(text) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
-                let large = |_| Fault::custom(format_args!("`{text}` is too large a number"));
+            // `parse` would also accept a plus sign.
+            NodeKind::Text(text) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+                let large =
+                    |_| DeserializeError::custom(format_args!("`{text}` is too large a number"));
                 visitor.visit_u64(text.parse().map_err(large)?)
             }
-            _ => self.found(&"a whole number"),
+            _ => self.type_mismatch(&"a whole number"),
         }
     }
 
-    fn deserialize_bool<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_bool<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, DeserializeError> {
         match &self.node.kind {
-            Kind::Text(text) if **text == *"true" => visitor.visit_bool(true),
-            Kind::Text(text) if **text == *"false" => visitor.visit_bool(false),
-            _ => self.found(&"`true` or `false`"),
+            NodeKind::Text(text) if **text == *"true" => visitor.visit_bool(true),
+            NodeKind::Text(text) if **text == *"false" => visitor.visit_bool(false),
+            _ => self.type_mismatch(&"`true` or `false`"),
         }
     }
 
-    fn deserialize_str<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_str<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, DeserializeError> {
         match &self.node.kind {
-            Kind::Text(text) => visitor.visit_str(text),
-            _ => self.found(&"text"),
+            NodeKind::Text(text) => visitor.visit_str(text),
+            _ => self.type_mismatch(&"text"),
         }
     }
 
-    fn deserialize_string<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_string<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, DeserializeError> {
         self.deserialize_str(visitor)
     }
 
-    fn deserialize_identifier<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_identifier<V: Visitor<'n>>(
+        self,
+        visitor: V,
+    ) -> Result<V::Value, DeserializeError> {
         self.deserialize_str(visitor)
     }
 
-    fn deserialize_seq<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_seq<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, DeserializeError> {
         match &self.node.kind {
-            Kind::List(items) => visitor.visit_seq(Items { reading: self, items: items.iter() }),
-            Kind::Text(text) => Err(Fault::custom(format_args!(
+            NodeKind::List(items) => {
+                visitor.visit_seq(ListItems { deserializer: self, items: items.iter() })
+            }
+            NodeKind::Text(text) => Err(DeserializeError::custom(format_args!(
                 "found `{text}` where a list should be: did you mean `[{text}]`?"
             ))),
-            _ => self.found(&"a list, such as [a, b],"),
+            _ => self.type_mismatch(&"a list, such as [a, b],"),
         }
     }
 
-    fn deserialize_map<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_map<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, DeserializeError> {
         match &self.node.kind {
-            Kind::Map(entries) => {
+            NodeKind::Map(entries) => {
                 let entries: Vec<_> = entries.iter().collect();
-                visitor.visit_map(Entries::new(self, entries))
+                visitor.visit_map(MapEntries::new(self, entries))
             }
-            _ => self.found(&visitor),
+            _ => self.type_mismatch(&visitor),
         }
     }
 
@@ -274,13 +288,13 @@ impl<'n> Deserializer<'n> for Reading<'n, '_> {
         _: &'static str,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Fault> {
+    ) -> Result<V::Value, DeserializeError> {
         match &self.node.kind {
-            Kind::Map(entries) => {
+            NodeKind::Map(entries) => {
                 let entries = self.known_entries(entries, fields);
-                visitor.visit_map(Entries::new(self, entries))
+                visitor.visit_map(MapEntries::new(self, entries))
             }
-            _ => self.found(&visitor),
+            _ => self.type_mismatch(&visitor),
         }
     }
 
@@ -289,14 +303,14 @@ impl<'n> Deserializer<'n> for Reading<'n, '_> {
         _: &'static str,
         variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Fault> {
+    ) -> Result<V::Value, DeserializeError> {
         match &self.node.kind {
-            Kind::Text(text) if variants.contains(&&**text) => {
-                let name: StrDeserializer<'_, Fault> = (**text).into_deserializer();
+            NodeKind::Text(text) if variants.contains(&&**text) => {
+                let name: StrDeserializer<'_, DeserializeError> = (**text).into_deserializer();
                 visitor.visit_enum(name)
             }
-            Kind::Text(text) => Err(Fault::unknown_variant(text, variants)),
-            _ => self.found(&suggest::one_of(variants).as_str()),
+            NodeKind::Text(text) => Err(DeserializeError::unknown_variant(text, variants)),
+            _ => self.type_mismatch(&suggest::one_of(variants).as_str()),
         }
     }
 
@@ -304,9 +318,9 @@ impl<'n> Deserializer<'n> for Reading<'n, '_> {
         self,
         name: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Fault> {
+    ) -> Result<V::Value, DeserializeError> {
         match name {
-            FIELD => visitor.visit_seq(Parts { reading: self, given: 0 }),
+            FIELD_MARKER => visitor.visit_seq(Parts { deserializer: self, next_part: 0 }),
             _ => visitor.visit_newtype_struct(self),
         }
     }
@@ -320,76 +334,80 @@ impl<'n> Deserializer<'n> for Reading<'n, '_> {
 
 /// The parts of a [`Field`]: line, column, width, value.
 struct Parts<'n, 'm> {
-    reading: Reading<'n, 'm>,
-    given: usize,
+    deserializer: NodeDeserializer<'n, 'm>,
+    next_part: usize,
 }
 
 impl<'n> SeqAccess<'n> for Parts<'n, '_> {
-    type Error = Fault;
+    type Error = DeserializeError;
 
     fn next_element_seed<S: DeserializeSeed<'n>>(
         &mut self,
         seed: S,
-    ) -> Result<Option<S::Value>, Fault> {
-        let SourceSpan { line, column, width } = self.reading.node.place;
-        let number = [line, column, width].get(self.given).copied();
-        self.given += 1;
+    ) -> Result<Option<S::Value>, DeserializeError> {
+        let SourceSpan { line, column, width } = self.deserializer.node.span;
+        let number = [line, column, width].get(self.next_part).copied();
+        self.next_part += 1;
         match number {
             Some(number) => {
-                let number: U64Deserializer<Fault> = number.into_deserializer();
+                let number: U64Deserializer<DeserializeError> = number.into_deserializer();
                 seed.deserialize(number).map(Some)
             }
-            None => self.reading.told(seed.deserialize(self.reading)).map(Some),
+            None => self.deserializer.report_err(seed.deserialize(self.deserializer)).map(Some),
         }
     }
 }
 
-struct Items<'n, 'm> {
-    reading: Reading<'n, 'm>,
+struct ListItems<'n, 'm> {
+    deserializer: NodeDeserializer<'n, 'm>,
     items: std::slice::Iter<'n, Node>,
 }
 
-impl<'n> SeqAccess<'n> for Items<'n, '_> {
-    type Error = Fault;
+impl<'n> SeqAccess<'n> for ListItems<'n, '_> {
+    type Error = DeserializeError;
 
     fn next_element_seed<S: DeserializeSeed<'n>>(
         &mut self,
         seed: S,
-    ) -> Result<Option<S::Value>, Fault> {
+    ) -> Result<Option<S::Value>, DeserializeError> {
         let Some(item) = self.items.next() else { return Ok(None) };
-        let item = self.reading.of(item);
-        item.told(seed.deserialize(item)).map(Some)
+        let item = self.deserializer.with_node(item);
+        item.report_err(seed.deserialize(item)).map(Some)
     }
 }
 
-struct Entries<'n, 'm> {
-    reading: Reading<'n, 'm>,
+struct MapEntries<'n, 'm> {
+    deserializer: NodeDeserializer<'n, 'm>,
     entries: std::vec::IntoIter<&'n (Node, Node)>,
     value: Option<&'n Node>,
 }
 
-impl<'n, 'm> Entries<'n, 'm> {
-    fn new(reading: Reading<'n, 'm>, entries: Vec<&'n (Node, Node)>) -> Self {
-        Self { reading, entries: entries.into_iter(), value: None }
+impl<'n, 'm> MapEntries<'n, 'm> {
+    fn new(deserializer: NodeDeserializer<'n, 'm>, entries: Vec<&'n (Node, Node)>) -> Self {
+        Self { deserializer, entries: entries.into_iter(), value: None }
     }
 }
 
-impl<'n> MapAccess<'n> for Entries<'n, '_> {
-    type Error = Fault;
+impl<'n> MapAccess<'n> for MapEntries<'n, '_> {
+    type Error = DeserializeError;
 
     fn next_key_seed<S: DeserializeSeed<'n>>(
         &mut self,
         seed: S,
-    ) -> Result<Option<S::Value>, Fault> {
+    ) -> Result<Option<S::Value>, DeserializeError> {
         let Some((key, value)) = self.entries.next() else { return Ok(None) };
         self.value = Some(value);
-        let key = self.reading.of(key);
-        key.told(seed.deserialize(key)).map(Some)
+        let key = self.deserializer.with_node(key);
+        key.report_err(seed.deserialize(key)).map(Some)
     }
 
-    fn next_value_seed<S: DeserializeSeed<'n>>(&mut self, seed: S) -> Result<S::Value, Fault> {
-        let value = self.value.take().ok_or_else(|| Fault::custom("a value before its key"))?;
-        let value = self.reading.of(value);
-        value.told(seed.deserialize(value))
+    fn next_value_seed<S: DeserializeSeed<'n>>(
+        &mut self,
+        seed: S,
+    ) -> Result<S::Value, DeserializeError> {
+        let value =
+            self.value.take().ok_or_else(|| DeserializeError::custom("a value before its key"))?;
+        let value = self.deserializer.with_node(value);
+        value.report_err(seed.deserialize(value))
     }
 }

@@ -1,4 +1,4 @@
-//! Mistakes and warnings of a policy, with their places.
+//! Errors and warnings of a policy, with their source positions.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-/// Characters of a line that are shown.
-const SHOWN: usize = 120;
+/// The maximum number of characters of a line in an excerpt.
+const MAX_EXCERPT_CHARS: usize = 120;
 
-/// Mistakes that are told of one text. Who has more has another problem than to find them.
-pub(super) const MAX_TOLD: usize = 1_000;
+/// The maximum number of errors that are reported for one policy.
+pub(super) const MAX_REPORTED_ERRORS: usize = 1_000;
 
-/// Where something stands.
+/// A position in the source text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SourceSpan {
     /// From 1; 0 if unknown.
@@ -24,9 +24,9 @@ pub(super) struct SourceSpan {
 }
 
 impl SourceSpan {
-    /// The same within a text of these lines. What is missing at its end stands behind its last line; what
-    /// has no place, at its beginning.
-    fn within(self, lines: &[&str]) -> Self {
+    /// Moves the span into a text of these lines. A span after the last line moves to the end of that line; an unknown
+    /// span moves to the beginning of the text.
+    fn clamp_to(self, lines: &[&str]) -> Self {
         let start = Self { line: 1, column: 1, width: 1 };
         match lines.last() {
             Some(last) if self.line > lines.len() as u64 => {
@@ -39,91 +39,96 @@ impl SourceSpan {
     }
 }
 
-/// The mistakes that are found in a text.
+/// The errors that were found in a text.
 pub(super) struct Diagnostics<'s> {
     lines: Vec<&'s str>,
-    found: RefCell<Vec<(SourceSpan, String)>>,
-    /// Whether there are more than are told.
-    more: Cell<bool>,
+    entries: RefCell<Vec<(SourceSpan, String)>>,
+    /// Whether errors beyond [`MAX_REPORTED_ERRORS`] were dropped.
+    is_truncated: Cell<bool>,
 }
 
 impl<'s> Diagnostics<'s> {
-    /// None as yet.
+    /// Creates an empty list of errors for a text.
     pub(super) fn new(source: &'s str) -> Self {
-        Self { lines: source.lines().collect(), found: RefCell::default(), more: Cell::new(false) }
+        Self {
+            lines: source.lines().collect(),
+            entries: RefCell::default(),
+            is_truncated: Cell::new(false),
+        }
     }
 
-    /// Notes a mistake, once.
-    pub(super) fn note(&self, at: SourceSpan, message: impl fmt::Display) {
-        let mut found = self.found.borrow_mut();
-        if found.len() == MAX_TOLD {
-            self.more.set(true);
+    /// Adds an error, unless the same error was added at this position before.
+    pub(super) fn push(&self, at: SourceSpan, message: impl fmt::Display) {
+        let mut entries = self.entries.borrow_mut();
+        if entries.len() == MAX_REPORTED_ERRORS {
+            self.is_truncated.set(true);
             return;
         }
         let message = printable(&message.to_string());
-        let known = |(place, told): &(SourceSpan, String)| *place == at && *told == message;
-        // What a rule and its overrides share is read for each of them.
-        if !found.iter().any(known) {
-            found.push((at, message));
+        let is_same =
+            |(span, known_message): &(SourceSpan, String)| *span == at && *known_message == message;
+        // The limits that a rule and its overrides share are compiled for each of them.
+        if !entries.iter().any(is_same) {
+            entries.push((at, message));
         }
     }
 
-    /// Whether nothing was noted.
+    /// Returns whether no error was added.
     pub(super) fn is_empty(&self) -> bool {
-        self.found.borrow().is_empty()
+        self.entries.borrow().is_empty()
     }
 
-    /// What was wrong, in the order of the file.
+    /// Returns the errors, in the order of the file; `None` if there are none.
     pub(super) fn into_errors(self) -> Option<PolicyErrors> {
-        Some(PolicyErrors(self.into_located())).filter(|errors| !errors.0.is_empty())
+        Some(PolicyErrors(self.into_policy_errors())).filter(|errors| !errors.0.is_empty())
     }
 
-    /// The notes as warnings, in the order of the file.
+    /// Returns the entries as warnings, in the order of the file.
     pub(super) fn into_warnings(self) -> Arc<[PolicyWarning]> {
-        self.into_located().into_iter().map(PolicyWarning).collect()
+        self.into_policy_errors().into_iter().map(PolicyWarning).collect()
     }
 
-    fn into_located(self) -> Vec<PolicyError> {
-        let mut found = self.found.into_inner();
-        found.sort_by_key(|(at, _)| (at.line, at.column));
-        if let Some(&(last, _)) = found.last().filter(|_| self.more.get()) {
-            found.push((last, format!("there are more mistakes than these {MAX_TOLD}")));
+    fn into_policy_errors(self) -> Vec<PolicyError> {
+        let mut entries = self.entries.into_inner();
+        entries.sort_by_key(|(at, _)| (at.line, at.column));
+        if let Some(&(last, _)) = entries.last().filter(|_| self.is_truncated.get()) {
+            entries
+                .push((last, format!("there are more mistakes than these {MAX_REPORTED_ERRORS}")));
         }
-        let located =
-            found.into_iter().map(|(at, message)| PolicyError::new(at, message, &self.lines));
-        located.collect()
+        let errors =
+            entries.into_iter().map(|(at, message)| PolicyError::new(at, message, &self.lines));
+        errors.collect()
     }
 }
 
-/// One mistake in a policy, and where it stands.
+/// One error in a policy, with its source position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyError {
     /// The line, from 1.
     pub line: u64,
-    /// The column, from 1.
+    /// The column in characters, from 1.
     pub column: u64,
-    /// What is wrong, and what would be right.
+    /// The problem and its remedy.
     pub message: String,
-    /// The line as it is written, and below it a mark.
+    /// The source line and a marker line below it.
     excerpt: String,
 }
 
 impl PolicyError {
-    /// A mistake in a text of these lines.
-    fn new(place: SourceSpan, message: String, lines: &[&str]) -> Self {
-        let place = place.within(lines);
-        let SourceSpan { line, column, .. } = place;
-        Self { line, column, message, excerpt: excerpt(place, lines).unwrap_or_default() }
+    /// Creates an error in a text of these lines.
+    fn new(span: SourceSpan, message: String, lines: &[&str]) -> Self {
+        let span = span.clamp_to(lines);
+        let SourceSpan { line, column, .. } = span;
+        Self { line, column, message, excerpt: excerpt(span, lines).unwrap_or_default() }
     }
 
-    /// The line as it is written with its number, and below it a mark: two lines; or nothing, if the
-    /// text has no lines.
+    /// Returns the source line with its number, and a marker line below it; empty if the text has no lines.
     pub fn excerpt(&self) -> &str {
         &self.excerpt
     }
 }
 
-/// A warning about a part of a valid policy, with its place: a rule that can be evaded or never applies.
+/// A warning about a part of a valid policy, with its source position: a rule that can be evaded or never applies.
 ///
 /// ```
 /// use slidegate::Policy;
@@ -138,28 +143,28 @@ impl PolicyError {
 pub struct PolicyWarning(PolicyError);
 
 impl PolicyWarning {
-    /// The line, from 1.
+    /// Returns the line, from 1.
     pub fn line(&self) -> u64 {
         self.0.line
     }
 
-    /// The column in characters, from 1.
+    /// Returns the column in characters, from 1.
     pub fn column(&self) -> u64 {
         self.0.column
     }
 
-    /// The problem and its remedy.
+    /// Returns the problem and its remedy.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// The line as it is written with its number, and below it a mark.
+    /// Returns the source line with its number, and a marker line below it.
     pub fn excerpt(&self) -> &str {
         self.0.excerpt()
     }
 }
 
-/// `12:5: warning: message`, and the line below.
+/// Formats as `12:5: warning: message`, followed by the excerpt.
 impl fmt::Display for PolicyWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let PolicyError { line, column, message, excerpt } = &self.0;
@@ -171,7 +176,7 @@ impl fmt::Display for PolicyWarning {
     }
 }
 
-/// A terminal obeys control characters, and the file may be anybody's.
+/// Escapes control characters: a terminal would obey them, and the file may come from an untrusted source.
 fn printable(text: &str) -> String {
     let printable = |char: char| match char.is_control() {
         true => char.escape_default().to_string(),
@@ -180,27 +185,27 @@ fn printable(text: &str) -> String {
     text.chars().map(printable).collect()
 }
 
-fn excerpt(place: SourceSpan, lines: &[&str]) -> Option<String> {
-    let nth = usize::try_from(place.line.checked_sub(1)?).ok()?;
-    let before = usize::try_from(place.column.checked_sub(1)?).ok()?;
-    let line = lines.get(nth)?;
-    // Of a long line the part around the mistake.
-    let is_long = line.chars().nth(SHOWN).is_some();
-    let skipped = if is_long { before.saturating_sub(SHOWN / 2) } else { 0 };
-    let part: String = line.chars().skip(skipped).take(SHOWN).collect();
-    let part = part.replace('\t', " ");
-    let behind = part.chars().count().saturating_sub(before - skipped).max(1);
-    let width = usize::try_from(place.width).unwrap_or(1).clamp(1, behind);
-    let (number, mark) = (place.line.to_string(), "^".repeat(width));
+fn excerpt(span: SourceSpan, lines: &[&str]) -> Option<String> {
+    let line_index = usize::try_from(span.line.checked_sub(1)?).ok()?;
+    let column_index = usize::try_from(span.column.checked_sub(1)?).ok()?;
+    let line = lines.get(line_index)?;
+    // An excerpt of a long line shows the part around the error.
+    let is_long = line.chars().nth(MAX_EXCERPT_CHARS).is_some();
+    let skipped = if is_long { column_index.saturating_sub(MAX_EXCERPT_CHARS / 2) } else { 0 };
+    let text: String = line.chars().skip(skipped).take(MAX_EXCERPT_CHARS).collect();
+    let text = text.replace('\t', " ");
+    let remaining = text.chars().count().saturating_sub(column_index - skipped).max(1);
+    let width = usize::try_from(span.width).unwrap_or(1).clamp(1, remaining);
+    let (number, mark) = (span.line.to_string(), "^".repeat(width));
     Some(format!(
         "{number:>5} | {}\n{:>5} | {}{mark}",
-        printable(part.trim_end()),
+        printable(text.trim_end()),
         "",
-        " ".repeat(before - skipped)
+        " ".repeat(column_index - skipped)
     ))
 }
 
-/// `12:5: message`, and the line below.
+/// Formats as `12:5: message`, followed by the excerpt.
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: {}", self.line, self.column, self.message)?;
@@ -211,13 +216,13 @@ impl fmt::Display for PolicyError {
     }
 }
 
-/// Why a policy cannot be: every mistake that was found, in the order of the file.
+/// All errors of a policy, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct PolicyErrors(pub Vec<PolicyError>);
 
 impl PolicyErrors {
-    /// Something is wrong that nobody has noted.
+    /// Creates the error for a failure without a reported error.
     pub(super) fn unknown() -> Self {
         let message = "the policy cannot be read".to_owned();
         Self(vec![PolicyError::new(SourceSpan::default(), message, &[])])

@@ -1,4 +1,4 @@
-//! Makes limits of what a policy file says of them.
+//! Compiles the limits of rules and overrides.
 
 use std::time::Duration;
 
@@ -10,145 +10,162 @@ use crate::algorithm::{Algorithm, Align};
 use crate::limit::Limit;
 use crate::quota::{self, Quota};
 
-/// A limit, and what it is known by in its rule.
-pub(super) struct Counted {
+/// A limit with its id in the rule: its name or window.
+pub(super) struct NamedLimit {
     pub(super) id: Box<str>,
     pub(super) limit: Limit,
     pub(super) at: SourceSpan,
 }
 
-impl Counted {
-    /// A limit that nothing fits.
+impl NamedLimit {
+    /// Creates a limit that denies every request.
     fn denied(at: SourceSpan) -> Self {
         Self { id: "denied".into(), limit: Limit::denied(), at }
     }
 }
 
 impl Compiler<'_> {
-    /// The limits of a rule or an override.
-    pub(super) fn limits(
+    /// Compiles the limits of a rule or an override.
+    pub(super) fn compile_limits(
         &mut self,
         limits: &Field<LimitsSpec>,
-        by_default: Algorithm,
-    ) -> Vec<Counted> {
-        let (entries, at) = match limits.given() {
+        default_algorithm: Algorithm,
+    ) -> Vec<NamedLimit> {
+        let (specs, at) = match limits.spanned() {
             None | Some((LimitsSpec::Unlimited, _)) => return Vec::new(),
-            Some((LimitsSpec::Denied, at)) => return vec![Counted::denied(at)],
-            Some((LimitsSpec::Requested, at)) => return vec![Counted::requested(at)],
-            Some((LimitsSpec::List(entries), at)) => (entries, at),
+            Some((LimitsSpec::Denied, at)) => return vec![NamedLimit::denied(at)],
+            Some((LimitsSpec::Requested, at)) => return vec![NamedLimit::requested(at)],
+            Some((LimitsSpec::List(specs), at)) => (specs, at),
         };
-        if entries.is_empty() {
+        if specs.is_empty() {
             let message =
                 "an empty list limits nothing: write a limit such as [100/min], or `unlimited`";
-            self.wrong(at, message);
+            self.report(at, message);
         }
-        if entries.len() > MAX_LIMITS {
-            self.wrong(at, format_args!("at most {MAX_LIMITS} limits in a rule"));
+        if specs.len() > MAX_LIMITS {
+            self.report(at, format_args!("at most {MAX_LIMITS} limits in a rule"));
         }
-        let mut counted: Vec<Counted> = Vec::new();
-        for entry in entries.iter().take(MAX_LIMITS) {
-            let Some((entry, at)) = entry.given() else { continue };
-            let read = match entry {
-                LimitSpec::Text(text) => self.text(at, text, by_default),
-                LimitSpec::Map(map) => self.map(at, map, by_default),
+        let mut named_limits: Vec<NamedLimit> = Vec::new();
+        for spec in specs.iter().take(MAX_LIMITS) {
+            let Some((spec, at)) = spec.spanned() else { continue };
+            let compiled = match spec {
+                LimitSpec::Text(text) => self.compile_limit_text(at, text, default_algorithm),
+                LimitSpec::Map(map) => self.compile_limit_map(at, map, default_algorithm),
             };
-            let Some(limit) = read else { continue };
-            if counted.iter().any(|other| other.id == limit.id) {
+            let Some(limit) = compiled else { continue };
+            if named_limits.iter().any(|other| other.id == limit.id) {
                 let message = format_args!(
                     "two limits of this rule are known as `{}`: give one a `name`, or keep the smaller",
                     limit.id
                 );
-                self.wrong(at, message);
+                self.report(at, message);
             }
-            counted.push(limit);
+            named_limits.push(limit);
         }
-        counted
+        named_limits
     }
 
-    /// Sees that the store can count by all of them. Those that count by an algorithm which was said elsewhere are
-    /// wrong there.
-    pub(super) fn supported(&mut self, limits: &[Counted], said: Option<(Algorithm, SourceSpan)>) {
-        for Counted { limit, at, .. } in limits {
-            let own = limit.algorithm().name();
-            let said = said.filter(|(algorithm, _)| algorithm.name() == own);
-            self.supports(limit, said.map_or(*at, |(_, at)| at));
+    /// Reports limits that the store does not support. `override_algorithm` is the algorithm that an override sets for
+    /// inherited limits: its errors are reported at its own position.
+    pub(super) fn check_all_supported(
+        &mut self,
+        limits: &[NamedLimit],
+        override_algorithm: Option<(Algorithm, SourceSpan)>,
+    ) {
+        for NamedLimit { limit, at, .. } in limits {
+            let name = limit.algorithm().name();
+            let override_algorithm =
+                override_algorithm.filter(|(algorithm, _)| algorithm.name() == name);
+            self.check_supported(limit, override_algorithm.map_or(*at, |(_, at)| at));
         }
     }
 
-    fn text(&mut self, at: SourceSpan, text: &str, algorithm: Algorithm) -> Option<Counted> {
-        let quota: Quota = self.or_wrong(at, text.parse())?;
-        let limit = self.or_wrong(at, Limit::new(quota, algorithm))?;
-        Some(Counted { id: quota.window_text().into(), limit, at })
+    fn compile_limit_text(
+        &mut self,
+        at: SourceSpan,
+        text: &str,
+        algorithm: Algorithm,
+    ) -> Option<NamedLimit> {
+        let quota: Quota = self.ok_or_report(at, text.parse())?;
+        let limit = self.ok_or_report(at, Limit::new(quota, algorithm))?;
+        Some(NamedLimit { id: quota.window_text().into(), limit, at })
     }
 
-    fn map(&mut self, at: SourceSpan, map: &LimitMap, by_default: Algorithm) -> Option<Counted> {
-        if let Some((name, at)) = map.name.given() {
-            self.name("limit", name, at);
+    fn compile_limit_map(
+        &mut self,
+        at: SourceSpan,
+        map: &LimitMap,
+        default_algorithm: Algorithm,
+    ) -> Option<NamedLimit> {
+        if let Some((name, at)) = map.name.spanned() {
+            self.check_name("limit", name, at);
         }
-        for (absent, what) in
+        for (is_absent, field) in
             [(map.max.is_absent(), "max: 100"), (map.window.is_absent(), "window: 1m")]
         {
-            if absent {
-                self.wrong(at, format_args!("a limit needs `max` and `window`: add `{what}`"));
+            if is_absent {
+                self.report(at, format_args!("a limit needs `max` and `window`: add `{field}`"));
             }
         }
         let algorithm = match map.algorithm.get() {
             Some(AlgorithmName(algorithm)) => *algorithm,
-            None => by_default,
+            None => default_algorithm,
         };
-        let window = self.window(&map.window);
-        let algorithm = self.parameters(map, algorithm);
-        let (max, max_at) = map.max.given()?;
-        let quota = self.or_wrong(max_at, Quota::new(*max, window?))?;
-        let limit = self.or_wrong(at, Limit::new(quota, algorithm?))?;
+        let window = self.compile_window(&map.window);
+        let algorithm = self.compile_algorithm(map, algorithm);
+        let (max, max_at) = map.max.spanned()?;
+        let quota = self.ok_or_report(max_at, Quota::new(*max, window?))?;
+        let limit = self.ok_or_report(at, Limit::new(quota, algorithm?))?;
         let id = match map.name.get() {
             Some(name) => name.as_str().into(),
             None => quota.window_text().into(),
         };
-        Some(Counted { id, limit, at })
+        Some(NamedLimit { id, limit, at })
     }
 
-    fn window(&mut self, window: &Field<String>) -> Option<Duration> {
-        let (text, at) = window.given()?;
-        self.or_wrong(at, quota::parse_window(text))
+    fn compile_window(&mut self, window: &Field<String>) -> Option<Duration> {
+        let (text, at) = window.spanned()?;
+        self.ok_or_report(at, quota::parse_window(text))
     }
 
-    /// The algorithm with the limit's own `precision`, `burst`, `max_debt` or `align`.
-    fn parameters(&mut self, map: &LimitMap, algorithm: Algorithm) -> Option<Algorithm> {
-        let precision = self.window(&map.precision);
+    /// Returns the algorithm with the limit's own `precision`, `burst`, `max_debt` or `align`.
+    fn compile_algorithm(&mut self, map: &LimitMap, algorithm: Algorithm) -> Option<Algorithm> {
+        let precision = self.compile_window(&map.precision);
         if !map.precision.is_absent() && precision.is_none() {
             return None;
         }
-        let own = match algorithm {
+        let compiled = match algorithm {
             Algorithm::SlidingBuckets { .. } => Algorithm::SlidingBuckets { precision },
             Algorithm::TokenBucket { .. } => {
                 let (burst, max_debt) = (map.burst.get().copied(), map.max_debt.get().copied());
                 Algorithm::TokenBucket { burst, max_debt }
             }
-            Algorithm::FixedWindow { .. } => Algorithm::FixedWindow { align: align(&map.align) },
+            Algorithm::FixedWindow { .. } => {
+                Algorithm::FixedWindow { align: align_from_name(&map.align) }
+            }
             other => other,
         };
-        let given = [
-            ("precision", map.precision.is_absent(), map.precision.place(), "sliding_buckets"),
-            ("burst", map.burst.is_absent(), map.burst.place(), "token_bucket"),
-            ("max_debt", map.max_debt.is_absent(), map.max_debt.place(), "token_bucket"),
-            ("align", map.align.is_absent(), map.align.place(), "fixed_window"),
+        let parameters = [
+            ("precision", map.precision.is_absent(), map.precision.span(), "sliding_buckets"),
+            ("burst", map.burst.is_absent(), map.burst.span(), "token_bucket"),
+            ("max_debt", map.max_debt.is_absent(), map.max_debt.span(), "token_bucket"),
+            ("align", map.align.is_absent(), map.align.span(), "fixed_window"),
         ];
-        let mut fine = true;
-        for (what, absent, at, owner) in given {
-            if !absent && own.name() != owner {
+        let mut is_valid = true;
+        for (field, is_absent, at, algorithm_name) in parameters {
+            if !is_absent && compiled.name() != algorithm_name {
                 let message = format_args!(
-                    "`{what}` goes with {owner}, but this limit is a {own}: take `{what}` away, or write `algorithm: {owner}`"
+                    "`{field}` goes with {algorithm_name}, but this limit is a {compiled}: take `{field}` away, or write `algorithm: {algorithm_name}`"
                 );
-                self.wrong(at, message);
-                fine = false;
+                self.report(at, message);
+                is_valid = false;
             }
         }
-        fine.then_some(own)
+        is_valid.then_some(compiled)
     }
 }
 
-fn align(align: &Field<AlignName>) -> Align {
+fn align_from_name(align: &Field<AlignName>) -> Align {
     match align.get() {
         Some(AlignName::Clock) => Align::Clock,
         Some(AlignName::Key) | None => Align::Key,

@@ -1,4 +1,4 @@
-//! A YAML document as a tree with places.
+//! Parses a YAML document into a tree of nodes with source spans.
 
 use std::fmt;
 
@@ -8,21 +8,21 @@ use serde_saphyr::{Location, Spanned};
 
 use super::{Diagnostics, SourceSpan};
 
-/// Nodes that a document may have: 10,000 rules have about 250,000.
+/// The maximum number of nodes in a document: 10,000 rules have about 250,000.
 const MAX_NODES: usize = 600_000;
 
-/// One value of a document, and where it stands.
+/// One value of a document, with its source span.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) place: SourceSpan,
-    pub(super) kind: Kind,
+    pub(super) span: SourceSpan,
+    pub(super) kind: NodeKind,
 }
 
 #[derive(Debug)]
-pub(super) enum Kind {
-    /// Nothing, `~` or `null`.
+pub(super) enum NodeKind {
+    /// No value, `~` or `null`.
     Null,
-    /// A scalar as it was written, without quotes.
+    /// A scalar as written, without quotes.
     Text(Box<str>),
     List(Vec<Node>),
     /// Keys and values in their order.
@@ -30,7 +30,7 @@ pub(super) enum Kind {
 }
 
 impl Node {
-    /// Reads a document, or notes what is wrong with it.
+    /// Parses a document, or reports its YAML error.
     pub(super) fn read(source: &str, diagnostics: &Diagnostics<'_>) -> Option<Self> {
         let options = serde_saphyr::options! {
             with_snippet: false,
@@ -40,138 +40,143 @@ impl Node {
                 max_documents: 1,
             },
         };
-        let read = serde_saphyr::from_str_with_options::<Spanned<Raw>>(source, options);
-        read.map(|raw| raw_node(raw, source)).map_err(|error| wrong_yaml(&error, diagnostics)).ok()
+        let parsed = serde_saphyr::from_str_with_options::<Spanned<RawValue>>(source, options);
+        parsed
+            .map(|raw| node_from_raw(raw, source))
+            .map_err(|error| report_yaml_error(&error, diagnostics))
+            .ok()
     }
 }
 
-/// YAML's own mistakes are told by their place and what they are.
-fn wrong_yaml(error: &serde_saphyr::Error, diagnostics: &Diagnostics<'_>) {
+/// Reports a syntax error of YAML.
+fn report_yaml_error(error: &serde_saphyr::Error, diagnostics: &Diagnostics<'_>) {
     let error = error.without_snippet();
-    let place = error.location().map_or(SourceSpan::default(), |at| SourceSpan::at(&at));
+    let span = error
+        .location()
+        .map_or(SourceSpan::default(), |location| SourceSpan::from_location(&location));
     let message = error.to_string();
-    // The place is told in front.
-    let behind = format!(" at line {}, column {}", place.line, place.column);
-    let message = message.strip_suffix(&behind).unwrap_or(&message);
-    diagnostics.note(
-        place,
+    // The span already contains the position.
+    let suffix = format!(" at line {}, column {}", span.line, span.column);
+    let message = message.strip_suffix(&suffix).unwrap_or(&message);
+    diagnostics.push(
+        span,
         format_args!(
-            "this is not YAML as it should be: {message}; look for a bracket or quote that is not closed, or an indent that is not that of its neighbours, here or above"
+            "invalid YAML: {message}; look for an unclosed bracket or quote, or for wrong indentation, here or above"
         ),
     );
 }
 
 impl SourceSpan {
-    fn at(location: &Location) -> Self {
+    fn from_location(location: &Location) -> Self {
         let width = location.span().len();
         Self { line: location.line(), column: location.column(), width }
     }
 }
 
-fn raw_node(raw: Spanned<Raw>, source: &str) -> Node {
-    let place = SourceSpan::at(&raw.referenced);
+fn node_from_raw(raw: Spanned<RawValue>, source: &str) -> Node {
+    let span = SourceSpan::from_location(&raw.referenced);
     let kind = match raw.value {
-        Raw::Null => Kind::Null,
-        Raw::Text(text) => Kind::Text(text.into()),
-        Raw::Inferred(text) => {
-            Kind::Text(written(&raw.defined, source).map_or_else(|| text.into(), Into::into))
+        RawValue::Null => NodeKind::Null,
+        RawValue::Text(text) => NodeKind::Text(text.into()),
+        RawValue::NonText(text) => NodeKind::Text(
+            source_text(&raw.defined, source).map_or_else(|| text.into(), Into::into),
+        ),
+        RawValue::List(items) => {
+            NodeKind::List(items.into_iter().map(|item| node_from_raw(item, source)).collect())
         }
-        Raw::List(items) => {
-            Kind::List(items.into_iter().map(|item| raw_node(item, source)).collect())
-        }
-        Raw::Map(entries) => {
+        RawValue::Map(entries) => {
             let entries = entries.into_iter().map(|(key, value)| {
-                let (place, text) = (SourceSpan::at(&key.referenced), key.value.into());
-                (Node { place, kind: Kind::Text(text) }, raw_node(value, source))
+                let (span, text) = (SourceSpan::from_location(&key.referenced), key.value.into());
+                (Node { span, kind: NodeKind::Text(text) }, node_from_raw(value, source))
             });
-            Kind::Map(entries.collect())
+            NodeKind::Map(entries.collect())
         }
     };
-    Node { place, kind }
+    Node { span, kind }
 }
 
-/// What was written for a scalar that YAML takes for a number or the like: `1.10` is not `1.1`.
-fn written<'s>(at: &Location, source: &'s str) -> Option<&'s str> {
+/// Returns the source text of a scalar that YAML reads as a number or another type: `1.10` is not `1.1`.
+fn source_text<'s>(at: &Location, source: &'s str) -> Option<&'s str> {
     let start = usize::try_from(at.span().byte_offset()?).ok()?;
     let length = usize::try_from(at.span().byte_len()?).ok()?;
     let text = source.get(start..start.checked_add(length)?)?.trim();
     (!text.is_empty()).then_some(text)
 }
 
-/// What serde is told of a value.
-enum Raw {
+/// A value as passed by serde.
+enum RawValue {
     Null,
     Text(String),
-    /// A scalar that is not taken for text, as text.
-    Inferred(String),
-    List(Vec<Spanned<Raw>>),
-    Map(Vec<(Spanned<String>, Spanned<Raw>)>),
+    /// A scalar that YAML does not read as text, formatted as text.
+    NonText(String),
+    List(Vec<Spanned<RawValue>>),
+    Map(Vec<(Spanned<String>, Spanned<RawValue>)>),
 }
 
-impl<'de> Deserialize<'de> for Raw {
+impl<'de> Deserialize<'de> for RawValue {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Anything;
+        struct RawValueVisitor;
 
-        impl<'de> Visitor<'de> for Anything {
-            type Value = Raw;
+        impl<'de> Visitor<'de> for RawValueVisitor {
+            type Value = RawValue;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a value")
             }
 
-            fn visit_unit<E>(self) -> Result<Raw, E> {
-                Ok(Raw::Null)
+            fn visit_unit<E>(self) -> Result<RawValue, E> {
+                Ok(RawValue::Null)
             }
 
-            fn visit_none<E>(self) -> Result<Raw, E> {
-                Ok(Raw::Null)
+            fn visit_none<E>(self) -> Result<RawValue, E> {
+                Ok(RawValue::Null)
             }
 
-            fn visit_bool<E>(self, value: bool) -> Result<Raw, E> {
-                Ok(Raw::Inferred(value.to_string()))
+            fn visit_bool<E>(self, value: bool) -> Result<RawValue, E> {
+                Ok(RawValue::NonText(value.to_string()))
             }
 
-            fn visit_i64<E>(self, value: i64) -> Result<Raw, E> {
-                Ok(Raw::Inferred(value.to_string()))
+            fn visit_i64<E>(self, value: i64) -> Result<RawValue, E> {
+                Ok(RawValue::NonText(value.to_string()))
             }
 
-            fn visit_i128<E>(self, value: i128) -> Result<Raw, E> {
-                Ok(Raw::Inferred(value.to_string()))
+            fn visit_i128<E>(self, value: i128) -> Result<RawValue, E> {
+                Ok(RawValue::NonText(value.to_string()))
             }
 
-            fn visit_u64<E>(self, value: u64) -> Result<Raw, E> {
-                Ok(Raw::Inferred(value.to_string()))
+            fn visit_u64<E>(self, value: u64) -> Result<RawValue, E> {
+                Ok(RawValue::NonText(value.to_string()))
             }
 
-            fn visit_u128<E>(self, value: u128) -> Result<Raw, E> {
-                Ok(Raw::Inferred(value.to_string()))
+            fn visit_u128<E>(self, value: u128) -> Result<RawValue, E> {
+                Ok(RawValue::NonText(value.to_string()))
             }
 
-            fn visit_f64<E>(self, value: f64) -> Result<Raw, E> {
-                Ok(Raw::Inferred(value.to_string()))
+            fn visit_f64<E>(self, value: f64) -> Result<RawValue, E> {
+                Ok(RawValue::NonText(value.to_string()))
             }
 
-            fn visit_str<E>(self, text: &str) -> Result<Raw, E> {
-                Ok(Raw::Text(text.to_owned()))
+            fn visit_str<E>(self, text: &str) -> Result<RawValue, E> {
+                Ok(RawValue::Text(text.to_owned()))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Raw, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<RawValue, A::Error> {
                 let mut list = Vec::new();
                 while let Some(item) = items.next_element()? {
                     list.push(item);
                 }
-                Ok(Raw::List(list))
+                Ok(RawValue::List(list))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Raw, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<RawValue, A::Error> {
                 let mut map = Vec::new();
                 while let Some(entry) = entries.next_entry()? {
                     map.push(entry);
                 }
-                Ok(Raw::Map(map))
+                Ok(RawValue::Map(map))
             }
         }
 
-        deserializer.deserialize_any(Anything)
+        deserializer.deserialize_any(RawValueVisitor)
     }
 }

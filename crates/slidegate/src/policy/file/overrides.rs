@@ -1,8 +1,8 @@
-//! Makes overrides of what a policy file says of them.
+//! Compiles the overrides of a rule, and reports overrides that never apply.
 
-use super::compile::{Compiler, algorithm};
+use super::compile::{Compiler, algorithm_from_name};
 use super::deserialize::Field;
-use super::limits::Counted;
+use super::limits::NamedLimit;
 use super::rule_context::RuleContext;
 use super::spec::{LimitsSpec, OverrideSpec, RuleSpec, WhenSpec};
 use super::{MAX_OVERRIDES, SourceSpan};
@@ -12,93 +12,102 @@ use crate::policy::mode::Mode;
 use crate::policy::rule::{Override, RuleSettings, When};
 
 impl Compiler<'_> {
-    pub(super) fn overrides(
+    pub(super) fn compile_overrides(
         &mut self,
-        entry: &RuleSpec,
-        (by_default, mode, charge): (Algorithm, Mode, &ChargeSettings),
+        spec: &RuleSpec,
+        (default_algorithm, mode, charge): (Algorithm, Mode, &ChargeSettings),
         rule_when: &When,
         context: &RuleContext<'_>,
     ) -> Vec<Override> {
-        let entries = entry.overrides.get().map_or(&[][..], |overrides| overrides);
-        if entries.len() > MAX_OVERRIDES {
-            self.wrong(entry.overrides.place(), format_args!("at most {MAX_OVERRIDES} overrides"));
+        let override_specs = spec.overrides.get().map_or(&[][..], |overrides| overrides);
+        if override_specs.len() > MAX_OVERRIDES {
+            self.report(spec.overrides.span(), format_args!("at most {MAX_OVERRIDES} overrides"));
         }
         let mut overrides: Vec<(Override, SourceSpan)> = Vec::new();
-        for entry_of in entries.iter().take(MAX_OVERRIDES) {
-            let Some((own, at)) = entry_of.given() else { continue };
-            if let Some((name, at)) = own.name.given() {
-                self.name("override", name, at);
+        for override_spec in override_specs.iter().take(MAX_OVERRIDES) {
+            let Some((override_spec, at)) = override_spec.spanned() else { continue };
+            if let Some((name, at)) = override_spec.name.spanned() {
+                self.check_name("override", name, at);
             }
-            let when = self.override_when(own, at, rule_when);
+            let when = self.compile_override_when(override_spec, at, rule_when);
             let same =
                 |(other, _): &&(Override, SourceSpan)| !when.0.is_empty() && other.when == when;
-            if self.has_patience(overrides.len())
+            if self.take_steps(overrides.len())
                 && let Some((_, other)) = overrides.iter().find(same)
             {
                 let message = format_args!(
                     "never holds: the override in line {} has the same `when`, and the first that matches holds",
                     other.line
                 );
-                self.wrong(at, message);
+                self.report(at, message);
             }
-            let limits = self.override_limits(own, at, &entry.limits, by_default);
-            self.charge_fits(charge, &limits);
-            let mode = self.mode(&own.mode).unwrap_or(mode);
-            let settings = RuleSettings { mode, limits: self.rule_limits(limits, context, at) };
-            let name = own.name.get().map(|name| name.as_str().into());
+            let limits =
+                self.compile_override_limits(override_spec, at, &spec.limits, default_algorithm);
+            self.check_charge_fits(charge, &limits);
+            let mode = self.compile_mode(&override_spec.mode).unwrap_or(mode);
+            let settings = RuleSettings { mode, limits: self.add_scopes(limits, context, at) };
+            let name = override_spec.name.get().map(|name| name.as_str().into());
             overrides.push((Override { name, when, settings }, at));
         }
         overrides.into_iter().map(|(other, _)| other).collect()
     }
 
-    fn override_when(&mut self, own: &OverrideSpec, at: SourceSpan, rule_when: &When) -> When {
-        if own.when.is_absent() {
-            self.wrong(at, "an override needs `when`, for example `when: { plan: pro }`");
+    fn compile_override_when(
+        &mut self,
+        spec: &OverrideSpec,
+        at: SourceSpan,
+        rule_when: &When,
+    ) -> When {
+        if spec.when.is_absent() {
+            self.report(at, "an override needs `when`, for example `when: { plan: pro }`");
         }
-        let when = self.when(&own.when);
-        let conditions = own.when.get().map_or(&[][..], |WhenSpec(conditions)| conditions);
+        let when = self.compile_when(&spec.when);
+        let conditions = spec.when.get().map_or(&[][..], |WhenSpec(conditions)| conditions);
         for ((attribute, condition), (key, _)) in when.0.iter().zip(conditions) {
-            if !self.has_patience(rule_when.0.len()) {
+            if !self.take_steps(rule_when.0.len()) {
                 break;
             }
             let same = rule_when.0.iter().find(|(other, _)| other == attribute);
-            if let Some((_, wanted)) = same
-                && self.has_patience(condition.literals().len() * (wanted.globs().len() + 1))
-                && condition.excludes(wanted)
+            if let Some((_, expected)) = same
+                && self.take_steps(condition.literals().len() * (expected.globs().len() + 1))
+                && condition.excludes(expected)
             {
                 let message = format_args!(
-                    "never holds: the rule itself is only for requests whose `{attribute}` is {wanted}"
+                    "never holds: the rule itself is only for requests whose `{attribute}` is {expected}"
                 );
-                self.wrong(key.place(), message);
+                self.report(key.span(), message);
             }
         }
         when
     }
 
-    fn override_limits(
+    fn compile_override_limits(
         &mut self,
-        own: &OverrideSpec,
+        spec: &OverrideSpec,
         at: SourceSpan,
-        of_rule: &Field<LimitsSpec>,
-        by_default: Algorithm,
-    ) -> Vec<Counted> {
-        if own.limits.is_absent() && own.algorithm.is_absent() && own.mode.is_absent() {
+        rule_limits: &Field<LimitsSpec>,
+        default_algorithm: Algorithm,
+    ) -> Vec<NamedLimit> {
+        if spec.limits.is_absent() && spec.algorithm.is_absent() && spec.mode.is_absent() {
             let message = "an override changes something: give it `limits`, `algorithm` or `mode`";
-            self.wrong(at, message);
+            self.report(at, message);
         }
-        if let Some((LimitsSpec::Requested, at)) = own.limits.given() {
-            self.wrong(at, "`requested` is for a whole rule: give it a rule of its own");
+        if let Some((LimitsSpec::Requested, at)) = spec.limits.spanned() {
+            self.report(at, "`requested` is for a whole rule: give it a rule of its own");
         }
-        let words = matches!(own.limits.get(), Some(LimitsSpec::Unlimited | LimitsSpec::Denied));
-        if words && let Some((_, at)) = own.algorithm.given() {
-            self.wrong(at, "there is nothing to count here: leave `algorithm` out");
+        let has_no_counts =
+            matches!(spec.limits.get(), Some(LimitsSpec::Unlimited | LimitsSpec::Denied));
+        if has_no_counts && let Some((_, at)) = spec.algorithm.spanned() {
+            self.report(at, "there is nothing to count here: leave `algorithm` out");
         }
-        let inherits = own.limits.is_absent();
-        let limits = if inherits { of_rule } else { &own.limits };
-        let said = algorithm(&own.algorithm);
-        let limits = self.limits(limits, said.unwrap_or(by_default));
-        let said_here = said.filter(|_| inherits).map(|said| (said, own.algorithm.place()));
-        self.supported(&limits, said_here);
+        let inherits = spec.limits.is_absent();
+        let limits = if inherits { rule_limits } else { &spec.limits };
+        let own_algorithm = algorithm_from_name(&spec.algorithm);
+        let limits = self.compile_limits(limits, own_algorithm.unwrap_or(default_algorithm));
+        let inherited_with = own_algorithm
+            .filter(|_| inherits)
+            .map(|own_algorithm| (own_algorithm, spec.algorithm.span()));
+        self.check_all_supported(&limits, inherited_with);
         limits
     }
 }

@@ -1,50 +1,50 @@
-//! What all limits of a rule have in common, and the scopes that are made of it.
+//! The parts that all limits of a rule share, and the scopes created from them.
 
 use std::sync::Arc;
 
-use super::limits::Counted;
+use super::limits::NamedLimit;
 use crate::cluster_options::ClusterOptions;
 use crate::key::Scope;
 use crate::limit::Limit;
 use crate::policy::per::Per;
-use crate::policy::redis::RuleRedis;
+use crate::policy::redis::RuleRedisOptions;
 use crate::policy::rule::RuleLimit;
 use crate::redis_options::RedisOptions;
 
-/// What all limits of a rule have in common.
+/// The parts that all limits of a rule share.
 pub(super) struct RuleContext<'f> {
     pub(super) domain: &'f str,
     pub(super) rule: &'f str,
     pub(super) per: &'f Per,
-    /// Of the names that it counts per.
+    /// Number of combinations of attribute names in `per`.
     pub(super) combinations: usize,
-    pub(super) redis: Option<&'f RuleRedis>,
+    pub(super) redis: Option<&'f RuleRedisOptions>,
     pub(super) cluster: Option<ClusterOptions>,
 }
 
 impl RuleContext<'_> {
-    /// A scope for each combination of names.
+    /// Creates one scope for each combination of attribute names.
     pub(super) fn scopes(&self, limit: &str, redis: Option<&Arc<RedisOptions>>) -> Box<[Scope]> {
         let scopes = self.per.combinations().into_iter().map(|names| {
             let scope =
                 Scope::new(self.domain, self.rule, limit, &names).with_cluster(self.cluster);
             match redis {
-                Some(settings) => scope.with_redis(settings.clone()),
+                Some(options) => scope.with_redis(options.clone()),
                 None => scope,
             }
         });
         scopes.collect()
     }
 
-    /// The limits with their scopes.
-    pub(super) fn limits(
+    /// Adds scopes to the limits.
+    pub(super) fn rule_limits(
         &self,
-        limits: Vec<(Counted, Option<Arc<RedisOptions>>)>,
+        limits: Vec<(NamedLimit, Option<Arc<RedisOptions>>)>,
     ) -> Box<[RuleLimit]> {
-        let several = limits.len() > 1;
-        let limits = limits.into_iter().map(|(Counted { id, limit, .. }, redis)| RuleLimit {
-            place: 0,
-            policy_name: match several {
+        let has_several = limits.len() > 1;
+        let limits = limits.into_iter().map(|(NamedLimit { id, limit, .. }, redis)| RuleLimit {
+            index: 0,
+            policy_name: match has_several {
                 true => format!("{}.{id}", self.rule).into(),
                 false => self.rule.into(),
             },
@@ -55,15 +55,16 @@ impl RuleContext<'_> {
         limits.collect()
     }
 
-    /// Denies who lacks an attribute: all as one, since nobody is known.
-    pub(super) fn missing(&self) -> RuleLimit {
-        let nobody: [&str; 0] = [];
+    /// Creates the limit that denies requests without an attribute of `per`. They share one key, since they cannot be
+    /// identified.
+    pub(super) fn missing_limit(&self) -> RuleLimit {
+        let no_names: [&str; 0] = [];
         RuleLimit {
-            place: 0,
+            index: 0,
             id: "missing".into(),
             limit: Limit::denied(),
             policy_name: self.rule.into(),
-            scopes: [Scope::new(self.domain, self.rule, "missing", &nobody)].into(),
+            scopes: [Scope::new(self.domain, self.rule, "missing", &no_names)].into(),
         }
     }
 }

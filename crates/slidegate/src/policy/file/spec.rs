@@ -1,5 +1,5 @@
-//! What a policy file says, before it is known what that means. The JSON Schema is made of these types:
-//! the comments on their fields are what an editor shows.
+//! The types of a policy file as written, before it is compiled. The JSON Schema is generated from these types: editors
+//! show the comments on their fields.
 
 #[cfg(feature = "schema")]
 mod schema;
@@ -15,25 +15,25 @@ use crate::algorithm::Algorithm;
 use crate::cluster_options::OnPartition;
 use crate::policy::mode::{OnStoreError, WhenMissing};
 
-/// What requests may do, and how often.
+/// Rate limits: rules, their defaults and route templates.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(title = "slidegate policy", extend("required" = ["rules"])))]
 #[serde(default, deny_unknown_fields, expecting = "a policy: a map with `rules`")]
 pub(super) struct PolicySpec {
-    /// The version of the language: 1.
+    /// The version of the policy language: 1.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1)))]
     pub(super) version: Field<u64>,
-    /// What holds for every rule that does not say otherwise.
+    /// Defaults for all rules.
     pub(super) defaults: Field<DefaultsSpec>,
-    /// Templates of paths, such as `/users/{id}` or `/files/{*path}`. The attribute `path` of a request
-    /// gives it the attribute `route`: the template that the path is of.
+    /// Route templates such as `/users/{id}` or `/files/{*path}`. The `path` of a request is matched against them and
+    /// sets its attribute `route`.
     pub(super) routes: Field<Vec<Field<String>>>,
-    /// The rules; all that apply must let a request pass.
+    /// The rules. A request passes if all rules that apply allow it.
     pub(super) rules: Field<Vec<Field<RuleSpec>>>,
 }
 
-/// What holds for every rule that does not say otherwise.
+/// Defaults for all rules.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields, expecting = "a map of defaults")]
@@ -45,81 +45,81 @@ pub(super) struct DefaultsSpec {
     #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
     pub(super) required: Field<u64>,
     pub(super) on_store_error: Field<OnStoreError>,
-    /// Bits by which IPv6 addresses are counted; 64 if not given, 128 counts each alone.
+    /// Prefix length by which IPv6 addresses are counted; 64 if not given, 128 counts each address separately.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 128)))]
     pub(super) ipv6_prefix: Field<u64>,
 }
 
-/// When it applies, per what it counts, its limits.
+/// A rule: when it applies, the attributes that it counts by, and its limits.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("required" = ["name", "limits"])))]
 #[serde(default, deny_unknown_fields, expecting = "a rule: a map with `name` and `limits`")]
 pub(super) struct RuleSpec {
-    /// Unique in its domain; stands in headers, metrics and keys.
+    /// Unique in its domain; used in headers, metrics and keys.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9._-]{1,128}$")))]
     pub(super) name: Field<String>,
-    /// The domain whose requests it is for; `default` if not given.
+    /// The domain whose requests the rule applies to; `default` if not given.
     pub(super) domain: Field<String>,
-    /// What the attributes have to be; every entry must match.
+    /// Conditions on attributes; all of them must be met.
     pub(super) when: Field<WhenSpec>,
-    /// The attributes whose values are counted apart; `a|b` is the first of the two that is present.
+    /// The attributes that the rule counts by, each value separately; `a|b` uses the first of the two that is present.
     pub(super) per: Field<Vec<Field<String>>>,
-    /// The names of a descriptor's attributes, all of them and in their order: the rule is for such descriptors
-    /// only.
+    /// Names of the attributes of a descriptor, all of them and in this order: the rule applies only to such
+    /// descriptors.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 32)))]
     pub(super) descriptor: Field<Vec<Field<String>>>,
-    /// What becomes of a request that lacks an attribute of `per`; `skip` if not given.
+    /// Treatment of a request without an attribute of `per`; `skip` if not given.
     pub(super) when_missing: Field<WhenMissing>,
-    /// What may pass; all of it must fit.
+    /// The limits, all of which must fit.
     pub(super) limits: Field<LimitsSpec>,
-    /// How its limits count, unless they say so themselves; `sliding_window` if not given.
+    /// The algorithm of limits that do not set one; `sliding_window` if not given.
     pub(super) algorithm: Field<AlgorithmName>,
-    /// What it does with what does not fit; `enforce` if not given.
+    /// The effect on requests that do not fit; `enforce` if not given.
     pub(super) mode: Field<ModeSpec>,
-    /// What it wants while the store does not answer; the strictest rule wins. `local` if not given.
+    /// The behavior while the store is unavailable; the strictest rule wins. `local` if not given.
     pub(super) on_store_error: Field<OnStoreError>,
-    /// The HTTP status of a request that it denies; 429 if not given.
+    /// The HTTP status of requests that the rule denies; 429 if not given.
     #[cfg_attr(feature = "schema", schemars(range(min = 400, max = 599)))]
     pub(super) deny_status: Field<u64>,
-    /// The units that it charges for a request: a constant number of units, or the name of a cost of the request; the request's
-    /// `cost` if not given.
+    /// The cost that the rule charges for a request: a constant number of units, or the name of a cost of the request;
+    /// the request's `cost` if not given.
     pub(super) cost: Field<CostSpec>,
-    /// Units that must be free for a request to fit, also if its cost is lower; 1 if not given. With 0 a request of cost 0
-    /// fits unless the counter is above max.
+    /// Units that must be free for a request to fit, also if its cost is lower; 1 if not given. With 0 a request of
+    /// cost 0 fits unless the counter is above max.
     #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
     pub(super) required: Field<u64>,
-    /// Which requests it charges; `if_admitted` if not given.
+    /// The requests that the rule charges; `if_admitted` if not given.
     pub(super) charge: Field<ChargeSpec>,
-    /// Bits by which IPv6 addresses are counted; 64 if not given, 128 counts each alone.
+    /// Prefix length by which IPv6 addresses are counted; 64 if not given, 128 counts each address separately.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 128)))]
     pub(super) ipv6_prefix: Field<u64>,
-    /// Rules of the domain that do not apply where this one does.
+    /// Rules of the domain that do not apply when this rule does.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 1000)))]
     pub(super) replaces: Field<Vec<Field<String>>>,
-    /// Other terms for some of its requests; the first that matches holds.
+    /// Other settings for some of the rule's requests; the first override that matches applies.
     pub(super) overrides: Field<Vec<Field<OverrideSpec>>>,
-    /// For stores that count in Redis; others ignore it.
+    /// Options for stores that count in Redis; others ignore them.
     pub(super) redis: Field<RedisSpec>,
-    /// For stores whose nodes tell each other what they counted; others ignore it.
+    /// Options for stores that count in a cluster; others ignore them.
     pub(super) cluster: Field<ClusterSpec>,
 }
 
-/// What holds where nodes tell each other what they counted.
+/// Options for stores that count in a cluster.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("minProperties" = 1)))]
 #[serde(default, deny_unknown_fields, expecting = "a map with `max_unsynced` or `on_partition`")]
 pub(super) struct ClusterSpec {
-    /// Units of each count that a node may have allowed and that not every other node has acknowledged; max divided by
-    /// twice the number of nodes if not given.
+    /// Units of each counter that a node may have allowed and that not every other node has acknowledged; max divided
+    /// by twice the number of nodes if not given.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 536_870_912)))]
     pub(super) max_unsynced: Field<u64>,
-    /// What holds while nodes are silent; `bounded` if not given.
+    /// The behavior while nodes are unreachable; `bounded` if not given.
     pub(super) on_partition: Field<OnPartition>,
 }
 
-/// What holds where counts are kept in Redis.
+/// Options for stores that count in Redis.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("minProperties" = 1)))]
@@ -128,15 +128,15 @@ pub(super) struct RedisSpec {
     /// The entries of `per` that choose the hash slot in Redis Cluster; all if not given.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 16)))]
     pub(super) slot_by: Field<Vec<Field<String>>>,
-    /// Spreads each count over several keys, each with its share of the limit.
+    /// Spreads each counter over several keys, each with its share of the limit.
     pub(super) split: Field<SplitSpec>,
-    /// The share of the requests that ask Redis, such as 10%: one in a whole number, from 2 to 100, which
-    /// is charged so many times its cost.
+    /// The percentage of requests that are sent to Redis, such as 10%: one in n, for n from 2 to 100. Each is charged n
+    /// times its cost.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[0-9]{1,2}(\.[0-9]{1,2})? *%$")))]
     pub(super) sample: Field<String>,
 }
 
-/// Into how many keys each count is split, and by what.
+/// The number of keys of each counter, and the attributes that choose the key.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("required" = ["by", "into"])))]
@@ -145,12 +145,12 @@ pub(super) struct SplitSpec {
     /// The attributes whose values choose the key.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 16)))]
     pub(super) by: Field<Vec<Field<String>>>,
-    /// How many keys each count has.
+    /// The number of keys of each counter.
     #[cfg_attr(feature = "schema", schemars(range(min = 2, max = 1024)))]
     pub(super) into: Field<u64>,
 }
 
-/// Other terms for some of a rule's requests.
+/// Other settings for some of the rule's requests.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("required" = ["when"])))]
@@ -158,86 +158,86 @@ pub(super) struct SplitSpec {
 pub(super) struct OverrideSpec {
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9._-]{1,128}$")))]
     pub(super) name: Field<String>,
-    /// What the attributes have to be; every entry must match.
+    /// Conditions on attributes; all of them must be met.
     pub(super) when: Field<WhenSpec>,
-    /// What may pass instead.
+    /// Replaces the limits of the rule.
     pub(super) limits: Field<LimitsSpec>,
-    /// How the limits count instead.
+    /// Replaces the algorithm of the rule.
     pub(super) algorithm: Field<AlgorithmName>,
-    /// What is done with what does not fit instead.
+    /// Replaces the mode of the rule.
     pub(super) mode: Field<ModeSpec>,
 }
 
-/// A limit with all that there is to say of it.
+/// A limit with all of its fields.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("required" = ["max", "window"])))]
 #[serde(default, deny_unknown_fields, expecting = "a limit: a map with `max` and `window`")]
 pub(super) struct LimitMap {
-    /// Known by this name instead of by its window.
+    /// Replaces the window as the id of the limit.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9._-]{1,128}$")))]
     pub(super) name: Field<String>,
     /// Units per window; 0 denies all.
     #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
     pub(super) max: Field<u64>,
-    /// A whole number and one of ms, s, m (or min), h, d, w; a unit alone is one of it.
+    /// A whole number and one of ms, s, m (or min), h, d, w; a unit alone means one of it.
     #[cfg_attr(
         feature = "schema",
         schemars(regex(pattern = r"^\s*[0-9]*\s*(ms|s|m|min|h|d|w)\s*$"))
     )]
     pub(super) window: Field<String>,
     pub(super) algorithm: Field<AlgorithmName>,
-    /// Of `sliding_buckets`: the length of a bucket, which divides the window; a tenth if not given.
+    /// For `sliding_buckets`: the length of a bucket, which divides the window; a tenth if not given.
     pub(super) precision: Field<String>,
-    /// Of `token_bucket`: units that fit at once; max if not given.
+    /// For `token_bucket`: units that fit at once; max if not given.
     #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
     pub(super) burst: Field<u64>,
-    /// Of `token_bucket`: the largest debt in units, from charges without a check; twice max if not given.
+    /// For `token_bucket`: the largest debt in units, from charges without a check; twice max if not given.
     #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
     pub(super) max_debt: Field<u64>,
-    /// Of `fixed_window`: where windows begin; `key` if not given.
+    /// For `fixed_window`: the beginning of windows; `key` if not given.
     pub(super) align: Field<AlignName>,
 }
 
-/// Where fixed windows begin.
+/// The beginning of fixed windows.
 #[derive(Clone, Copy, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(super) enum AlignName {
-    /// At a phase of each key's own, so that not everybody resets together.
+    /// At a different offset for each key, so that not all keys reset at the same time.
     Key,
     /// On the calendar, in UTC.
     Clock,
 }
 
-/// How a limit counts.
+/// The name of an algorithm.
 #[derive(Clone, Copy)]
 pub(super) struct AlgorithmName(pub(super) Algorithm);
 
 const ALGORITHMS: &[&str] = &{
     let mut names = [""; Algorithm::ALL.len()];
-    let mut nth = 0;
-    while nth < names.len() {
-        names[nth] = Algorithm::ALL[nth].name();
-        nth += 1;
+    let mut index = 0;
+    while index < names.len() {
+        names[index] = Algorithm::ALL[index].name();
+        index += 1;
     }
     names
 };
 
-/// `100/min`, or a map.
+/// A limit: `100/min`, or a map.
 pub(super) enum LimitSpec {
     Text(String),
     Map(Box<LimitMap>),
 }
 
-/// A list of limits, or a word.
+/// A list of limits, or one of the words `unlimited`, `denied` and `requested`.
 pub(super) enum LimitsSpec {
     List(Vec<Field<LimitSpec>>),
-    /// Everything passes.
+    /// Every request passes.
     Unlimited,
-    /// Nothing passes.
+    /// No request passes.
     Denied,
-    /// What a descriptor brings along.
+    /// The limit that a descriptor carries.
     Requested,
 }
 
@@ -247,7 +247,7 @@ pub(super) enum CostSpec {
     Named(String),
 }
 
-/// Which requests a rule charges.
+/// The requests that a rule charges.
 #[derive(Clone, Copy, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -258,7 +258,7 @@ pub(super) enum ChargeSpec {
     Always,
 }
 
-/// What a rule does with what does not fit.
+/// The effect of a rule on requests that do not fit.
 pub(super) enum ModeSpec {
     Enforce,
     Jointly,
@@ -269,7 +269,7 @@ pub(super) enum ModeSpec {
 
 const MODES: &[&str] = &["enforce", "jointly", "observe", "off"];
 
-/// Enforces for a share of the keys, always the same, and observes the rest.
+/// Enforces the rule for a percentage of the keys, always the same keys, and observes the others.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("required" = ["enforce"])))]
@@ -280,25 +280,25 @@ pub(super) struct EnforceMap {
     pub(super) enforce: Field<String>,
 }
 
-/// Attributes and what they have to be, in the order of the file.
+/// Attributes and their conditions, in the order of the file.
 pub(super) struct WhenSpec(pub(super) Vec<(Field<String>, Field<ConditionSpec>)>);
 
-/// A value, or a list of them, or what it must not be, or what is no pattern.
+/// A value, a list of values, or a map with `not` or `literal`.
 pub(super) enum ConditionSpec {
     One(String),
     Any(Vec<Field<String>>),
     Map(Box<ConditionMap>),
 }
 
-/// One of the two.
+/// Either `not` or `literal`.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("minProperties" = 1, "maxProperties" = 1)))]
 #[serde(default, deny_unknown_fields, expecting = "a map with `not` or `literal`")]
 pub(super) struct ConditionMap {
-    /// None of these; also if the attribute is absent.
+    /// None of these values; also met if the attribute is absent.
     pub(super) not: Field<ConditionSpec>,
-    /// One of these values, byte for byte: a `*`, an address and a network are nothing special.
+    /// One of these values, compared byte for byte: `*`, addresses and networks have no special meaning.
     pub(super) literal: Field<Vec<Field<String>>>,
 }
 
@@ -310,24 +310,24 @@ impl<'de> Deserialize<'de> for AlgorithmName {
     }
 }
 
-/// What may be text, a list or a map: which of them is wanted, and what becomes of it.
-trait Either<'de>: Sized {
+/// A type that is written as text, a list or a map.
+trait TextListOrMap<'de>: Sized {
     const EXPECTED: &'static str;
 
-    fn text<E: Error>(text: &str) -> Result<Self, E>;
+    fn from_text<E: Error>(text: &str) -> Result<Self, E>;
 
-    fn list<A: SeqAccess<'de>>(_: A) -> Result<Self, A::Error> {
+    fn from_list<A: SeqAccess<'de>>(_: A) -> Result<Self, A::Error> {
         Err(Error::invalid_type(serde::de::Unexpected::Other("a list"), &Self::EXPECTED))
     }
 
-    fn map<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+    fn from_map<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
         Err(Error::invalid_type(serde::de::Unexpected::Other("a map"), &Self::EXPECTED))
     }
 }
 
-struct EitherVisitor<T>(PhantomData<T>);
+struct TextListOrMapVisitor<T>(PhantomData<T>);
 
-impl<'de, T: Either<'de>> Visitor<'de> for EitherVisitor<T> {
+impl<'de, T: TextListOrMap<'de>> Visitor<'de> for TextListOrMapVisitor<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -335,44 +335,46 @@ impl<'de, T: Either<'de>> Visitor<'de> for EitherVisitor<T> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
-        T::text(text)
+        T::from_text(text)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<T, A::Error> {
-        T::list(list)
+        T::from_list(list)
     }
 
-    /// A map: see `Reading::deserialize_any`.
+    /// Visits a map; see `NodeDeserializer::deserialize_any`.
     fn visit_newtype_struct<D: Deserializer<'de>>(self, map: D) -> Result<T, D::Error> {
-        T::map(map)
+        T::from_map(map)
     }
 }
 
-fn all<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(mut list: A) -> Result<Vec<T>, A::Error> {
-    let mut all = Vec::new();
+fn collect_list<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
+    mut list: A,
+) -> Result<Vec<T>, A::Error> {
+    let mut items = Vec::new();
     while let Some(item) = list.next_element()? {
-        all.push(item);
+        items.push(item);
     }
-    Ok(all)
+    Ok(items)
 }
 
-impl<'de> Either<'de> for LimitSpec {
+impl<'de> TextListOrMap<'de> for LimitSpec {
     const EXPECTED: &'static str = "a limit such as `100/min`, or a map with `max` and `window`,";
 
-    fn text<E: Error>(text: &str) -> Result<Self, E> {
+    fn from_text<E: Error>(text: &str) -> Result<Self, E> {
         Ok(Self::Text(text.to_owned()))
     }
 
-    fn map<D: Deserializer<'de>>(map: D) -> Result<Self, D::Error> {
+    fn from_map<D: Deserializer<'de>>(map: D) -> Result<Self, D::Error> {
         LimitMap::deserialize(map).map(|map| Self::Map(Box::new(map)))
     }
 }
 
-impl<'de> Either<'de> for LimitsSpec {
+impl<'de> TextListOrMap<'de> for LimitsSpec {
     const EXPECTED: &'static str =
         "a list of limits such as [100/min], or `unlimited`, `denied` or `requested`,";
 
-    fn text<E: Error>(text: &str) -> Result<Self, E> {
+    fn from_text<E: Error>(text: &str) -> Result<Self, E> {
         match text {
             "unlimited" => Ok(Self::Unlimited),
             "denied" => Ok(Self::Denied),
@@ -385,34 +387,34 @@ impl<'de> Either<'de> for LimitsSpec {
         }
     }
 
-    fn list<A: SeqAccess<'de>>(list: A) -> Result<Self, A::Error> {
-        all(list).map(Self::List)
+    fn from_list<A: SeqAccess<'de>>(list: A) -> Result<Self, A::Error> {
+        collect_list(list).map(Self::List)
     }
 }
 
-impl<'de> Either<'de> for ModeSpec {
+impl<'de> TextListOrMap<'de> for ModeSpec {
     const EXPECTED: &'static str = "`enforce`, `jointly`, `observe`, `off` or { enforce: 5% }";
 
-    fn text<E: Error>(text: &str) -> Result<Self, E> {
+    fn from_text<E: Error>(text: &str) -> Result<Self, E> {
         match text {
             "enforce" => Ok(Self::Enforce),
             "jointly" => Ok(Self::Jointly),
             "observe" => Ok(Self::Observe),
-            // YAML 1.1 takes a bare `off` for `false`.
+            // YAML 1.1 reads a bare `off` as `false`.
             "off" => Ok(Self::Off),
             other => Err(E::unknown_variant(other, MODES)),
         }
     }
 
-    fn map<D: Deserializer<'de>>(map: D) -> Result<Self, D::Error> {
+    fn from_map<D: Deserializer<'de>>(map: D) -> Result<Self, D::Error> {
         EnforceMap::deserialize(map).map(|map| Self::For(Box::new(map)))
     }
 }
 
-impl<'de> Either<'de> for CostSpec {
+impl<'de> TextListOrMap<'de> for CostSpec {
     const EXPECTED: &'static str = "a number of units, or the name of a cost";
 
-    fn text<E: Error>(text: &str) -> Result<Self, E> {
+    fn from_text<E: Error>(text: &str) -> Result<Self, E> {
         if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
             return Ok(Self::Named(text.to_owned()));
         }
@@ -423,34 +425,34 @@ impl<'de> Either<'de> for CostSpec {
     }
 }
 
-impl<'de> Either<'de> for ConditionSpec {
+impl<'de> TextListOrMap<'de> for ConditionSpec {
     const EXPECTED: &'static str = "a value, a list of values, { not: … } or { literal: […] }";
 
-    fn text<E: Error>(text: &str) -> Result<Self, E> {
+    fn from_text<E: Error>(text: &str) -> Result<Self, E> {
         Ok(Self::One(text.to_owned()))
     }
 
-    fn list<A: SeqAccess<'de>>(list: A) -> Result<Self, A::Error> {
-        all(list).map(Self::Any)
+    fn from_list<A: SeqAccess<'de>>(list: A) -> Result<Self, A::Error> {
+        collect_list(list).map(Self::Any)
     }
 
-    fn map<D: Deserializer<'de>>(map: D) -> Result<Self, D::Error> {
+    fn from_map<D: Deserializer<'de>>(map: D) -> Result<Self, D::Error> {
         ConditionMap::deserialize(map).map(|map| Self::Map(Box::new(map)))
     }
 }
 
-/// By hand, because an untagged enum would lose the places and say nothing of what is wrong.
-macro_rules! deserialize_either {
+/// Implemented by hand, since an untagged enum would lose the source spans and report no specific error.
+macro_rules! deserialize_text_list_or_map {
     ($($either:ty),*) => {$(
         impl<'de> Deserialize<'de> for $either {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                deserializer.deserialize_any(EitherVisitor(PhantomData))
+                deserializer.deserialize_any(TextListOrMapVisitor(PhantomData))
             }
         }
     )*};
 }
 
-deserialize_either!(LimitSpec, LimitsSpec, CostSpec, ModeSpec, ConditionSpec);
+deserialize_text_list_or_map!(LimitSpec, LimitsSpec, CostSpec, ModeSpec, ConditionSpec);
 
 impl<'de> Deserialize<'de> for WhenSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -1,38 +1,38 @@
-//! What a misspelt word was meant to be.
+//! Suggests corrections of misspelt words, and formats lists of words for messages.
 
-/// Bytes of a word that anybody may have misspelt. To compare two takes the product of their lengths.
-const MAX_BYTES: usize = 128;
+/// The maximum length of a word to correct. A comparison of two words takes the product of their lengths.
+const MAX_WORD_BYTES: usize = 128;
 
-/// How much alike two words have to be, from 0 to 1.
-const ALIKE: f64 = 0.8;
+/// The minimum similarity of a suggested word, from 0 to 1.
+const MIN_SIMILARITY: f64 = 0.8;
 
-/// The word that was most likely meant.
+/// Returns the most similar known word, if it is similar enough.
 pub(super) fn closest_match<'w>(
     word: &str,
     known: impl IntoIterator<Item = &'w str>,
 ) -> Option<&'w str> {
-    if word.len() > MAX_BYTES {
+    if word.len() > MAX_WORD_BYTES {
         return None;
     }
     let word = word.to_lowercase();
-    let alike = |other: &str| match strsim::osa_distance(&word, other) {
-        // One slip of the finger, in words that are long enough to tell.
-        1 if other.len() > 2 => 1.0,
-        _ => strsim::jaro_winkler(&word, other),
+    let similarity = |candidate: &str| match strsim::osa_distance(&word, candidate) {
+        // A single typing error, in a word that is long enough.
+        1 if candidate.len() > 2 => 1.0,
+        _ => strsim::jaro_winkler(&word, candidate),
     };
-    let known = known.into_iter().filter(|other| other.len() <= MAX_BYTES);
-    let known = known.map(|other| (other, alike(other)));
-    let best = known.max_by(|one, other| one.1.total_cmp(&other.1))?;
-    (best.1 >= ALIKE).then_some(best.0)
+    let known = known.into_iter().filter(|candidate| candidate.len() <= MAX_WORD_BYTES);
+    let known = known.map(|candidate| (candidate, similarity(candidate)));
+    let closest = known.max_by(|left, right| left.1.total_cmp(&right.1))?;
+    (closest.1 >= MIN_SIMILARITY).then_some(closest.0)
 }
 
-/// ``: did you mean `x`?``, or nothing.
+/// Returns ``: did you mean `x`?``, or an empty text.
 pub(super) fn did_you_mean<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> String {
     closest_match(word, known)
         .map_or_else(String::new, |closest_match| format!(": did you mean `{closest_match}`?"))
 }
 
-pub(super) fn not_one_of(word: &str, known: &[&str]) -> String {
+pub(super) fn unknown_name_message(word: &str, known: &[&str]) -> String {
     let hint = did_you_mean(word, known.iter().copied());
     match hint.is_empty() {
         true => format!("`{word}` is not {}", one_of(known)),
@@ -40,25 +40,25 @@ pub(super) fn not_one_of(word: &str, known: &[&str]) -> String {
     }
 }
 
-pub(super) fn no_field(word: &str, fields: &[&str]) -> String {
+pub(super) fn unknown_field_message(word: &str, fields: &[&str]) -> String {
     match closest_match(word, fields.iter().copied()) {
         Some(closest_match) => {
             format!("there is no field `{word}` here: did you mean `{closest_match}`?")
         }
-        None => format!("there is no field `{word}` here: there is {}", listed(fields, "and")),
+        None => format!("there is no field `{word}` here: there is {}", quoted_list(fields, "and")),
     }
 }
 
-/// ``one of `a`, `b` or `c` ``
+/// Returns ``one of `a`, `b` or `c` ``.
 pub(super) fn one_of(words: &[&str]) -> String {
-    format!("one of {}", listed(words, "or"))
+    format!("one of {}", quoted_list(words, "or"))
 }
 
-fn listed(words: &[&str], last: &str) -> String {
+fn quoted_list(words: &[&str], conjunction: &str) -> String {
     let quoted: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
     match &quoted[..] {
         [] => String::new(),
-        [one] => one.clone(),
-        [most @ .., end] => format!("{} {last} {end}", most.join(", ")),
+        [only] => only.clone(),
+        [first @ .., end] => format!("{} {conjunction} {end}", first.join(", ")),
     }
 }

@@ -1,102 +1,105 @@
-//! Rules by things of which two lie one in the other or apart: beginnings of texts, networks.
+//! A map from keys that are either nested or disjoint, such as prefixes and networks, to rules.
 //!
-//! In order, each thing stands behind those that it lies in. So all that lie around a value are the last that
-//! stands at or before it, what that one lies in, and so on: one search finds them, however many there are
-//! and of however many lengths.
+//! The keys are sorted, so each key follows all keys that contain it. The keys that contain a value are therefore the
+//! last key at or before the value and its parents, as far as they contain the value. One binary search finds them,
+//! independent of the number and the lengths of the keys.
 
 use std::borrow::Borrow;
 
 use ipnet::IpNet;
 
-/// What lies in what.
-pub(super) trait Nests: Ord {
-    fn lies_in(&self, other: &Self) -> bool;
+/// Keys of which any two are nested or disjoint.
+pub(super) trait Containment: Ord {
+    fn is_contained_in(&self, other: &Self) -> bool;
 }
 
-impl Nests for str {
-    fn lies_in(&self, other: &Self) -> bool {
+impl Containment for str {
+    fn is_contained_in(&self, other: &Self) -> bool {
         self.starts_with(other)
     }
 }
 
-impl Nests for IpNet {
-    fn lies_in(&self, other: &Self) -> bool {
+impl Containment for IpNet {
+    fn is_contained_in(&self, other: &Self) -> bool {
         other.contains(self)
     }
 }
 
-/// Things in order, and the rules of each.
+/// A sorted map from keys to rules.
 #[derive(Clone, Debug)]
-pub(super) struct Nested<K>(Vec<Nest<K>>);
+pub(super) struct NestedMap<K>(Vec<NestedEntry<K>>);
 
 #[derive(Clone, Debug)]
-struct Nest<K> {
-    thing: K,
-    /// The place of the smallest that it lies in.
-    within: Option<usize>,
+struct NestedEntry<K> {
+    key: K,
+    /// Index of the smallest key that contains this one.
+    parent: Option<usize>,
     rules: Vec<u32>,
 }
 
-impl<K> Default for Nested<K> {
+impl<K> Default for NestedMap<K> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<K: Ord> Nested<K> {
+impl<K: Ord> NestedMap<K> {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Adds a rule. It is found once all is settled.
-    pub(super) fn add(&mut self, thing: K, rule: u32) {
-        self.0.push(Nest { thing, within: None, rules: vec![rule] });
+    /// Adds a rule. Lookups find it after the next [`build`](Self::build).
+    pub(super) fn insert(&mut self, key: K, rule: u32) {
+        self.0.push(NestedEntry { key, parent: None, rules: vec![rule] });
     }
 
-    /// Brings all that was added into order.
-    pub(super) fn settle<Q: Nests + ?Sized>(&mut self)
+    /// Sorts the keys and links each to its parent.
+    pub(super) fn build<Q: Containment + ?Sized>(&mut self)
     where
         K: Borrow<Q>,
     {
-        self.0.sort_by(|one, other| one.thing.cmp(&other.thing));
-        self.0.dedup_by(|next, kept| {
-            let same = next.thing == kept.thing;
+        self.0.sort_by(|left, right| left.key.cmp(&right.key));
+        self.0.dedup_by(|next, previous| {
+            let same = next.key == previous.key;
             if same {
-                kept.rules.append(&mut next.rules);
+                previous.rules.append(&mut next.rules);
             }
             same
         });
-        for nth in 1..self.0.len() {
-            self.0[nth].within = self.innermost(nth - 1, self.0[nth].thing.borrow());
+        for index in 1..self.0.len() {
+            self.0[index].parent = self.innermost_containing(index - 1, self.0[index].key.borrow());
         }
     }
 
-    /// Calls with the rules of each thing in which the value lies.
+    /// Calls `on_rules` with the rules of each key that contains the value.
     #[inline]
-    pub(super) fn around<Q: Nests + ?Sized>(&self, value: &Q, mut call: impl FnMut(&[u32]))
-    where
+    pub(super) fn for_each_containing<Q: Containment + ?Sized>(
+        &self,
+        value: &Q,
+        mut on_rules: impl FnMut(&[u32]),
+    ) where
         K: Borrow<Q>,
     {
-        let behind = self.0.partition_point(|nest| nest.thing.borrow() <= value);
-        let mut place = behind.checked_sub(1).and_then(|last| self.innermost(last, value));
-        while let Some(nest) = place.and_then(|nth| self.0.get(nth)) {
-            call(&nest.rules);
-            place = nest.within;
+        let end = self.0.partition_point(|entry| entry.key.borrow() <= value);
+        let mut index = end.checked_sub(1).and_then(|last| self.innermost_containing(last, value));
+        while let Some(entry) = index.and_then(|index| self.0.get(index)) {
+            on_rules(&entry.rules);
+            index = entry.parent;
         }
     }
 
-    /// The smallest in which a value lies, of one that is at or before it and those around that.
-    fn innermost<Q: Nests + ?Sized>(&self, last: usize, value: &Q) -> Option<usize>
+    /// Returns the index of the smallest key that contains a value, among the key at `last` and its parents.
+    fn innermost_containing<Q: Containment + ?Sized>(&self, last: usize, value: &Q) -> Option<usize>
     where
         K: Borrow<Q>,
     {
-        let mut place = Some(last);
-        while let Some(nth) = place
-            && !value.lies_in(self.0[nth].thing.borrow())
+        let mut index = Some(last);
+        while let Some(current) = index
+            && !value.is_contained_in(self.0[current].key.borrow())
         {
-            place = self.0[nth].within;
+            index = self.0[current].parent;
         }
-        place
+        index
     }
 }
 
@@ -106,30 +109,33 @@ mod tests {
 
     use super::*;
 
-    fn around<K: Borrow<Q> + Ord + Clone, Q: Nests + ?Sized>(things: &[K], value: &Q) -> Vec<u32> {
-        let mut nested = Nested::default();
-        (0..).zip(things).for_each(|(nth, thing)| nested.add(thing.clone(), nth));
-        nested.settle::<Q>();
+    fn containing_rules<K: Borrow<Q> + Ord + Clone, Q: Containment + ?Sized>(
+        keys: &[K],
+        value: &Q,
+    ) -> Vec<u32> {
+        let mut nested = NestedMap::default();
+        (0..).zip(keys).for_each(|(index, key)| nested.insert(key.clone(), index));
+        nested.build::<Q>();
         let mut found = Vec::new();
-        nested.around(value, |rules| found.extend_from_slice(rules));
+        nested.for_each_containing(value, |rules| found.extend_from_slice(rules));
         found.sort_unstable();
         found
     }
 
     proptest! {
         #[test]
-        fn all_beginnings_of_a_text_are_found(
-            things in proptest::collection::vec("[ab]{1,5}", 0..30),
+        fn prefixes_of_text_are_all_found(
+            keys in proptest::collection::vec("[ab]{1,5}", 0..30),
             value in "[ab]{0,6}",
         ) {
-            let expected = (0..).zip(&things).filter(|(_, thing)| value.starts_with(&**thing));
-            let expected: Vec<u32> = expected.map(|(nth, _)| nth).collect();
-            prop_assert_eq!(around(&things, value.as_str()), expected);
+            let expected = (0..).zip(&keys).filter(|(_, key)| value.starts_with(&**key));
+            let expected: Vec<u32> = expected.map(|(index, _)| index).collect();
+            prop_assert_eq!(containing_rules(&keys, value.as_str()), expected);
         }
 
         #[test]
-        fn all_networks_of_an_address_are_found(
-            things in proptest::collection::vec((any::<bool>(), 0..4u32, 0..=32u8), 0..30),
+        fn networks_of_address_are_all_found(
+            keys in proptest::collection::vec((any::<bool>(), 0..4u32, 0..=32u8), 0..30),
             value in (any::<bool>(), 0..4u32),
         ) {
             let network = |(v6, bits, length): (bool, u32, u8)| -> IpNet {
@@ -140,11 +146,11 @@ mod tests {
                 };
                 net.unwrap().trunc()
             };
-            let things: Vec<IpNet> = things.into_iter().map(network).collect();
+            let keys: Vec<IpNet> = keys.into_iter().map(network).collect();
             let value = IpNet::from(network((value.0, value.1, 32)).addr());
-            let expected = (0..).zip(&things).filter(|(_, thing)| thing.contains(&value));
-            let expected: Vec<u32> = expected.map(|(nth, _)| nth).collect();
-            prop_assert_eq!(around(&things, &value), expected);
+            let expected = (0..).zip(&keys).filter(|(_, key)| key.contains(&value));
+            let expected: Vec<u32> = expected.map(|(index, _)| index).collect();
+            prop_assert_eq!(containing_rules(&keys, &value), expected);
         }
     }
 }

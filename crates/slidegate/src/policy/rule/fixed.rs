@@ -1,4 +1,4 @@
-//! Limits that are fixed in code, as a rule.
+//! Rules for limits that are fixed in code.
 
 use super::{Rule, RuleLimit, RuleSettings, When};
 use crate::algorithm::Algorithm;
@@ -9,30 +9,30 @@ use crate::policy::mode::{Mode, OnStoreError};
 use crate::policy::per::Per;
 use crate::request::DEFAULT_DOMAIN;
 
-/// Bits of an IPv6 address, all of which count.
-const WHOLE: u8 = 128;
+/// Bits of an IPv6 address: each address is counted separately.
+const IPV6_BITS: u8 = 128;
 
 impl Rule {
-    /// A rule of these limits, which counts everybody apart, whoever that is.
+    /// Creates a rule with these limits. It counts by one attribute, `key`, and each value separately.
     pub(crate) fn fixed(name: &str, limits: &[Limit], mode: Mode) -> Self {
-        let name = header_name(name);
+        let name = to_header_name(name);
         let limit = |limit: &Limit| RuleLimit {
-            place: 0,
-            id: id(limit, limits).into(),
+            index: 0,
+            id: limit_id(limit, limits).into(),
             limit: *limit,
             policy_name: match limits.len() {
                 1 => name.clone(),
-                _ => format!("{name}.{}", id(limit, limits)).into(),
+                _ => format!("{name}.{}", limit_id(limit, limits)).into(),
             },
             scopes: [Scope::new(DEFAULT_DOMAIN, &name, "", &["key"])].into(),
         };
         Self {
             when: When::default(),
-            per: Per::new(vec![vec!["key".into()]], WHOLE),
+            per: Per::new(vec![vec!["key".into()]], IPV6_BITS),
             descriptor: None,
-            named: Box::default(),
+            attribute_names: Box::default(),
             replaces: Box::default(),
-            requested: false,
+            is_for_requested_limits: false,
             algorithm: Algorithm::default(),
             on_store_error: OnStoreError::default(),
             charge: ChargeSettings::default(),
@@ -42,32 +42,32 @@ impl Rule {
             redis: None,
             cluster: None,
             missing: Some(RuleLimit {
-                place: 0,
+                index: 0,
                 id: "missing".into(),
                 limit: Limit::denied(),
                 policy_name: name.clone(),
                 scopes: Box::default(),
             }),
-            identities: Box::default(),
+            identity_scopes: Box::default(),
             domain: DEFAULT_DOMAIN.into(),
             name,
         }
     }
 }
 
-/// The window, and the algorithm where another limit has the same window.
-fn id(limit: &Limit, all: &[Limit]) -> String {
+/// Returns the id of a limit: its window, with the algorithm if another limit has the same window.
+fn limit_id(limit: &Limit, all: &[Limit]) -> String {
     let window = limit.quota().window_text();
-    let alike = all.iter().filter(|other| other.quota().window() == limit.quota().window());
-    match alike.count() {
+    let same_window = all.iter().filter(|other| other.quota().window() == limit.quota().window());
+    match same_window.count() {
         1 => window,
         _ => format!("{window}.{}", limit.algorithm().name()),
     }
 }
 
-/// The name, with `-` for what the names of rules do not have: headers tell it unescaped.
-fn header_name(name: &str) -> Box<str> {
+/// Returns the name with `-` for characters that rule names do not allow, since headers contain it unescaped.
+fn to_header_name(name: &str) -> Box<str> {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c);
-    let plain: String = name.chars().map(|c| if is_plain(c) { c } else { '-' }).collect();
-    plain.into()
+    let header_name: String = name.chars().map(|c| if is_plain(c) { c } else { '-' }).collect();
+    header_name.into()
 }

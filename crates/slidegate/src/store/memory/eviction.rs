@@ -1,4 +1,4 @@
-//! Eviction: which keys go once there are `max_keys`, or once the keys take more than `max_memory`.
+//! Eviction of keys when the store reaches `max_keys` or exceeds its memory budget.
 
 use crate::clock::{Clock, Timestamp};
 use crate::sync::Ordering;
@@ -7,151 +7,159 @@ use super::shard::{HasTable, Shard};
 use super::{HitLocation, MemoryStore};
 use crate::store::table::{CoarseTime, PINNED};
 
-/// Keys that are evicted for the slot of a new one, at most, before its table has to find one among its own.
-const MAX_FOR_SLOT: usize = 16;
+/// The largest number of keys that are evicted from any table of the shard to free memory for a new key. After that a
+/// key of the same table is evicted, which frees a slot.
+const MAX_EVICTIONS_PER_INSERT: usize = 16;
 
-/// Keys that are evicted from one shard at a time when memory is short: so many, or an eighth of its slots, after which
-/// its tables are sparse enough to give blocks back.
-const LEAST_AT_ONCE: usize = 16;
+/// The number of keys that are evicted from one shard at a time when memory is short: this number, or an eighth of the
+/// slots if that is more. The tables are then sparse enough to free blocks.
+const MIN_EVICTIONS_PER_SHARD: usize = 16;
 
-/// Keys that are being denied and are evicted for one charge, at most, when memory is short and there are no others:
-/// more than one, so that they get fewer.
-const MAX_DENIED: usize = 2;
+/// The largest number of denied keys that are evicted per charge when memory is short and all keys are being denied.
+/// More than one, so that their number decreases.
+const MAX_DENIED_EVICTIONS: usize = 2;
 
 impl<C: Clock> MemoryStore<C> {
-    /// Inserts a key, and evicts others if there are too many or no memory for its slot.
+    /// Inserts a key, and evicts others if there are too many keys or there is no memory for the slot.
     #[cold]
-    pub(super) fn insert<C2: HasTable>(
+    pub(super) fn insert<K: HasTable>(
         &self,
         shard: &mut Shard,
-        counter: C2,
+        counter: K,
         location: HitLocation,
         now: Timestamp,
     ) -> usize {
-        let now = self.coarse(now);
+        let now = self.coarse_time(now);
         self.evict_if_full(shard, location.shard, now);
-        self.make_slot(shard, counter, location, now);
-        self.change(shard, |shard| shard.insert(counter, location.fingerprint))
+        self.evict_for_slot(shard, counter, location, now);
+        self.update_shard(shard, |shard| shard.insert(counter, location.fingerprint))
     }
 
-    /// Counts a new key into a shard, and lets an old one go if there are too many.
-    fn evict_if_full(&self, shard: &mut Shard, at: usize, now: CoarseTime) {
-        let swept = self.change(shard, |shard| shard.sweep(now));
+    /// Counts a new key, and evicts another if there are too many. `shard_index` is the index of `shard`.
+    fn evict_if_full(&self, shard: &mut Shard, shard_index: usize, now: CoarseTime) {
+        let swept = self.update_shard(shard, |shard| shard.sweep(now));
         self.keys.fetch_sub(swept, Ordering::Relaxed);
         if self.keys.fetch_add(1, Ordering::Relaxed) < self.max_keys {
             return;
         }
-        let expires = self.change(shard, |shard| shard.evict(now));
-        let expires = expires.or_else(|| self.evict_elsewhere(at, now));
-        if let Some(expires) = expires.or_else(|| self.evict_denied(shard, at)) {
+        let expires = self.update_shard(shard, |shard| shard.evict(now));
+        let expires = expires.or_else(|| self.evict_from_other_shards(shard_index, now));
+        if let Some(expires) = expires.or_else(|| self.evict_denied(shard, shard_index)) {
             self.count_evicted(expires, now);
         }
     }
 
     /// Evicts keys of a shard until a slot is free in a counter's table, or there is memory for the table to grow.
-    fn make_slot<C2: HasTable>(
+    fn evict_for_slot<K: HasTable>(
         &self,
         shard: &mut Shard,
-        counter: C2,
+        counter: K,
         location: HitLocation,
         now: CoarseTime,
     ) {
-        for _ in 0..MAX_FOR_SLOT {
-            let growth = shard.growth(counter, location.fingerprint);
+        for _ in 0..MAX_EVICTIONS_PER_INSERT {
+            let growth = shard.growth_bytes(counter, location.fingerprint);
             let has_slot = self.memory_bytes() + growth <= self.max_memory;
             if has_slot || !self.evict_one(shard, now, |shard| shard.evict(now)) {
                 return;
             }
         }
-        if shard.growth(counter, location.fingerprint) > 0 {
+        if shard.growth_bytes(counter, location.fingerprint) > 0 {
             self.evict_one(shard, now, |shard| shard.evict_for(counter, now));
         }
     }
 
-    /// Counts by how many bytes the state of a charged key has grown, and evicts others if that is too much.
+    /// Adds the bytes by which the state of a charged key has grown, and evicts other keys if memory is short.
     #[cold]
-    pub(super) fn count_growth<C2: HasTable>(
+    pub(super) fn record_growth<K: HasTable>(
         &self,
         shard: &mut Shard,
-        counter: C2,
+        counter: K,
         location: HitLocation,
         now: Timestamp,
         grown: isize,
     ) {
-        self.count_bytes(grown);
-        if self.has_memory() {
+        self.add_bytes(grown);
+        if self.is_within_budget() {
             return;
         }
-        // The charged key stays: if a growing key were evicted, it would never be denied.
+        // The charged key is not evicted: if growing keys were evicted, they would never be denied.
         let denied_until = shard.set_denied_until(counter, location.fingerprint, PINNED);
-        self.shed(shard, location.shard, self.coarse(now));
+        self.evict_to_budget(shard, location.shard, self.coarse_time(now));
         shard.set_denied_until(counter, location.fingerprint, denied_until);
     }
 
-    /// Counts by how many bytes a shard that is locked has grown.
+    /// Adds the bytes by which a locked shard has grown to the total.
     #[inline]
-    pub(super) fn count_bytes(&self, grown: isize) {
+    pub(super) fn add_bytes(&self, grown: isize) {
         if grown != 0 {
             self.memory.fetch_add(grown as usize, Ordering::Relaxed);
         }
     }
 
-    /// Changes a shard, and counts by how many bytes it has grown.
-    pub(super) fn change<R>(&self, shard: &mut Shard, change: impl FnOnce(&mut Shard) -> R) -> R {
+    /// Updates a shard, and adds the bytes by which it has grown to the total.
+    pub(super) fn update_shard<R>(
+        &self,
+        shard: &mut Shard,
+        update: impl FnOnce(&mut Shard) -> R,
+    ) -> R {
         let before = shard.bytes();
-        let result = change(shard);
-        self.count_bytes(shard.bytes().wrapping_sub(before) as isize);
+        let result = update(shard);
+        self.add_bytes(shard.bytes().wrapping_sub(before) as isize);
         result
     }
 
-    fn has_memory(&self) -> bool {
+    fn is_within_budget(&self) -> bool {
         self.memory_bytes() <= self.max_memory
     }
 
-    /// Evicts keys until the others take no more memory than they may: of this shard, then of others. Passes over
-    /// locked shards, as [`evict_elsewhere`](Self::evict_elsewhere) does.
-    fn shed(&self, shard: &mut Shard, at: usize, now: CoarseTime) {
-        self.shed_from(shard, now);
+    /// Evicts keys until the store is within its memory budget: first keys of this shard, then of others. Skips locked
+    /// shards, as [`evict_from_other_shards`](Self::evict_from_other_shards) does.
+    fn evict_to_budget(&self, shard: &mut Shard, shard_index: usize, now: CoarseTime) {
+        self.evict_batch(shard, now);
         for _ in 0..self.shards.len() {
-            if self.has_memory() {
+            if self.is_within_budget() {
                 return;
             }
-            let other = self.shed_at.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-            let place = &self.shards[other];
-            if other == at || place.saturated_until.load(Ordering::Relaxed) > now {
+            let next = self.next_shard_to_evict.fetch_add(1, Ordering::Relaxed);
+            let other = next % self.shards.len();
+            let padded = &self.shards[other];
+            if other == shard_index || padded.all_denied_until.load(Ordering::Relaxed) > now {
                 continue;
             }
-            let Some(mut shard) = place.shard.try_lock() else {
+            let Some(mut shard) = padded.shard.try_lock() else {
                 continue;
             };
-            if !self.shed_from(&mut shard, now) {
-                place.saturated_until.store(shard.saturated_until(), Ordering::Relaxed);
+            if !self.evict_batch(&mut shard, now) {
+                padded.all_denied_until.store(shard.all_denied_until(), Ordering::Relaxed);
             }
         }
-        for _ in 0..MAX_DENIED {
-            if self.has_memory() {
+        for _ in 0..MAX_DENIED_EVICTIONS {
+            if self.is_within_budget() {
                 return;
             }
-            if let Some(expires) = self.evict_denied(shard, at) {
+            if let Some(expires) = self.evict_denied(shard, shard_index) {
                 self.count_evicted(expires, now);
             }
         }
     }
 
-    /// Evicts some keys of a shard while memory is short. Returns whether there were any that may go.
-    fn shed_from(&self, shard: &mut Shard, now: CoarseTime) -> bool {
-        let most = LEAST_AT_ONCE.max(shard.slots() / 8);
-        (0..most).all(|_| self.has_memory() || self.evict_one(shard, now, |shard| shard.evict(now)))
+    /// Evicts some keys of a shard while memory is short. Returns `false` if all remaining keys are being denied.
+    fn evict_batch(&self, shard: &mut Shard, now: CoarseTime) -> bool {
+        let max_evictions = MIN_EVICTIONS_PER_SHARD.max(shard.slots() / 8);
+        (0..max_evictions).all(|_| {
+            self.is_within_budget() || self.evict_one(shard, now, |shard| shard.evict(now))
+        })
     }
 
-    /// Evicts a key for memory, and gives back what is no longer needed. Returns whether there was one to evict.
+    /// Evicts a key, and frees the blocks that are no longer needed. Returns whether there was a key to evict.
     fn evict_one(
         &self,
         shard: &mut Shard,
         now: CoarseTime,
         evict: impl FnOnce(&mut Shard) -> Option<CoarseTime>,
     ) -> bool {
-        let expires = self.change(shard, |shard| evict(shard).inspect(|_| shard.trim()));
+        let expires = self.update_shard(shard, |shard| evict(shard).inspect(|_| shard.trim()));
         expires.inspect(|expires| self.count_evicted(*expires, now)).is_some()
     }
 
@@ -160,56 +168,56 @@ impl<C: Clock> MemoryStore<C> {
         self.evicted.fetch_add(u64::from(expires >= now), Ordering::Relaxed);
     }
 
-    /// Lets a key of another shard go, since all of this one's are being denied. Passes over shards
-    /// that are locked at this instant: to wait for one while holding another could be for ever.
-    fn evict_elsewhere(&self, but: usize, now: CoarseTime) -> Option<CoarseTime> {
-        let others = (but + 1..self.shards.len()).chain(0..but);
-        for place in others.map(|other| &self.shards[other]) {
-            if place.saturated_until.load(Ordering::Relaxed) > now {
+    /// Evicts a key of another shard than the one at `shard_index`, in which all keys are being denied. Skips shards
+    /// that are locked, since waiting for a lock while holding another could cause a deadlock.
+    fn evict_from_other_shards(&self, shard_index: usize, now: CoarseTime) -> Option<CoarseTime> {
+        let others = (shard_index + 1..self.shards.len()).chain(0..shard_index);
+        for padded in others.map(|other| &self.shards[other]) {
+            if padded.all_denied_until.load(Ordering::Relaxed) > now {
                 continue;
             }
-            let Some(mut shard) = place.shard.try_lock() else {
+            let Some(mut shard) = padded.shard.try_lock() else {
                 continue;
             };
-            if let Some(expires) = self.change(&mut shard, |shard| shard.evict(now)) {
+            if let Some(expires) = self.update_shard(&mut shard, |shard| shard.evict(now)) {
                 return Some(expires);
             }
-            place.saturated_until.store(shard.saturated_until(), Ordering::Relaxed);
+            padded.all_denied_until.store(shard.all_denied_until(), Ordering::Relaxed);
         }
         None
     }
 
-    /// Lets the key go that is of all the soonest not to be denied any more. Passes over locked shards,
-    /// as [`evict_elsewhere`](Self::evict_elsewhere) does.
-    fn evict_denied(&self, shard: &mut Shard, at: usize) -> Option<CoarseTime> {
-        let mut soonest = shard.saturated_until();
-        let mut elsewhere = None;
-        let others = (at + 1..self.shards.len()).chain(0..at);
-        for place in others.map(|other| &self.shards[other]) {
-            if place.saturated_until.load(Ordering::Relaxed) >= soonest {
+    /// Evicts the key of all shards whose denial ends first. Skips locked shards, as
+    /// [`evict_from_other_shards`](Self::evict_from_other_shards) does.
+    fn evict_denied(&self, shard: &mut Shard, shard_index: usize) -> Option<CoarseTime> {
+        let mut soonest = shard.all_denied_until();
+        let mut soonest_other = None;
+        let others = (shard_index + 1..self.shards.len()).chain(0..shard_index);
+        for padded in others.map(|other| &self.shards[other]) {
+            if padded.all_denied_until.load(Ordering::Relaxed) >= soonest {
                 continue;
             }
-            let Some(mut shard) = place.shard.try_lock() else {
+            let Some(mut shard) = padded.shard.try_lock() else {
                 continue;
             };
-            let freed = shard.saturated_until();
-            if freed < soonest {
-                soonest = freed;
-                elsewhere = Some((place, shard));
+            let denied_until = shard.all_denied_until();
+            if denied_until < soonest {
+                soonest = denied_until;
+                soonest_other = Some((padded, shard));
             }
         }
         let evict = |shard: &mut Shard| {
             let expires = shard.evict_denied();
-            if !self.has_memory() {
+            if !self.is_within_budget() {
                 shard.trim();
             }
             expires
         };
-        let Some((place, mut other)) = elsewhere else {
-            return self.change(shard, evict);
+        let Some((padded, mut other)) = soonest_other else {
+            return self.update_shard(shard, evict);
         };
-        let expires = self.change(&mut other, evict);
-        place.saturated_until.store(other.saturated_until(), Ordering::Relaxed);
+        let expires = self.update_shard(&mut other, evict);
+        padded.all_denied_until.store(other.all_denied_until(), Ordering::Relaxed);
         expires
     }
 }

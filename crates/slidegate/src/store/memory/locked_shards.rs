@@ -1,70 +1,70 @@
-//! The locks of the shards that a request touches: all of them, so that it is one step.
+//! The locks of all shards that a request affects, so that the request is atomic.
 
 use smallvec::SmallVec;
 
 use super::shard::Shard;
-use super::{BATCH, HitLocation, MemoryStore};
+use super::{BATCH_SIZE, HitLocation, MemoryStore};
 use crate::clock::Clock;
 use crate::sync::MutexGuard;
 
 /// The shards that a request has locked.
 pub(super) struct LockedShards<'s> {
-    shards: SmallVec<[MutexGuard<'s, Shard>; BATCH]>,
-    /// Of each aim, which of them is its own.
-    places: SmallVec<[usize; BATCH]>,
+    shards: SmallVec<[MutexGuard<'s, Shard>; BATCH_SIZE]>,
+    /// For each location, the index of its shard in `shards`.
+    indices: SmallVec<[usize; BATCH_SIZE]>,
 }
 
 impl LockedShards<'_> {
-    /// The shard of the `nth` aim.
+    /// Returns the shard of the `nth` location.
     #[inline(always)]
-    pub(super) fn of(&mut self, nth: usize) -> &mut Shard {
-        &mut self.shards[self.places[nth]]
+    pub(super) fn shard(&mut self, nth: usize) -> &mut Shard {
+        &mut self.shards[self.indices[nth]]
     }
 
-    /// Each shard once.
+    /// Iterates over the shards, each of them once.
     pub(super) fn shards(&mut self) -> impl Iterator<Item = &mut Shard> {
         self.shards.iter_mut().map(|shard| &mut **shard)
     }
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// Locks the shards of these aims.
+    /// Locks the shards of these locations.
     #[inline]
-    pub(super) fn hold(&self, locations: &[HitLocation]) -> LockedShards<'_> {
-        self.try_hold(locations).unwrap_or_else(|| self.lock_in_order(locations))
+    pub(super) fn lock_shards(&self, locations: &[HitLocation]) -> LockedShards<'_> {
+        self.try_lock_shards(locations).unwrap_or_else(|| self.lock_in_order(locations))
     }
 
-    /// The same if nobody else holds one of them: nothing is waited for, so any order will do.
+    /// Locks the shards without waiting, in any order. Returns `None` if another thread holds one of the locks.
     #[inline(always)]
-    fn try_hold(&self, locations: &[HitLocation]) -> Option<LockedShards<'_>> {
-        let mut held = LockedShards { shards: SmallVec::new(), places: SmallVec::new() };
+    fn try_lock_shards(&self, locations: &[HitLocation]) -> Option<LockedShards<'_>> {
+        let mut locked = LockedShards { shards: SmallVec::new(), indices: SmallVec::new() };
         for (nth, location) in locations.iter().enumerate() {
-            let place = match self.shards[location.shard].shard.try_lock() {
+            let index = match self.shards[location.shard].shard.try_lock() {
                 Some(shard) => {
-                    held.shards.push(shard);
-                    held.shards.len() - 1
+                    locked.shards.push(shard);
+                    locked.shards.len() - 1
                 }
-                // It may be held for an earlier aim.
+                // The shard may be locked for an earlier location.
                 None => {
-                    held.places
-                        [locations[..nth].iter().position(|its| its.shard == location.shard)?]
+                    let is_same = |earlier: &HitLocation| earlier.shard == location.shard;
+                    locked.indices[locations[..nth].iter().position(is_same)?]
                 }
             };
-            held.places.push(place);
+            locked.indices.push(index);
         }
-        Some(held)
+        Some(locked)
     }
 
-    /// The same, waiting for each that somebody else holds.
+    /// Locks the shards in ascending order, and waits for locks that other threads hold.
     #[cold]
     fn lock_in_order(&self, locations: &[HitLocation]) -> LockedShards<'_> {
-        let mut order: SmallVec<[usize; BATCH]> =
+        let mut order: SmallVec<[usize; BATCH_SIZE]> =
             locations.iter().map(|location| location.shard).collect();
         order.sort_unstable();
         order.dedup();
-        let place = |location: &HitLocation| order.partition_point(|shard| *shard < location.shard);
-        let places = locations.iter().map(place).collect();
+        let index = |location: &HitLocation| order.partition_point(|shard| *shard < location.shard);
+        let indices = locations.iter().map(index).collect();
         let shards = order.iter().map(|shard| self.shards[*shard].shard.lock()).collect();
-        LockedShards { shards, places }
+        LockedShards { shards, indices }
     }
 }

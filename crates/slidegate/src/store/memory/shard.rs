@@ -1,32 +1,33 @@
-//! What one lock guards: a table for each algorithm, so that none meets another's state.
+//! A shard of the memory store: the data behind one lock, with a separate table for each algorithm.
 
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::sliding_buckets::SlidingBuckets;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
-use crate::algorithm::{Charged, Counter};
+use crate::algorithm::{ChargeEffect, Counter};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::outcome::Outcome;
 
-use crate::store::table::{CoarseTime, Evict, EvictionCandidate, Slot, Table, WIDTH};
+use crate::store::table::{CoarseTime, Evict, EvictionCandidate, SLOTS_PER_BLOCK, Slot, Table};
 
-/// Decisions between two sweeps.
-const SWEEP_EVERY: u8 = 64;
+/// The number of decisions between two sweeps.
+const SWEEP_INTERVAL: u8 = 64;
 
-/// The states of some of the keys. The default algorithm's table stands beside the lock, on the same
-/// cache line; the others are made when they are first used.
+/// The states of a part of the keys. The table of the default algorithm is on the cache line of the lock; the other
+/// tables are created on first use.
 #[derive(Default)]
 pub(super) struct Shard {
-    /// Decisions since the last sweep.
-    unswept: u8,
+    /// The number of decisions since the last sweep.
+    decisions_since_sweep: u8,
     sliding_window: Table<<SlidingWindow as Counter>::State>,
-    others: Option<Box<Others>>,
+    other_tables: Option<Box<OtherTables>>,
 }
 
 #[derive(Default)]
-struct Others {
+/// The tables of all algorithms except the default one.
+struct OtherTables {
     sliding_log: Table<<SlidingLog as Counter>::State>,
     sliding_buckets: Table<<SlidingBuckets as Counter>::State>,
     fixed_window: Table<<FixedWindow as Counter>::State>,
@@ -35,6 +36,7 @@ struct Others {
 
 /// A counter that has a table in every shard.
 pub(super) trait HasTable: Counter {
+    /// Returns the table of this algorithm in a shard.
     fn table(shard: &mut Shard) -> &mut Table<Self::State>;
 }
 
@@ -45,16 +47,17 @@ impl HasTable for SlidingWindow {
     }
 }
 
-macro_rules! kept_in_others {
+/// Implements [`HasTable`] for the counters whose tables are in [`OtherTables`].
+macro_rules! impl_has_table {
     ($($counter:ty => $table:ident),+ $(,)?) => {
         $(impl HasTable for $counter {
             #[inline]
             fn table(shard: &mut Shard) -> &mut Table<Self::State> {
-                &mut shard.others.get_or_insert_default().$table
+                &mut shard.other_tables.get_or_insert_default().$table
             }
         })+
 
-        impl Others {
+        impl OtherTables {
             fn tables(&mut self) -> [&mut dyn Evict; [$(stringify!($counter)),+].len()] {
                 [$(&mut self.$table),+]
             }
@@ -66,7 +69,7 @@ macro_rules! kept_in_others {
     };
 }
 
-kept_in_others! {
+impl_has_table! {
     SlidingLog => sliding_log,
     SlidingBuckets => sliding_buckets,
     FixedWindow => fixed_window,
@@ -76,58 +79,60 @@ kept_in_others! {
 impl Shard {
     fn tables(&mut self) -> impl Iterator<Item = &mut dyn Evict> {
         let first: &mut dyn Evict = &mut self.sliding_window;
-        let others = self.others.iter_mut().flat_map(|others| others.tables());
+        let others = self.other_tables.iter_mut().flat_map(|others| others.tables());
         std::iter::once(first).chain(others)
     }
 
-    /// Returns the bytes of all tables and of what their states hold.
+    /// Returns the bytes of all tables and of the heap allocations of their states.
     pub(super) fn bytes(&self) -> usize {
-        self.sliding_window.bytes() + self.others.as_ref().map_or(0, |others| others.bytes())
+        let other_bytes = self.other_tables.as_ref().map_or(0, |others| others.bytes());
+        self.sliding_window.bytes() + other_bytes
     }
 
-    /// Returns the slots of all tables, whether in use or not.
+    /// Returns the number of slots of all tables, including free slots.
     pub(super) fn slots(&mut self) -> usize {
-        self.tables().map(|table| table.blocks() * WIDTH).sum()
+        self.tables().map(|table| table.blocks() * SLOTS_PER_BLOCK).sum()
     }
 
-    /// Returns by how many bytes the table of a counter grows if that fingerprint is inserted.
-    pub(super) fn growth<C: HasTable>(&mut self, _: C, fingerprint: u64) -> usize {
-        C::table(self).growth(fingerprint)
+    /// Returns the bytes by which the table of a counter grows when the fingerprint is inserted.
+    pub(super) fn growth_bytes<C: HasTable>(&mut self, _: C, fingerprint: u64) -> usize {
+        C::table(self).growth_bytes(fingerprint)
     }
 
-    /// Forgets what has expired in the next block of each table; says how many.
+    /// Removes the expired keys in the next block of each table, and returns their number.
     pub(super) fn sweep(&mut self, now: CoarseTime) -> usize {
         self.tables().map(|table| table.sweep(now)).sum()
     }
 
-    /// Forgets what has expired, block by block; says how many. A table that shrinks on the way has its
-    /// blocks anew, so what is left takes another call.
+    /// Removes the expired keys in all blocks, and returns their number. A table that shrinks during the sweep reorders
+    /// its blocks, so expired keys may remain for another call.
     pub(super) fn sweep_all(&mut self, now: CoarseTime) -> usize {
         self.tables()
             .map(|table| (0..table.blocks()).map(|_| table.sweep(now)).sum::<usize>())
             .sum()
     }
 
-    /// Lets the key go that expires soonest of a few, but none that is being denied; says when it would
-    /// have expired.
+    /// Evicts the key of a small sample that expires first, but no key that is being denied. Returns its expiry time.
     pub(super) fn evict(&mut self, now: CoarseTime) -> Option<CoarseTime> {
-        remove_soonest(self.tables().filter_map(|table| Some((table.victim(now)?, table))))
+        remove_soonest(
+            self.tables().filter_map(|table| Some((table.eviction_candidate(now)?, table))),
+        )
     }
 
-    /// Evicts as [`evict`](Self::evict) does, but from the table of one counter, so that a slot of it is free.
+    /// Evicts a key as [`evict`](Self::evict) does, but from the table of one counter, so that it has a free slot.
     pub(super) fn evict_for<C: HasTable>(&mut self, _: C, now: CoarseTime) -> Option<CoarseTime> {
         let table = C::table(self);
-        let victim = table.victim(now)?;
-        table.remove(victim.at);
-        Some(victim.expires)
+        let candidate = table.eviction_candidate(now)?;
+        table.remove(candidate.slot);
+        Some(candidate.expires)
     }
 
-    /// Gives memory back where enough slots are free.
+    /// Frees blocks of tables that have enough free slots.
     pub(super) fn trim(&mut self) {
         self.tables().for_each(|table| table.trim());
     }
 
-    /// Replaces the moment until which a key is being denied; returns the one before.
+    /// Replaces the time until which a key is denied, and returns the previous one.
     pub(super) fn set_denied_until<C: HasTable>(
         &mut self,
         _: C,
@@ -139,27 +144,27 @@ impl Shard {
         slot.map_or(0, |at| std::mem::replace(&mut table.slot_mut(at).denied_until, denied_until))
     }
 
-    /// Lets the key go that is the soonest not to be denied any more.
+    /// Evicts the key whose denial ends first. Returns the end of its denial.
     pub(super) fn evict_denied(&mut self) -> Option<CoarseTime> {
-        remove_soonest(self.tables().filter_map(|table| Some((table.soonest_freed()?, table))))
+        remove_soonest(self.tables().filter_map(|table| Some((table.first_undenied()?, table))))
     }
 
-    /// Until when every key is being denied, as far as is known.
-    pub(super) fn saturated_until(&mut self) -> CoarseTime {
-        let soonest = self.tables().filter_map(|table| table.soonest_freed());
-        soonest.map(|victim| victim.expires).min().unwrap_or(CoarseTime::MAX)
+    /// Returns the time until which all keys are known to be denied.
+    pub(super) fn all_denied_until(&mut self) -> CoarseTime {
+        let candidates = self.tables().filter_map(|table| table.first_undenied());
+        candidates.map(|candidate| candidate.expires).min().unwrap_or(CoarseTime::MAX)
     }
 
-    /// Whether it is time to sweep; counts the decisions.
+    /// Counts a decision, and returns whether a sweep is due.
     #[inline]
-    pub(super) fn is_due(&mut self) -> bool {
-        self.unswept = (self.unswept + 1) % SWEEP_EVERY;
-        self.unswept == 0
+    pub(super) fn count_decision(&mut self) -> bool {
+        self.decisions_since_sweep = (self.decisions_since_sweep + 1) % SWEEP_INTERVAL;
+        self.decisions_since_sweep == 0
     }
 
     #[inline]
-    pub(super) fn touch<C: HasTable>(&mut self, _: C, fingerprint: u64) {
-        C::table(self).touch(fingerprint);
+    pub(super) fn prefetch<C: HasTable>(&mut self, _: C, fingerprint: u64) {
+        C::table(self).prefetch(fingerprint);
     }
 
     #[inline(always)]
@@ -185,16 +190,16 @@ impl Shard {
         }
     }
 
-    /// Returns how many units of a cost can be charged to the state in a slot.
+    /// Returns the number of units of a cost that can be charged to the state in a slot.
     #[inline(always)]
-    pub(super) fn chargeable<C: HasTable>(
+    pub(super) fn chargeable_units<C: HasTable>(
         &mut self,
         counter: C,
         slot: usize,
         now: Timestamp,
         cost: u64,
     ) -> u64 {
-        counter.chargeable(&C::table(self).slot(slot).state, now, cost)
+        counter.chargeable_units(&C::table(self).slot(slot).state, now, cost)
     }
 
     /// Charges the state in a slot, and sets `grown` to the bytes by which the state has grown on the heap.
@@ -207,25 +212,25 @@ impl Shard {
         cost: u64,
         coarse: impl Fn(Timestamp) -> CoarseTime,
         grown: &mut isize,
-    ) -> Charged {
-        // Not by `Table::change`: a closure of this size is not inlined.
+    ) -> ChargeEffect {
+        // Does not use `Table::update`, since a closure of this size is not inlined.
         let table = C::table(self);
         let slot = table.slot_mut(slot);
         let before = slot.state.heap_bytes();
-        let charged = counter.charge(&mut slot.state, now, cost);
-        let after = &charged.after;
-        slot.expires = coarse(now.after_us(after.reset_after_us()));
-        slot.denied_until = if after.fits() {
+        let effect = counter.charge(&mut slot.state, now, cost);
+        let outcome = &effect.outcome;
+        slot.expires = coarse(now.after_us(outcome.reset_after_us()));
+        slot.denied_until = if outcome.fits() {
             0
         } else {
-            coarse(now.after_us(after.wait_us().min(after.reset_after_us())))
+            coarse(now.after_us(outcome.retry_after_us().min(outcome.reset_after_us())))
         };
         let heap_bytes = slot.state.heap_bytes();
-        *grown = table.count_heap(before, heap_bytes);
-        charged
+        *grown = table.record_heap_change(before, heap_bytes);
+        effect
     }
 
-    /// Takes a charge back from a state that is there; returns by how many bytes that has grown.
+    /// Reverts a charge if the key exists. Returns the bytes by which its state has grown.
     pub(super) fn revert<C: HasTable>(
         &mut self,
         counter: C,
@@ -237,14 +242,14 @@ impl Shard {
         let Some(slot) = table.find(fingerprint) else { return 0 };
         let revert = |slot: &mut Slot<C::State>| {
             counter.revert(&mut slot.state, charged_at, cost);
-            // It may fit again; when it expires is not sooner known than at the next charge.
+            // Units may fit again. The expiry time is updated only at the next charge.
             slot.denied_until = 0;
         };
-        table.change(slot, revert).1
+        table.update(slot, revert).1
     }
 
-    /// Takes units off a state that is there; says how its counter then stands, and by how many bytes the state has
-    /// grown.
+    /// Refunds units if the key exists. Returns the outcome of one unit after the refund, and the bytes by which the
+    /// state has grown.
     pub(super) fn refund<C: HasTable>(
         &mut self,
         counter: C,
@@ -255,25 +260,26 @@ impl Shard {
         let slot = self.find(counter, fingerprint);
         let refund = |slot: &mut Slot<C::State>| {
             counter.refund(&mut slot.state, now, cost);
-            // As after a give-back.
+            // Units may fit again.
             slot.denied_until = 0;
         };
-        let grown = slot.map_or(0, |slot| C::table(self).change(slot, refund).1);
+        let grown = slot.map_or(0, |slot| C::table(self).update(slot, refund).1);
         (self.peek_slot(counter, slot, now, 1), grown)
     }
 
-    pub(super) fn forget<C: HasTable>(&mut self, _: C, fingerprint: u64) -> bool {
+    /// Removes a key. Returns whether it existed.
+    pub(super) fn remove<C: HasTable>(&mut self, _: C, fingerprint: u64) -> bool {
         let table = C::table(self);
         let slot = table.find(fingerprint);
         slot.inspect(|&slot| table.remove(slot)).is_some()
     }
 }
 
-/// Removes the soonest of the candidates from its table; says when it would have expired.
+/// Removes the candidate that expires first from its table, and returns its expiry time.
 fn remove_soonest<'t>(
     candidates: impl Iterator<Item = (EvictionCandidate, &'t mut dyn Evict)>,
 ) -> Option<CoarseTime> {
-    let (victim, table) = candidates.min_by_key(|(victim, _)| victim.expires)?;
-    table.remove(victim.at);
-    Some(victim.expires)
+    let (candidate, table) = candidates.min_by_key(|(candidate, _)| candidate.expires)?;
+    table.remove(candidate.slot);
+    Some(candidate.expires)
 }

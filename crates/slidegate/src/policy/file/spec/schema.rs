@@ -1,4 +1,4 @@
-//! The schemas of what is read by hand.
+//! JSON Schemas of the types with a hand-written `Deserialize`.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ macro_rules! schema {
 }
 
 schema!(AlgorithmName, "Algorithm", |_generator| json_schema!({
-    "description": "How a limit counts; `sliding_window` if nothing says otherwise.",
+    "description": "The algorithm of a limit; `sliding_window` by default.",
     "enum": ALGORITHMS,
 }));
 
@@ -40,7 +40,7 @@ schema!(LimitSpec, "Limit", |generator| json_schema!({
 }));
 
 schema!(LimitsSpec, "Limits", |generator| json_schema!({
-    "description": "What may pass: all of these limits must fit; or all (`unlimited`), or nothing (`denied`), or what a descriptor brings along (`requested`).",
+    "description": "Limits, all of which must fit; or `unlimited` (every request passes), `denied` (no request passes), or `requested` (the limit that a descriptor brings along).",
     "anyOf": [
         {
             "type": "array",
@@ -53,7 +53,7 @@ schema!(LimitsSpec, "Limits", |generator| json_schema!({
 }));
 
 schema!(ModeSpec, "Mode", |generator| json_schema!({
-    "description": "`enforce` denies what does not fit; `jointly` denies if no limit in this mode fits; `observe` counts and never denies; `off` does not apply; { enforce: 5% } enforces for a share of the keys.",
+    "description": "`enforce` denies requests that do not fit; `jointly` denies if no limit in this mode fits; `observe` counts and never denies; `off` does not apply; { enforce: 5% } enforces for a percentage of the keys.",
     "anyOf": [{ "enum": MODES }, generator.subschema_for::<EnforceMap>()],
 }));
 
@@ -68,7 +68,7 @@ schema!(CostSpec, "Cost", |_generator| json_schema!({
 schema!(ConditionSpec, "Condition", |generator| {
     let values = json_schema!({ "type": ["string", "number", "boolean"] });
     json_schema!({
-        "description": "A literal, a glob (`*` is anything), a network, a list of these, or { not: … }, or { literal: […] }.",
+        "description": "A literal, a glob (`*` matches anything), a network, a list of these, or { not: … }, or { literal: […] }.",
         "anyOf": [
             values,
             { "type": "array", "items": values, "minItems": 1 },
@@ -78,7 +78,7 @@ schema!(ConditionSpec, "Condition", |generator| {
 });
 
 schema!(WhenSpec, "When", |generator| json_schema!({
-    "description": "Attributes and what they have to be; every entry must match.",
+    "description": "Conditions on attributes; all of them must be met.",
     "type": "object",
     "additionalProperties": generator.subschema_for::<ConditionSpec>(),
     "minProperties": 1,

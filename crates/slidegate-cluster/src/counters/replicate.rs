@@ -1,0 +1,319 @@
+//! Sending and merging of counter updates, and removal of units (revert, refund, reset).
+
+use slidegate::algorithm::Counter;
+use slidegate::algorithm::additive::AnyAdditive;
+use slidegate::store::{CounterId, Outcomes, Receipt};
+use slidegate::{Hit, StoreError, Timestamp};
+
+use super::{Counters, HasTable, HitLocation, KindId, Shard};
+use crate::pn_counter::{BucketLayout, CounterUpdate, Incarnation, PnCounter};
+use crate::replica::KeyReplica;
+use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
+
+/// A key with unsent changes.
+struct ChangedKey {
+    shard: usize,
+    key: u64,
+    kind: KindId,
+    remaining: u64,
+}
+
+impl Counters {
+    /// Records charges of a key's state in its replica.
+    #[cold]
+    pub(super) fn record_charges<C: HasTable>(shard: &mut Shard, counter: C, key: u64) {
+        let table = C::table(&mut shard.states);
+        if let Some(at) = table.find(key) {
+            let replica =
+                shard.replicas.get_or_insert_with(key, || KeyReplica::new(counter.layout()));
+            replica.record_charges(counter, &table.slot(at).state.state);
+        }
+    }
+
+    /// Removes units from an existing key by `update`. `now` is the time on the counter's clock.
+    fn remove_units<C: HasTable>(
+        &self,
+        shard: &mut Shard,
+        counter: C,
+        key: u64,
+        now: Timestamp,
+        update: impl FnOnce(&mut C::State),
+    ) {
+        let table = C::table(&mut shard.states);
+        let Some(at) = table.find(key) else { return };
+        let replicas = &mut shard.replicas;
+        let (_, growth_bytes) = table.update(at, |slot| {
+            // The next request may fit.
+            slot.denied_until = 0;
+            let key_state = &mut slot.state;
+            if self.progress.is_alone() && replicas.get(key).is_none() {
+                update(&mut key_state.state);
+                return;
+            }
+            let replica = replicas.get_or_insert_with(key, || KeyReplica::new(counter.layout()));
+            replica.record_charges(counter, &key_state.state);
+            if replica.has_unapplied_updates() {
+                let last_charged_at = counter.last_charged_at(&key_state.state).max(now);
+                key_state.state = replica.rebuild_state(counter, last_charged_at);
+            }
+            update(&mut key_state.state);
+            replica.record_removals(counter, &key_state.state);
+            if !key_state.is_changed {
+                key_state.is_changed = true;
+                replicas.push_changed(key, key_state.kind);
+            }
+        });
+        self.count_state_growth(growth_bytes);
+    }
+
+    /// Reverts the charges of a receipt. Units that have left their window are not affected.
+    pub fn revert(&self, receipt: &Receipt, now: Timestamp) {
+        for charge in &receipt.charges {
+            let (CounterId::Fingerprint(key), Some(counter)) =
+                (&charge.counter, charge.limit.additive())
+            else {
+                continue;
+            };
+            let shard = &mut *self.shards[self.shard_of(*key)].0.lock();
+            // The counter's clock may be ahead of the node's clock, and the charge is dated by it.
+            let now = now.max(charge.charged_at);
+            with_counter!(counter, counter => {
+                self.remove_units(shard, counter, *key, now, |state| {
+                    counter.revert(state, charge.charged_at, charge.cost);
+                });
+            });
+        }
+    }
+
+    /// Subtracts each hit's cost from its counter. Returns the outcomes after the refund.
+    ///
+    /// # Errors
+    /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
+    pub fn refund(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
+        let locations = self.locate_all(hits)?;
+        let refund = |(hit, location): (&Hit<'_>, &HitLocation)| {
+            let counter_now = location.counter_time(now);
+            with_counter!(location.counter, counter => {
+                let shard = &mut *self.shards[location.shard].0.lock();
+                self.find_state(shard, counter, hit, *location, now)?;
+                self.remove_units(shard, counter, location.fingerprint, counter_now, |state| {
+                    counter.refund(state, counter_now, hit.cost);
+                });
+            });
+            Ok(self.peek(&[Hit { cost: 0, required: 1, ..*hit }], now)?[0])
+        };
+        hits.iter().zip(&locations).map(refund).collect()
+    }
+
+    /// Removes all known units of these hits' keys, on every node.
+    ///
+    /// # Errors
+    /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
+    pub fn reset(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<(), StoreError> {
+        for (hit, location) in hits.iter().zip(&self.locate_all(hits)?) {
+            let shard = &mut *self.shards[location.shard].0.lock();
+            with_counter!(location.counter, counter => {
+                self.find_state(shard, counter, hit, *location, now)?;
+                self.remove_units(shard, counter, location.fingerprint, location.counter_time(now), clear);
+            });
+        }
+        Ok(())
+    }
+
+    /// Drains the changed keys of all shards.
+    fn take_changed_keys(&self) -> Vec<ChangedKey> {
+        let mut changed_keys = Vec::new();
+        for (index, padded) in self.shards.iter().enumerate() {
+            let shard = &mut *padded.0.lock();
+            for (key, kind) in shard.replicas.take_changed() {
+                let remaining = with_counter!(self.kinds.counter(kind), counter => {
+                    remaining_units(shard, counter, key)
+                });
+                changed_keys.push(ChangedKey { shard: index, key, kind, remaining });
+            }
+        }
+        changed_keys
+    }
+
+    fn requeue(&self, changed: &[ChangedKey]) {
+        for ChangedKey { shard, key, kind, .. } in changed {
+            self.shards[*shard].0.lock().replicas.push_changed(*key, *kind);
+        }
+    }
+
+    /// Passes the changes of one key to `visit`, and marks them as sent.
+    fn take_changes<C: HasTable>(
+        shard: &mut Shard,
+        counter: C,
+        key: u64,
+        (incarnation, flush, acknowledged): (Incarnation, FlushSeq, FlushSeq),
+        mut visit: impl FnMut(BucketLayout, Incarnation, u64, PnCounter),
+    ) {
+        let table = C::table(&mut shard.states);
+        if let Some(at) = table.find(key) {
+            table.slot_mut(at).state.is_changed = false;
+        }
+        Self::record_charges(shard, counter, key);
+        if let Some(replica) = shard.replicas.get(key) {
+            let layout = replica.layout();
+            replica.on_acknowledged(acknowledged);
+            replica.take_changes(incarnation, flush, |incarnation, bucket, units| {
+                visit(layout, incarnation, bucket, units);
+            });
+        }
+    }
+
+    /// Merges the number of units of this node's own charges that another node has removed. Schedules the result for
+    /// the next flush to all nodes, since the other node may stop before it has reached all of them.
+    fn merge_removed(&self, shard: &mut Shard, update: &CounterUpdate, bucket_expires_us: u64) {
+        if update.units.removed == 0 || shard.replicas.get(update.key).is_none() {
+            return;
+        }
+        let marked = shard.states.mark_changed(update.key);
+        if let Some((kind, is_new)) = marked {
+            with_counter!(self.kinds.counter(kind), counter => {
+                Self::record_charges(shard, counter, update.key);
+            });
+            if is_new {
+                shard.replicas.push_changed(update.key, kind);
+            }
+        }
+        let Some(replica) = shard.replicas.get(update.key) else { return };
+        if replica.merge_removed(update.bucket, update.units.removed) {
+            let expires_us = bucket_expires_us.saturating_add(self.max_clock_skew_us);
+            shard.states.mark_stale(update.key, self.coarse(expires_us).saturating_add(1));
+        }
+    }
+
+    /// Records the charges of all states of a shard.
+    fn record_all_charges(&self, shard: &mut Shard) {
+        let mut keys = Vec::new();
+        shard.states.for_each_key(|key, kind| keys.push((key, kind)));
+        for (key, kind) in keys {
+            with_counter!(self.kinds.counter(kind), counter => {
+                Self::record_charges(shard, counter, key);
+            });
+        }
+    }
+}
+
+fn clear<S: Default>(state: &mut S) {
+    *state = S::default();
+}
+
+/// Returns the remaining units of a key. A small number means that the key is close to its limit.
+fn remaining_units<C: HasTable>(shard: &mut Shard, counter: C, key: u64) -> u64 {
+    let table = C::table(&mut shard.states);
+    let Some(at) = table.find(key) else { return u64::MAX };
+    let state = &table.slot(at).state.state;
+    let last_charged_at = counter.last_charged_at(state);
+    counter.peek(state, last_charged_at, 1).remaining()
+}
+
+impl ReplicatedCounters for Counters {
+    fn drain_changed(
+        &self,
+        flush: FlushSeq,
+        max_keys: usize,
+        updates: &mut Vec<CounterUpdate>,
+    ) -> bool {
+        let mut changed = self.take_changed_keys();
+        let has_more = changed.len() > max_keys;
+        if has_more {
+            changed.select_nth_unstable_by_key(max_keys, |changed| changed.remaining);
+            self.requeue(&changed[max_keys..]);
+            changed.truncate(max_keys);
+        }
+        let acknowledged = self.progress.load().flush_acknowledged_by_all();
+        for ChangedKey { shard, key, kind, .. } in changed {
+            let shard = &mut *self.shards[shard].0.lock();
+            with_counter!(self.kinds.counter(kind), counter => {
+                let at = (self.incarnation, flush, acknowledged);
+                Self::take_changes(shard, counter, key, at, |layout, incarnation, bucket, units| {
+                    updates.push(CounterUpdate { key, layout, incarnation, bucket, units });
+                });
+            });
+        }
+        has_more
+    }
+
+    fn visit_changed_since(
+        &self,
+        flush: FlushSeq,
+        include_remote: bool,
+        now: Timestamp,
+        visit: &mut dyn FnMut(CounterUpdate),
+    ) {
+        // Units that have expired here may still count on a node whose clock is behind.
+        let now = self.retention_start(now);
+        for padded in &self.shards {
+            let shard = &mut *padded.0.lock();
+            self.record_all_charges(shard);
+            for (key, replica) in shard.replicas.iter_mut() {
+                let layout = replica.layout();
+                let mut visit = |incarnation, bucket, units| {
+                    visit(CounterUpdate { key, layout, incarnation, bucket, units });
+                };
+                replica.visit_changed_since(self.incarnation, flush, now, &mut visit);
+                replica.visit_remote(
+                    now,
+                    |_, has_foreign_removals| include_remote || has_foreign_removals,
+                    visit,
+                );
+            }
+        }
+    }
+
+    fn visit_incarnation(
+        &self,
+        selected: Incarnation,
+        now: Timestamp,
+        visit: &mut dyn FnMut(CounterUpdate),
+    ) {
+        let now = self.retention_start(now);
+        for padded in &self.shards {
+            let shard = &mut *padded.0.lock();
+            for (key, replica) in shard.replicas.iter_mut() {
+                let layout = replica.layout();
+                let is_selected = |incarnation, has_foreign_removals| {
+                    incarnation == selected || has_foreign_removals
+                };
+                replica.visit_remote(now, is_selected, |incarnation, bucket, units| {
+                    visit(CounterUpdate { key, layout, incarnation, bucket, units });
+                });
+            }
+        }
+    }
+
+    fn merge(&self, updates: &[CounterUpdate], now: Timestamp) {
+        let retention_start = self.retention_start(now);
+        let max_replicas = (2 * self.max_keys / self.shards.len()).max(64);
+        for update in updates {
+            let bucket_expires_us = update.layout.bucket_expires_us(update.bucket);
+            let is_own = update.incarnation == self.incarnation;
+            if update.key == 0 || bucket_expires_us <= retention_start.as_micros() {
+                continue;
+            }
+            let shard = &mut *self.shards[self.shard_of(update.key)].0.lock();
+            if is_own {
+                self.merge_removed(shard, update, bucket_expires_us);
+                continue;
+            }
+            if shard.replicas.len() >= max_replicas {
+                shard.replicas.remove_expired(retention_start);
+            }
+            let is_full = shard.replicas.len() >= max_replicas || self.are_replicas_full();
+            if is_full && shard.replicas.get(update.key).is_none() {
+                continue;
+            }
+            let replica =
+                shard.replicas.get_or_insert_with(update.key, || KeyReplica::new(update.layout));
+            if replica.merge(update.incarnation, update.bucket, &update.units) {
+                replica.remove_expired(retention_start);
+                let expires_us = bucket_expires_us.saturating_add(self.max_clock_skew_us);
+                shard.states.mark_stale(update.key, self.coarse(expires_us).saturating_add(1));
+            }
+            self.count_replica_growth(shard);
+        }
+    }
+}

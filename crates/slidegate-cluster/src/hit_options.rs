@@ -1,0 +1,44 @@
+//! Cluster options of a rule, with defaults for the options that the rule omits.
+
+use std::num::NonZeroU64;
+
+use slidegate::{Hit, OnPartition};
+
+/// Cluster options of one hit.
+pub(crate) struct HitOptions {
+    max_unsynced: Option<u64>,
+    on_partition: OnPartition,
+    capacity: u64,
+}
+
+impl HitOptions {
+    #[inline]
+    pub(crate) fn new(hit: &Hit<'_>) -> Self {
+        let options = hit.key.cluster().copied().unwrap_or_default();
+        Self {
+            max_unsynced: options.max_unsynced().map(NonZeroU64::get),
+            on_partition: options.on_partition(),
+            capacity: hit.limit.capacity(),
+        }
+    }
+
+    /// Returns whether `units` may be charged before every member has acknowledged them.
+    #[inline]
+    pub(crate) fn allows(&self, units: u64, nodes: u32) -> bool {
+        match self.max_unsynced {
+            Some(max) => units <= max,
+            // Equivalent to `max_unsynced`, without a division.
+            None => units <= 1 || units.saturating_mul(2 * u64::from(nodes)) <= self.capacity,
+        }
+    }
+
+    /// Returns the maximum number of units that may be charged before every member has acknowledged them.
+    pub(crate) fn max_unsynced(&self, nodes: u32) -> u64 {
+        let share = self.capacity / (2 * u64::from(nodes.max(1)));
+        self.max_unsynced.unwrap_or(share.max(1))
+    }
+
+    pub(crate) fn on_partition(&self) -> OnPartition {
+        self.on_partition
+    }
+}

@@ -1,0 +1,195 @@
+//! Membership view: which other nodes are live, and which have left.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chitchat::{Chitchat, ChitchatHandle, ChitchatId, NodeState};
+use tokio::net::lookup_host;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tracing::{error, warn};
+
+use super::{LEAVING_KEY, incarnation};
+use crate::pn_counter::Incarnation;
+
+/// Interval at which a node without other nodes resolves its seeds again.
+const SEED_RETRY_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Another node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Member {
+    /// The name, which the node keeps after a restart.
+    pub name: Arc<str>,
+    /// A number that is larger after each restart.
+    pub generation: u64,
+    /// The incarnation of the node.
+    pub incarnation: Incarnation,
+    /// The address for gossip and replication.
+    pub address: SocketAddr,
+}
+
+/// The other nodes, ordered by name. A known node in neither list is silent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MembershipView {
+    /// Nodes that are seen, one per name.
+    pub live: Vec<Member>,
+    /// Nodes that have announced that they leave, and nodes that were replaced by another incarnation of the same name.
+    /// They charge nothing more. Each is listed for some minutes.
+    pub left: Vec<Member>,
+}
+
+/// Updates the membership view until the gossip task ends.
+pub(super) async fn watch_members(
+    gossip: &ChitchatHandle,
+) -> (JoinHandle<()>, watch::Receiver<MembershipView>) {
+    let chitchat = gossip.chitchat();
+    let gossip_ended = gossip.termination_watcher();
+    // `chitchat` does not report an announcement of an unseen node that arrives through other nodes.
+    let leaving_changed = Arc::new(Notify::new());
+    let notify = Arc::clone(&leaving_changed);
+    let (mut live, listening) = {
+        let chitchat = chitchat.lock().await;
+        let listening = chitchat.subscribe_event(LEAVING_KEY, move |_| notify.notify_one());
+        (chitchat.live_nodes_watcher(), listening)
+    };
+    let (sender, view) = watch::channel(MembershipView::default());
+    let watch_view = async move {
+        let _listening = listening;
+        let mut newest_namesake = 0;
+        loop {
+            let current_view = read_view(&*chitchat.lock().await, &mut newest_namesake);
+            sender.send_if_modified(|previous| {
+                std::mem::replace(previous, current_view.clone()) != current_view
+            });
+            tokio::select! {
+                changed = live.changed() => if changed.is_err() { return },
+                () = leaving_changed.notified() => {}
+            }
+        }
+    };
+    let watch_task = tokio::spawn(async move {
+        tokio::select! {
+            () = watch_view => {}
+            ended = gossip_ended => error!(?ended, "gossip task failed; this node no longer detects other nodes"),
+        }
+    });
+    (watch_task, view)
+}
+
+fn read_view(chitchat: &Chitchat, newest_namesake: &mut u64) -> MembershipView {
+    let own = chitchat.self_chitchat_id();
+    let live: Vec<&ChitchatId> = chitchat.live_nodes().filter(|node| *node != own).collect();
+    live.iter()
+        .filter(|node| is_namesake(node, own))
+        .for_each(|node| warn_once(node, newest_namesake));
+    let known = chitchat.node_states().iter().filter(|(node, _)| *node != own);
+    build_view(
+        known.map(|(node, state)| KnownNode {
+            node,
+            is_live: live.contains(&node),
+            is_leaving: is_leaving(state),
+        }),
+        own,
+    )
+}
+
+/// Returns whether a node has this node's name and a later generation, so that it is a different running node.
+fn is_namesake(node: &ChitchatId, own: &ChitchatId) -> bool {
+    node.node_id == own.node_id && node.generation_id > own.generation_id
+}
+
+fn warn_once(node: &ChitchatId, newest_namesake: &mut u64) {
+    if node.generation_id > *newest_namesake {
+        *newest_namesake = node.generation_id;
+        let (name, address) = (&node.node_id, node.gossip_advertise_addr);
+        warn!(%name, %address, "another node uses the name of this node; give each node a unique name");
+    }
+}
+
+fn is_leaving(state: &NodeState) -> bool {
+    state.get(LEAVING_KEY).is_some()
+}
+
+/// A node known to `chitchat`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KnownNode<'c> {
+    pub(super) node: &'c ChitchatId,
+    pub(super) is_live: bool,
+    pub(super) is_leaving: bool,
+}
+
+impl KnownNode<'_> {
+    /// Returns whether the node is seen and has not announced that it leaves.
+    const fn is_staying(&self) -> bool {
+        self.is_live && !self.is_leaving
+    }
+}
+
+/// Builds the view. Of several incarnations with one name, the one that is seen is current, and of two such the newer
+/// one. All others are replaced. A node whose clock was set back starts with an older generation and is current if it
+/// is seen.
+pub(super) fn build_view<'c>(
+    known_nodes: impl Iterator<Item = KnownNode<'c>>,
+    own: &ChitchatId,
+) -> MembershipView {
+    let mut by_name: BTreeMap<&str, Vec<KnownNode<'c>>> = BTreeMap::new();
+    known_nodes.for_each(|known| by_name.entry(&known.node.node_id).or_default().push(known));
+    let mut view = MembershipView::default();
+    for mut incarnations in by_name.into_values() {
+        incarnations.sort_by_key(|known| (known.is_staying(), known.node.generation_id));
+        let current = incarnations.pop_if(|newest| {
+            newest.node.node_id != own.node_id || is_current_namesake(newest, own)
+        });
+        match current {
+            Some(current) if current.is_leaving => view.left.push(member(current.node)),
+            Some(current) if current.is_live => view.live.push(member(current.node)),
+            _ => {}
+        }
+        view.left.extend(incarnations.into_iter().map(|replaced| member(replaced.node)));
+    }
+    view
+}
+
+/// Returns whether a node with this node's name is a different running node, which may admit requests. All other
+/// incarnations of that name are replaced by this node.
+fn is_current_namesake(known: &KnownNode<'_>, own: &ChitchatId) -> bool {
+    known.is_staying() && is_namesake(known.node, own)
+}
+
+fn member(node: &ChitchatId) -> Member {
+    Member {
+        name: Arc::clone(&node.node_id),
+        generation: node.generation_id,
+        incarnation: incarnation(&node.node_id, node.generation_id),
+        address: node.gossip_advertise_addr,
+    }
+}
+
+/// Sends gossip to the resolved seeds while no other node is found. `chitchat` itself resolves names only once a
+/// minute, and when a whole cluster starts, names often do not resolve at first.
+pub(super) fn resolve_seeds_while_alone(
+    gossip: Arc<ChitchatHandle>,
+    mut seeds: Vec<String>,
+    own: SocketAddr,
+    mut view: watch::Receiver<MembershipView>,
+) -> JoinHandle<()> {
+    // Addresses do not need to be resolved.
+    seeds.retain(|seed| seed.parse::<SocketAddr>().is_err());
+    tokio::spawn(async move {
+        while !seeds.is_empty() && view.wait_for(|view| view.live.is_empty()).await.is_ok() {
+            sleep(SEED_RETRY_INTERVAL).await;
+            for seed in &seeds {
+                let resolved = lookup_host(seed)
+                    .await
+                    .into_iter()
+                    .flatten()
+                    .filter(|resolved| *resolved != own);
+                // Fails only if the gossip task has ended.
+                resolved.for_each(|resolved| _ = gossip.gossip(resolved));
+            }
+        }
+    })
+}

@@ -1,0 +1,149 @@
+//! Wire format of counter updates: a table of groups, then the updates.
+//!
+//! ```text
+//! groups:  count, then for each: bucket length, buckets, incarnation, first bucket
+//! updates: count, then for each: head, [fingerprint: 8 bytes], bucket, charged, [removed]
+//! ```
+//!
+//! A *group* is a shape, an incarnation and the bucket of the first update with both. Each update encodes its bucket as
+//! the difference from that bucket. The head is the number of the group, shifted left by two bits, and two flags: same
+//! key as the previous update, and removed units follow. A changed key thus takes 8 bytes and three small integers.
+
+use std::collections::HashMap;
+
+use slidegate::algorithm::sliding_buckets::MAX_BUCKETS;
+
+use super::MessageError;
+use super::varint::{MAX_VARINT_BYTES, Reader, decode_delta, encode_delta, write_varint};
+use crate::pn_counter::{BucketLayout, CounterUpdate, Incarnation, PnCounter};
+
+const FLAG_SAME_KEY: u64 = 1;
+const FLAG_REMOVED: u64 = 2;
+const GROUP_SHIFT: u32 = 2;
+
+/// Maximum size of an update and its new group, in bytes.
+const MAX_UPDATE_BYTES: usize = 8 + 8 * MAX_VARINT_BYTES;
+/// Minimum size of a group, in bytes.
+const MIN_GROUP_BYTES: usize = 4;
+/// Minimum size of an update, in bytes.
+const MIN_UPDATE_BYTES: usize = 3;
+
+/// An encoder for updates of one frame.
+#[derive(Debug, Default)]
+pub(super) struct UpdateEncoder {
+    groups: HashMap<(BucketLayout, Incarnation), UpdateGroup>,
+    group_bytes: Vec<u8>,
+    last: Option<((BucketLayout, Incarnation), UpdateGroup)>,
+    last_key: Option<u64>,
+    count: u64,
+    update_bytes: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct UpdateGroup {
+    index: u64,
+    first_bucket: u64,
+}
+
+impl UpdateEncoder {
+    /// Returns whether the encoding fits into `bytes` after one more update of maximum size.
+    pub(super) fn has_capacity(&self, bytes: usize) -> bool {
+        let counts = 2 * MAX_VARINT_BYTES;
+        self.group_bytes.len() + self.update_bytes.len() + counts + MAX_UPDATE_BYTES <= bytes
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(super) fn push(&mut self, update: &CounterUpdate) {
+        let group = self.group(update);
+        let same_key_flag = if self.last_key == Some(update.key) { FLAG_SAME_KEY } else { 0 };
+        let removed_flag = if update.units.removed > 0 { FLAG_REMOVED } else { 0 };
+        let bytes = &mut self.update_bytes;
+        write_varint(bytes, group.index << GROUP_SHIFT | same_key_flag | removed_flag);
+        if same_key_flag == 0 {
+            bytes.extend_from_slice(&update.key.to_le_bytes());
+        }
+        write_varint(bytes, encode_delta(group.first_bucket, update.bucket));
+        write_varint(bytes, update.units.charged);
+        if removed_flag != 0 {
+            write_varint(bytes, update.units.removed);
+        }
+        self.last_key = Some(update.key);
+        self.count += 1;
+    }
+
+    fn group(&mut self, update: &CounterUpdate) -> UpdateGroup {
+        let shared = (update.layout, update.incarnation);
+        if let Some((_, group)) = self.last.filter(|(last, _)| *last == shared) {
+            return group;
+        }
+        let index = self.groups.len() as u64;
+        let group = *self.groups.entry(shared).or_insert_with(|| {
+            write_varint(&mut self.group_bytes, update.layout.bucket_us);
+            write_varint(&mut self.group_bytes, u64::from(update.layout.buckets));
+            write_varint(&mut self.group_bytes, update.incarnation.0);
+            write_varint(&mut self.group_bytes, update.bucket);
+            UpdateGroup { index, first_bucket: update.bucket }
+        });
+        self.last = Some((shared, group));
+        group
+    }
+
+    /// Returns the encoded bytes and resets the encoder.
+    pub(super) fn take(&mut self) -> Vec<u8> {
+        let Self { groups, group_bytes, update_bytes, count, .. } = std::mem::take(self);
+        let mut bytes = Vec::with_capacity(group_bytes.len() + update_bytes.len() + 4);
+        write_varint(&mut bytes, groups.len() as u64);
+        bytes.extend_from_slice(&group_bytes);
+        write_varint(&mut bytes, count);
+        bytes.extend_from_slice(&update_bytes);
+        bytes
+    }
+}
+
+/// Decodes the updates at the end of a frame.
+pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Vec<CounterUpdate>, MessageError> {
+    let mut groups = Vec::new();
+    for _ in 0..reader.count(MIN_GROUP_BYTES)? {
+        groups.push(decode_group(reader)?);
+    }
+    let count = reader.count(MIN_UPDATE_BYTES)?;
+    // The count is at most the number of remaining bytes, so the allocation is at most a small multiple of the frame
+    // size.
+    let mut updates: Vec<CounterUpdate> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let last_key = updates.last().map(|update| update.key);
+        updates.push(decode_update(reader, &groups, last_key)?);
+    }
+    Ok(updates)
+}
+
+fn decode_group(reader: &mut Reader<'_>) -> Result<(BucketLayout, Incarnation, u64), MessageError> {
+    let bucket_us = reader.varint()?;
+    // The current bucket is included in the number of buckets.
+    let buckets = u32::try_from(reader.varint()?).map_err(|_| MessageError::InvalidShape)?;
+    if bucket_us == 0 || buckets == 0 || u64::from(buckets) > MAX_BUCKETS + 1 {
+        return Err(MessageError::InvalidShape);
+    }
+    Ok((BucketLayout { bucket_us, buckets }, Incarnation(reader.varint()?), reader.varint()?))
+}
+
+fn decode_update(
+    reader: &mut Reader<'_>,
+    groups: &[(BucketLayout, Incarnation, u64)],
+    last_key: Option<u64>,
+) -> Result<CounterUpdate, MessageError> {
+    let head = reader.varint()?;
+    let group = usize::try_from(head >> GROUP_SHIFT).ok().and_then(|index| groups.get(index));
+    let &(layout, incarnation, first_bucket) = group.ok_or(MessageError::UnknownGroup)?;
+    let key = match head & FLAG_SAME_KEY {
+        0 => reader.fixed_u64()?,
+        _ => last_key.ok_or(MessageError::MissingKey)?,
+    };
+    let bucket = decode_delta(first_bucket, reader.varint()?);
+    let charged = reader.varint()?;
+    let removed = if head & FLAG_REMOVED == 0 { 0 } else { reader.varint()? };
+    Ok(CounterUpdate { key, layout, incarnation, bucket, units: PnCounter { charged, removed } })
+}

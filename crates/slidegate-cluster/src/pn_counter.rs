@@ -1,0 +1,52 @@
+//! Replicated counters (PN-counters): pairs of numbers that only grow and are merged by maximum.
+//!
+//! A node that restarts is a new [`Incarnation`] with empty counters. One [`PnCounter`] holds the charges of one
+//! incarnation to one key in one time bucket. A merge takes the larger of each number, so lost, repeated, late and
+//! replayed messages do not change the final result. This module is pure: no I/O, no clock.
+
+pub use slidegate::algorithm::additive::BucketLayout;
+
+/// One run of a node, from its start to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Incarnation(pub u64);
+
+/// Charges and removals of one incarnation for one key in one bucket. Both numbers only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PnCounter {
+    /// Units charged. Only this incarnation increases the number.
+    pub charged: u64,
+    /// Units of these charges that were removed by a revert, a refund or a reset, on any node. Two nodes that increase
+    /// the number at the same time remove the same units, so a merge never subtracts later charges.
+    pub removed: u64,
+}
+
+impl PnCounter {
+    /// Returns the units charged and not removed.
+    pub fn value(&self) -> u64 {
+        self.charged.saturating_sub(self.removed)
+    }
+
+    /// Merges another replica of this counter: takes the larger of each number. Returns `true` if either number has
+    /// grown.
+    pub fn merge(&mut self, other: &Self) -> bool {
+        let before = *self;
+        self.charged = self.charged.max(other.charged);
+        self.removed = self.removed.max(other.removed);
+        *self != before
+    }
+}
+
+/// The state of one counter, as nodes send it to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CounterUpdate {
+    /// Fingerprint of the key and its limit, identical on every node.
+    pub key: u64,
+    /// Bucket length and number of buckets of the key's counter.
+    pub layout: BucketLayout,
+    /// The incarnation that charged the units.
+    pub incarnation: Incarnation,
+    /// Index of the time bucket.
+    pub bucket: u64,
+    /// Units charged and removed.
+    pub units: PnCounter,
+}

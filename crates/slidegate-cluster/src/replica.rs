@@ -1,0 +1,417 @@
+//! The replicated counters of one key, from which its local state is built.
+//!
+//! A decision charges the local state only. Charges of this node are found later, as the difference between the state
+//! and the units recorded here. They are recorded before each send, merge and removal, and before a changed bucket
+//! leaves the state. After updates from other nodes the state is rebuilt from all counters. Units with a future
+//! timestamp count as charged now until their bucket begins. This module is pure: no I/O, no clock.
+
+use slidegate::Timestamp;
+use slidegate::algorithm::additive::{Additive, BucketLayout};
+use slidegate::heap::allocated_bytes;
+use smallvec::SmallVec;
+
+use crate::overshoot::BucketOvershoot;
+use crate::pn_counter::{Incarnation, PnCounter};
+use crate::replicated_counters::FlushSeq;
+
+/// Maximum number of expired buckets that are kept for nodes whose clocks are behind.
+const MAX_RETAINED_BUCKETS: usize = 64;
+
+/// Charges of this node in one bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct LocalBucket {
+    bucket: u64,
+    units: PnCounter,
+    /// The value in the last update that was sent.
+    sent: PnCounter,
+    /// Units charged at the time of the snapshot that awaits acknowledgement.
+    in_flight: u64,
+    /// Units charged that every member has acknowledged.
+    acknowledged: u64,
+}
+
+/// Charges of another incarnation in one bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RemoteBucket {
+    bucket: u64,
+    incarnation: Incarnation,
+    units: PnCounter,
+    /// The number of removed units that was last sent or received.
+    known_removed: u64,
+    /// Whether a node other than the owner may have removed units. That node may stop before its update has reached all
+    /// members, so this counter is sent again when a node leaves.
+    has_foreign_removals: bool,
+}
+
+/// All replicated counters of one key.
+#[derive(Debug)]
+pub(crate) struct KeyReplica {
+    layout: BucketLayout,
+    local: SmallVec<[LocalBucket; 2]>,
+    remote: Vec<RemoteBucket>,
+    /// Units by bucket that are already recorded from the state.
+    recorded_units: SmallVec<[(u64, u64); 2]>,
+    /// The bucket in which units with a later timestamp are counted, if there are any.
+    future_units_since: Option<u64>,
+    /// Whether updates of other nodes are missing from the state.
+    has_unapplied_updates: bool,
+    /// The flush of the snapshot that awaits acknowledgement; 0 if there is none.
+    snapshot_seq: FlushSeq,
+    /// The last flush that contained a counter of this key.
+    last_sent_seq: FlushSeq,
+    overshoot: BucketOvershoot,
+}
+
+impl KeyReplica {
+    pub(crate) fn new(layout: BucketLayout) -> Self {
+        Self {
+            layout,
+            local: SmallVec::new(),
+            remote: Vec::new(),
+            recorded_units: SmallVec::new(),
+            future_units_since: None,
+            has_unapplied_updates: false,
+            snapshot_seq: 0,
+            last_sent_seq: 0,
+            overshoot: BucketOvershoot::default(),
+        }
+    }
+
+    /// Records the charges made to the state since the last call.
+    pub(crate) fn record_charges<C: Additive>(&mut self, counter: C, state: &C::State) {
+        for bucket in counted_buckets(counter, state) {
+            let (units, recorded_units) =
+                (counter.units(state, bucket), self.recorded_units(bucket));
+            if units > recorded_units {
+                let local = self.local_bucket(bucket);
+                local.units.charged = local.units.charged.saturating_add(units - recorded_units);
+            }
+        }
+        self.record_state(counter, state);
+    }
+
+    fn recorded_units(&self, bucket: u64) -> u64 {
+        self.recorded_units
+            .iter()
+            .find(|(candidate, _)| *candidate == bucket)
+            .map_or(0, |(_, units)| *units)
+    }
+
+    /// Records the current units of the state.
+    fn record_state<C: Additive>(&mut self, counter: C, state: &C::State) {
+        let units = |bucket| (bucket, counter.units(state, bucket));
+        self.recorded_units =
+            counted_buckets(counter, state).map(units).filter(|(_, units)| *units > 0).collect();
+    }
+
+    /// Builds the state from all counters. All earlier charges to the state must be recorded.
+    pub(crate) fn rebuild_state<C: Additive>(&mut self, counter: C, last: Timestamp) -> C::State {
+        let current_bucket = counter.layout().bucket(last);
+        let sums = self.units_by_bucket();
+        let units = |is_unexpired: &dyn Fn(u64) -> bool| {
+            let counted = sums.iter().filter(|(bucket, _)| is_unexpired(*bucket));
+            counted.map(|(_, units)| *units).fold(0, u64::saturating_add)
+        };
+        let state = counter.gather(last, |bucket| match bucket == current_bucket {
+            true => units(&|candidate| candidate >= current_bucket),
+            false => units(&|candidate| candidate == bucket),
+        });
+        self.future_units_since =
+            sums.iter().any(|(bucket, _)| *bucket > current_bucket).then_some(current_bucket);
+        self.has_unapplied_updates = false;
+        self.record_state(counter, &state);
+        state
+    }
+
+    /// Resets the recorded units for a new, empty state. Returns the time at which the last counter expires, in
+    /// microseconds since the Unix epoch.
+    pub(crate) fn on_state_created(&mut self) -> u64 {
+        self.recorded_units.clear();
+        self.future_units_since = None;
+        self.has_unapplied_updates = true;
+        let local = self.local.last().map(|local| local.bucket);
+        let latest = self.remote.iter().map(|remote| remote.bucket).chain(local).max();
+        latest.map_or(0, |bucket| self.layout.bucket_expires_us(bucket))
+    }
+
+    /// Returns whether updates of other nodes are missing from the state.
+    pub(crate) fn has_unapplied_updates(&self) -> bool {
+        self.has_unapplied_updates
+    }
+
+    /// Returns whether the bucket of units with a future timestamp has begun.
+    pub(crate) fn is_future_due(&self, now: Timestamp) -> bool {
+        self.future_units_since
+            .is_some_and(|current_bucket| self.layout.bucket(now) > current_bucket)
+    }
+
+    /// Returns whether the state contains units with a future timestamp.
+    pub(crate) fn has_future_units(&self) -> bool {
+        self.future_units_since.is_some()
+    }
+
+    /// Returns the units charged and not removed by all incarnations, by bucket.
+    fn units_by_bucket(&self) -> SmallVec<[(u64, u64); 4]> {
+        let mut sums: SmallVec<[(u64, u64); 4]> = SmallVec::new();
+        let local = self.local.iter().map(|local| (local.bucket, local.units.value()));
+        let remote = self.remote.iter().map(|remote| (remote.bucket, remote.units.value()));
+        for (bucket, units) in local.chain(remote) {
+            let index = sums.partition_point(|(candidate, _)| *candidate < bucket);
+            match sums.get_mut(index) {
+                Some((candidate, sum)) if *candidate == bucket => *sum = sum.saturating_add(units),
+                _ => sums.insert(index, (bucket, units)),
+            }
+        }
+        sums
+    }
+
+    /// Returns the local counter of a bucket, creating it if necessary.
+    fn local_bucket(&mut self, bucket: u64) -> &mut LocalBucket {
+        let index = self.local.partition_point(|local| local.bucket < bucket);
+        if self.local.get(index).is_none_or(|local| local.bucket != bucket) {
+            self.local.insert(index, LocalBucket { bucket, ..LocalBucket::default() });
+        }
+        &mut self.local[index]
+    }
+
+    /// Removes the counters of buckets that expired before `since`. Returns `true` if counters remain.
+    pub(crate) fn remove_expired(&mut self, since: Timestamp) -> bool {
+        let layout = self.layout;
+        let max_buckets = layout.buckets as usize + MAX_RETAINED_BUCKETS;
+        let is_expired = |bucket: u64| layout.bucket_expires_us(bucket) <= since.as_micros();
+        let expired = self.local.iter().take_while(|local| is_expired(local.bucket)).count();
+        self.local.drain(..expired.max(self.local.len().saturating_sub(max_buckets)));
+        self.remote.retain(|remote| !is_expired(remote.bucket));
+        !self.local.is_empty() || !self.remote.is_empty()
+    }
+
+    /// Returns the heap memory of the replica in bytes.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let local =
+            if self.local.spilled() { self.local.capacity() * size_of::<LocalBucket>() } else { 0 };
+        let recorded_units = match self.recorded_units.spilled() {
+            true => self.recorded_units.capacity() * size_of::<(u64, u64)>(),
+            false => 0,
+        };
+        let remote = self.remote.capacity() * size_of::<RemoteBucket>();
+        [local, recorded_units, remote].map(allocated_bytes).iter().sum()
+    }
+
+    /// Records the units removed from the state. All earlier charges to the state must be recorded.
+    pub(crate) fn record_removals<C: Additive>(&mut self, counter: C, state: &C::State) {
+        for (bucket, recorded_units) in self.recorded_units.clone() {
+            let units = counter.units(state, bucket);
+            if units < recorded_units {
+                self.remove_units(bucket, recorded_units - units);
+            }
+        }
+        self.record_state(counter, state);
+    }
+
+    /// Removes units of this node's own charges first, then of other nodes' charges. Two nodes that remove units at the
+    /// same time thus seldom remove the same units. If they do, the units are subtracted once, since a merge takes the
+    /// larger number of each counter.
+    fn remove_units(&mut self, bucket: u64, units: u64) {
+        let mut remaining = units;
+        if let Some(local) = self.local.iter_mut().find(|local| local.bucket == bucket) {
+            let part = remaining.min(local.units.value());
+            local.units.removed += part;
+            remaining -= part;
+        }
+        for remote in self.remote.iter_mut().filter(|remote| remote.bucket == bucket) {
+            let part = remaining.min(remote.units.value());
+            if part > 0 {
+                remote.units.removed += part;
+                remote.has_foreign_removals = true;
+                remaining -= part;
+            }
+        }
+    }
+
+    /// Marks the units of all flushes up to `acknowledged` as known to every member, so that the next snapshot can be
+    /// taken.
+    pub(crate) fn on_acknowledged(&mut self, acknowledged: FlushSeq) {
+        let is_snapshot_acknowledged = self.snapshot_seq != 0 && self.snapshot_seq <= acknowledged;
+        for local in &mut self.local {
+            if acknowledged == FlushSeq::MAX {
+                local.acknowledged = local.units.charged;
+            } else if is_snapshot_acknowledged {
+                local.acknowledged = local.acknowledged.max(local.in_flight);
+            }
+        }
+        if is_snapshot_acknowledged || acknowledged == FlushSeq::MAX {
+            self.snapshot_seq = 0;
+        }
+    }
+
+    /// Returns the unexpired units charged by this node that not every member has acknowledged.
+    pub(crate) fn unsynced_units(&self, now: Timestamp) -> u64 {
+        self.unsynced_by_bucket(now).map(|(_, units)| units).fold(0, u64::saturating_add)
+    }
+
+    /// Returns the unacknowledged, unexpired units by bucket, oldest first.
+    fn unsynced_by_bucket(&self, now: Timestamp) -> impl Iterator<Item = (u64, u64)> {
+        let is_unexpired = move |local: &&LocalBucket| {
+            self.layout.bucket_expires_us(local.bucket) > now.as_micros()
+        };
+        self.local
+            .iter()
+            .filter(is_unexpired)
+            .map(|local| (local.bucket, local.units.charged - local.acknowledged))
+    }
+
+    /// Returns the time in microseconds until at most `max_units` of the unacknowledged units remain, if none is
+    /// acknowledged.
+    pub(crate) fn unsynced_expiry_us(&self, max_units: u64, now: Timestamp) -> u64 {
+        let mut left = self.unsynced_units(now);
+        for (bucket, units) in self.unsynced_by_bucket(now) {
+            left -= units;
+            if left <= max_units {
+                return self.layout.bucket_expires_us(bucket) - now.as_micros();
+            }
+        }
+        0
+    }
+
+    /// Passes all counters changed by this node (`local_incarnation`) to `visit`, and marks them as sent in this flush.
+    pub(crate) fn take_changes(
+        &mut self,
+        local_incarnation: Incarnation,
+        flush: FlushSeq,
+        mut visit: impl FnMut(Incarnation, u64, PnCounter),
+    ) {
+        for local in &mut self.local {
+            if self.snapshot_seq == 0 {
+                local.in_flight = local.units.charged;
+            }
+            if local.units != local.sent {
+                local.sent = local.units;
+                visit(local_incarnation, local.bucket, local.units);
+            }
+        }
+        for remote in self.remote.iter_mut().filter(|remote| remote.has_unsent_removals()) {
+            remote.known_removed = remote.units.removed;
+            visit(remote.incarnation, remote.bucket, remote.units);
+        }
+        if self.snapshot_seq == 0 {
+            self.snapshot_seq = flush;
+        }
+        self.last_sent_seq = flush;
+    }
+
+    /// Passes the unexpired counters of this node to `visit`, if one of them was sent after `flush` or is not sent yet.
+    pub(crate) fn visit_changed_since(
+        &self,
+        local_incarnation: Incarnation,
+        flush: FlushSeq,
+        now: Timestamp,
+        mut visit: impl FnMut(Incarnation, u64, PnCounter),
+    ) {
+        if self.last_sent_seq > flush || self.local.iter().any(|local| local.units != local.sent) {
+            let is_unexpired = |local: &&LocalBucket| {
+                self.layout.bucket_expires_us(local.bucket) > now.as_micros()
+            };
+            self.local
+                .iter()
+                .filter(is_unexpired)
+                .for_each(|local| visit(local_incarnation, local.bucket, local.units));
+        }
+    }
+
+    /// Passes unexpired counters of other incarnations to `visit`. `is_selected` selects them by incarnation, and by
+    /// whether a node other than the owner may have removed units.
+    pub(crate) fn visit_remote(
+        &self,
+        now: Timestamp,
+        is_selected: impl Fn(Incarnation, bool) -> bool,
+        mut visit: impl FnMut(Incarnation, u64, PnCounter),
+    ) {
+        let is_unexpired =
+            |remote: &&RemoteBucket| self.layout.bucket_expires_us(remote.bucket) > now.as_micros();
+        let selected =
+            |remote: &&RemoteBucket| is_selected(remote.incarnation, remote.has_foreign_removals);
+        for remote in self.remote.iter().filter(is_unexpired).filter(selected) {
+            visit(remote.incarnation, remote.bucket, remote.units);
+        }
+    }
+
+    /// Returns the bucket length and the number of buckets of the counter.
+    pub(crate) fn layout(&self) -> BucketLayout {
+        self.layout
+    }
+
+    /// Merges a counter of another incarnation. Returns `true` if it has grown.
+    pub(crate) fn merge(
+        &mut self,
+        incarnation: Incarnation,
+        bucket: u64,
+        units: &PnCounter,
+    ) -> bool {
+        let known = (self.remote.iter_mut())
+            .find(|remote| remote.bucket == bucket && remote.incarnation == incarnation);
+        let has_grown = match known {
+            Some(remote) => {
+                remote.known_removed = remote.known_removed.max(units.removed);
+                remote.has_foreign_removals |= units.removed > remote.units.removed;
+                remote.units.merge(units)
+            }
+            None => {
+                let (units, known_removed) = (*units, units.removed);
+                let has_foreign_removals = units.removed > 0;
+                self.remote.push(RemoteBucket {
+                    bucket,
+                    incarnation,
+                    units,
+                    known_removed,
+                    has_foreign_removals,
+                });
+                true
+            }
+        };
+        self.has_unapplied_updates |= has_grown;
+        has_grown
+    }
+
+    /// Merges the number of units of this node's own charges that another node has removed. Returns `true` if it has
+    /// grown.
+    pub(crate) fn merge_removed(&mut self, bucket: u64, removed: u64) -> bool {
+        let Some(local) = self.local.iter_mut().find(|local| local.bucket == bucket) else {
+            return false;
+        };
+        // Units that were not charged cannot be removed.
+        let removed = removed.min(local.units.charged);
+        let has_grown = removed > local.units.removed;
+        local.units.removed = local.units.removed.max(removed);
+        self.has_unapplied_updates |= has_grown;
+        has_grown
+    }
+
+    /// Updates the overshoot of the current bucket. Returns the overshoot of the previous bucket when a new bucket
+    /// begins.
+    pub(crate) fn record_overshoot(
+        &mut self,
+        overshoot: BucketOvershoot,
+    ) -> Option<BucketOvershoot> {
+        if overshoot.bucket != self.overshoot.bucket {
+            let ended = std::mem::replace(&mut self.overshoot, overshoot);
+            return (ended.units > 0).then_some(ended);
+        }
+        if overshoot.units > self.overshoot.units {
+            self.overshoot = overshoot;
+        }
+        None
+    }
+}
+
+impl RemoteBucket {
+    /// Returns whether units were removed that the other nodes do not know of yet.
+    fn has_unsent_removals(&self) -> bool {
+        self.units.removed > self.known_removed
+    }
+}
+
+/// Returns the range of buckets that a state counts.
+fn counted_buckets<C: Additive>(counter: C, state: &C::State) -> std::ops::RangeInclusive<u64> {
+    let current_bucket = counter.current_bucket(state);
+    current_bucket.saturating_sub(u64::from(counter.layout().buckets) - 1)..=current_bucket
+}

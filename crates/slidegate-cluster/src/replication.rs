@@ -1,0 +1,313 @@
+//! Replication engine: decides which frames to send, and whose acknowledgements are required.
+//!
+//! The engine has no I/O and no clock. Its inputs are the time, received frames and membership changes. Its outputs are
+//! frames to send and a [`Progress`]: the flushes of this node that the other members have acknowledged. Decisions read
+//! nothing else of the engine.
+//!
+//! # Protocol
+//!
+//! A *flush* sends the changed counters to every member that is alive: at each tick, or immediately when a key requires
+//! it. Flushes are numbered. Each peer has its own stream of numbered frames. An *epoch* of a stream begins with an
+//! initial state: everything that changed since the last flush that is known to have arrived at the peer, followed by a
+//! roster of the members. Then the flushes follow. Frames are never stored for retransmission: if nothing arrives for a
+//! while, a new epoch begins. A peer that is new, or that was silent, receives the full state, including the counters
+//! of other incarnations. The counters of a member that became silent or left are relayed between the remaining
+//! members.
+//!
+//! # Why the bound holds
+//!
+//! *At most C = max(N, largest cost) units charged by a node X are unknown to any node that may charge freely.* A node
+//! admits a charge if it has at most N unacknowledged units including the charge, or none before it. So at any moment,
+//! the total is at most the units that the last admitting node saw, at most max, plus C for each other node. This
+//! requires the following properties of acknowledgements:
+//!
+//! 1. A peer acknowledges merged updates only, and merged counters only grow. So all members know the updates that all
+//!    have acknowledged.
+//! 2. **A joining node knows nothing, so no node may rely on it.** It may not charge more than C either: to charge
+//!    more, it needs the acknowledgement of each member. An acknowledgement is applied only after everything that its
+//!    sender sent before it has arrived. A node acknowledges nothing to a peer before it has sent its full state to
+//!    that peer in the current epoch. So a node that charges freely has received the full state of each member, and no
+//!    member has to wait until a joining node has received earlier charges.
+//! 3. A joining node needs the acknowledgement of all members on the rosters that it receives. If two nodes join at the
+//!    same time through different members, one is on the other's roster: a member that acknowledges to both has sent
+//!    one of them a roster with the other.
+//! 4. A silent member is required until all units that it may have charged freely have expired: until it has been
+//!    without our acknowledgements for longer than a window. This applies to us only if we are part of a majority, and
+//!    then not to the silent member, which is in the minority. Voters are settled members: all members knew them before
+//!    they first charged freely. A node that enters a majority later also waits for a window, since other members of
+//!    that majority may just have stopped waiting for it. When a silent member returns, it receives the full state
+//!    before any acknowledgement.
+//! 5. A member that has left charges nothing more. Its last unacknowledged charges are at most C, as for any other
+//!    member.
+//!
+//! A silent member must be silent for all members that this node can reach, as with gossip, which members pass on. A
+//! node that finds no other node for [`Settings::join_timeout`] starts a new cluster. If an unreachable cluster exists,
+//! both count separately until they meet.
+
+mod broadcast;
+mod incoming;
+mod members;
+mod outgoing;
+mod peer;
+mod settings;
+mod status;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use slidegate::Timestamp;
+
+use crate::message::{self, Ack, Message, UpdateFrame};
+use crate::pn_counter::{CounterUpdate, Incarnation};
+use crate::progress::{MemberProgress, Progress, SharedProgress};
+use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
+
+pub use settings::{NodeInfo, Settings};
+pub use status::{EngineStatus, FrameTraffic, Liveness, PeerStatus};
+
+use members::DepartedMembers;
+use peer::PeerState;
+use settings::{elapsed_us, micros};
+
+/// Minimum time without progress after which a stream is restarted, in microseconds.
+const MIN_STUCK_TIMEOUT_US: u64 = 100_000;
+
+/// A frame and its recipient.
+pub type OutboundFrame = (Incarnation, Vec<u8>);
+
+/// Replicates the counters of one node to the others, and merges their updates.
+#[derive(Debug)]
+pub struct ReplicationEngine {
+    local_node: NodeInfo,
+    settings: Settings,
+    started_at: Timestamp,
+    /// Whether this node is waiting for a member that knows the cluster.
+    is_joining: bool,
+    /// Whether all known members have acknowledged this node at least once.
+    is_settled: bool,
+    majority_since: Option<Timestamp>,
+    /// The number of the last flush.
+    flush: FlushSeq,
+    /// The last epoch of any stream.
+    epoch: u64,
+    /// Send times of the flushes that a member has not acknowledged.
+    flush_sent_at: BTreeMap<FlushSeq, Timestamp>,
+    /// Bytes that may still be used for changed counters in this interval.
+    flush_budget_bytes: usize,
+    peers: BTreeMap<Incarnation, PeerState>,
+    departed: DepartedMembers,
+    /// Incarnations whose counters were relayed, with the flush of the relay. A new epoch relays them again to peers
+    /// that did not receive that flush.
+    relayed_incarnations: Vec<(Incarnation, FlushSeq)>,
+    /// Incarnations whose counters are relayed at the next tick.
+    relay_queue: Vec<Incarnation>,
+    /// Updates of silent or unknown incarnations that have arrived since the last tick.
+    forward_queue: Vec<CounterUpdate>,
+    /// Version of the roster, increased by each change.
+    roster_version: u64,
+    rejected_frames: u64,
+    progress: Arc<SharedProgress>,
+}
+
+impl ReplicationEngine {
+    /// Creates the engine of a node that starts now. With `has_other_seeds` (seed addresses of other nodes) it waits for
+    /// them before it becomes the first node of a cluster. The engine publishes its progress in `progress`.
+    pub fn new(
+        local_node: NodeInfo,
+        settings: Settings,
+        has_other_seeds: bool,
+        progress: Arc<SharedProgress>,
+        now: Timestamp,
+    ) -> Self {
+        let min_bytes = settings.interval_bytes.max(2 * message::MAX_MESSAGE_BYTES);
+        let settings = Settings { interval_bytes: min_bytes, ..settings };
+        let mut engine = Self {
+            local_node,
+            flush_budget_bytes: settings.interval_bytes / 2,
+            settings,
+            started_at: now,
+            is_joining: has_other_seeds,
+            is_settled: false,
+            majority_since: None,
+            flush: 0,
+            epoch: 0,
+            flush_sent_at: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            departed: DepartedMembers::default(),
+            relayed_incarnations: Vec::new(),
+            relay_queue: Vec::new(),
+            forward_queue: Vec::new(),
+            roster_version: 1,
+            rejected_frames: 0,
+            progress,
+        };
+        engine.publish_progress(now);
+        engine
+    }
+
+    /// Handles the end of an interval: sends changed counters and restarts stuck streams.
+    pub fn tick(
+        &mut self,
+        counters: &dyn ReplicatedCounters,
+        now: Timestamp,
+    ) -> Vec<OutboundFrame> {
+        if self.is_joining && elapsed_us(self.started_at, now) >= micros(self.settings.join_timeout)
+        {
+            self.is_joining = false;
+        }
+        self.remove_long_silent(now);
+        self.flush_budget_bytes = self.settings.interval_bytes / 2;
+        for peer in self.peers.values_mut() {
+            peer.outgoing.refill_budget(self.settings.interval_bytes);
+        }
+        self.restart_stuck_streams(counters, now);
+        self.broadcast_relayed(counters, now);
+        self.broadcast_changes(counters, now);
+        self.publish_progress(now);
+        self.drain_frames(now)
+    }
+
+    /// Sends changed counters immediately.
+    pub fn flush(
+        &mut self,
+        counters: &dyn ReplicatedCounters,
+        now: Timestamp,
+    ) -> Vec<OutboundFrame> {
+        self.broadcast_changes(counters, now);
+        self.drain_frames(now)
+    }
+
+    /// Handles a received frame. The transport has authenticated `from`.
+    pub fn on_frame_received(
+        &mut self,
+        counters: &dyn ReplicatedCounters,
+        from: Incarnation,
+        frame: &[u8],
+        now: Timestamp,
+    ) -> Vec<OutboundFrame> {
+        if from == self.local_node.incarnation {
+            return Vec::new();
+        }
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.record_received(frame.len());
+        }
+        match message::decode(frame) {
+            Ok(Message::Updates(frame)) => self.on_updates_received(counters, from, frame, now),
+            Ok(Message::Ack(ack)) => self.on_ack_received(from, ack, now),
+            Ok(Message::Leaving) => self.on_member_left(from, now),
+            Err(_) => match self.peers.get_mut(&from) {
+                Some(peer) => peer.rejected_frames += 1,
+                None => self.rejected_frames += 1,
+            },
+        }
+        self.drain_frames(now)
+    }
+
+    fn on_updates_received(
+        &mut self,
+        counters: &dyn ReplicatedCounters,
+        from: Incarnation,
+        frame: UpdateFrame,
+        now: Timestamp,
+    ) {
+        let UpdateFrame { position, is_complete, roster, mut updates } = frame;
+        let received = updates.len();
+        updates.retain(|update| !self.settings.is_too_far_ahead(update, now));
+        let rejected = (received - updates.len()) as u64;
+        // Only this node knows its own charges. Other nodes know the units of them that they have removed.
+        let own =
+            updates.iter_mut().filter(|update| update.incarnation == self.local_node.incarnation);
+        own.for_each(|update| update.units.charged = 0);
+        counters.merge(&updates, now);
+        // Updates of this node's own charges contain removals by other nodes. This node sends the merged counters
+        // itself.
+        updates.retain(|update| update.incarnation != self.local_node.incarnation);
+        let Some(peer) = self.peers.get_mut(&from) else {
+            return self.forward(&updates);
+        };
+        peer.rejected_updates += rejected;
+        peer.incoming.on_frame_received(position, is_complete);
+        peer.is_ack_due = true;
+        let is_alive = peer.is_alive();
+        let roster = roster.filter(|_| peer.incoming.advance_roster_position(position));
+        if let Some(roster) = roster {
+            self.merge_roster(from, roster, now);
+        }
+        if !is_alive {
+            self.forward(&updates);
+        }
+        self.apply_acks(from, now);
+    }
+
+    fn on_ack_received(&mut self, from: Incarnation, ack: Ack, now: Timestamp) {
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.on_ack_received(ack, now);
+        }
+        self.apply_acks(from, now);
+    }
+
+    /// Applies the acknowledgements of a peer that are applicable by now.
+    fn apply_acks(&mut self, from: Incarnation, now: Timestamp) {
+        if self.peers.get_mut(&from).is_some_and(PeerState::apply_acks) {
+            self.prune_flush_history();
+        }
+        self.publish_progress(now);
+    }
+
+    /// Handles a new link to a peer. Frames in flight may be lost.
+    pub fn on_link_up(
+        &mut self,
+        counters: &dyn ReplicatedCounters,
+        to: Incarnation,
+        now: Timestamp,
+    ) -> Vec<OutboundFrame> {
+        if let Some(peer) = self.peers.get_mut(&to) {
+            peer.on_link_up();
+            if peer.is_alive() && peer.outgoing.has_in_flight() {
+                self.start_epoch(counters, to, now);
+            }
+        }
+        self.drain_frames(now)
+    }
+
+    /// Sends changed counters and announces that this node leaves. The node must not charge anything afterwards.
+    pub fn leave(
+        &mut self,
+        counters: &dyn ReplicatedCounters,
+        now: Timestamp,
+    ) -> Vec<OutboundFrame> {
+        let mut frames = self.flush(counters, now);
+        let alive = self.peers.values().filter(|peer| peer.is_alive());
+        frames.extend(alive.map(|peer| (peer.node.incarnation, message::leaving_frame())));
+        frames
+    }
+
+    /// Returns the status of this node and its peers.
+    pub fn status(&self, now: Timestamp) -> EngineStatus {
+        EngineStatus::new(self, now)
+    }
+
+    /// Publishes the progress of the other members for decisions.
+    fn publish_progress(&mut self, now: Timestamp) {
+        self.update_settled();
+        let is_majority = self.is_majority();
+        self.majority_since = self.majority_since.or(Some(now)).filter(|_| is_majority);
+        let required_peers = self.peers.values().filter(|peer| !peer.is_known_indirectly);
+        let members = required_peers.map(|peer| MemberProgress {
+            incarnation: peer.node.incarnation,
+            acknowledged_flush: peer.acknowledged_flush,
+            silent_since: peer.silent_since,
+        });
+        let nodes = u32::try_from(self.peers.len() + 1).unwrap_or(u32::MAX);
+        let progress = Progress {
+            members: members.collect(),
+            nodes: if self.is_joining { nodes.max(2) } else { nodes },
+            majority_since: self.majority_since,
+            is_joining: self.is_joining,
+            max_clock_skew_us: self.settings.skew_us(),
+        };
+        if **self.progress.load() != progress {
+            self.progress.store(Arc::new(progress));
+        }
+    }
+}

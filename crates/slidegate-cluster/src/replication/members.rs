@@ -1,0 +1,233 @@
+//! Members: which nodes are alive, silent or departed, and which are voters.
+
+use std::collections::VecDeque;
+
+use slidegate::Timestamp;
+
+use super::peer::PeerState;
+use super::settings::{NodeInfo, elapsed_us, micros};
+use super::{OutboundFrame, ReplicationEngine};
+use crate::message::{MAX_ROSTER_ENTRIES, Roster, RosterEntry};
+use crate::pn_counter::Incarnation;
+use crate::replicated_counters::ReplicatedCounters;
+
+/// Maximum number of remembered departed members, so that they are not added again.
+const MAX_DEPARTED: usize = 1024;
+/// Maximum number of departed members in a roster.
+const MAX_DEPARTED_IN_ROSTER: usize = 32;
+
+/// Members that have left, most recent first.
+#[derive(Debug, Default)]
+pub(super) struct DepartedMembers(VecDeque<DepartedMember>);
+
+#[derive(Debug)]
+struct DepartedMember {
+    incarnation: Incarnation,
+    name: Box<str>,
+    /// Whether the member was removed only because it was silent for too long. It may return.
+    is_forgotten: bool,
+}
+
+impl DepartedMembers {
+    fn insert(&mut self, incarnation: Incarnation, name: &str, is_forgotten: bool) {
+        self.0.retain(|departed| departed.incarnation != incarnation);
+        self.0.push_front(DepartedMember { incarnation, name: name.into(), is_forgotten });
+        self.0.truncate(MAX_DEPARTED);
+    }
+
+    fn contains(&self, incarnation: Incarnation) -> bool {
+        self.0.iter().any(|departed| departed.incarnation == incarnation)
+    }
+
+    /// Removes a member that was forgotten and has returned.
+    fn remove_forgotten(&mut self, incarnation: Incarnation) {
+        self.0.retain(|departed| departed.incarnation != incarnation || !departed.is_forgotten);
+    }
+
+    fn iter_left(&self) -> impl Iterator<Item = &DepartedMember> {
+        self.0.iter().filter(|departed| !departed.is_forgotten)
+    }
+}
+
+impl ReplicationEngine {
+    /// Handles a change reported by the failure detector. Members that are neither alive nor have left are silent, and
+    /// so are members known only from rosters.
+    pub fn on_membership_changed(
+        &mut self,
+        counters: &dyn ReplicatedCounters,
+        alive: &[NodeInfo],
+        left: &[Incarnation],
+        now: Timestamp,
+    ) -> Vec<OutboundFrame> {
+        left.iter().for_each(|incarnation| self.on_member_left(*incarnation, now));
+        for node in alive {
+            self.on_member_alive(counters, node, now);
+        }
+        let has_disappeared = |peer: &&mut PeerState| {
+            let is_alive = alive.iter().any(|node| node.incarnation == peer.node.incarnation);
+            peer.is_alive() && !is_alive
+        };
+        let mut silent = Vec::new();
+        for peer in self.peers.values_mut().filter(has_disappeared) {
+            peer.mark_silent(now);
+            silent.push(peer.node.incarnation);
+        }
+        silent.into_iter().for_each(|incarnation| self.schedule_relay(incarnation));
+        self.prune_flush_history();
+        self.publish_progress(now);
+        self.drain_frames(now)
+    }
+
+    /// Handles a member that is alive.
+    fn on_member_alive(
+        &mut self,
+        counters: &dyn ReplicatedCounters,
+        node: &NodeInfo,
+        now: Timestamp,
+    ) {
+        self.departed.remove_forgotten(node.incarnation);
+        if !self.add_member(node, None, now) {
+            return;
+        }
+        let flush = self.flush;
+        let Some(peer) = self.peers.get_mut(&node.incarnation) else { return };
+        if std::mem::take(&mut peer.is_known_indirectly) {
+            peer.acknowledged_flush = peer.acknowledged_flush.max(flush);
+        }
+        let was_silent = peer.silent_since.take().is_some();
+        peer.node.address = node.address;
+        if was_silent || peer.outgoing.sent.epoch == 0 {
+            peer.on_link_up();
+            peer.outgoing.refill_budget(self.settings.interval_bytes);
+            // Published before anything is sent to the member: later charges must not assume that this node is alone.
+            self.publish_progress(now);
+            self.start_epoch(counters, node.incarnation, now);
+        }
+    }
+
+    /// Adds a node as a member unless it has left. Returns whether it is a member.
+    fn add_member(
+        &mut self,
+        node: &NodeInfo,
+        silent_since: Option<Timestamp>,
+        now: Timestamp,
+    ) -> bool {
+        let NodeInfo { incarnation, name, .. } = node;
+        if *incarnation == self.local_node.incarnation || self.departed.contains(*incarnation) {
+            return false;
+        }
+        if self.peers.contains_key(incarnation) {
+            return true;
+        }
+        let namesakes = self.peers.values().map(|peer| &peer.node).chain([&self.local_node]);
+        let (older, newer): (Vec<_>, Vec<_>) = namesakes
+            .filter(|other| other.name == *name)
+            .map(|other| other.incarnation)
+            .partition(|other| other < incarnation);
+        if !newer.is_empty() || older.contains(&self.local_node.incarnation) {
+            self.departed.insert(*incarnation, name, false);
+            return false;
+        }
+        older.into_iter().for_each(|other| self.on_member_left(other, now));
+        // A node that joins a cluster may not charge freely before it has received all charges made up to now. But a
+        // node that is new to a joining or partitioned node may be an old member.
+        let is_newcomer = self.is_settled && self.majority_since.is_some();
+        let acknowledged_flush = if is_newcomer { self.flush } else { 0 };
+        let mut peer = PeerState::new(node.clone(), silent_since, acknowledged_flush);
+        peer.is_known_indirectly = is_newcomer && silent_since.is_some();
+        self.peers.insert(*incarnation, peer);
+        self.roster_version += 1;
+        true
+    }
+
+    /// Handles a member that has left and charges nothing more.
+    pub(super) fn on_member_left(&mut self, incarnation: Incarnation, now: Timestamp) {
+        self.remove(incarnation, false, now);
+    }
+
+    /// Removes members that have been silent for longer than `silent_timeout`.
+    pub(super) fn remove_long_silent(&mut self, now: Timestamp) {
+        let timeout_us = micros(self.settings.silent_timeout);
+        let is_forgotten = |peer: &&PeerState| {
+            peer.silent_since.is_some_and(|since| elapsed_us(since, now) > timeout_us)
+        };
+        let forgotten = self.peers.values().filter(is_forgotten);
+        let forgotten: Vec<Incarnation> = forgotten.map(|peer| peer.node.incarnation).collect();
+        forgotten.into_iter().for_each(|incarnation| self.remove(incarnation, true, now));
+    }
+
+    fn remove(&mut self, incarnation: Incarnation, is_forgotten: bool, now: Timestamp) {
+        if let Some(peer) = self.peers.remove(&incarnation) {
+            self.departed.insert(incarnation, &peer.node.name, is_forgotten);
+            self.roster_version += 1;
+            self.schedule_relay(incarnation);
+            self.prune_flush_history();
+            self.publish_progress(now);
+        }
+    }
+
+    /// Merges the roster of a member.
+    pub(super) fn merge_roster(&mut self, from: Incarnation, roster: Roster, now: Timestamp) {
+        if let Some(peer) = self.peers.get_mut(&from) {
+            if roster.is_settled && !peer.is_settled && !peer.has_acknowledged {
+                // The peer charges freely without having received updates from this node: two clusters meet.
+                peer.acknowledged_flush = peer.delivered_flush;
+            }
+            peer.is_settled = roster.is_settled;
+        }
+        for RosterEntry { incarnation, name, has_left } in roster.entries {
+            if has_left && incarnation != self.local_node.incarnation {
+                self.on_member_left(incarnation, now);
+                self.departed.insert(incarnation, &name, false);
+            } else if !has_left && self.peers.len() < MAX_ROSTER_ENTRIES {
+                let node = NodeInfo { incarnation, name: (*name).into(), address: None };
+                self.add_member(&node, Some(now), now);
+            }
+        }
+    }
+
+    /// Returns the roster for other members.
+    pub(super) fn roster(&self) -> Roster {
+        let entry = |incarnation: Incarnation, name: &str, has_left: bool| RosterEntry {
+            incarnation,
+            name: name.into(),
+            has_left,
+        };
+        let nodes = self.peers.values().map(|peer| &peer.node).chain([&self.local_node]);
+        let members = nodes.map(|node| entry(node.incarnation, &node.name, false));
+        let departed = self.departed.iter_left().take(MAX_DEPARTED_IN_ROSTER);
+        let departed = departed.map(|departed| entry(departed.incarnation, &departed.name, true));
+        Roster { is_settled: self.is_settled, entries: members.chain(departed).collect() }
+    }
+
+    /// Updates `is_joining` and `is_settled`. This node has joined once a settled member has sent its full state. It is
+    /// settled once all members have acknowledged it, or a majority while the others are silent. A settled node is a
+    /// voter in partitions.
+    pub(super) fn update_settled(&mut self) {
+        self.is_joining &= !self.peers.values().any(PeerState::knows_cluster);
+        if self.is_settled || self.is_joining {
+            return;
+        }
+        let has_acknowledged = |peer: &&PeerState| peer.has_acknowledged;
+        let all = self.peers.values().all(|peer| peer.has_acknowledged);
+        let voters = self.peers.values().filter(has_acknowledged).filter(|peer| peer.is_voter());
+        if all || voters.count() * 2 > self.peers.len() + 1 {
+            self.is_settled = true;
+            self.roster_version += 1;
+        }
+    }
+
+    /// Returns whether this node and the reachable voters are a majority: more than half of all members, or the half
+    /// with the smallest name if they are evenly split.
+    pub(super) fn is_majority(&self) -> bool {
+        let local_name = self.is_settled.then_some(&self.local_node.name);
+        let others = self.peers.values().filter(|peer| peer.is_voter());
+        let voters: Vec<_> = others.map(|peer| &peer.node.name).chain(local_name).collect();
+        let all = self.peers.values().map(|peer| &peer.node.name).chain([&self.local_node.name]);
+        match (2 * voters.len()).cmp(&(self.peers.len() + 1)) {
+            std::cmp::Ordering::Less => false,
+            std::cmp::Ordering::Equal => voters.iter().min() == all.min().as_ref(),
+            std::cmp::Ordering::Greater => true,
+        }
+    }
+}

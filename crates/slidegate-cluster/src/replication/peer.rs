@@ -1,0 +1,173 @@
+//! State of one other member.
+
+use slidegate::Timestamp;
+
+use super::incoming::{IncomingStream, PendingAck};
+use super::outgoing::{AckProgress, OutgoingStream};
+use super::settings::NodeInfo;
+use super::status::FrameTraffic;
+use crate::message::Ack;
+use crate::replicated_counters::FlushSeq;
+
+/// Upper bound for measured round trips, in microseconds, so that a paused node does not distort the timeout.
+const MAX_ROUND_TRIP_US: u64 = 2_000_000;
+
+/// Maximum number of times that the stuck timeout doubles while nothing is received from the peer.
+const MAX_TIMEOUT_DOUBLINGS: u32 = 4;
+
+/// One other member.
+#[derive(Debug)]
+pub(super) struct PeerState {
+    pub node: NodeInfo,
+    /// The time since which the member has been silent; `None` if it is alive.
+    pub silent_since: Option<Timestamp>,
+    /// Whether the member is known only from rosters and is not required to acknowledge. It may not charge freely
+    /// before this node acknowledges to it, which requires direct contact.
+    pub is_known_indirectly: bool,
+    /// The last flush that counts as acknowledged.
+    pub acknowledged_flush: FlushSeq,
+    /// Whether an acknowledgement of the member has been applied.
+    pub has_acknowledged: bool,
+    /// The last flush that has arrived at the member. Earlier changes are never sent again.
+    pub delivered_flush: FlushSeq,
+    /// Whether the next epoch must begin with the full state, including the counters of other incarnations.
+    pub needs_full_state: bool,
+    /// Whether received frames are not acknowledged yet.
+    pub is_ack_due: bool,
+    /// Whether all members known to this member have acknowledged it, according to its roster.
+    pub is_settled: bool,
+    /// Whether the member has sent its full state since it was last silent: an acknowledgement of later frames has been
+    /// applied.
+    pub has_sent_all_state: bool,
+    /// Version of the roster that was last sent to the member.
+    pub sent_roster_version: u64,
+    pub outgoing: OutgoingStream,
+    pub incoming: IncomingStream,
+    pub sent: FrameTraffic,
+    pub received: FrameTraffic,
+    /// Number of received frames that were invalid.
+    pub rejected_frames: u64,
+    /// Number of received updates that were dated too far in the future.
+    pub rejected_updates: u64,
+    /// Decaying maximum of the time until a frame is acknowledged, in microseconds.
+    round_trip_us: u64,
+    /// Number of consecutive times that the stream was stuck while nothing was received.
+    doublings: u32,
+}
+
+impl PeerState {
+    /// Creates the state of a new member. The member need not acknowledge flushes up to `acknowledged_flush`.
+    pub fn new(
+        node: NodeInfo,
+        silent_since: Option<Timestamp>,
+        acknowledged_flush: FlushSeq,
+    ) -> Self {
+        Self {
+            node,
+            silent_since,
+            is_known_indirectly: false,
+            acknowledged_flush,
+            has_acknowledged: false,
+            delivered_flush: 0,
+            needs_full_state: true,
+            is_ack_due: false,
+            is_settled: false,
+            has_sent_all_state: false,
+            sent_roster_version: 0,
+            outgoing: OutgoingStream::default(),
+            incoming: IncomingStream::default(),
+            sent: FrameTraffic::default(),
+            received: FrameTraffic::default(),
+            rejected_frames: 0,
+            rejected_updates: 0,
+            round_trip_us: 0,
+            doublings: 0,
+        }
+    }
+
+    pub fn is_alive(&self) -> bool {
+        self.silent_since.is_none()
+    }
+
+    /// Returns whether the member is alive and a known part of the cluster, and so counts towards a majority.
+    pub fn is_voter(&self) -> bool {
+        self.is_alive() && self.is_settled && self.has_sent_all_state
+    }
+
+    /// Returns whether the member knows the cluster and has sent its full state.
+    pub fn knows_cluster(&self) -> bool {
+        self.is_alive() && self.is_settled && self.incoming.is_complete()
+    }
+
+    /// Marks the member as silent and closes its stream. The member receives no acknowledgement until a new epoch has
+    /// sent the full state, so it learns of charges made in the meantime before it may charge more.
+    pub fn mark_silent(&mut self, now: Timestamp) {
+        self.silent_since = Some(now);
+        self.has_sent_all_state = false;
+        self.needs_full_state = true;
+        self.outgoing.close();
+        self.incoming.clear_pending_acks();
+    }
+
+    /// Records a received frame.
+    pub fn record_received(&mut self, bytes: usize) {
+        self.received.record(bytes);
+        self.doublings = 0;
+    }
+
+    /// Applies an acknowledgement to the outgoing stream. Its effect on `acknowledged_flush` may be deferred.
+    pub fn on_ack_received(&mut self, ack: Ack, now: Timestamp) {
+        let Some(AckProgress { covered_flush, round_trip_us }) =
+            self.outgoing.on_ack(ack.received, now)
+        else {
+            return;
+        };
+        self.delivered_flush = self.delivered_flush.max(covered_flush);
+        self.needs_full_state &= !self.outgoing.is_initial_state_delivered(ack.received.seq);
+        if let Some(round_trip_us) = round_trip_us {
+            let decayed_us = self.round_trip_us - self.round_trip_us / 8;
+            self.round_trip_us = round_trip_us.max(decayed_us).min(MAX_ROUND_TRIP_US);
+        }
+        self.incoming.defer_ack(PendingAck { covered_flush, sent: ack.sent });
+    }
+
+    /// Returns the acknowledgement that is due, unless the outgoing stream is closed. It contains the end of the
+    /// initial state even if that is not sent yet: the peer does not apply the acknowledgement before the initial state
+    /// has arrived.
+    pub fn take_due_ack(&mut self) -> Option<Ack> {
+        let received =
+            Some(self.incoming.received).filter(|received| self.is_ack_due && received.seq > 0)?;
+        let ack = Ack { received, sent: self.outgoing.promised_position()? };
+        self.is_ack_due = false;
+        Some(ack)
+    }
+
+    /// Applies all applicable acknowledgements. Returns whether there were any.
+    pub fn apply_acks(&mut self) -> bool {
+        let mut has_applied = false;
+        while let Some(covered_flush) = self.incoming.next_applicable_ack() {
+            self.acknowledged_flush = self.acknowledged_flush.max(covered_flush);
+            self.has_acknowledged = true;
+            self.has_sent_all_state = true;
+            has_applied = true;
+        }
+        has_applied
+    }
+
+    /// Returns whether the outgoing stream is stuck. The timeout doubles each time while nothing is received from the
+    /// member.
+    pub fn check_stuck(&mut self, now: Timestamp, timeout_us: u64) -> bool {
+        let timeout_us = timeout_us.max(self.round_trip_us.saturating_mul(2));
+        let is_stuck = self.outgoing.is_stuck(now, timeout_us.saturating_mul(1 << self.doublings));
+        if is_stuck {
+            self.doublings = (self.doublings + 1).min(MAX_TIMEOUT_DOUBLINGS);
+        }
+        is_stuck
+    }
+
+    /// Resets the timeout after a new link to the member.
+    pub fn on_link_up(&mut self) {
+        self.doublings = 0;
+        self.round_trip_us = 0;
+    }
+}

@@ -1,0 +1,73 @@
+//! Settings of the replication engine, and the identity of a node.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use slidegate::Timestamp;
+
+use crate::pn_counter::{CounterUpdate, Incarnation};
+
+/// A node, as known to other nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// The incarnation. Of two incarnations with the same name, the larger is newer.
+    pub incarnation: Incarnation,
+    /// The unique name of the node, which it keeps after a restart.
+    pub name: Arc<str>,
+    /// The address on which the node listens, if known.
+    pub address: Option<SocketAddr>,
+}
+
+/// Settings of the replication engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Interval between ticks, at which changed counters are sent.
+    pub interval: Duration,
+    /// Maximum difference between the clocks of two nodes.
+    pub max_clock_skew: Duration,
+    /// Maximum time that a node with known seeds waits for a member of a cluster before it starts a new cluster.
+    pub join_timeout: Duration,
+    /// Time after which a silent member is removed. Its charges are assumed to have expired from all windows, and it is
+    /// not expected to return.
+    pub silent_timeout: Duration,
+    /// Maximum number of bytes sent to each member per interval. Half of them are for changed counters.
+    pub interval_bytes: usize,
+}
+
+/// Returns an interval of 250 ms, a clock skew of 2 s, a join timeout of 5 s, a silent timeout of one day and 2 MiB per
+/// interval.
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_millis(250),
+            max_clock_skew: Duration::from_secs(2),
+            join_timeout: Duration::from_secs(5),
+            silent_timeout: Duration::from_secs(24 * 60 * 60),
+            interval_bytes: 2 << 20,
+        }
+    }
+}
+
+impl Settings {
+    pub(super) fn skew_us(&self) -> u64 {
+        micros(self.max_clock_skew)
+    }
+
+    /// Returns whether an update is dated further in the future than the maximum clock skew plus one window, so that no
+    /// clock of the cluster can have produced it.
+    pub(super) fn is_too_far_ahead(&self, update: &CounterUpdate, now: Timestamp) -> bool {
+        let latest_us = now.as_micros().saturating_add(self.skew_us());
+        let begins_us = update.bucket.saturating_mul(update.layout.bucket_us);
+        begins_us > latest_us.saturating_add(update.layout.lifetime_us())
+    }
+}
+
+pub(super) fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Returns the microseconds from one time to another, or 0 if the second is earlier.
+pub(super) fn elapsed_us(from: Timestamp, to: Timestamp) -> u64 {
+    to.as_micros().saturating_sub(from.as_micros())
+}

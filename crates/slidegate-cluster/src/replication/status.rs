@@ -1,0 +1,105 @@
+//! Status of the replication engine and its peers.
+
+use std::time::Duration;
+
+use slidegate::Timestamp;
+
+use super::settings::elapsed_us;
+use super::{NodeInfo, ReplicationEngine};
+use crate::replicated_counters::FlushSeq;
+
+/// Status of a cluster, as known to one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineStatus {
+    /// This node.
+    pub local_node: NodeInfo,
+    /// Whether this node is waiting for a member that knows the cluster.
+    pub is_joining: bool,
+    /// Whether all known members have acknowledged this node at least once.
+    pub is_settled: bool,
+    /// Whether this node is part of a majority.
+    pub is_majority: bool,
+    /// The number of the last flush of this node.
+    pub flush: FlushSeq,
+    /// Number of invalid frames from nodes that are not members.
+    pub rejected_frames: u64,
+    /// The other members.
+    pub members: Vec<PeerStatus>,
+}
+
+/// Status of one other member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerStatus {
+    /// Identity of the member.
+    pub node: NodeInfo,
+    /// Whether the member is alive.
+    pub liveness: Liveness,
+    /// Whether the member counts towards a majority.
+    pub is_voter: bool,
+    /// The last flush that the member has acknowledged.
+    pub acknowledged_flush: FlushSeq,
+    /// Age of the oldest flush that the member has not acknowledged; zero if there is none.
+    pub lag: Duration,
+    /// Number of the current epoch of the stream to the member.
+    pub epochs: u64,
+    /// Frames sent to the member.
+    pub sent: FrameTraffic,
+    /// Frames received from the member.
+    pub received: FrameTraffic,
+    /// Number of received frames that were invalid.
+    pub rejected_frames: u64,
+    /// Number of received updates that were dated too far in the future.
+    pub rejected_updates: u64,
+}
+
+/// Whether a member is alive or silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    /// Recently seen.
+    Alive,
+    /// Not seen for this time.
+    Silent(Duration),
+}
+
+/// Frames in one direction, and their bytes without transport overhead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrameTraffic {
+    /// Number of frames.
+    pub frames: u64,
+    /// Number of bytes.
+    pub bytes: u64,
+}
+
+impl FrameTraffic {
+    pub(super) fn record(&mut self, bytes: usize) {
+        self.frames += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+impl EngineStatus {
+    pub(super) fn new(engine: &ReplicationEngine, now: Timestamp) -> Self {
+        let since = |moment: Timestamp| Duration::from_micros(elapsed_us(moment, now));
+        let members = engine.peers.values().map(|peer| PeerStatus {
+            node: peer.node.clone(),
+            liveness: peer.silent_since.map_or(Liveness::Alive, |at| Liveness::Silent(since(at))),
+            is_voter: peer.is_voter(),
+            acknowledged_flush: peer.acknowledged_flush,
+            lag: Duration::from_micros(engine.lag_us(peer.acknowledged_flush, now)),
+            epochs: peer.outgoing.sent.epoch,
+            sent: peer.sent,
+            received: peer.received,
+            rejected_frames: peer.rejected_frames,
+            rejected_updates: peer.rejected_updates,
+        });
+        Self {
+            local_node: engine.local_node.clone(),
+            is_joining: engine.is_joining,
+            is_settled: engine.is_settled,
+            is_majority: engine.majority_since.is_some(),
+            flush: engine.flush,
+            rejected_frames: engine.rejected_frames,
+            members: members.collect(),
+        }
+    }
+}

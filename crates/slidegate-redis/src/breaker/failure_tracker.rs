@@ -1,0 +1,109 @@
+//! The results of calls while a breaker is closed: consecutive failures and the failure rate of the current window.
+
+use slidegate::Timestamp;
+
+use super::sync::{AtomicU32, AtomicU64, Ordering};
+use super::{OpenReason, Settings};
+
+/// Length of the windows that failure rates are computed for: long enough to contain several calls, short enough to
+/// drop old results.
+const WINDOW_US: u64 = 1_000_000;
+
+/// The recent results of calls. Lock-free: threads that report concurrently do not wait for each other.
+#[derive(Debug, Default)]
+pub(super) struct FailureTracker {
+    /// Failures since the last success.
+    consecutive: AtomicU32,
+    /// The current [`Window`], packed.
+    window: AtomicU64,
+}
+
+/// The calls of one window. Packed into 64 bits.
+#[derive(Clone, Copy)]
+struct Window {
+    /// The number of the window in time; only the lowest bits, which repeat after half a year.
+    number: u64,
+    calls: u32,
+    failed: u32,
+}
+
+impl FailureTracker {
+    /// Records a successful call.
+    pub(super) fn record_success(&self, now: Timestamp) {
+        if self.consecutive.load(Ordering::Relaxed) != 0 {
+            self.consecutive.store(0, Ordering::Relaxed);
+        }
+        self.count_call(now, 0);
+    }
+
+    /// Records a failed call. Returns the reason for opening the breaker, if there is one.
+    pub(super) fn record_failure(&self, now: Timestamp, settings: &Settings) -> Option<OpenReason> {
+        let Window { calls, failed, .. } = self.count_call(now, 1);
+        let consecutive = self.consecutive.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        if consecutive >= settings.consecutive_failures {
+            return Some(OpenReason::ConsecutiveFailures(consecutive));
+        }
+        let is_over_rate = calls >= settings.min_calls && failed >= calls.div_ceil(2);
+        is_over_rate.then_some(OpenReason::FailureRate { failed, calls })
+    }
+
+    /// Removes all results.
+    pub(super) fn clear(&self) {
+        self.consecutive.store(0, Ordering::Relaxed);
+        self.window.store(0, Ordering::Relaxed);
+    }
+
+    /// Counts one call, with 1 as `failed` if it failed. Returns the window that includes it.
+    fn count_call(&self, now: Timestamp, failed: u32) -> Window {
+        let mut packed = self.window.load(Ordering::Relaxed);
+        loop {
+            let window = Window::unpack(packed).with_call(now, failed);
+            let swapped = self.window.compare_exchange_weak(
+                packed,
+                window.pack(),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            match swapped {
+                Ok(_) => return window,
+                Err(other) => packed = other,
+            }
+        }
+    }
+}
+
+impl Window {
+    const COUNT_BITS: u32 = 20;
+    const MAX: u32 = (1 << Self::COUNT_BITS) - 1;
+    const NUMBER_BITS: u32 = 64 - 2 * Self::COUNT_BITS;
+
+    /// Returns the window after one more call: this one, or a new one if it has ended.
+    fn with_call(self, now: Timestamp, failed: u32) -> Self {
+        let number = (now.as_micros() / WINDOW_US) % (1 << Self::NUMBER_BITS);
+        let Self { calls, failed: before, .. } =
+            if number == self.number { self } else { Self { number, calls: 0, failed: 0 } };
+        // Only the first million calls of a window count.
+        if calls == Self::MAX {
+            return self;
+        }
+        Self { number, calls: calls + 1, failed: before + failed }
+    }
+
+    /// Packs the window into 64 bits.
+    fn pack(self) -> u64 {
+        let Self { number, calls, failed } = self;
+        (number << (2 * Self::COUNT_BITS))
+            | (u64::from(calls) << Self::COUNT_BITS)
+            | u64::from(failed)
+    }
+
+    /// Unpacks a window.
+    fn unpack(packed: u64) -> Self {
+        let count = |packed: u64| packed as u32 & Self::MAX;
+        Self {
+            number: packed >> (2 * Self::COUNT_BITS),
+            calls: count(packed >> Self::COUNT_BITS),
+            failed: count(packed),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Operations without a decision: revert, refund and reset. One script call per slot; the slots run concurrently.
+
+use std::collections::BTreeMap;
+
+use futures_util::future::join_all;
+use slidegate::store::{Charge, Outcomes};
+use slidegate::{StoreError, Timestamp};
+use tokio::time::Instant;
+
+use crate::call::{self, ScriptCall, key_and_tag};
+use crate::failure::Failure;
+use crate::reply::{DecodeError, ScriptReply};
+use crate::script::Scripts;
+use crate::script_request::KeyedHit;
+use crate::topology::Topology;
+
+/// An operation on counters in one slot.
+#[derive(Debug)]
+pub enum MaintenanceOp<'e> {
+    Revert(Vec<&'e Charge>),
+    Refund(Vec<&'e KeyedHit>),
+    Reset(Vec<&'e KeyedHit>),
+}
+
+impl MaintenanceOp<'_> {
+    /// Builds the script call. `None` for `now` selects the clock of Redis.
+    pub fn call<'s>(&self, scripts: &'s Scripts, now: Option<Timestamp>) -> ScriptCall<'s, '_> {
+        match self {
+            Self::Revert(charges) => call::build_revert(scripts, charges),
+            Self::Refund(hits) => call::build_refund(scripts, now, hits),
+            Self::Reset(hits) => call::build_reset(scripts, hits),
+        }
+    }
+
+    /// Decodes the reply. A refund reports the state of each counter, the other operations only success.
+    pub fn decode(&self, bytes: &[u8]) -> Result<ScriptReply, DecodeError> {
+        match self {
+            Self::Refund(hits) => ScriptReply::decode(hits.len(), bytes),
+            Self::Revert(_) | Self::Reset(_) if bytes == b"OK" => Ok(ScriptReply::empty()),
+            Self::Revert(_) | Self::Reset(_) => Err(DecodeError::Malformed),
+        }
+    }
+}
+
+/// Reverts charges. Charges of other kinds of stores are ignored.
+pub async fn revert(
+    topology: &Topology,
+    charges: &[Charge],
+    deadline: Instant,
+) -> Result<(), StoreError> {
+    let charges =
+        charges.iter().filter_map(|charge| Some((key_and_tag(&charge.counter)?.0, charge)));
+    let operations = group_by_slot(topology, charges)
+        .into_iter()
+        .map(|(slot, charges)| (slot, MaintenanceOp::Revert(charges)));
+    run_all(topology, operations, deadline).await.map(drop)
+}
+
+/// Subtracts the costs of hits from their counters. Returns the state of each counter afterwards, in the order of the
+/// hits.
+pub async fn refund(
+    topology: &Topology,
+    hits: &[KeyedHit],
+    deadline: Instant,
+) -> Result<Outcomes, StoreError> {
+    let indexed = hits.iter().enumerate().map(|(index, hit)| (&*hit.key, (index, hit)));
+    let (index_groups, operations): (Vec<Vec<usize>>, Vec<_>) = group_by_slot(topology, indexed)
+        .into_iter()
+        .map(|(slot, indexed)| {
+            let (indexes, hits) = indexed.into_iter().unzip();
+            (indexes, (slot, MaintenanceOp::Refund(hits)))
+        })
+        .unzip();
+    let replies = run_all(topology, operations.into_iter(), deadline).await?;
+    let refunded = replies.iter().flat_map(ScriptReply::hits).map(|hit_reply| hit_reply.outcome);
+    let mut outcomes: Vec<_> = index_groups.into_iter().flatten().zip(refunded).collect();
+    outcomes.sort_unstable_by_key(|(index, _)| *index);
+    Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
+}
+
+/// Deletes the counters of hits.
+pub async fn reset(
+    topology: &Topology,
+    hits: &[KeyedHit],
+    deadline: Instant,
+) -> Result<(), StoreError> {
+    let hits = hits.iter().map(|hit| (&*hit.key, hit));
+    let operations = group_by_slot(topology, hits)
+        .into_iter()
+        .map(|(slot, hits)| (slot, MaintenanceOp::Reset(hits)));
+    run_all(topology, operations, deadline).await.map(drop)
+}
+
+/// Groups items by the slot of their keys.
+fn group_by_slot<'k, T>(
+    topology: &Topology,
+    items: impl Iterator<Item = (&'k str, T)>,
+) -> BTreeMap<u16, Vec<T>> {
+    let mut items_by_slot: BTreeMap<u16, Vec<T>> = BTreeMap::new();
+    for (key, item) in items {
+        items_by_slot.entry(topology.slot(key)).or_default().push(item);
+    }
+    items_by_slot
+}
+
+/// Runs operations concurrently. If there are several and one fails, the error does not claim that nothing was written.
+async fn run_all(
+    topology: &Topology,
+    operations: impl Iterator<Item = (u16, MaintenanceOp<'_>)>,
+    deadline: Instant,
+) -> Result<Vec<ScriptReply>, StoreError> {
+    let run = |(slot, operation)| async move { topology.run(slot, &operation, deadline).await };
+    let results = join_all(operations.map(run)).await;
+    let has_several = results.len() > 1;
+    results.into_iter().collect::<Result<_, _>>().map_err(|failure: Failure| match has_several {
+        true => failure.into_partial().into_error(),
+        false => failure.into_error(),
+    })
+}

@@ -1,0 +1,183 @@
+//! Requests with keys in several slots of a Cluster, which no single script can decide.
+//!
+//! All slots are peeked. If every hit fits, all slots are charged. If a slot denies then after all, the charges of the
+//! other slots are reverted. So no counter ever exceeds its limit, but units that are charged and reverted may deny
+//! other requests in between.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use slidegate::store::{Outcomes, is_admitted};
+use slidegate::{ChargeResult, ChargeWhen, Receipt, StoreError, Veto};
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use crate::failure::Failure;
+use crate::maintenance;
+use crate::reply::ScriptReply;
+use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest};
+use crate::topology::Topology;
+
+/// The hits of a request that are in one slot.
+#[derive(Debug)]
+pub struct SlotPart {
+    slot: u16,
+    /// Indexes of the hits in the request.
+    indexes: SmallVec<[usize; 2]>,
+    request: Arc<ScriptRequest>,
+}
+
+/// Splits a request by slot.
+pub fn split_by_slot(topology: &Topology, request: ScriptRequest) -> Vec<SlotPart> {
+    let mut by_slot: BTreeMap<u16, Vec<(usize, KeyedHit)>> = BTreeMap::new();
+    for (index, hit) in request.hits.into_iter().enumerate() {
+        by_slot.entry(topology.slot(&hit.key)).or_default().push((index, hit));
+    }
+    let part = |(slot, hits): (u16, Vec<(usize, KeyedHit)>)| {
+        let (indexes, hits) = hits.into_iter().unzip();
+        SlotPart { slot, indexes, request: Arc::new(ScriptRequest { mode: request.mode, hits }) }
+    };
+    by_slot.into_iter().map(part).collect()
+}
+
+impl SlotPart {
+    /// Returns a copy that peeks or charges.
+    fn with_mode(&self, mode: ScriptMode) -> Self {
+        let request = Arc::new(ScriptRequest { mode, hits: self.request.hits.clone() });
+        Self { slot: self.slot, indexes: self.indexes.clone(), request }
+    }
+
+    /// Returns a copy that charges its slot if the hits of the slot alone allow it. Joint hits never veto in the copy,
+    /// because they depend on the joint hits of the other slots.
+    fn to_charging(&self) -> Self {
+        let mut part = self.with_mode(ScriptMode::Take);
+        for hit in Arc::make_mut(&mut part.request).hits.iter_mut() {
+            if hit.veto == Veto::Jointly {
+                hit.veto = Veto::Never;
+            }
+        }
+        part
+    }
+
+    /// Returns the index in the request and the veto of each hit.
+    fn vetoes(&self) -> impl Iterator<Item = (usize, Veto)> {
+        self.indexes.iter().copied().zip(self.request.hits.iter().map(|hit| hit.veto))
+    }
+
+    /// Returns the hits that are charged even if the request is denied, or `None` if there are none.
+    fn always_charged(&self) -> Option<Self> {
+        let is_charged = |hit: &KeyedHit| hit.charge == ChargeWhen::Always && hit.cost > 0;
+        let indexed = self.indexes.iter().zip(&self.request.hits);
+        let (indexes, hits): (SmallVec<[usize; 2]>, SmallVec<[KeyedHit; 1]>) = indexed
+            .filter(|(_, hit)| is_charged(hit))
+            .map(|(index, hit)| (*index, hit.clone()))
+            .unzip();
+        let request = Arc::new(ScriptRequest { mode: ScriptMode::Take, hits });
+        (!indexes.is_empty()).then_some(Self { slot: self.slot, indexes, request })
+    }
+}
+
+/// Evaluates all parts without charging.
+pub async fn peek(
+    topology: &Topology,
+    parts: &[SlotPart],
+    deadline: Instant,
+) -> Result<Outcomes, StoreError> {
+    let peeks: Vec<SlotPart> = parts.iter().map(|part| part.with_mode(ScriptMode::Peek)).collect();
+    let replies = send_all(topology, &peeks, deadline).await;
+    let replies: Vec<ScriptReply> =
+        replies.into_iter().collect::<Result<_, _>>().map_err(Failure::into_error)?;
+    Ok(outcomes_in_request_order(parts, &replies))
+}
+
+/// Charges all parts if the request is admitted, otherwise only the hits that are always charged.
+///
+/// `revert_deadline` is called if charges must be reverted.
+pub async fn take(
+    topology: &Topology,
+    parts: &[SlotPart],
+    deadline: Instant,
+    revert_deadline: impl Fn() -> Instant,
+) -> Result<ChargeResult, StoreError> {
+    let mut outcomes = peek(topology, parts, deadline).await?;
+    let are_admitted = |outcomes: &Outcomes| {
+        let vetoes = parts.iter().flat_map(SlotPart::vetoes);
+        is_admitted(vetoes.map(|(index, veto)| (veto, outcomes[index].fits())))
+    };
+    let is_peek_admitted = are_admitted(&outcomes);
+    let charging: Vec<SlotPart> = match is_peek_admitted {
+        true => parts.iter().map(SlotPart::to_charging).collect(),
+        false => parts.iter().filter_map(SlotPart::always_charged).collect(),
+    };
+    let replies = send_all(topology, &charging, deadline).await;
+    let is_part_admitted = |reply: &Result<ScriptReply, Failure>, part: &SlotPart| {
+        reply.as_ref().is_ok_and(|reply| reply.is_admitted(&part.request.hits))
+    };
+    let mut charged_outcomes = outcomes.clone();
+    for (reply, part) in replies.iter().zip(&charging) {
+        let hit_replies = reply.iter().flat_map(ScriptReply::hits);
+        for (index, hit_reply) in part.indexes.iter().zip(hit_replies) {
+            charged_outcomes[*index] = hit_reply.outcome;
+        }
+    }
+    let allowed = is_peek_admitted
+        && replies.iter().zip(&charging).all(|(reply, part)| is_part_admitted(reply, part))
+        && are_admitted(&charged_outcomes);
+    let failure = replies.iter().find_map(|reply| reply.as_ref().err().cloned());
+
+    let (mut kept, mut to_revert) = (Vec::new(), Vec::new());
+    for (reply, part) in replies.iter().zip(&charging) {
+        let Ok(reply) = reply else { continue };
+        for ((index, hit), hit_reply) in
+            part.indexes.iter().zip(&part.request.hits).zip(reply.hits())
+        {
+            let is_kept = failure.is_none() && (allowed || hit.charge == ChargeWhen::Always);
+            match hit_reply.charge(hit) {
+                Some(charge) if !is_kept => to_revert.push(charge),
+                charge => {
+                    kept.extend(charge.map(|charge| (*index, charge)));
+                    outcomes[*index] = match allowed {
+                        true => hit_reply.outcome,
+                        false => hit_reply.outcome_after(&outcomes[*index]),
+                    };
+                }
+            }
+        }
+    }
+    // A charge that cannot be reverted counts until its window has passed.
+    if let Err(error) = maintenance::revert(topology, &to_revert, revert_deadline()).await {
+        tracing::debug!(%error, "could not revert the charges of a denied request");
+    }
+    match failure {
+        // All charges that are known have been reverted.
+        Some(failure) => Err(failure.into_partial().into_error()),
+        None => {
+            kept.sort_unstable_by_key(|(index, _)| *index);
+            let receipt = Receipt { charges: kept.into_iter().map(|(_, charge)| charge).collect() };
+            Ok(ChargeResult { allowed, outcomes, receipt })
+        }
+    }
+}
+
+/// Decides all parts concurrently.
+async fn send_all(
+    topology: &Topology,
+    parts: &[SlotPart],
+    deadline: Instant,
+) -> Vec<Result<ScriptReply, Failure>> {
+    let send = |part: &'_ SlotPart| {
+        let (slot, request) = (part.slot, part.request.clone());
+        async move { topology.decide(slot, &request, deadline).await.map(|(reply, _)| reply) }
+    };
+    join_all(parts.iter().map(send)).await
+}
+
+/// Returns the outcomes of all parts in the order of the request.
+fn outcomes_in_request_order(parts: &[SlotPart], replies: &[ScriptReply]) -> Outcomes {
+    let indexes = parts.iter().flat_map(|part| part.indexes.iter().copied());
+    let hit_replies = replies.iter().flat_map(|reply| reply.hits());
+    let mut indexed: Vec<_> = indexes.zip(hit_replies.map(|reply| reply.outcome)).collect();
+    indexed.sort_unstable_by_key(|(index, _)| *index);
+    indexed.into_iter().map(|(_, outcome)| outcome).collect()
+}

@@ -1,0 +1,181 @@
+//! Requests for scripts. They own their keys, so that they can wait and share a call with other requests.
+
+use std::fmt::Write;
+
+use slidegate::{ChargeWhen, Hit, Limit, RedisOptions, Veto};
+use smallvec::SmallVec;
+
+use crate::connect::Settings;
+use crate::script::is_slot;
+
+/// Whether a request charges its hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScriptMode {
+    /// Evaluate without charging.
+    Peek = 0,
+    /// Evaluate and charge.
+    Take = 1,
+}
+
+/// Hits that are decided together.
+#[derive(Clone, Debug)]
+pub struct ScriptRequest {
+    pub mode: ScriptMode,
+    pub hits: SmallVec<[KeyedHit; 1]>,
+}
+
+/// A hit and its Redis key.
+#[derive(Clone, Debug)]
+pub struct KeyedHit {
+    /// The Redis key.
+    pub key: String,
+    /// Identifies the limit in a value that several limits share: FNV-1a (32 bits) of the limit's id and shape.
+    pub tag: u32,
+    pub limit: Limit,
+    pub cost: u64,
+    /// Number of units that must be free.
+    pub required: u64,
+    pub veto: Veto,
+    pub charge: ChargeWhen,
+    /// Offset of the counter's clock, in microseconds ahead.
+    pub phase_us: u64,
+    /// Sampling factor N: one request in N is sent, at N times its cost.
+    pub sample: u32,
+}
+
+impl ScriptRequest {
+    /// Returns the hit if the request has exactly one, which takes one unit of an enforced slot without phase.
+    pub fn single_unit_hit(&self) -> Option<&KeyedHit> {
+        let [hit] = &self.hits[..] else { return None };
+        let is_unit = self.mode == ScriptMode::Take
+            && (hit.cost, hit.required) == (1, 1)
+            && hit.is_enforced()
+            && hit.phase_us == 0
+            && is_slot(&hit.limit.algorithm());
+        is_unit.then_some(hit)
+    }
+
+    /// Returns whether all hits are enforced, each in a slot of its own, and in the value of one key.
+    pub fn has_single_key(&self) -> bool {
+        self.has_only_enforced_slots()
+            && self.hits.windows(2).all(|pair| pair[0].key == pair[1].key)
+    }
+
+    /// Returns whether all hits are enforced, each in a slot of its own.
+    pub fn has_only_enforced_slots(&self) -> bool {
+        self.hits.iter().enumerate().all(|(index, hit)| {
+            hit.is_enforced()
+                && is_slot(&hit.limit.algorithm())
+                && !self.hits[..index].iter().any(|other| other.shares_counter_with(hit))
+        })
+    }
+}
+
+impl KeyedHit {
+    /// Returns whether the hit can deny the request alone, and is charged if the request is admitted.
+    pub fn is_enforced(&self) -> bool {
+        (self.veto, self.charge) == (Veto::Alone, ChargeWhen::IfAdmitted)
+    }
+
+    /// Returns whether the hit is charged even if it does not fit, if it is the only one of its request.
+    pub fn is_charged_above_limit(&self) -> bool {
+        match self.charge {
+            ChargeWhen::Always => true,
+            ChargeWhen::IfAdmitted => self.veto == Veto::Never,
+            ChargeWhen::IfAdmittedAndFits => false,
+        }
+    }
+
+    /// Returns whether two hits have the same counter.
+    pub fn shares_counter_with(&self, other: &Self) -> bool {
+        self.tag == other.tag && self.key == other.key
+    }
+}
+
+/// Assigns keys to the hits of a store.
+#[derive(Clone, Debug)]
+pub struct RedisKeyspace {
+    /// Prefix of every key.
+    prefix: String,
+    /// Seconds that a key is kept beyond the time that it is known to be needed.
+    pub expiry_margin_s: u32,
+}
+
+impl RedisKeyspace {
+    /// Creates the keyspace of a store with these settings.
+    pub fn new(settings: &Settings) -> Self {
+        Self {
+            prefix: settings.prefix.clone(),
+            expiry_margin_s: settings.expiry_margin.as_secs().try_into().unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Creates a request.
+    pub fn request<'h>(
+        &self,
+        mode: ScriptMode,
+        hits: impl IntoIterator<Item = &'h Hit<'h>>,
+    ) -> ScriptRequest {
+        ScriptRequest { mode, hits: hits.into_iter().map(|hit| self.keyed_hit(hit)).collect() }
+    }
+
+    /// Assigns its key to a hit.
+    pub fn keyed_hit(&self, hit: &Hit<'_>) -> KeyedHit {
+        let sample = hit.key.redis().map_or(1, |options| options.sample().get());
+        KeyedHit {
+            key: self.key(hit),
+            tag: tag(hit),
+            limit: *hit.key.share().unwrap_or(hit.limit),
+            cost: hit.cost.saturating_mul(sample.into()),
+            // A hit that charges nothing does not represent other requests.
+            required: match hit.cost {
+                0 => hit.required,
+                _ => hit.required.saturating_mul(sample.into()),
+            },
+            veto: hit.veto,
+            charge: hit.charge,
+            phase_us: hit.limit.phase_us(&hit.key),
+            sample,
+        }
+    }
+
+    /// Assigns keys to a hit: one for each part if the identity is split, otherwise one.
+    pub fn keyed_hits_in_all_parts(&self, hit: &Hit<'_>) -> Vec<KeyedHit> {
+        match hit.key.redis().and_then(RedisOptions::split_into) {
+            None => vec![self.keyed_hit(hit)],
+            Some(parts) => (0..parts.get())
+                .filter_map(|part| part.try_into().ok())
+                .map(|part| self.keyed_hit(&Hit { key: hit.key.with_part(part), ..*hit }))
+                .collect(),
+        }
+    }
+
+    /// Returns the key of a hit.
+    pub fn key(&self, hit: &Hit<'_>) -> String {
+        let mut key = String::with_capacity(64);
+        // Writing into a string cannot fail.
+        let _ = write!(key, "{}{}:{}", self.prefix, hit.key.rule(), hit.key.hash_tagged_identity());
+        if !is_slot(&hit.limit.algorithm()) {
+            let _ = write!(key, ":{}:{}", hit.key.limit(), hit.limit.shape_text());
+        }
+        key
+    }
+}
+
+/// Returns the tag of a hit's limit.
+fn tag(hit: &Hit<'_>) -> u32 {
+    /// FNV-1a, 32 bits.
+    struct Fnv(u32);
+    impl Write for Fnv {
+        fn write_str(&mut self, text: &str) -> std::fmt::Result {
+            self.0 = text
+                .bytes()
+                .fold(self.0, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+            Ok(())
+        }
+    }
+    let mut hash = Fnv(0x811c_9dc5);
+    // Writing into a hasher cannot fail.
+    let _ = write!(hash, "{}:{}", hit.key.limit(), hit.limit.shape_text());
+    hash.0
+}

@@ -1,0 +1,161 @@
+//! The servers of a store: one server, or the masters of a Cluster by slot. Follows redirections.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::cluster::{Cluster, slot_of};
+use crate::failure::{Failure, Redirect};
+use crate::maintenance::MaintenanceOp;
+use crate::reply::ScriptReply;
+use crate::script_request::ScriptRequest;
+use crate::server::{BatchKey, ScriptResult, Server};
+
+/// Maximum number of redirections that a call follows.
+const MAX_REDIRECTS: usize = 5;
+
+/// Delay before a retry while only some keys of a call have been migrated.
+const MIGRATION_RETRY_DELAY: Duration = Duration::from_millis(1);
+
+/// The servers of a store.
+pub enum Topology {
+    /// One server, or the master that Sentinels name.
+    Single(Arc<Server>),
+    /// The masters of a Cluster.
+    Cluster(Cluster),
+}
+
+/// A server and the batch key of a call to it.
+struct CallTarget {
+    server: Arc<Server>,
+    batch_key: BatchKey,
+}
+
+impl Topology {
+    /// Returns the slot of a key. Hits in one slot can be decided together.
+    pub fn slot(&self, key: &str) -> u16 {
+        match self {
+            Self::Single(_) => 0,
+            Self::Cluster(_) => slot_of(key),
+        }
+    }
+
+    /// Returns whether the breakers of all servers are open.
+    pub fn is_breaker_open(&self) -> bool {
+        match self {
+            Self::Single(server) => server.is_breaker_open(),
+            Self::Cluster(cluster) => cluster.is_breaker_open(),
+        }
+    }
+
+    /// Returns whether Redis has been reached and a breaker allows a call.
+    pub fn is_reachable(&self) -> bool {
+        match self {
+            Self::Single(server) => server.is_reachable(),
+            Self::Cluster(cluster) => cluster.is_reachable(),
+        }
+    }
+
+    /// Returns whether the breaker of the server that has this key is open.
+    pub fn is_breaker_open_for_key(&self, key: &str) -> bool {
+        match self {
+            Self::Single(server) => server.is_breaker_open(),
+            Self::Cluster(cluster) => cluster.is_breaker_open_for_slot(slot_of(key)),
+        }
+    }
+
+    /// Decides a request whose keys are in one slot, by `deadline` at the latest.
+    pub async fn decide(
+        &self,
+        slot: u16,
+        request: &Arc<ScriptRequest>,
+        deadline: Instant,
+    ) -> ScriptResult {
+        self.send(slot, deadline, |target| async move {
+            target.server.decide(target.batch_key, request, deadline).await
+        })
+        .await
+    }
+
+    /// Runs a maintenance operation in a slot.
+    pub async fn run(
+        &self,
+        slot: u16,
+        operation: &MaintenanceOp<'_>,
+        deadline: Instant,
+    ) -> Result<ScriptReply, Failure> {
+        self.send(slot, deadline, |target| async move {
+            target.server.run(operation, target.batch_key.is_asking, deadline).await
+        })
+        .await
+    }
+
+    /// Reserves the next call of a single server: all requests that arrive before the returned guard is dropped share
+    /// it.
+    pub fn try_hold(&self) -> Option<impl Drop> {
+        match self {
+            Self::Single(server) => server.try_hold(BatchKey::default()),
+            Self::Cluster(_) => None,
+        }
+    }
+
+    /// Calls the server that has the slot and follows redirections. A redirected call has charged nothing.
+    async fn send<T, F>(
+        &self,
+        slot: u16,
+        deadline: Instant,
+        send: impl Fn(CallTarget) -> F,
+    ) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
+        let cluster = match self {
+            Self::Single(server) => {
+                return send(CallTarget { server: server.clone(), batch_key: BatchKey::default() })
+                    .await;
+            }
+            Self::Cluster(cluster) => cluster,
+        };
+        let mut batch_key = BatchKey { slot, ..BatchKey::default() };
+        let mut server = cluster.master(slot, deadline).await?;
+        let mut redirects = 0;
+        loop {
+            let redirect = match send(CallTarget { server: server.clone(), batch_key }).await {
+                Err(Failure::Redirect(redirect)) => redirect,
+                Err(failure) => {
+                    if matches!(failure, Failure::Server(_)) {
+                        cluster.request_refresh();
+                    }
+                    return Err(failure);
+                }
+                result => return result,
+            };
+            match &redirect {
+                Redirect::Moved(_) | Redirect::Ask(_) if redirects == MAX_REDIRECTS => {
+                    return Err(Failure::Redirect(redirect));
+                }
+                Redirect::Moved(address) => {
+                    cluster.request_refresh();
+                    server = cluster.redirect_target(&server, address)?;
+                    (batch_key.is_asking, redirects) = (false, redirects + 1);
+                }
+                Redirect::Ask(address) => {
+                    server = cluster.redirect_target(&server, address)?;
+                    (batch_key.is_asking, redirects) = (true, redirects + 1);
+                }
+                Redirect::TryAgain if Instant::now() + MIGRATION_RETRY_DELAY >= deadline => {
+                    return Err(Failure::Redirect(redirect));
+                }
+                Redirect::TryAgain => {
+                    // A retry without other requests may succeed: its own keys may all be on one node.
+                    if batch_key.is_alone {
+                        sleep(MIGRATION_RETRY_DELAY).await;
+                    }
+                    server = cluster.master(slot, deadline).await?;
+                    (batch_key.is_asking, batch_key.is_alone) = (false, true);
+                }
+            }
+        }
+    }
+}

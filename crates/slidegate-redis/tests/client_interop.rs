@@ -1,0 +1,203 @@
+//! The programs in `examples/redis` and a gate of slidegate share counters.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
+
+mod server;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use slidegate::{Descriptor, Gate, Policy, Request};
+use slidegate_redis::{RedisStore, Settings};
+
+use server::Redis;
+
+const MAX: usize = 5;
+
+/// The example programs, with Python, Node and their packages.
+struct Programs {
+    examples: PathBuf,
+    home: PathBuf,
+}
+
+impl Programs {
+    fn find() -> Self {
+        let home = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("client_interop");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap();
+        for needed in ["venv/bin/python", "node_modules/redis"] {
+            let needed = home.join(needed);
+            assert!(
+                needed.exists(),
+                "{} is missing: crates/slidegate-redis/tests/client_interop.sh installs it (`make test` runs that)",
+                needed.display()
+            );
+        }
+        Self { examples: root.join("examples/redis"), home }
+    }
+
+    /// Creates the command that runs the Python program.
+    fn python(&self, run_args: &ClientRun<'_>) -> Command {
+        let mut python = Command::new(self.home.join("venv/bin/python"));
+        python.arg(self.examples.join("limit.py"));
+        run_args.add_args(python)
+    }
+
+    /// Creates the command that runs the Node program. Node searches packages next to the program, so a copy is
+    /// installed there.
+    fn node(&self, run_args: &ClientRun<'_>) -> Command {
+        let copy = self.home.join("examples/redis/limit.mjs");
+        fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        fs::copy(self.examples.join("limit.mjs"), &copy).unwrap();
+        let lua = self.home.join("crates/slidegate-redis/lua");
+        fs::create_dir_all(lua.parent().unwrap()).unwrap();
+        let _ = fs::remove_file(&lua);
+        let origin = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+        std::os::unix::fs::symlink(origin, &lua).unwrap();
+        let mut node = Command::new("node");
+        node.arg(copy);
+        run_args.add_args(node)
+    }
+}
+
+type Start = fn(&Programs, &ClientRun<'_>) -> Command;
+
+struct ClientRun<'a> {
+    address: &'a str,
+    algorithm: &'a str,
+    client: &'a str,
+    times: usize,
+}
+
+impl ClientRun<'_> {
+    fn add_args(&self, mut command: Command) -> Command {
+        command.args([self.address, self.algorithm, self.client]).arg(self.times.to_string());
+        command
+    }
+}
+
+/// Returns the lines that a program printed.
+fn lines(program: &str, output: Output) -> Vec<String> {
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{program}: {errors}");
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+fn run(mut command: Command) -> Vec<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output =
+        command.output().unwrap_or_else(|error| panic!("{program}: {error}; is it installed?"));
+    lines(&program, output)
+}
+
+fn gate(redis: &Redis, algorithm: &str) -> Gate<RedisStore> {
+    let rule = format!(
+        "rules: [{{ name: per-client, per: [client], limits: [{MAX}/h], algorithm: {algorithm} }}]"
+    );
+    let settings = Settings { timeout: Duration::from_secs(10), ..Settings::default() };
+    let store = RedisStore::open(&redis.address(), settings).unwrap();
+    Gate::new(Policy::from_yaml(&rule).unwrap(), store)
+}
+
+/// Checks a request and returns the line that the programs would print.
+async fn check_gate(gate: &Gate<RedisStore>, client: &str) -> String {
+    let ruling = gate.check(&Request::new("default", Descriptor::new([("client", client)]))).await;
+    let decision = ruling.decision();
+    assert!(!decision.is_degraded(), "must be decided by Redis");
+    match decision.is_allowed() {
+        true => format!("allowed, {} left", decision.remaining()),
+        false => {
+            format!("denied, try again in {:.3} s", decision.retry_after().unwrap().as_secs_f64())
+        }
+    }
+}
+
+/// Algorithms of the programs, with identities that must be escaped.
+const CASES: [(&str, &str); 4] = [
+    ("sliding_log", "alice"),
+    ("sliding_log", "é=a*b!'(c)"),
+    ("sliding_window", "203.0.113.7:443"),
+    ("sliding_window", "{x},%/@+~_.-"),
+];
+
+#[tokio::test]
+async fn clients_share_counts() {
+    let (redis, programs) = (Redis::start(), Programs::find());
+    let address = redis.address();
+    for (algorithm, client) in CASES {
+        let gate = gate(&redis, algorithm);
+        let run_args = ClientRun { address: &address, algorithm, client, times: 1 };
+        let mut lines = run(programs.python(&run_args));
+        lines.push(check_gate(&gate, client).await);
+        lines.extend(run(programs.node(&run_args)));
+        lines.extend(run(programs.python(&run_args)));
+        lines.push(check_gate(&gate, client).await);
+        let expected = (0..MAX).rev().map(|left| format!("allowed, {left} left"));
+        assert_eq!(lines, expected.collect::<Vec<_>>(), "{algorithm} {client}");
+
+        // The waits of successive denials end at the same time.
+        let denied = [
+            run(programs.node(&run_args)).remove(0),
+            check_gate(&gate, client).await,
+            run(programs.python(&run_args)).remove(0),
+        ];
+        let waits = denied.map(|lines| {
+            let wait = lines
+                .strip_prefix("denied, try again in ")
+                .and_then(|wait| wait.strip_suffix(" s"));
+            wait.unwrap_or_else(|| panic!("{lines}")).parse::<f64>().unwrap()
+        });
+        assert!(
+            waits[0] >= waits[1] && waits[1] >= waits[2] && waits[2] > waits[0] - 60.0,
+            "{waits:?}"
+        );
+        assert!(waits[0] > 0.0 && waits[0] < 2.0 * 3600.0, "{waits:?}");
+    }
+}
+
+/// The reply to the last unit has another form: with the wait for the next unit.
+#[tokio::test]
+async fn each_client_alone_gets_exactly_max() {
+    let (redis, programs) = (Redis::start(), Programs::find());
+    let address = redis.address();
+    for (algorithm, client) in CASES {
+        for (program, run_as) in [("python", Programs::python as Start), ("node", Programs::node)] {
+            let client = format!("{client}-{program}");
+            let run_args =
+                ClientRun { address: &address, algorithm, client: &client, times: MAX + 1 };
+            let lines = run(run_as(&programs, &run_args));
+            let expected = (0..MAX).rev().map(|left| format!("allowed, {left} left"));
+            assert_eq!(
+                lines[..MAX],
+                expected.collect::<Vec<_>>(),
+                "{program} {algorithm} {client}"
+            );
+            assert!(lines[MAX].starts_with("denied"), "{program} {algorithm} {client}: {lines:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn concurrent_clients_get_exactly_max() {
+    let (redis, programs) = (Redis::start(), Programs::find());
+    let address = redis.address();
+    for (algorithm, client) in CASES {
+        let gate = gate(&redis, algorithm);
+        let mut lines = vec![check_gate(&gate, client).await, check_gate(&gate, client).await];
+        let run_args = ClientRun { address: &address, algorithm, client, times: MAX };
+        let programs = [
+            programs.python(&run_args),
+            programs.node(&run_args),
+            programs.python(&run_args),
+            programs.node(&run_args),
+        ];
+        let running = programs.map(|program| std::thread::spawn(move || run(program)));
+        for program in running {
+            lines.extend(program.join().unwrap());
+            lines.push(check_gate(&gate, client).await);
+        }
+        assert_eq!(lines.len(), 2 + 4 * (MAX + 1));
+        let allowed = lines.iter().filter(|lines| lines.starts_with("allowed")).count();
+        assert_eq!(allowed, MAX, "{algorithm} {client}: {lines:?}");
+    }
+}

@@ -1,0 +1,211 @@
+//! Requests that arrive while a call is in flight share the next call, and each is decided separately.
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+mod server;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::{FutureExt, poll};
+use slidegate::{
+    Algorithm, ChargeResult, Hit, Key, Limit, ManualClock, Scope, Store, StoreError, Timestamp,
+    Value,
+};
+use slidegate_redis::{RedisStore, Settings};
+
+use server::{LONG, Redis, poll_until};
+
+struct CoalescingFixture {
+    redis: Redis,
+    store: Arc<RedisStore>,
+    scope: Scope,
+}
+
+impl CoalescingFixture {
+    async fn start(timeout: Duration) -> Self {
+        let redis = Redis::start();
+        let settings = Settings { timeout, deny_cache_ttl: Duration::ZERO, ..Settings::default() };
+        let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
+        let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock);
+        let fixture = Self {
+            redis,
+            store: Arc::new(store),
+            scope: Scope::new("coalescing", "rule", "limit", &["client"]),
+        };
+        // Loads every script.
+        for algorithm in Algorithm::ALL {
+            let limit = limit("9/h", algorithm);
+            poll_until("the store responds", LONG, async || {
+                fixture.take("warm", &limit, 1).await.is_ok()
+            })
+            .await;
+            let client = ["warm".into()];
+            let hit = [fixture.hit(&client, &limit, 1)];
+            fixture.store.take_many(&[&hit, &hit]).await.unwrap();
+        }
+        fixture
+    }
+
+    fn hit<'a>(&'a self, client: &'a [Value<'a>; 1], limit: &'a Limit, cost: u64) -> Hit<'a> {
+        let key = Key::new(&self.scope, client);
+        Hit::new(key, limit, cost)
+    }
+
+    async fn take(
+        &self,
+        client: &str,
+        limit: &Limit,
+        cost: u64,
+    ) -> Result<ChargeResult, StoreError> {
+        self.store.take(&[self.hit(&[client.into()], limit, cost)]).await
+    }
+
+    fn calls(&self) -> u64 {
+        self.redis.calls_of("evalsha")
+    }
+
+    async fn charged(&self, client: &str, limit: &Limit) -> u64 {
+        let outcomes = self.store.peek(&[self.hit(&[client.into()], limit, 1)]).await.unwrap();
+        limit.quota().max() - outcomes[0].remaining()
+    }
+}
+
+fn limit(quota: &str, algorithm: Algorithm) -> Limit {
+    Limit::new(quota.parse().unwrap(), algorithm).unwrap()
+}
+
+#[tokio::test]
+async fn waiting_requests_share_one_call_in_order() {
+    let fixture = CoalescingFixture::start(LONG).await;
+    for algorithm in Algorithm::ALL {
+        let limit = limit("41/h", algorithm);
+        fixture.redis.command(&["FLUSHDB"]);
+        let before = fixture.calls();
+        fixture.redis.pause();
+        let mut takes: Vec<_> =
+            (0..101).map(|_| fixture.take("all", &limit, 1).boxed_local()).collect();
+        for take in &mut takes {
+            assert!(poll!(take).is_pending());
+        }
+        fixture.redis.resume();
+        let taken = join_all(takes).await;
+        assert_eq!(fixture.calls(), before + 2, "one call for the first, one for the others");
+        for (nth, taken) in taken.into_iter().enumerate() {
+            let taken = taken.unwrap();
+            let charges = taken.receipt.charges.len();
+            assert_eq!(
+                (taken.allowed, charges),
+                (nth < 41, usize::from(nth < 41)),
+                "{algorithm:?}"
+            );
+            let left = 40_u64.saturating_sub(nth as u64);
+            assert_eq!(taken.outcomes[0].remaining(), left, "{algorithm:?}, the {nth}th");
+        }
+    }
+}
+
+#[tokio::test]
+async fn sequential_requests_are_separate_calls() {
+    let fixture = CoalescingFixture::start(LONG).await;
+    let limit = limit("41/h", Algorithm::SlidingWindow);
+    let before = fixture.calls();
+    for _ in 0..50 {
+        fixture.take("all", &limit, 1).await.unwrap();
+    }
+    assert_eq!(fixture.calls(), before + 50);
+}
+
+#[tokio::test]
+async fn wrong_type_fails_only_its_own_request() {
+    let fixture = CoalescingFixture::start(LONG).await;
+    for algorithm in Algorithm::ALL {
+        for max in ["20/h", "2000/h"] {
+            let limit = limit(max, algorithm);
+            fixture.redis.command(&["FLUSHDB"]);
+            fixture.take("bad", &limit, 1).await.unwrap();
+            fixture.take("worse", &limit, 1).await.unwrap();
+            for key in fixture.redis.keys() {
+                fixture.redis.command(&["DEL", &key]);
+                match key.contains("bad") {
+                    true => fixture.redis.command(&["LPUSH", &key, "x"]),
+                    false => fixture.redis.command(&["SET", &key, "not ours"]),
+                };
+            }
+            let client = ["good", "bad", "good", "worse", "fine"];
+            let values = client.map(|client| [Value::Text(client)]);
+            let hits = values.each_ref().map(|client| fixture.hit(client, &limit, 1));
+            let (first, second) = ([hits[0], hits[4]], [hits[1], hits[4]]);
+            fixture.redis.pause();
+            let requests: [&[Hit<'_>]; 7] =
+                [&hits[4..], &first, &hits[1..2], &second, &hits[3..4], &hits[2..3], &hits[4..]];
+            let mut takes: Vec<_> =
+                requests.map(|hits| fixture.store.take(hits).boxed_local()).into();
+            for take in &mut takes {
+                assert!(poll!(take).is_pending());
+            }
+            fixture.redis.resume();
+            let taken = join_all(takes).await;
+            let decisions: Vec<Option<bool>> =
+                taken.iter().map(|taken| taken.as_ref().ok().map(|taken| taken.allowed)).collect();
+            let fine = Some(true);
+            assert_eq!(decisions, [fine, fine, None, None, None, fine, fine], "{limit}");
+            assert_eq!(fixture.charged("good", &limit).await, 2, "{limit}");
+            assert_eq!(fixture.charged("fine", &limit).await, 3, "{limit}");
+            assert!(!fixture.store.is_breaker_open());
+        }
+    }
+}
+
+#[tokio::test]
+async fn expired_request_is_not_charged() {
+    let fixture = CoalescingFixture::start(Duration::from_millis(300)).await;
+    let limit = limit("1000/h", Algorithm::SlidingWindow);
+    fixture.redis.pause();
+    let mut takes: Vec<_> =
+        (0..100).map(|_| fixture.take("all", &limit, 1).boxed_local()).collect();
+    for take in &mut takes {
+        assert!(poll!(take).is_pending());
+    }
+    // Some requests are canceled before the timeout.
+    takes.truncate(60);
+    let errors: Vec<StoreError> =
+        join_all(takes).await.into_iter().map(|taken| taken.unwrap_err()).collect();
+    assert!(matches!(errors[0], StoreError::TimedOut(_)), "the first request was sent");
+    let not_sent = |error: &StoreError| matches!(error, StoreError::Unavailable(_));
+    assert!(errors[1..].iter().all(not_sent), "{:?}", errors[1]);
+    fixture.redis.resume();
+    let mut charged = 0;
+    poll_until("the store responds", LONG, async || match fixture.take("all", &limit, 0).await {
+        Ok(taken) => {
+            charged = 1_000 - taken.outcomes[0].remaining();
+            true
+        }
+        Err(_) => false,
+    })
+    .await;
+    assert!(charged <= 1, "{charged}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousand_concurrent_requests_get_exactly_max() {
+    let fixture = Arc::new(CoalescingFixture::start(LONG).await);
+    for algorithm in Algorithm::ALL {
+        fixture.redis.command(&["FLUSHDB"]);
+        let before = fixture.calls();
+        let callers = (0..1_000).map(|nth| {
+            let fixture = fixture.clone();
+            tokio::spawn(async move {
+                let (small, large) = (limit("150/h", algorithm), limit("400/d", algorithm));
+                let client = [Value::Text(["a", "b"][nth % 2])];
+                let hits = [fixture.hit(&client, &small, 1), fixture.hit(&client, &large, 1)];
+                fixture.store.take(&hits[..1 + nth % 3 % 2]).await.unwrap()
+            })
+        });
+        let taken = join_all(callers).await;
+        let allowed = taken.into_iter().filter(|taken| taken.as_ref().unwrap().allowed).count();
+        assert_eq!(allowed, 300, "{algorithm:?}");
+        let calls = fixture.calls() - before;
+        assert!(calls < 500, "{calls} calls");
+    }
+}

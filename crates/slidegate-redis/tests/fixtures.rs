@@ -1,0 +1,243 @@
+//! The Sentinel services and Clusters that other tests use as fixtures.
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+mod server;
+
+use redis::{ErrorKind, RedisResult, ServerErrorKind};
+use server::cluster::Cluster;
+use server::node::Node;
+use server::sentinel::{Service, master_named_by};
+use server::{Redis, wait_until};
+use slidegate::SystemClock;
+
+/// More bytes than the socket buffers of a connection hold.
+const LARGE_VALUE_BYTES: usize = 32 << 20;
+
+fn set(node: &Redis, key: &str) -> RedisResult<()> {
+    node.try_command(&["SET", key, "x"])
+}
+
+fn has(node: &Redis, key: &str) -> bool {
+    node.try_command::<bool>(&["EXISTS", key]).unwrap()
+}
+
+/// Waits until a replica has received everything. A new replica receives nothing more until it has acknowledged the
+/// initial copy.
+fn wait_until_replicated(master: &Node, replica: &Node) {
+    wait_until("the replica is in sync", || replica.offset() == master.offset());
+}
+
+#[test]
+fn service_fails_over_on_request_and_back() {
+    let mut service = Service::start();
+    let clock = SystemClock::new();
+    for round in 0..2 {
+        set(service.master(), &format!("before {round}")).unwrap();
+        set(service.replica(), "no").unwrap_err();
+        wait_until_replicated(service.master(), service.replica());
+        service.master().clear_log();
+        service.request_failover();
+        service.replica().wait_until_promoted(&clock);
+        let promotion_offset = service.replica().offset_at_promotion();
+        service.swap_roles();
+        assert!(service.replica().offset_at_demotion() >= promotion_offset);
+        for sentinel in &service.sentinels {
+            assert_eq!(master_named_by(sentinel), Some(service.master().port()));
+        }
+        assert!(has(service.master(), &format!("before {round}")));
+        set(service.replica(), "no").unwrap_err();
+    }
+}
+
+#[test]
+fn service_fails_over_after_kill() {
+    let mut service = Service::start();
+    set(service.master(), "key").unwrap();
+    wait_until_replicated(service.master(), service.replica());
+    let offset = service.master_mut().kill_at_known_offset();
+    service.replica().wait_until_promoted(&SystemClock::new());
+    assert_eq!(service.replica().offset_at_promotion(), offset, "the replica had everything");
+    service.master_mut().restart();
+    service.swap_roles();
+    assert!(has(service.master(), "key"));
+}
+
+#[test]
+fn service_fails_over_after_pause() {
+    let mut service = Service::start();
+    service.master().clear_log();
+    service.master().pause();
+    service.replica().wait_until_promoted(&SystemClock::new());
+    service.master().resume();
+    set(service.master(), "lost").unwrap();
+    let promotion_offset = service.replica().offset_at_promotion();
+    service.swap_roles();
+    assert!(service.replica().offset_at_demotion() > promotion_offset, "no other server had it");
+    assert!(!has(service.master(), "lost"));
+}
+
+/// Pauses a replica while its master writes, and kills the master: the unread bytes are lost, and the offsets show
+/// their number.
+fn assert_loses_unreplicated_writes(master: &mut Node, replica: &Node, key: &str) {
+    set(master, key).unwrap();
+    wait_until_replicated(master, replica);
+    let before = master.offset();
+    replica.pause();
+    master.command(&["SET", &format!("{{{key}}}large"), &"x".repeat(LARGE_VALUE_BYTES)]);
+    set(master, &format!("{{{key}}}lost")).unwrap();
+    let end = master.kill_at_known_offset();
+    assert!(end > before + LARGE_VALUE_BYTES as u64);
+    replica.resume();
+    replica.wait_until_promoted(&SystemClock::new());
+    let promotion_offset = replica.offset_at_promotion();
+    assert!(
+        (before..end - LARGE_VALUE_BYTES as u64).contains(&promotion_offset),
+        "{before} {promotion_offset} {end}"
+    );
+    assert!(has(replica, key));
+    assert!(!has(replica, &format!("{{{key}}}lost")));
+}
+
+#[test]
+fn service_loses_unreplicated_writes() {
+    let mut service = Service::start();
+    let (master, replica) = service.both_mut();
+    assert_loses_unreplicated_writes(master, replica, "key");
+}
+
+/// Returns a key of each shard.
+fn keys(cluster: &Cluster) -> Vec<String> {
+    let key_of = |nth: usize| {
+        let shard = cluster.shards()[nth];
+        let mut keys = (0..).map(|turn| format!("key-{turn}"));
+        keys.find(|key| cluster.shard_of(cluster.slot_of(key)) == shard).unwrap()
+    };
+    (0..server::cluster::SHARDS).map(key_of).collect()
+}
+
+#[test]
+fn cluster_fails_over_on_request_and_back() {
+    let cluster = Cluster::start();
+    let keys = keys(&cluster);
+    let clock = SystemClock::new();
+    let old = cluster.shards();
+    for shard in &old {
+        cluster.nodes[shard.master].clear_log();
+    }
+    for (shard, key) in old.iter().zip(&keys) {
+        set(&cluster.nodes[shard.master], key).unwrap();
+        set(&cluster.nodes[shard.replica], key).unwrap_err();
+        cluster.request_failover(shard.replica);
+        cluster.wait_until_promoted(shard.replica, &clock);
+        let promotion_offset = cluster.nodes[shard.replica].offset_at_promotion();
+        assert_eq!(
+            cluster.nodes[shard.master].offset_at_demotion(),
+            promotion_offset,
+            "nothing is lost"
+        );
+    }
+    cluster.wait_until_settled();
+    for ((old, new), key) in old.iter().zip(cluster.shards()).zip(&keys) {
+        assert_eq!((old.master, old.replica), (new.replica, new.master));
+        assert!(has(&cluster.nodes[new.master], key));
+        cluster.request_failover(old.master);
+        cluster.wait_until_promoted(old.master, &clock);
+    }
+    cluster.wait_until_settled();
+    assert_eq!(cluster.shards(), old);
+}
+
+#[test]
+fn cluster_fails_over_after_kill() {
+    let mut cluster = Cluster::start();
+    let (keys, shards) = (keys(&cluster), cluster.shards());
+    set(&cluster.nodes[shards[0].master], &keys[0]).unwrap();
+    wait_until_replicated(&cluster.nodes[shards[0].master], &cluster.nodes[shards[0].replica]);
+    let offset = cluster.nodes[shards[0].master].kill_at_known_offset();
+    set(&cluster.nodes[shards[1].master], &keys[1]).unwrap();
+    cluster.wait_until_promoted(shards[0].replica, &SystemClock::new());
+    assert_eq!(
+        cluster.nodes[shards[0].replica].offset_at_promotion(),
+        offset,
+        "the replica had everything"
+    );
+    assert!(has(&cluster.nodes[shards[0].replica], &keys[0]));
+    cluster.nodes[shards[0].master].restart();
+    cluster.wait_until_settled();
+    assert_eq!(cluster.shards()[0].master, shards[0].replica);
+}
+
+#[test]
+fn cluster_fails_over_after_pause() {
+    let cluster = Cluster::start();
+    let shard = cluster.shards()[0];
+    cluster.nodes[shard.master].clear_log();
+    cluster.nodes[shard.master].pause();
+    cluster.wait_until_promoted(shard.replica, &SystemClock::new());
+    cluster.nodes[shard.master].resume();
+    cluster.wait_until_settled();
+    assert_eq!(cluster.shards()[0].master, shard.replica);
+    let promotion_offset = cluster.nodes[shard.replica].offset_at_promotion();
+    assert!(cluster.nodes[shard.master].offset_at_demotion() >= promotion_offset);
+}
+
+#[test]
+fn cluster_loses_unreplicated_writes() {
+    let mut cluster = Cluster::start();
+    let (key, shard) = (keys(&cluster).swap_remove(0), cluster.shards()[0]);
+    let (masters, replicas) = cluster.nodes.split_at_mut(server::cluster::SHARDS);
+    let replica = &replicas[shard.replica - masters.len()];
+    assert_loses_unreplicated_writes(&mut masters[shard.master], replica, &key);
+}
+
+/// Returns the redirection with which a node responds for a key.
+fn redirection(node: &Redis, key: &str) -> (ServerErrorKind, String) {
+    let error = node.try_command::<Option<String>>(&["GET", key]).unwrap_err();
+    let (address, _) = error.redirect_node().unwrap();
+    match error.kind() {
+        ErrorKind::Server(kind) => (kind, address.to_owned()),
+        kind => panic!("{kind:?}"),
+    }
+}
+
+#[test]
+fn slot_migrates_with_its_keys_and_back() {
+    let cluster = Cluster::start();
+    let keys = keys(&cluster);
+    let (shards, slot) = (cluster.shards(), cluster.slot_of(&keys[0]));
+    let [old_master, new_master] = [shards[0].master, shards[1].master];
+    let (moves, stays) = (format!("{{{}}}moves", keys[0]), &keys[0]);
+    for (from, to) in [(old_master, new_master), (new_master, old_master)] {
+        let [old, new] = [&cluster.nodes[from], &cluster.nodes[to]];
+        let address = format!("127.0.0.1:{}", new.port());
+        set(old, stays).unwrap();
+        cluster.begin_slot_migration(slot, from, to);
+        // The node serves existing keys, and redirects calls for missing ones.
+        set(old, stays).unwrap();
+        assert_eq!(redirection(old, &moves), (ServerErrorKind::Ask, address.clone()));
+        assert_eq!(cluster.move_keys(slot, from, to, 1), 1);
+        assert_eq!(redirection(old, stays), (ServerErrorKind::Ask, address.clone()));
+        assert_eq!(redirection(new, stays).0, ServerErrorKind::Moved, "without ASKING");
+        cluster.end_slot_migration(slot, from, to);
+        assert_eq!(redirection(old, stays), (ServerErrorKind::Moved, address));
+        assert!(has(new, stays));
+        wait_until("all nodes know the new master", || cluster.shard_of(slot).master == to);
+        cluster.wait_until_settled();
+    }
+}
+
+#[test]
+fn replica_restarts_without_failover() {
+    let mut cluster = Cluster::start();
+    let shard = cluster.shards()[0];
+    cluster.nodes[shard.replica].kill();
+    let is_noticed = |cluster: &Cluster| {
+        let nodes: String = cluster.nodes[shard.master].try_command(&["CLUSTER", "NODES"]).unwrap();
+        nodes.contains("slave,fail ")
+    };
+    wait_until("the failure is noticed", || is_noticed(&cluster));
+    assert!(cluster.is_ok(shard.master).unwrap());
+    cluster.nodes[shard.replica].restart();
+    cluster.wait_until_settled();
+    assert_eq!(cluster.shards()[0], shard);
+}

@@ -1,0 +1,143 @@
+//! Compiles the `redis` and `cluster` options of a rule.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use super::compile::Compiler;
+use super::deserialize::Field;
+use super::spec::{RuleSpec, SplitSpec};
+use super::suggest::unknown_name_message;
+use super::{MAX_SPLIT_ATTRIBUTES, SourceSpan};
+use crate::cluster_options::ClusterOptions;
+use crate::limit::Limit;
+use crate::policy::mode::Percentage;
+use crate::policy::per::Per;
+use crate::policy::redis::RuleRedisOptions;
+use crate::redis_options::RedisOptions;
+
+impl Compiler<'_> {
+    /// Compiles the options for stores that count in a cluster.
+    pub(super) fn compile_cluster(&mut self, rule: &RuleSpec) -> Option<ClusterOptions> {
+        let (spec, at) = rule.cluster.spanned()?;
+        if spec.max_unsynced.is_absent() && spec.on_partition.is_absent() {
+            let message =
+                "`cluster` is empty: give it `max_unsynced` or `on_partition`, or leave it out";
+            self.report(at, message);
+        }
+        let on_partition = spec.on_partition.get().copied().unwrap_or_default();
+        let options = ClusterOptions::new().with_on_partition(on_partition);
+        let Some((&units, at)) = spec.max_unsynced.spanned() else { return Some(options) };
+        self.ok_or_report(at, options.with_max_unsynced(units))
+    }
+
+    /// Compiles the options for Redis. They are checked later against each limit of the rule.
+    pub(super) fn compile_redis(&mut self, rule: &RuleSpec, per: &Per) -> Option<RuleRedisOptions> {
+        let (spec, at) = rule.redis.spanned()?;
+        if spec.slot_by.is_absent() && spec.split.is_absent() && spec.sample.is_absent() {
+            let message =
+                "`redis` is empty: give it `slot_by`, `split` or `sample`, or leave it out";
+            self.report(at, message);
+        }
+        // A limit that denies everything accepts any split and sample.
+        let mut options = RedisOptions::new(&Limit::denied());
+        if let Some((into, at)) = self.compile_split_into(&spec.split) {
+            options = self.ok_or_report(at, options.clone().with_split(into)).unwrap_or(options);
+        }
+        if let Some((ratio, at)) = self.compile_sample(&spec.sample) {
+            options = self.ok_or_report(at, options.clone().with_sample(ratio)).unwrap_or(options);
+        }
+        if let Some((indexes, at)) = self.compile_slot_by(&spec.slot_by, rule, per) {
+            options =
+                self.ok_or_report(at, options.clone().with_slot_by(&indexes)).unwrap_or(options);
+        }
+        let split_by = spec.split.get().map(|split| self.compile_split_by(split, per));
+        Some(RuleRedisOptions { options, split_by: split_by.unwrap_or_default() })
+    }
+
+    /// Returns the indexes of the entries in `per`; `None` if an entry is invalid.
+    fn compile_slot_by(
+        &mut self,
+        slot_by: &Field<Vec<Field<String>>>,
+        rule: &RuleSpec,
+        per: &Per,
+    ) -> Option<(Vec<usize>, SourceSpan)> {
+        let (entries, at) = slot_by.spanned()?;
+        let known: Vec<String> = per.entries().iter().map(ToString::to_string).collect();
+        if known.is_empty() {
+            // An invalid `per` has been reported.
+            if rule.per.get().is_none_or(Vec::is_empty) && !entries.is_empty() {
+                self.report(
+                    at,
+                    "`slot_by` chooses entries of `per`, and this rule has none: give it a `per`",
+                );
+            }
+            return None;
+        }
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
+        let indexes: Vec<Option<usize>> = entries
+            .iter()
+            .map(|entry| {
+                let (text, at) = entry.spanned()?;
+                let names: Vec<&str> = text.split('|').map(str::trim).collect();
+                let text = names.join("|");
+                let index = known.iter().position(|entry| *entry == text);
+                if index.is_none() {
+                    // The closest match is searched only if the error is reported.
+                    let message =
+                        fmt::from_fn(|f| f.write_str(&unknown_name_message(&text, &known)));
+                    self.report(at, message);
+                }
+                index
+            })
+            .collect();
+        Some((indexes.into_iter().collect::<Option<_>>()?, at))
+    }
+
+    fn compile_split_into(&mut self, split: &Field<SplitSpec>) -> Option<(u32, SourceSpan)> {
+        let (spec, at) = split.spanned()?;
+        for (is_absent, field) in
+            [(spec.by.is_absent(), "by: [route]"), (spec.into.is_absent(), "into: 8")]
+        {
+            if is_absent {
+                self.report(at, format_args!("a split needs `by` and `into`: add `{field}`"));
+            }
+        }
+        let (&into, at) = spec.into.spanned()?;
+        Some((into.try_into().unwrap_or(u32::MAX), at))
+    }
+
+    fn compile_split_by(&mut self, split: &SplitSpec, per: &Per) -> Box<[Box<str>]> {
+        let Some((names, at)) = split.by.spanned() else { return Box::default() };
+        if names.is_empty() || names.len() > MAX_SPLIT_ATTRIBUTES {
+            self.report(at, format_args!("a split is by 1 to {MAX_SPLIT_ATTRIBUTES} attributes"));
+            return Box::default();
+        }
+        let mut seen = HashSet::new();
+        for (name, at) in names.iter().filter_map(Field::spanned) {
+            self.check_attribute_name(name, at);
+            if !seen.insert(name.as_str()) {
+                self.report(at, format_args!("`{name}` is listed in `by` twice: remove one"));
+            }
+        }
+        // If the first of several names is present, the others are not used.
+        let counted_names: HashSet<&str> =
+            per.entries().iter().filter_map(|alternatives| alternatives.names().next()).collect();
+        if seen.len() == names.len() && seen.is_subset(&counted_names) {
+            let message = "each counter would have only one part, with its share of the limit: `by` needs an attribute that is not in `per`";
+            self.report(at, message);
+        }
+        names.iter().filter_map(Field::get).map(|name| name.as_str().into()).collect()
+    }
+
+    fn compile_sample(&mut self, sample: &Field<String>) -> Option<(u32, SourceSpan)> {
+        let (text, at) = sample.spanned()?;
+        let percentage: Percentage = self.ok_or_report(at, text.parse())?;
+        let ratio = percentage.to_one_in(RedisOptions::MAX_SAMPLE).map_err(|(nearest, ratio)| {
+            format!(
+                "a sample is one in n requests, n from 2 to {}: the nearest to {percentage} is {nearest}, one in {ratio}",
+                RedisOptions::MAX_SAMPLE
+            )
+        });
+        Some((self.ok_or_report(at, ratio)?, at))
+    }
+}

@@ -1,0 +1,163 @@
+//! Finds valid rules that can be evaded or never apply.
+//!
+//! Every warning can be proved: a counter that a client can evade by a request that evades it, a rule that never
+//! applies by conditions that exclude each other. Problems that cannot be proved within [`MAX_COMPARISON_STEPS`] are
+//! not reported.
+
+mod evasion;
+mod sample_requests;
+mod unreachable;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::deserialize::Field;
+use super::error::{Diagnostics, PolicyWarning, SourceSpan};
+use super::spec::{PolicySpec, RuleSpec, WhenSpec};
+use crate::policy::{Policy, Rule};
+
+/// Attributes whose values a client chooses freely; `*` matches any name. `path` is one of them, unlike `route`: a
+/// client can append anything to a path.
+pub const CLIENT_CHOSEN: [&str; 6] =
+    ["header.*", "query.*", "cookie.*", "api_key", "user_agent", "path"];
+
+/// Attributes that contain the client's address: `ip`, and its names in Envoy.
+const ADDRESSES: [&str; 3] = ["ip", "remote_address", "masked_remote_address"];
+
+/// The maximum number of steps for finding warnings, less than a second. A step compares two patterns or matches a rule
+/// against a request.
+const MAX_COMPARISON_STEPS: usize = 20_000_000;
+
+/// Finds the warnings of a policy and collects them with their positions.
+struct WarningCollector<'a> {
+    policy: &'a Policy,
+    diagnostics: Diagnostics<'a>,
+    remaining_steps: usize,
+}
+
+/// A rule with its spec and its position in the file.
+#[derive(Clone, Copy)]
+struct RuleSource<'a> {
+    /// Index of the rule in the policy.
+    rule_index: u32,
+    rule: &'a Rule,
+    spec: &'a RuleSpec,
+    at: SourceSpan,
+}
+
+/// Returns the warnings of a policy without errors.
+pub(super) fn find_warnings(
+    text: &str,
+    spec: &PolicySpec,
+    policy: &Policy,
+) -> Arc<[PolicyWarning]> {
+    let mut collector = WarningCollector {
+        policy,
+        diagnostics: Diagnostics::new(text),
+        remaining_steps: MAX_COMPARISON_STEPS,
+    };
+    collector.check_route_parameters(spec);
+    let specs = spec.rules.get().into_iter().flatten().filter_map(Field::spanned);
+    let sources = (0..).zip(policy.rules()).zip(specs);
+    let sources =
+        sources.map(|((rule_index, rule), (spec, at))| RuleSource { rule_index, rule, spec, at });
+    let mut domains: HashMap<&str, Vec<RuleSource<'_>>> = HashMap::new();
+    for source in sources {
+        collector.check_route_without_routes(&source);
+        collector.check_unreachable(&source);
+        domains.entry(source.rule.domain()).or_default().push(source);
+    }
+    for rules in domains.values() {
+        collector.check_replaced(rules);
+        collector.check_evasions(rules);
+    }
+    collector.diagnostics.into_warnings()
+}
+
+impl WarningCollector<'_> {
+    fn warn(&self, at: SourceSpan, message: impl fmt::Display) {
+        self.diagnostics.push(at, message);
+    }
+
+    /// Subtracts `steps` from the remaining steps. Returns `false` and leaves none if fewer remain.
+    fn take_steps(&mut self, steps: usize) -> bool {
+        let remaining = self.remaining_steps.checked_sub(steps);
+        self.remaining_steps = remaining.unwrap_or_default();
+        remaining.is_some()
+    }
+
+    /// Warns of `:id` in routes, the syntax of parameters in other routers.
+    fn check_route_parameters(&self, spec: &PolicySpec) {
+        for (template, at) in spec.routes.get().into_iter().flatten().filter_map(Field::spanned) {
+            let segments = template.split('/').map(|segment| (segment, colon_parameter(segment)));
+            let Some((colon, _)) = segments.clone().find(|(_, name)| name.is_some()) else {
+                continue;
+            };
+            let corrected = segments.map(|(segment, name)| match name {
+                Some(name) => format!("{{{name}}}"),
+                None => segment.to_owned(),
+            });
+            let corrected = corrected.collect::<Vec<_>>().join("/");
+            let message = format_args!(
+                "`{colon}` in `{template}` matches only the text `{colon}`; write `{corrected}` for any segment"
+            );
+            self.warn(at, message);
+        }
+    }
+
+    /// Warns of conditions on `route` in a policy without `routes:`.
+    fn check_route_without_routes(&self, source: &RuleSource<'_>) {
+        // A descriptor may have any attribute with this name.
+        if !self.policy.routes.is_empty() || source.rule.descriptor.is_some() {
+            return;
+        }
+        let overrides = source.spec.overrides.get().into_iter().flatten().filter_map(Field::get);
+        let whens = overrides.map(|rule_override| &rule_override.when).chain([&source.spec.when]);
+        let names = whens.filter_map(Field::get).flat_map(|WhenSpec(conditions)| conditions);
+        for (name, at) in names.filter_map(|(name, _)| name.spanned()) {
+            if name == "route" {
+                self.warn(
+                    at,
+                    "matches only if the caller sends the attribute `route`, since the policy has no `routes:`; list the paths in `routes:`, unless the caller sends it",
+                );
+            }
+        }
+    }
+}
+
+/// Returns the name in a segment `:name`.
+fn colon_parameter(segment: &str) -> Option<&str> {
+    let name = segment.strip_prefix(':')?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    (name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && name.chars().all(is_plain))
+        .then_some(name)
+}
+
+/// Returns the name without its number among entries of the same name: the second `key` is `key#2`.
+fn base_name(name: &str) -> &str {
+    match name.rsplit_once('#') {
+        Some((base, number))
+            if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) =>
+        {
+            base
+        }
+        _ => name,
+    }
+}
+
+fn is_address(name: &str) -> bool {
+    ADDRESSES.contains(&base_name(name))
+}
+
+/// Returns whether a client chooses the values of an attribute that a rule counts by.
+fn is_client_chosen(rule: &Rule, name: &str) -> bool {
+    let name = base_name(name);
+    // In a descriptor, `path` may be anything.
+    let is_path_of_descriptor = name == "path" && rule.descriptor.is_some();
+    let is_listed = |listed: &str| match listed.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix),
+        None => name == listed,
+    };
+    !is_path_of_descriptor && CLIENT_CHOSEN.into_iter().any(is_listed)
+}

@@ -1,0 +1,213 @@
+//! Finds rules, overrides and values that can never apply.
+
+use std::net::IpAddr;
+
+use super::super::deserialize::Field;
+use super::super::spec::{ConditionSpec, WhenSpec};
+use super::{RuleSource, SourceSpan, WarningCollector};
+use crate::policy::mode::{Mode, WhenMissing};
+use crate::policy::pattern::Condition;
+use crate::policy::rule::{Rule, When};
+
+impl WarningCollector<'_> {
+    /// Reports the warnings that depend on one rule only.
+    pub(super) fn check_unreachable(&mut self, source: &RuleSource<'_>) {
+        self.check_zero_percentage(source);
+        if source.rule.descriptor.is_none() {
+            self.check_literals(&source.spec.when);
+            let overrides = source.spec.overrides.get().into_iter().flatten();
+            for other in overrides.filter_map(Field::get) {
+                self.check_literals(&other.when);
+            }
+            self.check_path_and_route(source);
+        }
+        self.check_absent_key(source);
+        self.check_shadowed_overrides(source);
+    }
+
+    /// Warns of a mode that enforces the rule for 0% of the keys.
+    fn check_zero_percentage(&self, source: &RuleSource<'_>) {
+        let is_none =
+            |mode: Mode| matches!(mode, Mode::EnforceFor(percentage) if percentage.is_zero());
+        if is_none(source.rule.settings.mode) {
+            let at = if source.spec.mode.is_absent() { source.at } else { source.spec.mode.span() };
+            self.warn(at, "never denies: 0% is no key at all; write `observe`, or a larger share");
+        }
+    }
+
+    /// Warns of values in `literal` that the attribute never has.
+    fn check_literals(&self, when: &Field<WhenSpec>) {
+        let Some(WhenSpec(conditions)) = when.get() else { return };
+        for (name, condition) in conditions {
+            let (Some(name), Some(ConditionSpec::Map(map))) = (name.get(), condition.get()) else {
+                continue;
+            };
+            let not = map.not.get().and_then(|condition| match condition {
+                ConditionSpec::Map(map) => map.literal.get(),
+                ConditionSpec::One(_) | ConditionSpec::Any(_) => None,
+            });
+            let literals = map.literal.get().into_iter().chain(not).flatten();
+            for (literal, at) in literals.filter_map(Field::spanned) {
+                if let Some(reason) = self.impossible_value_reason(name, literal) {
+                    self.warn(at, format_args!("never matches: {reason}"));
+                }
+            }
+        }
+    }
+
+    /// Returns the reason why an attribute never has a value, if there is one.
+    fn impossible_value_reason(&self, name: &str, value: &str) -> Option<String> {
+        match name {
+            "method" if value.bytes().any(|byte| byte.is_ascii_lowercase()) => {
+                Some(format!("methods are upper-case; write `{}`", value.to_ascii_uppercase()))
+            }
+            "path" if !value.starts_with('/') => {
+                Some(format!("a path begins with `/`; write `/{value}`"))
+            }
+            "ip" if value.parse::<IpAddr>().is_err() => {
+                Some(format!("`{value}` is not an address; leave `literal` out for a network"))
+            }
+            "route"
+                if !self.policy.routes.is_empty() && !self.policy.routes().any(|r| r == value) =>
+            {
+                Some(format!("`{value}` is none of `routes`; add it there"))
+            }
+            _ => None,
+        }
+    }
+
+    /// Warns of paths in `when` that have none of the routes in `when`.
+    fn check_path_and_route(&self, source: &RuleSource<'_>) {
+        let When(conditions) = &source.rule.when;
+        let condition_on = |name: &str| {
+            conditions.iter().find(|(other, _)| **other == *name).map(|(_, condition)| condition)
+        };
+        let (Some(path), Some(route)) = (condition_on("path"), condition_on("route")) else {
+            return;
+        };
+        let has_literals_only = path.globs().is_empty() && path.networks().is_empty();
+        if self.policy.routes.is_empty() || path.is_negated() || !has_literals_only {
+            return;
+        }
+        if path.literals().iter().any(|path| route.matches(self.policy.route_of(path))) {
+            return;
+        }
+        let message = format_args!(
+            "never applies: no `path` that is {path} has a `route` that is {route}; write one of the two"
+        );
+        self.warn(attribute_span(&source.spec.when, "route").unwrap_or(source.at), message);
+    }
+
+    /// Warns of a rule that counts by an attribute that its `when` requires to be absent.
+    fn check_absent_key(&self, source: &RuleSource<'_>) {
+        let rule = source.rule;
+        let is_absent = |name: &str| {
+            let mut conditions = rule.when.0.iter().filter(|(own, _)| **own == *name);
+            conditions.any(|(_, expected)| expected.is_negated() && expected.matches_every_value())
+        };
+        let Some(entry) = rule.per.entries().iter().find(|entry| entry.names().all(is_absent))
+        else {
+            return;
+        };
+        if rule.when_missing() == WhenMissing::Skip && rule.always_counts() {
+            let texts = source.spec.per.get().into_iter().flatten().filter_map(Field::spanned);
+            let at = texts.zip(rule.per.entries()).find(|(_, own)| *own == entry);
+            let message = format_args!(
+                "never applies: `when` requires `{entry}` to be absent, but `per` counts by it; remove it from one of them"
+            );
+            self.warn(at.map_or(source.at, |((_, at), _)| at), message);
+        }
+    }
+
+    /// Warns of overrides after one that matches all of their requests.
+    fn check_shadowed_overrides(&mut self, source: &RuleSource<'_>) {
+        let entries = source.spec.overrides.get().into_iter().flatten().filter_map(Field::spanned);
+        let spans: Vec<SourceSpan> = entries.map(|(_, at)| at).collect();
+        let overrides = &source.rule.overrides;
+        for (index, (later, at)) in overrides.iter().zip(&spans).enumerate() {
+            for (earlier, earlier_at) in overrides[..index].iter().zip(&spans) {
+                if !self.take_steps(comparison_steps(&later.when, &earlier.when)) {
+                    return;
+                }
+                if implies(&source.rule.when, &later.when, &earlier.when) {
+                    let message = format_args!(
+                        "never holds: the override in line {} matches all that this one does, and the first that matches holds; put this one before it",
+                        earlier_at.line
+                    );
+                    self.warn(*at, message);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Warns of rules of a domain that other rules replace wherever they would apply.
+    pub(super) fn check_replaced(&mut self, domain: &[RuleSource<'_>]) {
+        for replacing in domain.iter().filter(|source| !source.rule.replaces.is_empty()) {
+            for rule_index in &replacing.rule.replaces {
+                // The rules are in the order of the policy.
+                let Ok(position) =
+                    domain.binary_search_by_key(rule_index, |source| source.rule_index)
+                else {
+                    continue;
+                };
+                let replaced = &domain[position];
+                let names = replaced.rule.attribute_names.len() + 1;
+                if !self
+                    .take_steps(names * comparison_steps(&replaced.rule.when, &replacing.rule.when))
+                {
+                    return;
+                }
+                if always_replaces(replacing.rule, replaced.rule) {
+                    let message = format_args!(
+                        "never applies: rule `{}` replaces it, and applies to all that it does; take one of them away",
+                        replacing.rule.name()
+                    );
+                    self.warn(replaced.spec.name.span(), message);
+                }
+            }
+        }
+    }
+}
+
+/// Returns whether `rule` applies wherever `other` would, including descriptors that match only rules that name all of
+/// their attributes.
+fn always_replaces(rule: &Rule, other: &Rule) -> bool {
+    let is_on = |mode: Mode| mode != Mode::Off;
+    let is_counted_by_other = |entry| other.per.entries().contains(entry);
+    is_on(rule.settings.mode)
+        && rule.overrides.iter().all(|rule_override| is_on(rule_override.settings.mode))
+        && !rule.is_for_requested_limits
+        && rule.descriptor == other.descriptor
+        && rule.per.entries().iter().all(is_counted_by_other)
+        && other.attribute_names.iter().all(|name| rule.attribute_names.binary_search(name).is_ok())
+        && other.when_missing() == WhenMissing::Skip
+        && other.always_counts()
+        && implies(&When::default(), &other.when, &rule.when)
+        // Such a descriptor must have all attributes of `when`.
+        && rule.when.0.iter().all(|(name, _)| other.when.0.iter().any(|(own, _)| own == name))
+}
+
+/// Returns whether everything that meets `left` and `right` meets `implied`. Returns `false` if that cannot be shown.
+fn implies(left: &When, right: &When, implied: &When) -> bool {
+    implied.0.iter().all(|(name, expected)| {
+        let mut same = left.0.iter().chain(&right.0).filter(|(own, _)| own == name);
+        same.any(|(_, condition)| condition.implies(expected))
+    })
+}
+
+/// Returns the number of comparisons of patterns.
+fn comparison_steps(left: &When, right: &When) -> usize {
+    let patterns = |when: &When| {
+        let count = |expected: &Condition| expected.patterns().count();
+        1 + when.0.iter().map(|(_, expected)| count(expected)).sum::<usize>()
+    };
+    patterns(left).saturating_mul(patterns(right))
+}
+
+/// Returns the position of an attribute in `when`.
+fn attribute_span(when: &Field<WhenSpec>, name: &str) -> Option<SourceSpan> {
+    let WhenSpec(conditions) = when.get()?;
+    let mut names = conditions.iter().filter_map(|(name, _)| name.spanned());
+    names.find(|(own, _)| *own == name).map(|(_, at)| at)
+}
