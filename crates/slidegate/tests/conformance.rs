@@ -160,6 +160,6 @@ fn store_without_support_fails_conformance() {
         let clock = ManualClock::default();
         let result = block_on(run_trace(&UnsupportingStore, &clock, &Algorithm::ALL, seed, 600));
         let mismatch = result.unwrap_err().to_string();
-        assert!(mismatch.ends_with("cannot count by this limit: it has no way to"), "{mismatch}");
+        assert!(mismatch.ends_with("does not support this limit: it has no way to"), "{mismatch}");
     }
 }
