@@ -1,4 +1,4 @@
-//! What the server tells of its own accord: its log, and traces. Real processes, real sockets.
+//! The log and the traces of the server, tested with real processes and sockets.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -6,8 +6,8 @@
 #[allow(dead_code, reason = "the tests of HTTP use all of it")]
 mod client;
 mod collector;
+mod collector_failures;
 #[path = "../common/mod.rs"]
 mod common;
 mod logs;
-mod lost_traces;
 mod traces;

@@ -1,4 +1,4 @@
-//! A collector of traces: as much of OTLP over HTTP as exporters need.
+//! A fake trace collector that implements the part of OTLP over HTTP that exporters use.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,42 +14,47 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-/// Far more than anything takes: a test should fail, not hang.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than any export takes, so that a test fails instead of hanging.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How a collector treats those that send.
+/// The response of a collector to exports.
 #[derive(Clone)]
-pub enum Manner {
-    Takes,
-    TakesByTls(Arc<ServerConfig>),
-    Fails,
-    NeverAnswers,
+pub enum CollectorMode {
+    /// Accepts exports.
+    Accept,
+    /// Accepts exports over TLS.
+    AcceptTls(Arc<ServerConfig>),
+    /// Responds with status 500.
+    Fail,
+    /// Never responds.
+    Hang,
 }
 
-pub struct Collector {
+/// A collector on a local port, which keeps the exports that it receives.
+pub struct FakeCollector {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
     exports: Receiver<Export>,
 }
 
-/// One export, as it came.
+/// An export as received.
 pub struct Export {
     pub path: String,
     pub headers: Vec<String>,
     pub body: Vec<u8>,
 }
 
-impl Collector {
-    pub fn that(manner: Manner) -> Self {
+impl FakeCollector {
+    pub fn with_mode(mode: CollectorMode) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (connections, (sender, exports)) = (Arc::new(AtomicUsize::new(0)), channel());
-        let count = connections.clone();
+        let connection_count = connections.clone();
         thread::spawn(move || {
             for stream in listener.incoming() {
-                count.fetch_add(1, Ordering::SeqCst);
-                let (manner, sender) = (manner.clone(), sender.clone());
-                thread::spawn(move || serve(stream.unwrap(), &manner, &sender));
+                connection_count.fetch_add(1, Ordering::SeqCst);
+                let (mode, sender) = (mode.clone(), sender.clone());
+                thread::spawn(move || serve(stream.unwrap(), &mode, &sender));
             }
         });
         Self { address, connections, exports }
@@ -67,22 +72,23 @@ impl Collector {
         self.connections.load(Ordering::SeqCst)
     }
 
-    pub fn next(&self) -> Export {
-        self.exports.recv_timeout(PATIENCE).expect("an export")
+    /// Waits for the next export.
+    pub fn next_export(&self) -> Export {
+        self.exports.recv_timeout(TIMEOUT).expect("an export")
     }
 
-    /// Waits until so many spans have come. No other may come with them.
-    pub fn spans(&self, count: usize) -> Vec<Span> {
+    /// Waits for `count` spans. The exports must not contain further spans.
+    pub fn next_spans(&self, count: usize) -> Vec<Span> {
         let mut spans = Vec::new();
         while spans.len() < count {
-            spans.extend(self.next().spans());
+            spans.extend(self.next_export().spans());
         }
         assert_eq!(spans.len(), count, "{spans:?}");
         spans
     }
 
-    /// What has come since.
-    pub fn rest(&self) -> Vec<Span> {
+    /// Returns the spans that have been received and not returned yet.
+    pub fn received_spans(&self) -> Vec<Span> {
         self.exports.try_iter().flat_map(|export| export.spans()).collect()
     }
 }
@@ -94,41 +100,41 @@ impl Export {
 
     fn spans(&self) -> Vec<Span> {
         let resources = self.message().resource_spans.into_iter();
-        resources.flat_map(|one| one.scope_spans).flat_map(|one| one.spans).collect()
+        resources.flat_map(|resource| resource.scope_spans).flat_map(|scope| scope.spans).collect()
     }
 }
 
-fn serve(stream: TcpStream, manner: &Manner, sender: &Sender<Export>) {
-    match manner {
-        Manner::TakesByTls(config) => {
+fn serve(stream: TcpStream, mode: &CollectorMode, sender: &Sender<Export>) {
+    match mode {
+        CollectorMode::AcceptTls(config) => {
             let tls = ServerConnection::new(config.clone()).unwrap();
-            exchange(StreamOwned::new(tls, stream), "200 OK", sender);
+            accept_exports(StreamOwned::new(tls, stream), "200 OK", sender);
         }
-        Manner::Takes => exchange(stream, "200 OK", sender),
-        Manner::Fails => exchange(stream, "500 Internal Server Error", sender),
-        Manner::NeverAnswers => {
-            // Until the other side goes.
+        CollectorMode::Accept => accept_exports(stream, "200 OK", sender),
+        CollectorMode::Fail => accept_exports(stream, "500 Internal Server Error", sender),
+        CollectorMode::Hang => {
+            // Reads until the client closes the connection.
             let _ = (&stream).read_to_end(&mut Vec::new());
         }
     }
 }
 
-fn exchange(stream: impl Read + Write, status: &str, sender: &Sender<Export>) {
+fn accept_exports(stream: impl Read + Write, status: &str, sender: &Sender<Export>) {
     let mut stream = BufReader::new(stream);
-    while let Some(export) = read(&mut stream) {
-        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
-        stream.get_mut().write_all(answer.as_bytes()).unwrap();
-        // The test may be over.
+    while let Some(export) = read_export(&mut stream) {
+        let response = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+        stream.get_mut().write_all(response.as_bytes()).unwrap();
+        // The channel is closed if the test has ended.
         let _ = sender.send(export);
     }
 }
 
-fn read(stream: &mut BufReader<impl Read>) -> Option<Export> {
+fn read_export(stream: &mut BufReader<impl Read>) -> Option<Export> {
     let mut line = String::new();
     match stream.read_line(&mut line) {
-        // Whoever does not trust a certificate ends the connection so.
+        // A client that does not trust the certificate aborts the handshake.
         Err(error) if error.kind() == ErrorKind::InvalidData => return None,
-        read => (read.unwrap_or(0) > 0).then_some(())?,
+        length => (length.unwrap_or(0) > 0).then_some(())?,
     }
     let path = line.strip_prefix("POST ")?.split(' ').next()?.to_owned();
     let mut headers = Vec::new();
@@ -146,13 +152,13 @@ fn read(stream: &mut BufReader<impl Read>) -> Option<Export> {
     Some(Export { path, headers, body })
 }
 
-/// An attribute of a span, as text.
+/// Returns an attribute of a span as text.
 pub fn attribute(span: &Span, name: &str) -> Option<String> {
     let value = span.attributes.iter().find(|attribute| attribute.key == name)?.value.clone();
     match value?.value? {
         Value::StringValue(text) => Some(text),
         Value::IntValue(number) => Some(number.to_string()),
-        Value::BoolValue(whether) => Some(whether.to_string()),
+        Value::BoolValue(boolean) => Some(boolean.to_string()),
         other => panic!("{other:?}"),
     }
 }
